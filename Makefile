@@ -1,0 +1,87 @@
+# Every verb sets up what it needs: the first one makes .venv, the next ones find it there.
+# A smaller torch than your platform's default: PIP_EXTRA_INDEX_URL=<index with CPU wheels> make ...
+
+VENV ?= .venv
+PYTHON ?= python3
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check -qq
+ARGS ?=
+export PYTHONUNBUFFERED := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test test-fast test-slow lint type format examples docs bench \
+        bench-compare check clean dist
+
+help: ## Show what each verb does
+	@echo "make <verb>; the first one also sets up $(VENV)"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## Set up the virtual environment with all that tests need
+	@echo "Ready: $(PY), or: source $(VENV)/bin/activate"
+
+demo: $(VENV)/.runtime ## Watch a DQN solve CartPole-v1 on two nodes; leaves its curve under runs/
+	@$(PY) examples/evaluate_elsewhere.py $(ARGS)
+
+test: lint type ## Lint, types, all tests, the docs' programs, a smoke run of every example
+	@echo "Running tests, docs and examples..."
+	@$(PY) -m pytest $(ARGS)
+
+test-fast: $(VENV)/.installed ## The unit tests alone
+	@$(PY) -m pytest --ignore tests/test_docs.py --ignore tests/test_examples.py $(ARGS)
+
+test-slow: $(VENV)/.installed ## The tests that take minutes: each policy learns its task
+	@$(PY) -m pytest -m slow $(ARGS)
+
+lint: $(VENV)/.installed ## Style (ruff) and spelling (codespell)
+	@echo "Checking style and spelling..."
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --quiet --check . || { echo "Run 'make format'."; exit 1; }
+	@$(VENV)/bin/codespell ding_lite tests examples docs *.md
+
+type: $(VENV)/.installed ## Types (mypy --strict)
+	@echo "Checking types..."
+	@$(PY) -m mypy
+
+format: $(VENV)/.installed ## Rewrite the code in the house style
+	@$(PY) -m ruff check --quiet --fix-only .
+	@$(PY) -m ruff format .
+
+examples: $(VENV)/.installed ## Smoke-run every example
+	@$(PY) -m pytest tests/test_examples.py $(ARGS)
+
+docs: $(VENV)/.installed ## Run every program of README.md and docs/, and check their links
+	@$(PY) -m pytest tests/test_docs.py $(ARGS)
+
+bench: $(VENV)/.installed ## Measure, print the table, write docs/benchmarks/ (ARGS=bench_import for one)
+	@$(PY) -m tests.bench run $(ARGS)
+
+bench-compare: $(VENV)/.installed ## Compare the newest benchmark run with BASE=docs/benchmarks/history/<file>.json
+	@test -n "$(BASE)" || { echo "Say which: make bench-compare BASE=docs/benchmarks/history/<file>.json"; exit 2; }
+	@$(PY) -m tests.bench compare "$(BASE)" $(ARGS)
+
+check: test ## The same as test
+
+dist: $(VENV)/.installed ## Build the wheel and the source archive into dist/
+	@$(PY) -m build --no-isolation --outdir dist
+
+clean: ## Remove what building and checking left; keeps .venv and runs/
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# torch comes first and by its pin, so that pip never has to look for another build of it.
+$(VENV)/.runtime: setup.cfg constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "ding_lite needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "Setting up $(VENV) (once, a few minutes)..."
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "  torch"
+	@$(PIP) install -c constraints.txt torch setuptools
+	@echo "  ding_lite and what it imports"
+	@$(PIP) install -c constraints.txt --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.runtime
+	@echo "  the tools that check it"
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[test]'
+	@touch $@

@@ -1,0 +1,43 @@
+"""Reinforcement learning as a pipeline of middleware, on one process or many.
+
+    from ding_lite import Task, middleware as mw
+    from ding_lite.rl import DQN, ReplayBuffer, make_envs
+
+The names below are imported at their first use: `import ding_lite.runtime` needs no PyTorch.
+"""
+
+import importlib
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ding_lite.parallel.launch import Parallel as Parallel
+    from ding_lite.runtime.context import Context as Context
+    from ding_lite.runtime.middleware import Middleware as Middleware, StepWrapper as StepWrapper
+    from ding_lite.runtime.task import Task as Task
+
+__version__ = "0.1.0"
+__all__ = ["Context", "Middleware", "Parallel", "StepWrapper", "Task", "__version__"]
+
+_HOMES = {
+    "Context": "ding_lite.runtime.context",
+    "Middleware": "ding_lite.runtime.middleware",
+    "Parallel": "ding_lite.parallel.launch",
+    "StepWrapper": "ding_lite.runtime.middleware",
+    "Task": "ding_lite.runtime.task",
+}
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    from ding_lite.errors import did_you_mean
+
+    meant = did_you_mean(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{meant}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

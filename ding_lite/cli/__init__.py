@@ -1,0 +1,1 @@
+"""The command line: `ding-lite run`, `ding-lite env` and `ding-lite keygen`."""

@@ -1,0 +1,121 @@
+"""`ding-lite env`: what the environment says to the programs that are started from here."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from ding_lite.cli.main import DONE, FAILED, WRONG_USAGE
+from ding_lite.errors import ConfigError
+from ding_lite.settings import PREFIX, Settings, variables_set
+
+HEADINGS = ("name", "value", "source", "meaning")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One environment variable, as programs started from here would see it."""
+
+    name: str
+    value: object
+    """As it was understood; as it was typed where that cannot be."""
+    source: str
+    """`environment` or `default`."""
+    meaning: str
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What stands in a line of the table."""
+        value = self.value
+        if isinstance(value, tuple):
+            value = ",".join(map(str, value)) or None
+        return self.name, "none" if value is None else str(value), self.source, self.meaning
+
+
+def show_environment(*, as_json: bool) -> int:
+    """Print all variables; if one of them is wrong, say so at the end.
+
+    Args:
+        as_json: Whether to print JSON, for programs.
+
+    Returns:
+        The exit code.
+    """
+    fault = None
+    try:
+        settings = Settings.from_environ()
+    except ConfigError as error:
+        settings, fault = None, error
+    variables = list_variables(settings)
+    try:
+        if as_json:
+            print(json.dumps([dataclasses.asdict(variable) for variable in variables], indent=1))
+        else:
+            _print_table([variable.cells for variable in variables])
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    if fault is not None:
+        print(f"ding-lite env: {fault}", file=sys.stderr)
+        return WRONG_USAGE
+    return DONE
+
+
+def list_variables(settings: Settings | None) -> list[Variable]:
+    """Put together what is known of every variable.
+
+    Args:
+        settings: What the environment was understood as; None if it could not be.
+    """
+    typed = variables_set()
+    meanings = _meanings()
+    found = []
+    for field in dataclasses.fields(Settings):
+        name = PREFIX + field.name.upper()
+        is_set = name in typed
+        value = field.default
+        if is_set:
+            value = typed[name] if settings is None else getattr(settings, field.name)
+        source = "environment" if is_set else "default"
+        found.append(Variable(name, value, source, meanings[field.name]))
+    return found
+
+
+def _meanings() -> dict[str, str]:
+    """Read the sentence below each field, which is what the reference shows as well."""
+    [definition] = ast.parse(inspect.getsource(Settings)).body
+    meanings = {}
+    if isinstance(definition, ast.ClassDef):
+        for field, text in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                meanings[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
+    return meanings
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    if not sys.stdout.isatty():
+        lines = [HEADINGS, *rows]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+        for line in lines:
+            padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            print("  ".join(padded).rstrip())
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in HEADINGS:
+        whole = heading == "name"
+        table.add_column(heading, no_wrap=whole, overflow="fold")
+    for row in rows:
+        # As texts: brackets in a value are no markup.
+        style = "bold" if row[2] == "environment" else ""
+        table.add_row(*(Text(cell, style) for cell in row))
+    Console().print(table)

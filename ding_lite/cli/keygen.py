@@ -1,0 +1,27 @@
+"""`ding-lite keygen`: a key that lets nodes of several machines trust each other."""
+
+from __future__ import annotations
+
+from ding_lite.cli.main import DONE
+from ding_lite.parallel.security import make_key
+
+
+def write_key(file: str) -> int:
+    """Write a new key and say what to do with it.
+
+    Args:
+        file: Where to; it must not exist yet.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: It exists, or cannot be written.
+    """
+    path = make_key(file).absolute()
+    print(
+        f"Wrote a new key to {path}\n"
+        f"Whoever can read it can join your jobs. Copy it to each machine of the job in a way that "
+        f"nobody else can read (scp -p), and set DING_LITE_KEY_FILE to its path there."
+    )
+    return DONE

@@ -1,0 +1,213 @@
+"""`ding-lite`: what may be typed, and which exit code it ends with.
+
+Nothing but argparse is imported until it is known what to do, so that `--help` and a slip are
+answered at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ding_lite.cli import arguments
+from ding_lite.errors import ConfigError, did_you_mean
+
+DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+"""The exit codes; the last one is what a shell expects after Ctrl-C."""
+COMMANDS = ("run", "env", "keygen")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit code.
+
+    Args:
+        words: What was typed after `ding-lite`; that of this process by default.
+    """
+    options = parse(sys.argv[1:] if words is None else words)
+    try:
+        match options.command:
+            case "run":
+                from ding_lite.cli.run import run_program
+
+                return run_program(options)
+            case "env":
+                from ding_lite.cli.env import show_environment
+
+                return show_environment(as_json=options.json)
+            case _:
+                from ding_lite.cli.keygen import write_key
+
+                return write_key(options.file)
+    except ConfigError as error:
+        print(f"ding-lite {options.command}: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except KeyboardInterrupt:
+        print(f"ding-lite {options.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; a slip is told on standard error and ends the program.
+
+    Args:
+        words: What was typed after `ding-lite`.
+
+    Returns:
+        The options by name; `command` is one of COMMANDS, `args` what came after `--`.
+    """
+    parser, of_command = make_parsers()
+    words = list(words)
+    split = words.index("--") if "--" in words else len(words)
+    words, args = words[:split], words[split + 1 :]
+
+    if not words:
+        parser.error(f"no command was given. Expected is one of: {', '.join(COMMANDS)}.")
+    command = words[0]
+    if not command.startswith("-") and command not in COMMANDS:
+        parser.error(
+            f"there is no command {command!r}.{did_you_mean(command, COMMANDS)} "
+            f"Expected is one of: {', '.join(COMMANDS)}."
+        )
+    options, unknown = parser.parse_known_args(words)
+    speaker = of_command.get(options.command or "", parser)
+    if unknown:
+        speaker.refuse(unknown[0])
+    if options.command is None:
+        parser.error(f"no command was given. Expected is one of: {', '.join(COMMANDS)}.")
+    if args and options.command != "run":
+        speaker.error(f"found {args[0]!r} after `--`, but only `ding-lite run` passes words on.")
+    options.args = args
+    return options
+
+
+class Parser(argparse.ArgumentParser):
+    """One that says what to do about a slip.
+
+    Args:
+        prog: What the user types to get here.
+        example: A whole command line that works.
+    """
+
+    def __init__(self, prog: str, *, example: str, description: str, usage: str) -> None:
+        super().__init__(prog, description=description, usage=usage, allow_abbrev=False)
+        self._example = example
+
+    def error(self, message: str) -> NoReturn:
+        """Tell of a slip, and end with the exit code for wrong usage."""
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(
+            WRONG_USAGE,
+            f"{self.prog}: {message}{end}\n"
+            f"For example: {self._example}\nAll that is possible: {self.prog} --help\n",
+        )
+
+    def refuse(self, word: str) -> NoReturn:
+        """Tell that a word has no meaning here."""
+        if not word.startswith("-"):
+            hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
+            self.error(f"found {word!r}, where nothing more was expected.{hint}")
+        known = re.findall(r"--[a-z-]+", self.format_help())
+        name = word.partition("=")[0]
+        self.error(f"there is no option {name!r}.{did_you_mean(name, known)}")
+
+
+def make_parsers() -> tuple[Parser, dict[str, Parser]]:
+    """Return the parser of the whole command line, and that of each command by its name."""
+    parser = Parser(
+        "ding-lite",
+        usage="ding-lite COMMAND ...",
+        description="Run a program on several nodes, and see what it would run with.",
+        example="ding-lite run train.py:main --nodes 3",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    of_command = {
+        "run": commands.add_parser(
+            "run",
+            help="run a function of a module or a file on several nodes",
+            description="Run a function of a module or a file on several nodes.",
+            usage="ding-lite run [options] PROGRAM [-- ARGS ...]",
+            prog="ding-lite run",
+            example="ding-lite run train.py:main --roles learner,collector*3 -- --seed 1",
+        ),
+        "env": commands.add_parser(
+            "env",
+            help="show every DING_LITE_* variable, its value, and where that comes from",
+            description="Show every DING_LITE_* variable, its value, and where that comes from.",
+            usage="ding-lite env [--json]",
+            prog="ding-lite env",
+            example="ding-lite env --json",
+        ),
+        "keygen": commands.add_parser(
+            "keygen",
+            help="write a new key, which lets nodes of several machines trust each other",
+            description="Write a new key, which lets nodes of several machines trust each other.",
+            usage="ding-lite keygen FILE",
+            prog="ding-lite keygen",
+            example="ding-lite keygen job.key",
+        ),
+    }
+    _add_run(of_command["run"])
+    of_command["env"].add_argument(
+        "--json", action="store_true", help="as JSON, a list with one object a variable"
+    )
+    of_command["keygen"].add_argument(
+        "file", metavar="FILE", help="the file to write; it must not exist yet"
+    )
+    return parser, of_command
+
+
+def _add_run(parser: Parser) -> None:
+    add = parser.add_argument
+    add(
+        "program",
+        metavar="PROGRAM",
+        help="package.module:main, or path/to/file.py:main; what comes after `--` stands in "
+        "sys.argv, and is passed to a main that takes positional arguments",
+    )
+    add(
+        "--nodes",
+        type=arguments.whole_number(1),
+        metavar="N",
+        help="how many nodes; 1 runs in this process (default: one for each of the roles, else 1)",
+    )
+    add(
+        "--topology",
+        type=arguments.one_of(arguments.TOPOLOGIES),
+        metavar="{" + ",".join(arguments.TOPOLOGIES) + "}",
+        help="who is connected to whom: all to node 0, each to each, or nobody "
+        "(default: DING_LITE_TOPOLOGY, else mesh)",
+    )
+    add(
+        "--roles",
+        type=arguments.roles,
+        metavar="ROLES",
+        help="the role of each node in turn: learner,collector*3; `+` gives one node several: "
+        "learner+collector (default: DING_LITE_ROLES, else none)",
+    )
+    add(
+        "--protocol",
+        type=arguments.one_of(arguments.PROTOCOLS),
+        metavar="{" + ",".join(arguments.PROTOCOLS) + "}",
+        help="how nodes talk (default: DING_LITE_PROTOCOL, else ipc)",
+    )
+    add(
+        "--auto-recover",
+        action="store_true",
+        help="start a node again whose process has failed; without it a failure ends the job",
+    )
+    add(
+        "--max-retries",
+        type=arguments.whole_number(0),
+        metavar="N",
+        help="with --auto-recover, how often each node is started again (default: 3)",
+    )
+    add(
+        "--startup-timeout",
+        type=arguments.seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="within which all nodes must be connected; `none` waits for ever (default: 60)",
+    )

@@ -1,0 +1,228 @@
+"""`ding-lite run`: find a function by its name, run it on several nodes, and tell how it went.
+
+What is ugly here and why: an error may be a slip on the command line, which a sentence explains,
+or one of the user's program, which needs its traceback. Both may have the same class. What tells
+them apart is where they were raised: an error of the program has passed through its code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import reprlib
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TypeAlias
+
+from ding_lite.cli.main import DONE, FAILED, WRONG_USAGE
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
+from ding_lite.log import configure
+from ding_lite.parallel import Parallel
+from ding_lite.settings import Settings
+
+MOST_SHOWN = 8
+"""Results of more nodes than that are only counted."""
+_MACHINERY = {"ding_lite", "importlib", "multiprocessing"}
+
+Main: TypeAlias = Callable[..., object]
+
+
+def run_program(options: argparse.Namespace) -> int:
+    """Run a program and say how it ended.
+
+    Args:
+        options: What `ding_lite.cli.main.parse` has read.
+
+    Returns:
+        The exit code.
+    """
+    began = SYSTEM_CLOCK.now()
+    try:
+        num_nodes = _count_nodes(options)
+        if options.max_retries is not None and not options.auto_recover:
+            raise ConfigError(
+                f"--max-retries is {options.max_retries}, but no node is started again without "
+                f"--auto-recover. Add that, or leave --max-retries out."
+            )
+        main, args = _find(options.program, options.args)
+        # Else nobody would hear that a node was restarted, or ended late.
+        configure("warning", node="node 0" if num_nodes == 1 else "launcher")
+        runner = Parallel.runner(
+            num_nodes,
+            topology=options.topology,
+            protocol=options.protocol,
+            roles=options.roles,
+            auto_recover=options.auto_recover,
+            max_retries=3 if options.max_retries is None else options.max_retries,
+            startup_timeout=options.startup_timeout,
+        )
+        results = runner(main, *args)
+    except Exception as error:  # noqa: BLE001 - whatever the program raises is shown
+        return _tell(error)
+    print(summary(results, seconds=SYSTEM_CLOCK.now() - began), flush=True)
+    return DONE
+
+
+def summary(results: Sequence[object], *, seconds: float) -> str:
+    """Tell in one line what became of a job that ended well.
+
+    Args:
+        results: What `main` returned, by node.
+        seconds: How long it took.
+
+    Example:
+        >>> summary([4.0, None], seconds=2.06)
+        'ding-lite: 2 nodes ended well after 2.1 s; main returned 4.0 on node 0, None on node 1'
+        >>> summary([None], seconds=3)
+        'ding-lite: 1 node ended well after 3.0 s; main returned nothing'
+    """
+    count = "1 node" if len(results) == 1 else f"{len(results)} nodes"
+    start = f"ding-lite: {count} ended well after {seconds:.1f} s; main returned"
+    if all(result is None for result in results):
+        return f"{start} nothing"
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    shown = [
+        f"{' '.join(short.repr(result).split())} on node {node_id}"
+        for node_id, result in enumerate(results[:MOST_SHOWN])
+    ]
+    if len(results) > MOST_SHOWN:
+        shown.append(f"and more on {len(results) - MOST_SHOWN} other nodes")
+    return f"{start} {', '.join(shown)}"
+
+
+def _count_nodes(options: argparse.Namespace) -> int:
+    """Take the number of nodes as it was typed, or count the roles."""
+    of_roles = len(options.roles or Settings.from_environ().roles)
+    if options.nodes is None:
+        return of_roles or 1
+    if options.roles and options.nodes != of_roles:
+        raise ConfigError(
+            f"--nodes is {options.nodes}, and --roles has entries for {of_roles}. Each node needs "
+            f"one entry (collector*3 is three); without --nodes there are as many as roles."
+        )
+    return int(options.nodes)
+
+
+# -- the program ---------------------------------------------------------------------------
+
+
+def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
+    """Import a program; return its function, and which of the words that is called with."""
+    place, _, name = program.rpartition(":")
+    if not place or not name.isidentifier():
+        raise ConfigError(
+            f"The program is {program!r}; expected is a module or a file, a colon, and a function "
+            f"of it: package.module:main, or path/to/file.py:main."
+        )
+    is_file = place.endswith(".py") or os.sep in place
+    module = _import_file(place, words) if is_file else _import_module(place, words)
+    main = getattr(module, name, None)
+    if not callable(main):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        what = "has no" if main is None else f"has a {type(main).__name__} instead of a"
+        raise ConfigError(
+            f"{place} {what} function `{name}`.{did_you_mean(name, functions)} "
+            f"Its functions are: {', '.join(functions) or 'none'}."
+        )
+    return main, _passed_on(main, program, words)
+
+
+def _import_file(place: str, words: Sequence[str]) -> ModuleType:
+    """Import a file as `python place` would find it, so that nodes find it by its name, too."""
+    path = Path(place)
+    if not path.is_file():
+        raise ConfigError(f"There is no file {place} (looked for in {Path.cwd()}).")
+    if path.suffix != ".py" or "." in path.stem:
+        raise ConfigError(
+            f"The file is {path.name}; nodes can only import a name without dots that ends in "
+            f".py. Rename it."
+        )
+    sys.argv = [place, *words]
+    sys.path.insert(0, str(path.resolve().parent))
+    module = importlib.import_module(path.stem)
+    found = getattr(module, "__file__", None)
+    if found is None or not path.samefile(found):
+        raise ConfigError(
+            f"{place} has the name of another module, `{path.stem}` ({found or 'built in'}), so a "
+            f"node could not import it. Rename the file."
+        )
+    return module
+
+
+def _import_module(place: str, words: Sequence[str]) -> ModuleType:
+    """Import a module, also from the working directory, as `python -m place` does."""
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise ConfigError(
+            f"{place!r} is no name of a module, such as package.module. A file is named with its "
+            f"ending: path/to/file.py:main."
+        )
+    sys.argv = [place, *words]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        hint = f" A file is named with its ending: {place}.py:main." if "." not in place else ""
+        raise ConfigError(
+            f"There is no module `{error.name}` (looked for in {Path.cwd()}, and where Python "
+            f"looks).{hint}"
+        ) from error
+    sys.argv[0] = getattr(module, "__file__", None) or place
+    return module
+
+
+def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
+    try:
+        signature = inspect.signature(main)
+    except (TypeError, ValueError):  # some of those that are written in C
+        return words
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    by_position = {
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    }
+    passed = words if kinds & by_position else ()
+    try:
+        signature.bind(*passed)
+    except TypeError as error:
+        raise ConfigError(
+            f"`{program}` takes {signature}, and after `--` came {list(words)}: {error}. Give it "
+            f"what it takes, or name a function that can be called without arguments."
+        ) from error
+    return passed
+
+
+# -- what went wrong -----------------------------------------------------------------------
+
+
+def _tell(error: Exception) -> int:
+    """Show an error as its reader needs it; return the exit code."""
+    in_program = _within_program(error.__traceback__)
+    if isinstance(error, DingLiteError) and in_program is None:
+        # Among these is NodeFailed, whose message has the traceback from the node.
+        print(f"ding-lite run: {error}", file=sys.stderr)
+        return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
+    if in_program is not None or isinstance(error, SyntaxError):
+        error = error.with_traceback(in_program)
+    traceback.print_exception(error)
+    return FAILED
+
+
+def _within_program(trace: TracebackType | None) -> TracebackType | None:
+    """Leave out how the program was called; None if the error never passed through it."""
+    while trace is not None:
+        module = trace.tb_frame.f_globals.get("__name__", "")
+        if module.split(".")[0] not in _MACHINERY:
+            return trace
+        trace = trace.tb_next
+    return None

@@ -1,0 +1,90 @@
+"""Time as an object, so that tests can hold it still.
+
+Nothing else in the package sleeps or asks for the time of a deadline. Deadlines are absolute
+instants on a clock; users write timeouts in seconds, and `None` waits for ever.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ding_lite.errors import ConfigError
+
+
+class Clock(Protocol):
+    """A source of time that can also wait."""
+
+    def now(self) -> float:
+        """Return seconds since some fixed instant; never goes back."""
+        ...
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        """Wait on a held condition until it is notified or `timeout` seconds have passed."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Block this thread for `seconds`."""
+        ...
+
+
+class SystemClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        """Return seconds since some fixed instant; never goes back."""
+        return time.monotonic()
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        """Wait on a held condition until it is notified or `timeout` seconds have passed."""
+        condition.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+
+    def sleep(self, seconds: float) -> None:
+        """Block this thread for `seconds`."""
+        time.sleep(seconds)
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """An absolute instant on a clock, after which waiting is over."""
+
+    clock: Clock
+    instant: float
+
+    @classmethod
+    def after(cls, timeout: float | None, clock: Clock = SYSTEM_CLOCK) -> Deadline:
+        """Make the deadline that lies `timeout` seconds ahead; `None` never comes.
+
+        Raises:
+            ConfigError: The timeout is NaN.
+        """
+        if timeout is not None and math.isnan(timeout):
+            raise ConfigError("`timeout` is NaN; give seconds, or None to wait for ever.")
+        return cls(clock, math.inf if timeout is None else clock.now() + timeout)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds left, at least 0; `None` when the deadline never comes."""
+        if self.instant == math.inf:
+            return None
+        return max(0.0, self.instant - self.clock.now())
+
+    @property
+    def expired(self) -> bool:
+        """Whether the instant has passed."""
+        return self.clock.now() >= self.instant
+
+    def wait(self, condition: threading.Condition, ready: Callable[[], bool]) -> bool:
+        """Wait on a held condition until `ready()`; return whether that came in time."""
+        while not ready():
+            if self.expired:
+                return False
+            self.clock.wait(condition, self.remaining)
+        return True

@@ -1,0 +1,115 @@
+"""Every error this package raises on purpose.
+
+Each class is also the builtin a caller would catch, so `except ValueError` works for a wrong
+setting. A message says what was found, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DingLiteError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ConfigError(DingLiteError, ValueError):
+    """A setting is wrong, alone or together with another."""
+
+
+class LabelError(ConfigError):
+    """A label is malformed, or no middleware of a node matches its labels."""
+
+
+class ContextError(DingLiteError, AttributeError, KeyError):
+    """A ctx key is missing, reserved, or was never kept."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # a KeyError would print the repr of its message
+
+
+class MiddlewareError(DingLiteError, RuntimeError):
+    """A middleware broke the rules of the pipeline."""
+
+
+class ShapeError(DingLiteError, ValueError):
+    """Arrays do not agree on a size."""
+
+
+class NonFiniteError(DingLiteError, ArithmeticError):
+    """A number that must be finite is NaN or infinite."""
+
+
+class CheckpointError(DingLiteError, OSError):
+    """A checkpoint is missing, damaged, or of another version or policy."""
+
+
+class MissingExtraError(DingLiteError, ImportError):
+    """An optional package is needed; says which extra installs it."""
+
+
+class DeadlineExceeded(DingLiteError, TimeoutError):
+    """Something did not happen in time; says what and how long."""
+
+
+class TransportError(DingLiteError, OSError):
+    """A message could not be sent or received."""
+
+
+class AuthenticationError(TransportError):
+    """A message was unsigned, forged, replayed or from another run."""
+
+
+class CodecError(DingLiteError, ValueError):
+    """A value cannot travel, or bytes are not a message."""
+
+
+class PeerLost(TransportError):
+    """A node stopped answering."""
+
+
+class NodeFailed(DingLiteError, RuntimeError):
+    """A node raised or died; carries its traceback, its error as the cause, and its id."""
+
+    def __init__(self, message: str = "", *, node_id: int | None = None) -> None:
+        super().__init__(message)
+        self.node_id = node_id
+        """The node that failed first."""
+
+
+class RemoteError(DingLiteError, RuntimeError):
+    """A call has raised on the node that answered it; carries that node's traceback."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        node_id: int | None = None,
+        kind: str = "",
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.node_id = node_id
+        """The node that answered."""
+        self.kind = kind
+        """The name of the exception's class there."""
+        self.remote_traceback = remote_traceback
+        """Its traceback, as text; also a note of this error."""
+        if remote_traceback:
+            self.add_note(remote_traceback)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Suggest the known name closest to a mistyped one.
+
+    Returns:
+        A sentence to append to an error message, or an empty string when nothing is close.
+
+    Example:
+        >>> did_you_mean("learning_rte", ["gamma", "learning_rate"])
+        ' Did you mean "learning_rate"?'
+    """
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f' Did you mean "{by_lower[close[0]]}"?' if close else ""

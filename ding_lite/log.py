@@ -1,0 +1,107 @@
+"""Logging for a library: silent unless asked, and never the same line twice a second.
+
+Modules log through `logging.getLogger(__name__)`. `configure()` gives programs one handler;
+`once` and `every` keep a warning from filling the screen.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from typing import TextIO
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.errors import ConfigError, did_you_mean
+
+_ROOT = "ding_lite"
+
+
+def configure(
+    level: int | str = logging.INFO, *, node: str = "node 0", stream: TextIO | None = None
+) -> logging.Handler:
+    """Show this package's log lines on a stream.
+
+    Calling it again replaces the handler of the call before.
+
+    Args:
+        level: The least important level shown, by number or by name: `"debug"`.
+        node: Who is speaking, as the line shall name it: `node 1 collector`.
+        stream: Where the lines go; standard error by default.
+
+    Returns:
+        The handler, so that a program can remove it.
+
+    Raises:
+        ConfigError: There is no such level.
+    """
+    level = _number_of(level)
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(_LineFormatter(node))
+    logger = logging.getLogger(_ROOT)
+
+    for old in [h for h in logger.handlers if isinstance(h.formatter, _LineFormatter)]:
+        logger.removeHandler(old)
+
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    return handler
+
+
+def _number_of(level: int | str) -> int:
+    known = logging.getLevelNamesMapping()
+    number = known.get(level.upper()) if isinstance(level, str) else level
+    if not isinstance(number, int):
+        raise ConfigError(
+            f"There is no log level {level!r}.{did_you_mean(str(level), known)} "
+            f"Known are: {', '.join(known)}."
+        )
+    return number
+
+
+class _LineFormatter(logging.Formatter):
+    """`12:03:44.120 node 1 collector | parallel.router | connected to node 0`."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self._node = node
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
+        module = record.name.removeprefix(f"{_ROOT}.")
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        line = f"{stamp}.{int(record.msecs):03d} {self._node} | {module} | {level}"
+        line += record.getMessage()
+
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class Throttle:
+    """Lets a log line through once, or once in a while, per cause.
+
+    One throttle belongs to the object that logs; nothing is remembered between two of them.
+    """
+
+    def __init__(self, logger: logging.Logger, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._logger = logger
+        self._clock = clock
+        self._last: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def once(self, level: int, cause: str, message: str, *args: object) -> None:
+        """Log the first line about `cause`; later ones are dropped."""
+        self.every(float("inf"), level, cause, message, *args)
+
+    def every(self, seconds: float, level: int, cause: str, message: str, *args: object) -> None:
+        """Log a line about `cause` unless one was logged less than `seconds` ago."""
+        if not self._logger.isEnabledFor(level):
+            return
+        now = self._clock.now()
+        with self._lock:
+            if now - self._last.get(cause, float("-inf")) < seconds:
+                return
+            self._last[cause] = now
+        self._logger.log(level, message, *args)

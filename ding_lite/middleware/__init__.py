@@ -1,0 +1,24 @@
+"""The stages of a training pipeline: `from ding_lite import middleware as mw`."""
+
+from ding_lite.middleware.buffer import add_to, wait_for
+from ding_lite.middleware.checkpoint import checkpoint
+from ding_lite.middleware.collect import collect, random_warmup
+from ding_lite.middleware.evaluate import evaluate, stop_at
+from ding_lite.middleware.report import log, progress, tensorboard
+from ding_lite.middleware.report_curve import curve
+from ding_lite.middleware.train import train
+
+__all__ = [
+    "add_to",
+    "checkpoint",
+    "collect",
+    "curve",
+    "evaluate",
+    "log",
+    "progress",
+    "random_warmup",
+    "stop_at",
+    "tensorboard",
+    "train",
+    "wait_for",
+]

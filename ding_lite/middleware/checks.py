@@ -1,0 +1,74 @@
+"""What several middleware refuse when they are made."""
+
+from __future__ import annotations
+
+from typing import SupportsFloat
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.envs import Envs
+from ding_lite.rl.protocols import Policy
+from ding_lite.runtime.context import Context
+
+
+def check_fits(policy: Policy, envs: Envs) -> None:
+    """Refuse a policy that was made for other envs.
+
+    Raises:
+        ConfigError: The two do not agree on observations or actions.
+    """
+    check_has(policy, "act", "policy")
+    check_has(envs, "step", "envs")
+    have, want = policy.spec, envs.spec
+
+    if have.obs_shape != want.obs_shape or have.action_space != want.action_space:
+        raise ConfigError(
+            f"The policy was made for {have.env_id} (observations {have.obs_shape}, actions "
+            f"{have.action_space}), the envs are {want.env_id} (observations {want.obs_shape}, "
+            f"actions {want.action_space}). Make the policy from the spec of these envs."
+        )
+
+
+def check_has(thing: object, method: str, role: str) -> None:
+    """Refuse an argument that cannot play its part.
+
+    Raises:
+        ConfigError: `thing` has no such method.
+    """
+    if not callable(getattr(thing, method, None)):
+        raise ConfigError(
+            f"`{role}` is a {type(thing).__name__}, which has no `{method}` method; "
+            f"a {role} was expected here. Check the order of the arguments."
+        )
+
+
+def check_schedule(schedule: object, name: str) -> None:
+    """Refuse a number where a schedule of the env step is meant.
+
+    Raises:
+        ConfigError: `schedule` is neither `None` nor callable.
+    """
+    if schedule is not None and not callable(schedule):
+        raise ConfigError(
+            f"`{name}` is {schedule!r}; a schedule was expected, a function of the env step. "
+            f"Write `constant({schedule!r})`, or `linear(1.0, 0.05, steps=10_000)`."
+        )
+
+
+def due(ctx: Context, every: int) -> bool:
+    """Tell whether this step is the last of its `every` steps."""
+    return bool((ctx.total_step + 1) % every == 0)
+
+
+def number(name: str, value: SupportsFloat) -> float:
+    """Turn a metric into a float; this is where a tensor is waited for.
+
+    Raises:
+        ConfigError: The metric is no number.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f'`ctx.metrics["{name}"]` is a {type(value).__name__}: {str(value)[:60]}. Metrics are '
+            f"single numbers. Write its mean, or put it on the ctx under a key of your own."
+        ) from error

@@ -1,0 +1,176 @@
+"""Let a policy act in its envs and hand on what happened."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import fields
+
+import numpy as np
+
+from ding_lite.errors import ConfigError
+from ding_lite.middleware.checks import check_fits, check_has, check_schedule
+from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.envs import Envs
+from ding_lite.rl.protocols import Policy, Replay
+from ding_lite.rl.returns import NStep
+from ding_lite.rl.schedules import Schedule
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least, check_all
+
+RECENT_EPISODES = 20
+"""Episodes whose mean is `ctx.metrics["return"]`."""
+
+
+def collect(
+    policy: Policy,
+    envs: Envs,
+    *,
+    steps: int,
+    epsilon: Schedule | None = None,
+) -> Middleware:
+    """Let a policy act, and put the transitions on the ctx.
+
+    With a policy that asks for n-step returns the rewards are summed here; then the first
+    steps hand on fewer transitions than env steps, and the end of an episode hands on more.
+
+    Once an episode has ended, the metrics say `return` and `episode_length` (means of the last
+    20 episodes), `episode_return` (mean of those that ended in this step) and `episodes` (how
+    many there were).
+
+    Context:
+        reads: env_step
+        writes: env_step, transitions, metrics (episode_length, episode_return, episodes, \
+epsilon, return)
+        keeps: env_step
+
+    Args:
+        policy: Acts with exploration.
+        envs: Go on where the step before left them.
+        steps: Env steps in all in each step of the pipeline, a multiple of the number of envs.
+        epsilon: Share of random actions as a function of the env step; by default the policy
+            explores as it is configured to.
+
+    Raises:
+        ConfigError: `steps` does not fit the envs, the policy was made for other envs, or it
+            does not explore by epsilon.
+        NonFiniteError: In a step: an env returned an observation that is not finite.
+    """
+    check_fits(policy, envs)
+    check_schedule(epsilon, "epsilon")
+    num_envs = envs.num_envs
+    _check_steps(steps, num_envs)
+    if epsilon is not None:
+        _check_takes_epsilon(policy)
+
+    act: Callable[..., NumpyArray] = policy.act
+    join_rewards = NStep(policy.n_step, policy.gamma, num_envs=num_envs)
+    recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+    episodes = 0
+
+    def _collect(ctx: Context) -> None:
+        env_step: int = ctx.get("env_step", 0)
+        collected = []
+
+        for _ in range(steps // num_envs):
+            if epsilon is None:
+                actions = act(envs.obs)
+            else:
+                ctx.metrics["epsilon"] = share = epsilon(env_step)
+                actions = act(envs.obs, epsilon=share)
+            collected.append(join_rewards(envs.step(actions)))
+            env_step += num_envs
+
+        ctx.transitions = collected[0] if len(collected) == 1 else _concatenate(collected)
+        ctx.env_step = env_step
+        ctx.keep("env_step")
+        _report_episodes(ctx)
+
+    def _report_episodes(ctx: Context) -> None:
+        nonlocal episodes
+        ended = envs.take_finished()
+        if not ended:
+            return
+
+        recent.extend((episode.ret, episode.length) for episode in ended)
+        episodes += len(ended)
+        returns, lengths = zip(*recent, strict=True)
+        ctx.metrics["return"] = sum(returns) / len(recent)
+        ctx.metrics["episode_length"] = sum(lengths) / len(recent)
+        ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
+        ctx.metrics["episodes"] = episodes
+
+    return _collect
+
+
+def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:
+    """Fill a replay with random actions before the first step does anything else.
+
+    It acts once, in the first step it is part of, and only as far as the replay is short of
+    `steps` transitions: a resumed run whose replay is full goes straight on.
+
+    Context:
+        reads: env_step
+        writes: env_step, metrics (replay_size)
+        keeps: env_step
+
+    Args:
+        envs: The ones that collect; they stay where the last random action left them.
+        replay: Gets one transition for each env step.
+        steps: Transitions the replay shall hold, rounded up to a multiple of the number of
+            envs. More makes the first updates less lopsided; 1,000 is usual for small envs.
+
+    Raises:
+        ConfigError: The replay can never hold that many.
+    """
+    check_has(envs, "step", "envs")
+    check_has(replay, "add", "replay")
+    check_all(at_least(1, steps=steps))
+    if steps > replay.capacity:
+        raise ConfigError(
+            f"`steps` is {steps:,}, the capacity of the replay {replay.capacity:,}: the first "
+            f"random transitions would be overwritten. Take fewer, or give the replay more room."
+        )
+
+    warm = False
+
+    def _random_warmup(ctx: Context) -> None:
+        nonlocal warm
+        ctx.setdefault("env_step", 0)
+        ctx.keep("env_step")
+        if warm:
+            return
+
+        one_step = NStep(1, 1.0, num_envs=envs.num_envs)
+        while len(replay) < steps:
+            replay.add(one_step(envs.step(envs.random_actions())))
+            ctx.env_step += envs.num_envs
+        ctx.metrics["replay_size"] = len(replay)
+        warm = True
+
+    return _random_warmup
+
+
+def _concatenate(parts: list[Transitions]) -> Transitions:
+    return Transitions(
+        *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Transitions))
+    )
+
+
+def _check_steps(steps: int, num_envs: int) -> None:
+    if steps < 1 or steps % num_envs:
+        below = max(1, steps // num_envs) * num_envs
+        raise ConfigError(
+            f"`steps` is {steps}, the number of envs {num_envs}. `steps` counts the env steps of "
+            f"all envs together, so it must be a multiple of {num_envs}, such as {below}."
+        )
+
+
+def _check_takes_epsilon(policy: Policy) -> None:
+    if "epsilon" not in inspect.signature(policy.act).parameters:
+        raise ConfigError(
+            f"`epsilon` was given, but {type(policy).__name__}.act takes no `epsilon`: this "
+            f"policy explores by itself. Leave `epsilon` out."
+        )

@@ -1,0 +1,67 @@
+"""Walk nested dicts, lists and tuples: checkpoints, ctx values and messages are such trees.
+
+A path is the tuple of keys and indices from the root to a leaf. Everything that is not a
+dict, list or tuple is a leaf; so is an empty container, or it would be lost on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+Path = tuple[str | int, ...]
+
+
+def leaves(tree: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield each leaf of a tree with its path, depth first, in the order of the containers.
+
+    Example:
+        >>> list(leaves({"a": [1, 2], "b": {}}))
+        [(('a', 0), 1), (('a', 1), 2), (('b',), {})]
+    """
+    yield from _leaves(tree, ())
+
+
+def _leaves(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    children = _children(tree)
+    if children is None:
+        yield path, tree
+        return
+
+    for key, child in children:
+        yield from _leaves(child, (*path, key))
+
+
+def _children(tree: Any) -> Iterable[tuple[str | int, Any]] | None:
+    if isinstance(tree, dict) and tree:
+        return tree.items()
+    if isinstance(tree, list | tuple) and tree:
+        return enumerate(tree)
+    return None
+
+
+def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Build a tree of the same shape whose leaves are `fn(leaf)`; the input is left alone.
+
+    Example:
+        >>> map_leaves(lambda x: x + 1, {"a": [1, 2], "b": (3,)})
+        {'a': [2, 3], 'b': (4,)}
+    """
+    if isinstance(tree, dict) and tree:
+        return {key: map_leaves(fn, child) for key, child in tree.items()}
+    if isinstance(tree, list) and tree:
+        return [map_leaves(fn, child) for child in tree]
+    if isinstance(tree, tuple) and tree:
+        children = [map_leaves(fn, child) for child in tree]
+        return type(tree)(*children) if hasattr(tree, "_fields") else tuple(children)
+    return fn(tree)
+
+
+def path_name(path: Path, root: str = "") -> str:
+    """Spell a path as Python would: what an error message calls a leaf.
+
+    Example:
+        >>> path_name(("state_dict", "layers", 0), root="ctx")
+        "ctx['state_dict']['layers'][0]"
+    """
+    return root + "".join(f"[{key!r}]" for key in path)

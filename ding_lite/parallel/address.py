@@ -1,0 +1,234 @@
+"""Addresses: where a node listens, and who else may listen there.
+
+`ipc://<path>` is a socket file, `tcp://<host>:<port>` a port, `inproc://<name>` a name within
+one process. Socket files lie in a private directory of the job (mode 0700), so only processes
+of the same user can reach them. Everything that is reachable from another machine is refused
+unless a key says who may connect.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import re
+import shutil
+import socket
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from ding_lite.errors import ConfigError
+from ding_lite.settings import check_all, inside
+
+Scheme = Literal["ipc", "tcp", "inproc"]
+SCHEMES: tuple[str, ...] = get_args(Scheme)
+LOOPBACK = "127.0.0.1"
+
+MAX_IPC_PATH = 107
+"""Bytes that the kernel grants the path of a socket file."""
+_ROOM_FOR_SUFFIX = 16
+_PREFIX = "ding_lite-"
+_LOCK = "lock"
+_ANY_HOST = {"", "*"}
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place to listen at or to connect to.
+
+    Example:
+        >>> Address.parse("tcp://127.0.0.1:50515")
+        Address(scheme='tcp', place='127.0.0.1', port=50515)
+        >>> str(Address("ipc", "/run/user/1000/job/node-0"))
+        'ipc:///run/user/1000/job/node-0'
+    """
+
+    scheme: Scheme
+    place: str
+    """The host of `tcp`, the path of `ipc`, the name of `inproc`."""
+    port: int = 0
+    """The port of `tcp`; 0 takes a free one."""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read an address as a user writes it.
+
+        Raises:
+            ConfigError: It is none.
+        """
+        scheme, separator, rest = text.partition("://")
+        if not separator or scheme not in SCHEMES:
+            raise ConfigError(
+                f"{text!r} is no address: it must begin with one of ipc://, tcp://, inproc://. "
+                f"An example is tcp://127.0.0.1:50515."
+            )
+        if scheme == "tcp":
+            return _parse_tcp(text, rest)
+        if not rest:
+            raise ConfigError(f"{text!r} names no place; write ipc:///path or inproc://name.")
+        address = cls(cast(Scheme, scheme), rest)
+        if scheme == "ipc":
+            check_ipc_path(rest)
+        return address
+
+    def __str__(self) -> str:
+        if self.scheme != "tcp":
+            return f"{self.scheme}://{self.place}"
+        host = f"[{self.place}]" if ":" in self.place else self.place
+        return f"tcp://{host}:{self.port}"
+
+
+def _parse_tcp(text: str, rest: str) -> Address:
+    found = re.fullmatch(r"(?:\[(?P<six>[^\]]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>[0-9]+)", rest)
+    if found is None:
+        raise ConfigError(
+            f"{text!r} is no tcp address; write tcp://host:port, and an IPv6 host in brackets: "
+            f"tcp://127.0.0.1:50515, tcp://[::1]:50515."
+        )
+    port = int(found["port"])
+    check_all(inside(0, 65_535, port=port))
+    return Address("tcp", found["host"] if found["six"] is None else found["six"], port)
+
+
+def check_ipc_path(path: str | Path) -> None:
+    """Refuse a path that is too long for a socket file.
+
+    Raises:
+        ConfigError: It is.
+    """
+    length = len(os.fsencode(path))
+    if length > MAX_IPC_PATH:
+        raise ConfigError(
+            f"The socket path {str(path)!r} has {length} bytes; the kernel grants {MAX_IPC_PATH}. "
+            f"Set TMPDIR to a shorter directory, such as /tmp, or use `protocol='tcp'`."
+        )
+
+
+# -- who can reach an address --------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach a host; names are looked up first.
+
+    `*`, `0.0.0.0` and `::` stand for every interface, so they are none. Neither is a name that
+    cannot be looked up, or that has a single address which is none.
+    """
+    if host in _ANY_HOST:
+        return False
+    with suppress(ValueError):
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    places = {str(entry[4][0]).partition("%")[0] for entry in found}
+    return bool(places) and all(ipaddress.ip_address(place).is_loopback for place in places)
+
+
+def check_listening(address: Address, *, key_file: str | None) -> None:
+    """Refuse to listen where strangers could connect, before anything is bound.
+
+    Raises:
+        ConfigError: Other machines can reach the address, and no key says who may.
+    """
+    if address.scheme != "tcp" or key_file is not None or is_loopback(address.place):
+        return
+    raise ConfigError(
+        f"{address} can be reached from other machines, and no key says who may connect. "
+        f"Listen on {LOOPBACK}, or give all nodes the same key: `key_file=...`."
+    )
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Find ports that nobody listens on at the moment, all different.
+
+    Nothing keeps them free: who binds one must cope with its being taken meanwhile.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sockets = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind((host, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+# -- the private directory -----------------------------------------------------------------
+
+
+class PrivateDirectory:
+    """A directory that only this user can enter, for as long as a job runs.
+
+    A lock in it tells whether its job is alive. Directories whose job was killed with all its
+    processes are removed when the next job of the user makes its own.
+
+    Args:
+        base: Where it is made; by default the user's runtime directory if there is one, else
+            the one for temporary files.
+    """
+
+    def __init__(self, base: Path | None = None) -> None:
+        base = _base() if base is None else base
+        _sweep(base)
+        self.path, self.lock_fd = _make_locked(base)
+        """Whoever has the lock's descriptor, or inherits it, keeps the directory alive."""
+
+    def socket_of(self, node_id: int) -> Address:
+        """Return where a node listens."""
+        return Address("ipc", str(self.path / f"node-{node_id}"))
+
+    def remove(self) -> None:
+        """Delete it with all that is in it; does nothing the second time."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.lock_fd >= 0:
+            os.close(self.lock_fd)
+            self.lock_fd = -1
+
+
+def _base() -> Path:
+    """Return the first directory that is there, is safe, and leaves room for a path."""
+    runtime = Path(f"/run/user/{os.getuid()}")
+    with suppress(OSError):
+        status = runtime.stat()
+        private = status.st_uid == os.getuid() and not status.st_mode & 0o077
+        if private and os.access(runtime, os.W_OK | os.X_OK):
+            return runtime
+
+    candidates = [Path(tempfile.gettempdir()), Path("/tmp")]
+    for candidate in candidates:
+        longest = candidate / f"{_PREFIX}12345678" / "node-100000"
+        if len(os.fsencode(longest)) + _ROOM_FOR_SUFFIX <= MAX_IPC_PATH and candidate.is_dir():
+            return candidate
+    raise ConfigError(
+        f"No directory for socket files: the path of {candidates[0]} is too long for them, and "
+        f"there is no /tmp. Set TMPDIR to a shorter directory, or use `protocol='tcp'`."
+    )
+
+
+def _make_locked(base: Path) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return path, lock
+        os.close(lock)  # another job's sweep was faster than our lock
+
+
+def _sweep(base: Path) -> None:
+    """Remove the directories of jobs that nobody lives to remove."""
+    for path in base.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another job may sweep at the same time
+            if path.stat().st_uid != os.getuid() or path.is_symlink():
+                continue
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)

@@ -1,0 +1,240 @@
+"""The nodes of a job as a whole, and groups of them that do things together.
+
+A collective operation is a call: every member asks one node, the group's meeting point, which
+answers all of them when the last one has asked. In a star that is the hub, since members need
+not be connected to each other; elsewhere it is the first member that all can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.address import LOOPBACK
+from ding_lite.runtime.labels import check_patterns, matches
+from ding_lite.runtime.meetings import MEET, PAIRED
+from ding_lite.runtime.router import Router, current_router
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+COLLECTIVE_TIMEOUT_S = 60.0
+"""How long a member waits for the others."""
+
+
+class World:
+    """All nodes of a job, as one of them sees them.
+
+    Example:
+        >>> World.current().group("node.*").all_gather("hello")
+        ['hello']
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return the world of the job that this process is a node of; of one node when alone."""
+        return cls(current_router())
+
+    @property
+    def node_id(self) -> int:
+        """This node's number, which is also its rank in the world."""
+        return self._router.node_id
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes the job has."""
+        return len(self._router.world)
+
+    @property
+    def node_seed(self) -> int:
+        """A seed that is the same in every run and another one on every node."""
+        return int.from_bytes(blake2b(b"node %d" % self.node_id, digest_size=4).digest()) >> 1
+
+    def labels_of(self, node: int) -> frozenset[str]:
+        """Return the labels of a node.
+
+        Raises:
+            ConfigError: This node does not know them.
+        """
+        self._check_known([node])
+        return self._router.world[node]
+
+    def group(self, members: str | int | Iterable[str | int]) -> Group:
+        """Return a group of nodes; makes none, so that every node may ask for it at any time.
+
+        Args:
+            members: Label patterns, or node ids.
+
+        Raises:
+            ConfigError: No node is meant, or one that there is not; or labels are asked for
+                of which this node does not know who has them.
+        """
+        wanted = [members] if isinstance(members, str | int) else list(members)
+        patterns = [item for item in wanted if isinstance(item, str)]
+        ids = {item for item in wanted if not isinstance(item, str)}
+        world = self._router.world
+        if patterns:
+            self._check_known(range(len(world)))
+            ids |= {k for k in range(len(world)) if matches(world[k], check_patterns(patterns))}
+        if not ids or not ids <= set(range(len(world))):
+            labels = sorted(frozenset().union(*world))
+            raise ConfigError(
+                f"No group can be made of {wanted}: the job has the nodes 0 to {len(world) - 1} "
+                f"with the labels {labels}. Name some of these."
+            )
+        return Group(self._router, tuple(sorted(ids)))
+
+    def _check_known(self, nodes: Iterable[int]) -> None:
+        unknown = [node for node in nodes if not self._router.world[node]]
+        if unknown:
+            raise ConfigError(
+                f"Node {self.node_id} does not know the labels of the nodes {unknown}: it was "
+                f"started by hand and is not connected to them. Name members by their ids, or "
+                f"use a mesh."
+            )
+
+
+class Group:
+    """Some nodes of a job that do things together, each at its own pace up to that point.
+
+    Every member must call the same collective operations in the same order; a node that is no
+    member must call none.
+    """
+
+    def __init__(self, router: Router, members: tuple[int, ...]) -> None:
+        self.members = members
+        """The ids of the nodes, in the order of their ranks."""
+        self._router = router
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node is one of them."""
+        return self._router.node_id in self.members
+
+    @property
+    def rank(self) -> int:
+        """This node's place among the members, from 0.
+
+        Raises:
+            ConfigError: It is no member.
+        """
+        if not self.is_member:
+            raise ConfigError(
+                f"Node {self._router.node_id} is no member of the group {list(self.members)}, so "
+                f"it has no rank there. Ask `group.is_member` first."
+            )
+        return self.members.index(self._router.node_id)
+
+    def barrier(self, *, timeout: float | None = COLLECTIVE_TIMEOUT_S) -> None:
+        """Wait until all members are here.
+
+        Raises:
+            DeadlineExceeded: Somebody did not come in time.
+        """
+        self.all_gather(None, timeout=timeout)
+
+    def all_gather(
+        self, value: object, *, timeout: float | None = COLLECTIVE_TIMEOUT_S
+    ) -> list[Any]:
+        """Give a value, and get those of all members, in the order of their ranks.
+
+        Raises:
+            DeadlineExceeded: Somebody did not come in time.
+            CodecError: The value cannot travel.
+        """
+        rank, size = self.rank, len(self.members)
+        if size == 1:
+            return [value]
+        key = f"group {','.join(map(str, self.members))}"
+        key += f", operation {self._router.meetings.next_round(key)}"
+        point = self._router.meeting_point(self.members)
+        try:
+            values = self._router.call(point, MEET, key, size, rank, value, timeout=timeout)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"Not all members of {key} have come within {timeout:g} s; node "
+                f"{self._router.node_id} waited. Did one of them fail, or call fewer collective "
+                f"operations than the others?"
+            ) from error
+        return list(values)
+
+    def broadcast(
+        self, value: object, *, src: int = 0, timeout: float | None = COLLECTIVE_TIMEOUT_S
+    ) -> Any:
+        """Get the value of one member; what the others give is not looked at.
+
+        Args:
+            value: The value, on the member that gives it.
+            src: The rank of that member.
+            timeout: Seconds to wait for the others; `None` waits for ever.
+
+        Raises:
+            ConfigError: There is no such rank.
+            DeadlineExceeded: Somebody did not come in time.
+        """
+        if not 0 <= src < len(self.members):
+            raise ConfigError(
+                f"`src` is {src}; the group {list(self.members)} has the ranks 0 to "
+                f"{len(self.members) - 1}."
+            )
+        return self.all_gather(value if self.rank == src else None, timeout=timeout)[src]
+
+    def pair(self, name: str, value: object) -> None:
+        """Let the other members fetch a value of this node by a name."""
+        self._router.meetings.pair(name, value)
+
+    def unpair(self, name: str) -> None:
+        """End what `pair` began."""
+        self._router.meetings.unpair(name)
+
+    def paired(self, name: str, *, timeout: float | None = 30.0) -> Any:
+        """Fetch the value that a member has given this name, as it is now.
+
+        Raises:
+            ConfigError: No member has.
+            PeerLost: A member is gone or not connected to this node.
+        """
+        for member in self.members:
+            found, value = self._router.call(member, PAIRED, name, timeout=timeout)
+            if found:
+                return value
+        raise ConfigError(
+            f"No member of the group {list(self.members)} has a value named {name!r}. Call "
+            f"`group.pair({name!r}, value)` on one of them first, and a barrier on all."
+        )
+
+    def process_group(self, backend: str | None = None) -> ProcessGroup:
+        """Make these nodes one group of `torch.distributed`, for what it does best.
+
+        Every member must call it, once. The traffic of gloo and nccl is neither encrypted nor
+        authenticated: use it on a network that you trust.
+
+        Args:
+            backend: `gloo` or `nccl`; by default nccl where every member has a GPU.
+
+        Returns:
+            The process group; it is also the default one of this process.
+        """
+        import torch
+
+        distributed: Any = torch.distributed  # whose stubs leave out what it documents
+        able = self.all_gather(torch.cuda.is_available())
+        backend = backend or ("nccl" if all(able) else "gloo")
+        size, rank = len(self.members), self.rank
+        store = (
+            distributed.TCPStore(LOOPBACK, 0, size, True, wait_for_workers=False)
+            if rank == 0
+            else None
+        )
+        port = self.broadcast(None if store is None else store.port)
+        store = store or distributed.TCPStore(LOOPBACK, port, size, False)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+        return cast("ProcessGroup", distributed.group.WORLD)

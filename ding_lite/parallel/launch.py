@@ -1,0 +1,274 @@
+"""`Parallel.runner(...)(main)`: run one `main` on the nodes of a job.
+
+With one worker `main` runs in this process, under the labels of a node that is alone; that is
+how a distributed file is debugged. With more, each node is a process of its own and this one
+watches over them. Where the environment or `attach_to` says that this process is itself one node
+of a job, nothing is started: `by_hand` tells how that node finds its place.
+
+What is ugly here and why: a node must find `main` again by importing the program a second
+time, which Python does under the name `__mp_main__`. That cannot work for a function within a
+function, in a notebook, or in the `__main__.py` of a package, and it starts the job again and
+again where the call is not guarded by `if __name__ == "__main__"`. Each of these is looked for
+here, because what Python says of them by itself helps nobody.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.address import PrivateDirectory
+from ding_lite.parallel.by_hand import connected, guest, node_of_environment, tcp_only
+from ding_lite.parallel.job import Job
+from ding_lite.parallel.node import NodeProcess
+from ding_lite.parallel.plan import Plan
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.supervise import run_job
+from ding_lite.parallel.topology import NodeSpec, Topology
+from ding_lite.runtime.labels import several
+from ding_lite.runtime.router import (
+    LocalRouter,
+    Router,
+    current_router,
+    labels_of_environment,
+    use_router,
+)
+from ding_lite.settings import Settings, at_least, check_all, one_of
+
+ENGINES = ("local",)
+SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
+"""Imported once for all nodes, where this process has imported them too."""
+
+ResultT = TypeVar("ResultT")
+Runner: TypeAlias = Callable[..., list[ResultT]]
+_RUNS_HERE: ContextVar[bool] = ContextVar("ding_lite_runs_here", default=False)
+
+
+class Parallel:
+    """The nodes of a job.
+
+    `Parallel.runner` starts them. Inside of `main`, `Parallel()` is this node's router, the
+    same object as `task.router`: seed-era programs ask it for `is_active` and `node_id`.
+    """
+
+    def __new__(cls) -> Router:  # type: ignore[misc]
+        """Return this node's router."""
+        return current_router()
+
+    @staticmethod
+    def runner(  # noqa: PLR0913 - all of a job; all but two by name, and few at a time
+        n_parallel_workers: int,
+        topology: Topology | None = None,
+        *,
+        protocol: str | None = None,
+        address: str | None = None,
+        ports: int | Sequence[int] | None = None,
+        attach_to: str | Sequence[str] | None = None,
+        labels: str | Iterable[str] | None = None,
+        roles: Sequence[str | Iterable[str]] | None = None,
+        node_ids: Sequence[int] | None = None,
+        auto_recover: bool = False,
+        max_retries: int = 3,
+        key_file: str | os.PathLike[str] | None = None,
+        engine: str | None = None,
+        startup_timeout: float | None = 60.0,
+    ) -> Runner[Any]:
+        """Return what runs a `main` on every node of a job.
+
+        What is None is taken from the environment (`DING_LITE_TOPOLOGY` and so on), and else
+        has the usual value. With `DING_LITE_NUM_NODES` set nothing is started: this process is
+        node `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` give way.
+
+        Args:
+            n_parallel_workers: How many nodes. One runs in this process; of more, each is a
+                process of its own, which imports the program again to find `main`.
+            topology: Who is connected to whom: `star` (all to node 0), `mesh` (each to each,
+                the usual one), `alone`, or pairs of node ids such as [(0, 1), (1, 2)].
+            protocol: `ipc`, the usual one, or `tcp`.
+            address: With `tcp`, the interface to listen on; usually 127.0.0.1.
+            ports: With `tcp`, the port of each node, or that of node 0, from which the others
+                count on; free ones are taken by default.
+            attach_to: Addresses of the nodes 0, 1, ... of a running job, one or several: `main`
+                runs in this process, as the node of the job that `node_ids` names.
+            labels: Labels of all nodes beside those they have anyway.
+            roles: One entry a node: a role, or a set of roles.
+            node_ids: With `attach_to`, [the number of the place to take]: one of the job's that
+                a node has left or lost. Not in this version without it.
+            auto_recover: Start a node again whose process has failed, under the same number.
+                Without it a failure ends the job.
+            max_retries: How often each node is started again.
+            key_file: The key that the nodes of a job share over `tcp`. By default it is one of
+                this user's on this machine, which serves on the loopback interface.
+            engine: What starts the nodes: `local`, this process. No other in this version.
+            startup_timeout: Seconds within which all nodes must be connected, also after a
+                restart; None waits for ever.
+
+        Returns:
+            A function of `main` and its arguments that returns the nodes' results, by node;
+            of a job that was started by hand, this node's result only.
+            When a node has failed it ends the others and raises NodeFailed, which shows the
+            traceback of the first error and has that error as its cause.
+
+        Raises:
+            ConfigError: An argument is out of range, or this version cannot honour it.
+        """
+        settings = Settings.from_environ()
+        is_here = settings.num_nodes is not None  # so this process is a node, and starts none
+        attach_to = several(settings.attach_to if attach_to is None else attach_to)
+        plan = Plan(
+            num_nodes=n_parallel_workers if settings.num_nodes is None else settings.num_nodes,
+            topology=topology,
+            protocol=tcp_only(protocol or settings.protocol) if is_here or attach_to else protocol,
+            address=address,
+            ports=None if is_here else ports,
+            labels=labels,
+            roles=roles,
+            key_file=None if key_file is None else os.fspath(key_file),
+            startup_timeout=startup_timeout,
+            settings=replace(settings, ports=()) if is_here else settings,
+        )
+        check_all(
+            one_of(ENGINES, engine=engine or settings.engine or "local"),
+            at_least(0, max_retries=max_retries),
+        )
+        if settings.num_nodes == 1 and not attach_to:
+            return _run_here(plan)
+        if is_here:
+            return _run_as_node(node_of_environment(plan, settings, attach_to))
+        if attach_to:
+            return _run_as_node(guest(plan, settings, attach_to, node_ids))
+        _refuse_a_place_in_no_job(node_ids, settings)
+        max_retries = max_retries if auto_recover else 0
+        return _run_here(plan) if plan.num_nodes == 1 else _run_on_processes(plan, max_retries)
+
+
+def _run_here(plan: Plan) -> Runner[Any]:
+    [labels] = plan.labels_of_nodes(distributed=False)
+    router = LocalRouter(labels=labels | labels_of_environment())
+
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        with _running_here(), use_router(router):
+            return [main(*args, **kwargs)]
+
+    return run
+
+
+def _run_as_node(spec: NodeSpec) -> Runner[Any]:
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        with _running_here(), connected(spec):
+            return [main(*args, **kwargs)]
+
+    return run
+
+
+@contextmanager
+def _running_here() -> Iterator[None]:
+    _refuse_nesting()
+    token = _RUNS_HERE.set(True)
+    try:
+        yield
+    finally:
+        _RUNS_HERE.reset(token)
+
+
+def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        _refuse_nesting()
+        _check_main(main)
+        directory = PrivateDirectory()
+        try:
+            job = Job(
+                specs=plan.specs(directory),
+                main=main,
+                args=args,
+                kwargs=kwargs,
+                make_router=NodeRouter,
+                directory=directory,
+                max_retries=max_retries,
+                preload=slow_to_import(),
+            )
+            return run_job(job)
+        finally:
+            directory.remove()
+
+    return run
+
+
+def slow_to_import() -> tuple[str, ...]:
+    """Name the modules that this process has and that each node will import as well."""
+    ours = sorted(name for name in sys.modules if name.split(".")[0] == "ding_lite")
+    return (*(name for name in SLOW_TO_IMPORT if name in sys.modules), *ours)
+
+
+# -- refusals ------------------------------------------------------------------------------
+
+
+def _refuse_a_place_in_no_job(node_ids: object, settings: Settings) -> None:
+    if node_ids is not None:
+        raise ConfigError(
+            f"`node_ids` is {node_ids!r}, the place to take in a running job, but `attach_to` does "
+            f"not say which job. Add it, or leave both out: the nodes that are started here are "
+            f"numbered from 0 on."
+        )
+    if settings.node_id is not None:
+        raise ConfigError(
+            f"DING_LITE_NODE_ID is {settings.node_id}, so this process is to be one node of a job, "
+            f"but DING_LITE_NUM_NODES does not say of how many. Set it, or unset both."
+        )
+
+
+def _refuse_nesting() -> None:
+    process = multiprocessing.current_process()
+    if isinstance(process, NodeProcess) and process.is_importing:
+        raise ConfigError(
+            "The program starts nodes while a node imports it: the call of "
+            "`Parallel.runner(...)(main)` is at the top level of the file. Put it below "
+            '`if __name__ == "__main__":`.'
+        )
+    if isinstance(process, NodeProcess) or _RUNS_HERE.get():
+        raise ConfigError(
+            "`Parallel.runner(...)(main)` was called within a `main` that a runner has started. "
+            "A node cannot have nodes of its own: give the outer runner more workers."
+        )
+
+
+def _check_main(main: Callable[..., object]) -> None:
+    """Refuse a `main` that a node could never find."""
+    if not callable(main):
+        raise ConfigError(f"`main` is {main!r}; a function was expected, without parentheses.")
+    name = getattr(main, "__qualname__", "")
+    if "<lambda>" in name or "<locals>" in name:
+        kind = "a lambda" if "<lambda>" in name else "defined within a function"
+        raise ConfigError(
+            f"`{name}` is {kind}, and a node, which is another process, could not find it. "
+            f"Define it at the top level of a module, and give it arguments instead of what it "
+            f"sees around it: runner(main, argument)."
+        )
+    if getattr(main, "__module__", None) == "__main__":
+        _check_program()
+
+
+def _check_program() -> None:
+    """Refuse a program that cannot be imported a second time."""
+    program = sys.modules["__main__"]
+    module = getattr(program.__spec__, "name", None)
+    file = getattr(program, "__file__", None)
+    if module is not None and module.split(".")[-1] == "__main__":
+        raise ConfigError(
+            f"`main` is defined in {file}, which Python does not import a second time, so a node "
+            f"could not find it. Move it to another module of the package, and import it there."
+        )
+    if module is None and (file is None or not Path(file).is_file()):
+        raise ConfigError(
+            "`main` was defined in an interactive session or a notebook, or came from standard "
+            "input, so a node, which is another process, could not find it. Save it in a file "
+            "and import it from there, or use n_parallel_workers=1, which runs it here."
+        )

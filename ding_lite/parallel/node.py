@@ -1,0 +1,241 @@
+"""The process of one node: find `main` again, connect, run it, and report to the launcher.
+
+A node begins as a fork of the warden, a process with one thread that has imported what is slow
+to import and nothing of the user's. So each node imports the program itself, as after a fresh
+start, and shares no random numbers, files or threads with the others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.topology import NodeSpec
+from ding_lite.runtime.router import Router, use_router
+
+SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""The signals that end a job in order."""
+ORPHANED_S = 3.0
+"""Seconds that a node lives on when both the launcher and the warden have been killed."""
+
+Stage: TypeAlias = Literal["starting", "importing `main`", "connecting", "running `main`"]
+STARTING: Stage = "starting"
+IMPORTING: Stage = "importing `main`"
+CONNECTING: Stage = "connecting"
+RUNNING: Stage = "running `main`"
+
+
+class NodeRouter(Router, Protocol):
+    """The router of a node with a process of its own."""
+
+    def close(self) -> None:
+        """Deliver what is under way, say good-bye and let go of everything."""
+        ...
+
+
+MakeRouter: TypeAlias = Callable[[NodeSpec], NodeRouter]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a node is to do."""
+
+    spec: NodeSpec
+    make_router: MakeRouter
+    main: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A node has come to its next stage."""
+
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class Returned:
+    """`main` has returned."""
+
+    result: Any
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A node has raised; the error itself is the next message, or None if it cannot travel."""
+
+    stage: Stage
+    kind: str
+    """The name of the error's class."""
+    message: str
+    traceback: str
+
+
+class NodeProcess(ForkProcess):
+    """The process of one life of one node.
+
+    Args:
+        node_id: Which node.
+        connection: To the launcher.
+        life_fd: A pipe that ends when the launcher has ended, however that came about.
+        directory: What to delete if nobody else is left to do so.
+        foreign_fds: Descriptors of the warden that are none of a node's business.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        connection: Connection[Any, Any],
+        *,
+        life_fd: int,
+        directory: str,
+        foreign_fds: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(name=f"node {node_id}", daemon=False)
+        self.node_id = node_id
+        self.is_importing = True
+        """Whether the program is still being imported, so that it must not start nodes."""
+        self._stage: Stage = STARTING
+        self._has_reported = False
+        self._connection = connection
+        self._life_fd = life_fd
+        self._directory = directory
+        self._foreign_fds = foreign_fds
+
+    def run(self) -> None:
+        """Be the node, from the fork on."""
+        os.setpgid(0, 0)  # a terminal's Ctrl-C is the launcher's to pass on
+        for fd in self._foreign_fds:
+            os.close(fd)
+        outlive = threading.Thread(
+            target=_outlive, args=(self._life_fd, self._directory), name="ding_lite-life"
+        )
+        outlive.daemon = True
+        outlive.start()
+        np.random.seed(None)  # the warden's state would be the same on all nodes
+
+        with self._connection:
+            succeeded = self._work()
+        atexit._run_exitfuncs()  # a fork that ends runs none by itself
+        raise SystemExit(0 if succeeded else 1)
+
+    def _work(self) -> bool:
+        try:
+            with self._reporting():
+                _take_signals()
+                work = self._load()
+                self._enter(CONNECTING)
+                with closing(work.make_router(work.spec)) as router, self._reporting():
+                    router.wait_ready(work.spec.startup_timeout)
+                    self._enter(RUNNING)
+                    with use_router(router):
+                        result = _call(work)
+                self._hand_over(result)
+        except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
+            return False
+        return True
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = stage
+        self._connection.send(Entered(stage))
+
+    def _load(self) -> Work:
+        """Import the program anew and find `main` in it."""
+        preparation = self._connection.recv()
+        self._enter(IMPORTING)
+        spawn.prepare(preparation)
+        try:
+            work: Work = self._connection.recv()
+        except (AttributeError, ImportError) as error:
+            raise ConfigError(
+                f"Node {self.node_id} has imported the program anew and cannot find `main` in "
+                f"it, or an argument of `main`: {error}. Define it at the top level of a "
+                f"module, outside of `if __name__ == '__main__'`."
+            ) from error
+        self.is_importing = False
+        return work
+
+    def _hand_over(self, result: object) -> None:
+        try:
+            self._connection.send(Returned(result))
+        except OSError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"`main` of node {self.node_id} returned a {type(result).__name__} that cannot "
+                f"be passed to another process: {error}. Return numbers, strings, arrays, or "
+                f"lists and dicts of such."
+            ) from error
+        with suppress(EOFError, OSError):
+            self._connection.recv()  # tensors lie in memory that is gone with this process
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Tell the launcher of an error at once; closing what is open may take a while."""
+        try:
+            yield
+        except BaseException as error:
+            if not self._has_reported:
+                self._has_reported = True
+                self._report(error)
+            raise
+
+    def _report(self, error: BaseException) -> None:
+        text = "".join(traceback.format_exception(error))
+        kind = type(error).__qualname__
+        with suppress(OSError):  # nobody is left to tell
+            self._connection.send(Failed(self._stage, kind, _message_of(error), text))
+            try:
+                self._connection.send(error)
+            except OSError:
+                raise
+            except Exception:  # noqa: BLE001 - whatever its own `__reduce__` may raise
+                self._connection.send(None)
+
+
+def _message_of(error: BaseException) -> str:
+    lines = traceback.format_exception_only(error)
+    return lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
+
+
+def _call(work: Work) -> object:
+    try:
+        return work.main(*work.args, **work.kwargs)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return None
+        raise
+
+
+def _take_signals() -> None:
+    """Undo what the warden has done to signals, which reach this process from now on."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _outlive(life_fd: int, directory: str) -> None:
+    """Wait for the launcher's end; then make sure of this node's own, with all it started."""
+    while os.read(life_fd, 1):
+        pass
+    SYSTEM_CLOCK.sleep(ORPHANED_S)  # the warden ends this node before that, in order
+    shutil.rmtree(directory, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)

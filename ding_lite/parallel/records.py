@@ -1,0 +1,126 @@
+"""Dataclasses that may travel: each is known to every node by a name, and only by that.
+
+What arrives names a record; it never names a module to import. So a node builds objects of the
+classes that its own program has registered, and of no others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from ding_lite.errors import CodecError, ConfigError, did_you_mean
+from ding_lite.parallel.codec_arrays import shorten
+
+ClassT = TypeVar("ClassT", bound=type)
+
+
+class Records:
+    """Classes by the name under which they travel."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, type] = {}
+        self._descriptions: dict[type, tuple[str, list[str]]] = {}
+
+    def __contains__(self, cls: type) -> bool:
+        return cls in self._descriptions
+
+    def add(self, cls: type, name: str) -> None:
+        """Let a dataclass travel under a name.
+
+        Raises:
+            ConfigError: It is no dataclass, cannot be built from its fields alone, or another
+                class has the name.
+        """
+        if not dataclasses.is_dataclass(cls):
+            raise ConfigError(
+                f"`{cls.__qualname__}` is no dataclass, so what to send of it is unknown. "
+                f"Put @dataclass below @register."
+            )
+        fields = [field.name for field in dataclasses.fields(cls)]
+        if sorted(inspect.signature(cls).parameters) != sorted(fields):
+            raise ConfigError(
+                f"`{cls.__qualname__}` cannot be built from its fields {fields} alone: it takes "
+                f"{list(inspect.signature(cls).parameters)}. Send a plainer dataclass."
+            )
+        other = self._classes.get(name)
+        if other is not None and _home(other) != _home(cls):
+            raise ConfigError(
+                f"Two classes travel as {name!r}: {_home(other)} and {_home(cls)}. "
+                f"Give one of them a name of its own: @register(name=...)."
+            )
+        self._classes[name] = cls
+        self._descriptions[cls] = name, fields
+
+    def description(self, cls: type) -> tuple[str, list[str]]:
+        """Return the name under which a class travels, and the names of its fields."""
+        return self._descriptions[cls]
+
+    def build(self, name: object, fields: dict[str, Any]) -> object:
+        """Build the record of a name from the values of its fields.
+
+        Raises:
+            CodecError: The name is unknown here, or the class refuses the values.
+        """
+        if type(name) is not str:
+            raise CodecError(f"A record has a {type(name).__name__} for a name.")
+        cls = self._classes.get(name)
+        if cls is None:
+            raise CodecError(
+                f"No class is registered as {name[:80]!r} on this node."
+                f"{did_you_mean(name[:80], self._classes)} Registered are "
+                f"{sorted(self._classes)}: import the module that decorates it with @register."
+            )
+        try:
+            return cls(**fields)
+        except Exception as error:
+            raise CodecError(
+                f"`{name}` cannot be built from the fields {shorten(list(fields))}: {error}"
+            ) from error
+
+
+# One a process, as the classes themselves are.
+RECORDS = Records()
+
+
+@overload
+def register(cls: ClassT, /) -> ClassT: ...
+
+
+@overload
+def register(*, name: str) -> Callable[[ClassT], ClassT]: ...
+
+
+def register(
+    cls: ClassT | None = None, /, *, name: str = ""
+) -> ClassT | Callable[[ClassT], ClassT]:
+    """Let the objects of a dataclass travel between nodes, field by field.
+
+    Every node that sends or receives one must have run this, under the same name.
+
+    Args:
+        cls: The dataclass; all its fields must be what `encode` takes.
+        name: The name under which it travels, its `__qualname__` by default.
+
+    Raises:
+        ConfigError: The class is no dataclass, or the name is taken.
+
+    Example:
+        >>> @register
+        ... @dataclasses.dataclass
+        ... class Episode:
+        ...     ret: float
+        ...     length: int
+    """
+
+    def _register(cls: ClassT) -> ClassT:
+        RECORDS.add(cls, name or cls.__qualname__)
+        return cls
+
+    return _register if cls is None else _register(cls)
+
+
+def _home(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,126 @@
+"""Calls between nodes: one asks, another answers, or the asker learns why not.
+
+A call is sent once. If the link breaks before the answer, the asker gets `PeerLost` and decides
+by itself whether to ask again; nobody can know whether the other node has done the work.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from ding_lite.errors import ConfigError, PeerLost, RemoteError, did_you_mean
+
+Handler = Callable[..., Any]
+"""Answers a call; may return a `Future` to answer later without holding a thread."""
+
+
+class Calls:
+    """The calls that a node has under way, and the handlers by which it answers others."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+        self._under_way: dict[int, tuple[int, Future[Any]]] = {}
+        self._last_call = 0
+        self._lock = threading.Lock()
+
+    def register(self, name: str, fn: Handler) -> None:
+        """Answer calls of this name with `fn`.
+
+        Raises:
+            ConfigError: The name is taken by another function, or `fn` cannot be called.
+        """
+        if not isinstance(name, str) or not name or not callable(fn):
+            raise ConfigError(
+                f"A handler is a name and a function, not {name!r} and {fn!r}: "
+                f'`router.register("sample", replay.sample)`.'
+            )
+        with self._lock:
+            if self._handlers.get(name, fn) != fn:
+                raise ConfigError(
+                    f"Calls of `{name}` are answered by another function already. "
+                    f"Register this one under another name."
+                )
+            self._handlers[name] = fn
+
+    def begin(self, node_id: int) -> tuple[int, Future[Any]]:
+        """Open a call to a node; return its number and what will hold the answer."""
+        answer: Future[Any] = Future()
+        with self._lock:
+            self._last_call += 1
+            self._under_way[self._last_call] = node_id, answer
+            return self._last_call, answer
+
+    def forget(self, answer: Future[Any]) -> None:
+        """Give up waiting for an answer."""
+        with self._lock:
+            for number, (_, under_way) in list(self._under_way.items()):
+                if under_way is answer:
+                    del self._under_way[number]
+
+    def refuse(self, number: int, reason: str) -> None:
+        """End a call that cannot be made."""
+        with self._lock:
+            _, answer = self._under_way.pop(number)
+        answer.set_exception(PeerLost(reason))
+
+    def settle(self, node_id: int, number: int, ok: bool, value: Any) -> None:
+        """Take an answer; one that nobody waits for any more is dropped."""
+        with self._lock:
+            asked, answer = self._under_way.get(number, (None, None))
+            if answer is None or asked != node_id:
+                return
+            del self._under_way[number]
+        if ok:
+            answer.set_result(value)
+        else:
+            answer.set_exception(_remote_error(node_id, value))
+
+    def fail(self, node_id: int) -> None:
+        """End the calls that wait for a node which is gone."""
+        with self._lock:
+            lost = [n for n, (asked, _) in self._under_way.items() if asked == node_id]
+            answers = [self._under_way.pop(number)[1] for number in lost]
+        for answer in answers:
+            answer.set_exception(
+                PeerLost(
+                    f"Node {node_id} is gone, and with it the answer to a call. "
+                    f"It may or may not have done what was asked; ask again once it is back."
+                )
+            )
+
+    def handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+        """Answer a call; the result never raises here, only in whoever asks for it."""
+        answer: Future[Any] = Future()
+        try:
+            handler = self._handlers.get(name)
+            if handler is None:
+                raise ConfigError(
+                    f"No call is answered under the name `{name}` on this node."
+                    f"{did_you_mean(name, self._handlers)} Registered are: "
+                    f"{', '.join(sorted(self._handlers)) or 'none'}."
+                )
+            result = handler(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - it is the asker's to raise
+            answer.set_exception(error)
+        else:
+            if isinstance(result, Future):
+                return result
+            answer.set_result(result)
+        return answer
+
+
+def describe(error: BaseException) -> list[str]:
+    """Put an exception into words that travel: class, message, traceback."""
+    return [type(error).__name__, str(error), "".join(traceback.format_exception(error))]
+
+
+def _remote_error(node_id: int, value: object) -> RemoteError:
+    texts = value if isinstance(value, list) else [value]
+    kind, message, text = [str(part) for part in [*texts, "", "", ""][:3]]
+    return RemoteError(
+        f"{kind} on node {node_id}: {message}", node_id=node_id, kind=kind, remote_traceback=text
+    )

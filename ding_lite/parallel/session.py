@@ -1,0 +1,498 @@
+"""What two nodes owe each other, without a socket in sight.
+
+A session is one node's side of its talk with one peer: the handshake, events that arrive
+exactly once and in order, and for each ctx key a slot that holds the newest value. It eats
+envelopes and makes envelopes; who moves them, and when, is the router's business. So a test
+can lose, delay and repeat messages at will.
+
+Events are numbered per sender and kept until the peer has acknowledged them. A transport
+loses messages only when a connection breaks, so what is unacknowledged is sent again when the
+two greet each other anew, and what came twice is dropped. Of the ctx one message at most is
+under way; what changes meanwhile waits in the slots.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.codec import Encoded, decode, encode
+from ding_lite.parallel.envelope import Envelope, Kind, pack_batch, unpack_batch
+from ding_lite.parallel.shared_memory import Announcement, Published
+from ding_lite.parallel.transport.base import Lane
+
+HEARTBEAT_S = 1.0
+"""A node that has nothing to say says so after this many seconds."""
+SILENCE_S = 3.0
+"""A peer that has not been heard of for this many seconds is lost."""
+MAX_EVENTS = 100_000
+"""Events that may wait for a peer's acknowledgement."""
+MAX_EVENT_BYTES = 64 * 2**20
+"""Bytes of events that may wait for a peer's acknowledgement."""
+BULK_BYTES = 64 * 2**10
+"""A call or an answer with arrays from this size on goes beside the events, not among them."""
+_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a node is, as it introduces itself."""
+
+    node_id: int
+    epoch: int
+    """Which life of the node this is: a restarted one has a higher epoch."""
+    num_nodes: int
+    """How many nodes the job has; 0 from one that joins a running job and is yet to hear."""
+    labels: frozenset[str]
+    memory: str = ""
+    """What memory it can share over this link: two that say the same can. "" is none."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The peer has introduced itself, for the first time or after a restart."""
+
+    peer: Identity
+
+
+@dataclass(frozen=True)
+class Left:
+    """The peer has said good-bye."""
+
+
+@dataclass(frozen=True)
+class EventArrived:
+    """The peer has emitted an event."""
+
+    event: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CtxArrived:
+    """The peer has put values on its ctx."""
+
+    values: dict[str, Any]
+    owes_credit: int = 0
+    """The number of the message if values in it are only announced: see `Session.credit`."""
+
+
+@dataclass(frozen=True)
+class CallArrived:
+    """The peer asks this node something."""
+
+    number: int
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ReplyArrived:
+    """The peer has answered a call of this node."""
+
+    number: int
+    ok: bool
+    value: Any
+
+
+Arrival: TypeAlias = Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived
+
+
+class Session:
+    """One node's side of its talk with one peer.
+
+    Args:
+        me: Who this node is.
+        peer_id: Whom it talks to.
+    """
+
+    def __init__(self, me: Identity, peer_id: int) -> None:
+        self.peer_id = peer_id
+        self.peer: Identity | None = None
+        """Who the peer is, once it has introduced itself."""
+        self.is_open = False
+        """Whether both have greeted each other on the present link."""
+        self.has_left = False
+        """Whether the peer has said good-bye."""
+        self.num_rejected = 0
+        """Messages that were dropped: of another life of the peer, or no messages at all."""
+        self._me = me
+        self._heard_at = 0.0
+        self._said_at = 0.0
+
+        self._last_posted = 0
+        self._waiting: deque[tuple[int, Encoded]] = deque()
+        self._unacked: deque[tuple[int, Encoded]] = deque()
+        self._lasting: list[Encoded] = []
+        self._event_bytes = 0
+        self._last_seen = 0
+        self._owes_ack = False
+
+        self._letters: deque[Envelope] = deque()
+        self._slots: dict[str, Any] = {}
+        self._changed: dict[str, None] = {}
+        self._under_way: tuple[int, dict[str, Published | None]] | None = None
+        self._num_ctx = 0
+        self._owes_credit = 0
+
+    # -- what this node wants to say ------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another event may be posted."""
+        num_events = len(self._waiting) + len(self._unacked)
+        return num_events < MAX_EVENTS and self._event_bytes < MAX_EVENT_BYTES
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all was sent and acknowledged, or the peer is not there to do so."""
+        if self.has_left:
+            return True
+        said = not (self._waiting or self._unacked or self._letters)
+        return said and not (self._changed or self._under_way)
+
+    def post(self, event: Encoded, *, lasting: bool = False) -> None:
+        """Queue an event, encoded by `encode_event`.
+
+        A lasting one is true from now on: every further life of the peer is told of it too.
+        """
+        if lasting:
+            self._lasting.append(event)
+        self._last_posted += 1
+        self._waiting.append((self._last_posted, event))
+        self._event_bytes += event.nbytes
+
+    def offer(self, values: Mapping[str, Any]) -> None:
+        """Put ctx values into their slots: what never changes as it is, the rest encoded."""
+        self._slots.update(values)
+        self._changed.update(dict.fromkeys(values))
+
+    def call(self, number: int, request: Encoded) -> None:
+        """Ask the peer something, encoded by `encode_call`; sent once or never."""
+        self._letters.append(self._envelope(Kind.CALL, seq=number, body=request))
+
+    def reply(self, number: int, answer: Encoded) -> None:
+        """Answer a call of the peer, encoded by `encode_reply`."""
+        self._letters.append(self._envelope(Kind.REPLY, seq=number, body=answer))
+
+    # -- greetings -----------------------------------------------------------------------
+
+    def greeting(self, kind: Kind) -> Envelope:
+        """Make the message by which this node introduces itself: HELLO, or WELCOME in reply."""
+        first_kept = self._unacked[0][0] if self._unacked else self._next_waiting()
+        seen_epoch = self.peer.epoch if self.peer is not None else 0
+        body = {
+            "num_nodes": self._me.num_nodes,
+            "labels": sorted(self._me.labels),
+            "first_kept": first_kept,
+            "seen_epoch": seen_epoch,
+            "seen": self._last_seen,
+            "memory": self._me.memory,
+        }
+        return self._envelope(kind, body=encode(body))
+
+    def _next_waiting(self) -> int:
+        return self._waiting[0][0] if self._waiting else self._last_posted + 1
+
+    def greet(self, envelope: Envelope, now: float) -> list[Arrival]:
+        """Take the peer's HELLO or WELCOME; from now on this session is open.
+
+        Raises:
+            CodecError: It is no greeting of a node of this job.
+        """
+        body = _read_greeting(decode(envelope.meta, envelope.buffers), envelope.src)
+        peer = Identity(
+            envelope.src,
+            envelope.epoch,
+            body["num_nodes"],
+            frozenset(body["labels"]),
+            body.get("memory", ""),
+        )
+        if peer.num_nodes and self._me.num_nodes and peer.num_nodes != self._me.num_nodes:
+            raise CodecError(
+                f"Node {peer.node_id} belongs to a job of {peer.num_nodes} nodes, this one has "
+                f"{self._me.num_nodes}. Start all nodes of a job with the same number."
+            )
+        is_new = self.peer is None or self.peer.epoch != peer.epoch
+        self._link_broke()
+        if is_new and self.peer is not None:
+            for event in self._lasting:
+                self.post(event)
+        if is_new:
+            self._last_seen = body["first_kept"] - 1
+            self._changed.update(dict.fromkeys(self._slots))
+        if body["seen_epoch"] == self._me.epoch:
+            self._acknowledge(body["seen"])
+
+        self.peer, self.is_open, self.has_left = peer, True, False
+        self._heard_at = now
+        return [Joined(peer)] if is_new else []
+
+    def close_link(self) -> None:
+        """Note that the link has broken: what was under way goes again after a greeting."""
+        self.is_open = False
+        self._link_broke()
+
+    def _link_broke(self) -> None:
+        self._waiting.extendleft(reversed(self._unacked))
+        self._unacked.clear()
+        if self._under_way is not None:
+            self._changed.update(dict.fromkeys(self._under_way[1]))
+            self._under_way = None
+        self._owes_ack, self._owes_credit = False, 0
+        self._letters.clear()
+
+    # -- what has come -------------------------------------------------------------------
+
+    def take(self, envelope: Envelope, now: float) -> list[Arrival]:
+        """Take any message but a greeting.
+
+        Raises:
+            CodecError: Its body is no message.
+        """
+        if self.peer is None or envelope.epoch != self.peer.epoch or not self.is_open:
+            self.num_rejected += 1
+            return []
+        self._heard_at = now
+        self._acknowledge(envelope.ack)
+
+        if envelope.kind is Kind.EVENT:
+            return self._take_events(envelope)
+        if envelope.kind is Kind.STATE:
+            self._owes_credit = envelope.seq
+            values = _read_ctx(envelope)
+            if not any(isinstance(value, Announcement) for value in values.values()):
+                return [CtxArrived(values)]
+            if not self._shares_memory:
+                raise CodecError("A ctx message announces what lies in memory that is not shared.")
+            self._owes_credit = 0
+            return [CtxArrived(values, envelope.seq)]
+        if envelope.kind is Kind.CALL:
+            return [_read_call(envelope)]
+        if envelope.kind is Kind.REPLY:
+            return [_read_reply(envelope)]
+        if envelope.kind is Kind.CREDIT:
+            if self._under_way is not None and self._under_way[0] == envelope.seq:
+                self._under_way = None
+        elif envelope.kind is Kind.BYE:
+            self.has_left, self.is_open = True, False
+            return [Left()]
+        return []
+
+    def _take_events(self, envelope: Envelope) -> list[Arrival]:
+        arrivals: list[Arrival] = []
+        self._owes_ack = True
+        for seq, (meta, buffers) in enumerate(_read_events(envelope), start=envelope.seq):
+            if seq == self._last_seen + 1:
+                self._last_seen = seq
+                arrivals.append(_read_event(decode(meta, buffers)))
+        return arrivals
+
+    def _acknowledge(self, seen: int) -> None:
+        while self._unacked and self._unacked[0][0] <= seen:
+            self._event_bytes -= self._unacked.popleft()[1].nbytes
+        while self._waiting and self._waiting[0][0] <= seen:  # seen before the link broke
+            self._event_bytes -= self._waiting.popleft()[1].nbytes
+
+    def credit(self, number: int) -> None:
+        """Let the peer send the next ctx message: what this one announced has been read."""
+        if self.is_open:
+            self._owes_credit = number
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the peer should have been heard of long ago."""
+        return self.is_open and now - self._heard_at > SILENCE_S
+
+    # -- what is to be sent --------------------------------------------------------------
+
+    def outgoing(self, now: float) -> Iterator[tuple[Lane, Envelope]]:
+        """Yield what is to be sent now; each counts as sent when the next one is asked for."""
+        if not self.is_open:
+            return
+        while self._waiting:
+            yield Lane.CONTROL, self._next_events(now)
+        while self._letters:
+            letter = self._letters.popleft()
+            yield (Lane.CONTROL if letter.payload_bytes < BULK_BYTES else Lane.BULK), letter
+        if self._changed and self._under_way is None:
+            yield Lane.BULK, self._next_ctx(now)
+        if self._owes_credit:
+            seq, self._owes_credit = self._owes_credit, 0
+            yield Lane.CONTROL, self._envelope(Kind.CREDIT, seq=seq, now=now)
+        if self._owes_ack:
+            yield Lane.CONTROL, self._envelope(Kind.ACK, now=now)
+        elif now - self._said_at >= HEARTBEAT_S:
+            yield Lane.CONTROL, self._envelope(Kind.PING, now=now)
+
+    def next_turn(self, now: float) -> float:
+        """Return the seconds until this session has something to say or to notice."""
+        return max(0.0, self._said_at + HEARTBEAT_S - now) if self.is_open else HEARTBEAT_S
+
+    def ping(self) -> Envelope:
+        """Make the message that says no more than that this node is there."""
+        return self._envelope(Kind.PING)
+
+    def good_bye(self) -> Envelope:
+        """Make the message by which this node leaves."""
+        return self._envelope(Kind.BYE)
+
+    def _next_events(self, now: float) -> Envelope:
+        """Take a batch of small events from the queue, or one that has buffers of its own."""
+        batch: list[bytes] = []
+        first, encoded = self._waiting[0]
+        if encoded.buffers:
+            self._unacked.append(self._waiting.popleft())
+            meta, buffers = pack_batch([encoded.meta]), list(encoded.buffers)
+        else:
+            while self._waiting and len(batch) < _BATCH and not self._waiting[0][1].buffers:
+                batch.append(self._waiting[0][1].meta)
+                self._unacked.append(self._waiting.popleft())
+            meta, buffers = pack_batch(batch), []
+        return self._envelope(Kind.EVENT, seq=first, meta=meta, buffers=buffers, now=now)
+
+    def _next_ctx(self, now: float) -> Envelope:
+        """Put what has changed into one message: all of it, if that is within the limits."""
+        keys, body = list(self._changed), None
+        while body is None:
+            slots = {key: self._slots[key] for key in keys}
+            try:
+                body = write_ctx(slots, shares_memory=self._shares_memory)
+            except CodecError:  # too much for one message: each value by itself is not
+                if len(keys) == 1:
+                    raise
+                keys = keys[: len(keys) // 2]
+        for key in keys:
+            del self._changed[key]
+
+        self._num_ctx += 1
+        # What is published may not be written over before the peer has read it.
+        published = {k: v if isinstance(v, Published) else None for k, v in slots.items()}
+        self._under_way = self._num_ctx, published
+        return self._envelope(Kind.STATE, seq=self._num_ctx, body=body, now=now)
+
+    @property
+    def _shares_memory(self) -> bool:
+        return self.peer is not None and self.peer.memory == self._me.memory != ""
+
+    def _envelope(
+        self,
+        kind: Kind,
+        *,
+        seq: int = 0,
+        body: Encoded | None = None,
+        meta: bytes = b"",
+        buffers: Sequence[memoryview] = (),
+        now: float | None = None,
+    ) -> Envelope:
+        if now is not None:
+            self._said_at = now
+        if kind is not Kind.CREDIT:
+            self._owes_ack = False
+        return Envelope(
+            kind=kind,
+            src=self._me.node_id,
+            dst=self.peer_id,
+            epoch=self._me.epoch,
+            seq=seq,
+            ack=self._last_seen,
+            meta=meta if body is None else body.meta,
+            buffers=tuple(buffers if body is None else body.buffers),
+        )
+
+
+def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    """Encode an event once, for any number of peers.
+
+    Raises:
+        CodecError: An argument cannot travel.
+    """
+    return encode([event, list(args), kwargs])
+
+
+def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    """Encode a call.
+
+    Raises:
+        CodecError: An argument cannot travel.
+    """
+    return encode([name, list(args), kwargs])
+
+
+def encode_reply(ok: bool, value: Any) -> Encoded:
+    """Encode an answer.
+
+    Raises:
+        CodecError: It cannot travel.
+    """
+    return encode([ok, value])
+
+
+def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
+    """Put slots, encoded or not, into one body.
+
+    Of what is published a peer that shares this node's memory gets the announcement.
+    """
+    return encode(
+        {
+            key: (value.announcement if shares_memory else value.encoded)
+            if isinstance(value, Published)
+            else value
+            for key, value in values.items()
+        },
+        name="ctx",
+    )
+
+
+def _read_ctx(envelope: Envelope) -> dict[str, Any]:
+    """Undo `write_ctx`."""
+    values = decode(envelope.meta, envelope.buffers)
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise CodecError("A ctx message is a dict of values by their keys.")
+    return values
+
+
+def _read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
+    metas = unpack_batch(envelope.meta)
+    if len(metas) > 1 and envelope.buffers:
+        raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
+    return [(meta, list(envelope.buffers)) for meta in metas]
+
+
+def _read_event(body: Any) -> EventArrived:
+    return EventArrived(*_read_named(body, "An event"))
+
+
+def _read_call(envelope: Envelope) -> CallArrived:
+    body = decode(envelope.meta, envelope.buffers)
+    return CallArrived(envelope.seq, *_read_named(body, "A call"))
+
+
+def _read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    match body:
+        case [str(name), list(args), dict(kwargs)] if all(isinstance(key, str) for key in kwargs):
+            return name, tuple(args), kwargs
+    raise CodecError(f"{what} is a name, a list of arguments and a dict of named ones.")
+
+
+def _read_reply(envelope: Envelope) -> ReplyArrived:
+    match decode(envelope.meta, envelope.buffers):
+        case [bool(ok), value]:
+            return ReplyArrived(envelope.seq, ok, value)
+    raise CodecError("An answer says whether it is one, and then what it is.")
+
+
+_GREETING = {"num_nodes": int, "labels": list, "first_kept": int, "seen_epoch": int, "seen": int}
+
+
+def _read_greeting(body: Any, node_id: int) -> dict[str, Any]:
+    if isinstance(body, dict) and body.keys() >= _GREETING.keys():
+        typed = all(isinstance(body[key], kind) for key, kind in _GREETING.items())
+        labels = all(isinstance(label, str) for label in body["labels"])
+        if typed and labels and isinstance(body.get("memory", ""), str):
+            return body
+    raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")

@@ -1,0 +1,119 @@
+"""Topologies: which nodes of a job are connected to which, and what each node is told of it.
+
+A topology is a set of edges between node ids. Of the two nodes of an edge the one with the
+lower id listens and the one with the higher id dials, so exactly one link is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TypeAlias
+
+from ding_lite.errors import ConfigError
+from ding_lite.settings import check_all, one_of
+
+TOPOLOGIES = ("star", "mesh", "alone")
+HUB = 0
+"""The node that all others of a star are connected to."""
+
+FIRST_UNCOUNTED_EPOCH = 2**40
+"""Epochs from here on are instants, of nodes that nobody restarts: one never replaces a node
+that is still there, as a restarted one does."""
+
+Edge: TypeAlias = tuple[int, int]
+"""Two connected nodes, the lower id first."""
+Topology: TypeAlias = str | Iterable[tuple[int, int]]
+"""`star`, `mesh`, `alone`, or the pairs of connected nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """All that a node needs to know to take its place in a job."""
+
+    node_id: int
+    """Its number, from 0."""
+    num_nodes: int
+    """How many nodes the job has; 0 where a neighbour is to tell."""
+    labels: frozenset[str]
+    """The names it answers to."""
+    epoch: int = 1
+    """Which life of the node this is: one more at each restart. Where nobody counts, an instant."""
+    listen: str | None = None
+    """The address where nodes with a higher id connect; None where none does."""
+    dials: Mapping[int, str] = field(default_factory=dict)
+    """The addresses of the neighbours with a lower id, by their id."""
+    neighbours: frozenset[int] = frozenset()
+    """The nodes it is connected to."""
+    key_file: str | None = None
+    """Where the key of the job lies, for tcp; None is the user's own key, for loopback."""
+    startup_timeout: float | None = 60.0
+    """Seconds within which all neighbours must be connected; None waits for ever."""
+    world: tuple[frozenset[str], ...] = ()
+    """The labels of every node of the job; none where only the neighbours will be known."""
+    edges: frozenset[Edge] = frozenset()
+    """Who is connected to whom."""
+
+
+def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
+    """Return who is connected to whom.
+
+    Args:
+        topology: `star` (all to node 0), `mesh` (each to each), `alone` (nobody), or pairs of
+            node ids.
+        num_nodes: How many nodes there are.
+
+    Raises:
+        ConfigError: The topology is unknown, or a pair is none of two different nodes.
+
+    Example:
+        >>> sorted(edges("star", 4))
+        [(0, 1), (0, 2), (0, 3)]
+        >>> sorted(edges([(2, 1), (0, 1)], 3))
+        [(0, 1), (1, 2)]
+    """
+    if isinstance(topology, str):
+        check_all(one_of(TOPOLOGIES, topology=topology))
+        if topology == "alone":
+            return frozenset()
+        pairs = combinations(range(num_nodes), 2)
+        return frozenset(pair for pair in pairs if topology == "mesh" or HUB in pair)
+    if not isinstance(topology, Iterable):
+        raise ConfigError(
+            f"`topology` is {topology!r}; it must be one of {', '.join(map(repr, TOPOLOGIES))}, "
+            f"or a list of pairs of node ids, such as [(0, 1), (1, 2)]."
+        )
+    return frozenset(_edge(pair, num_nodes) for pair in topology)
+
+
+def _edge(pair: object, num_nodes: int) -> Edge:
+    match pair:
+        case (int(one), int(other)) if not isinstance(one, bool) and not isinstance(other, bool):
+            low, high = min(one, other), max(one, other)
+            if 0 <= low < high < num_nodes:
+                return low, high
+    raise ConfigError(
+        f"`topology` has the entry {pair!r}; each must be a pair of two different node ids from "
+        f"0 to {num_nodes - 1}."
+    )
+
+
+def neighbours(edges: Iterable[Edge], node: int) -> frozenset[int]:
+    """Return the nodes that a node is connected to.
+
+    Example:
+        >>> sorted(neighbours([(0, 1), (1, 2)], 1))
+        [0, 2]
+    """
+    return frozenset(sum(edge) - node for edge in edges if node in edge)
+
+
+def listeners(edges: Iterable[Edge]) -> frozenset[int]:
+    """Return the nodes that others dial.
+
+    Example:
+        >>> sorted(listeners([(0, 1), (1, 2)]))
+        [0, 1]
+    """
+    return frozenset(low for low, _ in edges)

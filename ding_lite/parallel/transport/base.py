@@ -1,0 +1,100 @@
+"""The contract of a transport: it moves messages between nodes and knows nothing of them.
+
+A message is a list of frames, all or nothing. Between two nodes lies one link with two lanes:
+`CONTROL` for what is small and urgent, `BULK` for what is large, so that a large message never
+delays a small one. A link may break and come back; messages under way are lost then, and it is
+the caller's to send them again.
+
+A transport has one thread, and everything of the sink is called on it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import NewType, Protocol, TypeAlias
+
+Link = NewType("Link", bytes)
+"""One end of a connection: names whom a message goes to or came from."""
+
+Frame: TypeAlias = bytes | memoryview
+"""One part of a message."""
+
+
+class Lane(enum.Enum):
+    """Which of a link's two connections carries a message."""
+
+    CONTROL = b"c"
+    BULK = b"b"
+
+
+class Sink(Protocol):
+    """Who takes what a transport has to say; called on the transport's thread."""
+
+    def on_up(self, link: Link, node_id: int) -> None:
+        """A link that was dialled to a node carries messages now."""
+        ...
+
+    def on_message(self, link: Link, frames: list[Frame]) -> None:
+        """A message has come; its frames stay valid for as long as they are referred to."""
+        ...
+
+    def on_down(self, link: Link) -> None:
+        """A link that was dialled has broken; it comes back by itself if it can."""
+        ...
+
+    def on_doubt(self) -> None:
+        """Some link that was dialled from elsewhere has broken; a `send` will tell which."""
+        ...
+
+    def on_refused(self, node_id: int, reason: str) -> None:
+        """A node that was dialled does not let this one in; it is not dialled any more."""
+        ...
+
+    def on_rejected(self, reason: str) -> None:
+        """Something that came in was dropped: no message, or from nobody this node knows."""
+        ...
+
+    def on_turn(self) -> float:
+        """Send what there is to send; return the seconds until the next turn at the latest."""
+        ...
+
+
+class Transport(Protocol):
+    """Moves messages between this node and others."""
+
+    def listen(self, address: str) -> str:
+        """Let others dial this node, before `start`; return where."""
+        ...
+
+    def dial(self, node_id: int, address: str) -> None:
+        """Connect to a node, now or as soon as it listens; before `start`."""
+        ...
+
+    def start(self, sink: Sink) -> None:
+        """Begin to move messages."""
+        ...
+
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        """Send a message; only within a call of the sink. Frames must not change any more.
+
+        Returns:
+            Whether it was taken; False where the link is broken or full.
+        """
+        ...
+
+    def owner(self, link: Link) -> int | None:
+        """Return which node a link is proved to come from; None where nothing proves it."""
+        ...
+
+    def forget(self, link: Link) -> None:
+        """Give up what a link has left incomplete; only within a call of the sink."""
+        ...
+
+    def wake(self) -> None:
+        """Make the sink's next turn come now; safe from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Send what was taken, within a second, and end the thread."""
+        ...

@@ -1,0 +1,202 @@
+"""Chunks: how a large message travels as many small ones.
+
+A message above `CHUNK_ABOVE` bytes is announced by the sizes of its frames and follows in
+pieces of at most `CHUNK_BYTES`, in order, each with its offset. The receiver lays the frames
+into one block of memory and copies each piece to its place. So no single frame is large: what
+arrives can be bounded before it is believed, memory is touched once, and sending, receiving
+and encrypting overlap. `docs/protocol.md` is the authority on the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.transport.base import Frame, Lane, Link
+
+CHUNK_ABOVE = 8 * 2**20
+"""Bytes of the largest message that travels whole."""
+CHUNK_BYTES = 2**20
+"""Bytes of a message's frames in one chunk, at most."""
+MAX_FRAME_BYTES = 16 * 2**20
+"""Bytes of the largest frame that a node takes; a connection that brings more is closed."""
+MAX_MESSAGE_BYTES = 2 * 2**30 + MAX_FRAME_BYTES
+"""Bytes of the largest message, all frames together."""
+MAX_FRAMES = 1024
+"""Frames of a message."""
+MAX_PIECES = 64
+"""Pieces of different frames in one chunk."""
+
+_MAGIC = b"DCHK"
+_VERSION = 1
+_BEGIN, _MORE = 1, 2
+_HEAD = Struct("<4sBBHIQQ")  # magic, version, kind, no flags, frames, stream, bytes or offset
+_ALIGNED = 64
+_SIZE = np.dtype("<u8")
+_Block: TypeAlias = npt.NDArray[np.uint8]
+
+
+def size_of(frame: Frame) -> int:
+    """Return the bytes of a frame."""
+    return frame.nbytes if isinstance(frame, memoryview) else len(frame)
+
+
+def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
+    """Make the chunks of a message; they refer to its frames and copy nothing.
+
+    Args:
+        frames: The message.
+        stream: A number that no other message of this sender has.
+    """
+    sizes = np.array([size_of(frame) for frame in frames], _SIZE)
+    total = int(sizes.sum())
+    yield [_head(_BEGIN, len(frames), stream, total), sizes.tobytes()]
+
+    offset, room = 0, CHUNK_BYTES
+    pieces: list[Frame] = []
+    for frame in frames:
+        view = memoryview(frame).cast("B")
+        while view.nbytes:
+            piece, view = view[:room], view[room:]
+            pieces.append(piece)
+            room -= piece.nbytes
+            if room == 0 or len(pieces) == MAX_PIECES:
+                yield [_head(_MORE, len(pieces), stream, offset), *pieces]
+                offset += CHUNK_BYTES - room
+                pieces, room = [], CHUNK_BYTES
+    if pieces:
+        yield [_head(_MORE, len(pieces), stream, offset), *pieces]
+
+
+def is_chunk(frames: Sequence[Frame]) -> bool:
+    """Tell a chunk from a whole message."""
+    return len(frames) > 0 and size_of(frames[0]) == _HEAD.size and frames[0][:4] == _MAGIC
+
+
+class Assembler:
+    """Puts messages together again, one at a time for each lane of each link.
+
+    Args:
+        max_under_way: Messages that may be incomplete; beyond that the oldest is given up.
+        max_bytes: Bytes that a message may have.
+    """
+
+    def __init__(self, *, max_under_way: int, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._max_under_way = max_under_way
+        self._max_bytes = max_bytes
+        self._partial: dict[tuple[Link, Lane], _Partial] = {}
+
+    def __len__(self) -> int:
+        return len(self._partial)
+
+    def take(self, link: Link, lane: Lane, chunk: Sequence[Frame]) -> list[Frame] | None:
+        """Take a chunk; return the message that it completes, if it does.
+
+        Raises:
+            CodecError: The chunk does not belong where it is; its message is given up.
+        """
+        place = link, lane
+        partial = self._partial.pop(place, None)
+        magic, version, kind, flags, num_frames, stream, number = _HEAD.unpack(chunk[0])
+        if magic != _MAGIC or version != _VERSION or flags or kind not in (_BEGIN, _MORE):
+            raise CodecError(f"A chunk is of version {version}, kind {kind}, flags {flags}.")
+        if kind == _BEGIN:  # what is incomplete was cut off: a sender sends one after the other
+            partial = self._begin(chunk, num_frames, stream, number)
+            while len(self._partial) >= self._max_under_way:
+                del self._partial[next(iter(self._partial))]
+        elif partial is None or partial.stream != stream or len(chunk) != 1 + num_frames:
+            raise CodecError("A chunk is of no message that was announced.")
+        else:
+            partial.add(number, chunk[1:])
+        if partial.is_complete:
+            return partial.frames()
+        self._partial[place] = partial  # now the last one to be given up
+        return None
+
+    def forget(self, link: Link) -> None:
+        """Give up what a link has left incomplete."""
+        for lane in Lane:
+            self._partial.pop((link, lane), None)
+
+    def _begin(self, chunk: Sequence[Frame], num_frames: int, stream: int, total: int) -> _Partial:
+        """Take memory for a message, once its sizes have been checked."""
+        if len(chunk) != 2 or not 1 <= num_frames <= MAX_FRAMES or total > self._max_bytes:
+            raise CodecError(
+                f"A message of {num_frames} frames and {total} bytes is announced; the limits are "
+                f"{MAX_FRAMES} and {self._max_bytes}."
+            )
+        if size_of(chunk[1]) != num_frames * _SIZE.itemsize:
+            raise CodecError("The list of frame sizes of a message has the wrong length.")
+        sizes = [int(size) for size in np.frombuffer(chunk[1], _SIZE)]
+        if sum(sizes) != total:
+            raise CodecError(f"The frames of a message have {sum(sizes)} bytes, not {total}.")
+        return _Partial.of(stream, sizes)
+
+
+@dataclass
+class _Partial:
+    """A message of which some has come."""
+
+    stream: int
+    sizes: list[int]
+    starts: list[int]
+    """Where each frame begins in the block; aligned, so that arrays can lie on it."""
+    block: _Block
+    received: int = 0
+    frame: int = 0
+    """The frame that the next byte belongs to."""
+    inside: int = 0
+    """How many bytes of that frame have come."""
+
+    @classmethod
+    def of(cls, stream: int, sizes: list[int]) -> _Partial:
+        starts, end = [], 0
+        for size in sizes:
+            starts.append(end)
+            end += -(-size // _ALIGNED) * _ALIGNED
+        try:
+            block = np.empty(end, np.uint8)  # pages are taken as they are filled
+        except MemoryError as error:
+            raise CodecError(f"There is no memory for a message of {end} bytes.") from error
+        partial = cls(stream, sizes, starts, block)
+        partial._skip_full()
+        return partial
+
+    @property
+    def is_complete(self) -> bool:
+        return self.frame == len(self.sizes)
+
+    def add(self, offset: int, pieces: Sequence[Frame]) -> None:
+        """Copy pieces to their places; they must be the next ones."""
+        if offset != self.received:
+            raise CodecError(f"A chunk has offset {offset}; {self.received} was to come next.")
+        for piece in pieces:
+            size = size_of(piece)
+            if self.is_complete or not 0 < size <= self.sizes[self.frame] - self.inside:
+                raise CodecError(f"A piece of {size} bytes does not fit into its frame.")
+            start = self.starts[self.frame] + self.inside
+            # Large copies by numpy let other threads run meanwhile.
+            np.copyto(self.block[start : start + size], np.frombuffer(piece, np.uint8))
+            self.received += size
+            self.inside += size
+            self._skip_full()
+
+    def frames(self) -> list[Frame]:
+        view = self.block.data
+        return [
+            view[start : start + size] for start, size in zip(self.starts, self.sizes, strict=True)
+        ]
+
+    def _skip_full(self) -> None:
+        while not self.is_complete and self.inside == self.sizes[self.frame]:
+            self.frame, self.inside = self.frame + 1, 0
+
+
+def _head(kind: int, num_frames: int, stream: int, number: int) -> bytes:
+    return _HEAD.pack(_MAGIC, _VERSION, kind, 0, num_frames, stream, number)

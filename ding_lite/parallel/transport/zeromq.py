@@ -1,0 +1,365 @@
+"""ZeroMQ as a transport.
+
+What is ugly here and why: ZeroMQ's sockets belong to one thread, so one thread owns them all
+and is woken through a file descriptor. A node listens on a ROUTER socket and dials each peer
+with two DEALER sockets, one a lane, whose routing ids are one random token and the lane.
+ZeroMQ hides broken connections, so a monitor watches each socket: without it a peer that died
+would only be missed when its heartbeats stay away, and one that is refused would try for ever.
+A ROUTER does not say which peer has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
+
+High-water marks are off on purpose: the sessions above bound what is under way (a window of
+events, one state a peer), and a mark in the socket would drop or block what they count. Besides,
+ZeroMQ 4.3.5 aborts the process when a peer goes away whose messages have reached the mark for
+receiving (its issue 4841). So who has the key of a job can fill a node's memory.
+Frames are bounded, connections that bring larger ones are cut, and large messages travel in
+chunks. On tcp all is encrypted, and whoever connects must prove to be a neighbour.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.errors import CodecError, TransportError
+from ding_lite.log import Throttle
+from ding_lite.parallel.address import Address
+from ding_lite.parallel.security import check_dialling, load_key, place_to_listen, user_key
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, Assembler, is_chunk, size_of, split
+from ding_lite.parallel.transport.zeromq_curve import Doorkeeper, owner_of
+from ding_lite.parallel.transport.zeromq_dealers import (
+    DOWN,
+    HUNG_UP,
+    NO_KEY,
+    OPTIONS,
+    UP,
+    WATCHED,
+    Dealers,
+)
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 512
+_READ_AT_ONCE = 256
+_BULK_COUNTS = 16
+"""How many small messages a bulky one counts for."""
+_EVENTS_AT_ONCE = 64
+_DOUBT_EVERY_S = 0.02
+_LONG_S = 1.0
+_LANES = {lane.value: lane for lane in Lane}
+_OWNED = b"@"
+"""Stands in a link's name before the node that it is proved to come from."""
+
+
+class ZeroMQTransport:
+    """Moves messages over `ipc://` and `tcp://` addresses.
+
+    Args:
+        node_id: This node.
+        peers: The nodes that may connect to it.
+        key_file: Where the key of the job lies, for tcp; without one the user's own key does,
+            on the loopback interface.
+    """
+
+    def __init__(
+        self, node_id: int, *, peers: Iterable[int] = (), key_file: str | None = None
+    ) -> None:
+        self._node_id = node_id
+        self._peers = frozenset(peers)
+        self._key_file = key_file
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._doorkeeper: Doorkeeper | None = None
+        self._router: zmq.Socket[bytes] | None = None
+        self._is_guarded = False
+        self._dealers: dict[Link, Dealers] = {}
+        self._messages: dict[Any, tuple[Link | None, Lane]] = {}
+        self._monitors: dict[Any, tuple[Link | None, Lane]] = {}
+        self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
+        self._num_streams = 0
+        self._throttle = Throttle(logger)
+        self._wants_turn = False
+        self._num_doubts = 0
+        self._doubts_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._lock = threading.Lock()
+
+    # -- before the start ----------------------------------------------------------------
+
+    def listen(self, address: str) -> str:
+        """Let others dial this node; return where, with the port if any was fine.
+
+        Raises:
+            ConfigError: Strangers could reach the address.
+            TransportError: It cannot be taken.
+        """
+        wanted = Address.parse(address)
+        place = place_to_listen(wanted, key_file=self._key_file)
+        socket = self._socket(zmq.ROUTER, None, Lane.CONTROL, place)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+        if place.scheme == "ipc":
+            socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
+        else:
+            self._keys().guard(socket)
+            self._is_guarded = True
+        try:
+            socket.bind(str(place))
+        except zmq.ZMQError as error:
+            raise TransportError(
+                f"This node cannot listen on {address}: {error}. Is another job using it?"
+            ) from error
+        self._router = socket
+        if place.scheme == "ipc":
+            return address
+        taken = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        return str(replace(wanted, port=Address.parse(taken).port))
+
+    def dial(self, node_id: int, address: str) -> None:
+        """Connect to a node, now or as soon as it listens.
+
+        Raises:
+            ConfigError: It is on another machine, and there is no key file.
+        """
+        place = Address.parse(address)
+        check_dialling(place, key_file=self._key_file)
+        dealers = Dealers(node_id, address)
+        self._dealers[dealers.link] = dealers
+        for lane in Lane:
+            socket = self._socket(zmq.DEALER, dealers.link, lane, place)
+            if place.scheme == "tcp":
+                self._keys().identify(socket, node_id)
+            dealers.connect(lane, socket)
+
+    def start(self, sink: Sink) -> None:
+        """Begin to move messages."""
+        self._thread = threading.Thread(
+            target=self._run, args=(sink,), name="ding_lite-transport", daemon=True
+        )
+        self._thread.start()
+
+    def _keys(self) -> Doorkeeper:
+        if self._doorkeeper is None:
+            key = user_key() if self._key_file is None else load_key(self._key_file)
+            self._doorkeeper = Doorkeeper(self._context, key, self._node_id, self._peers)
+            self._poller.register(self._doorkeeper.socket, zmq.POLLIN)
+        return self._doorkeeper
+
+    def _socket(
+        self, kind: int, link: Link | None, lane: Lane, place: Address
+    ) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        for option, value in OPTIONS.items():
+            socket.setsockopt(option, value)
+        if ":" in place.place and place.scheme == "tcp":
+            socket.setsockopt(zmq.IPV6, 1)
+        monitor = socket.get_monitor_socket(WATCHED)
+        self._monitors[monitor] = link, lane
+        self._messages[socket] = link, lane
+        self._poller.register(socket, zmq.POLLIN)
+        self._poller.register(monitor, zmq.POLLIN)
+        return socket
+
+    # -- from any thread -----------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Make the sink's next turn come now."""
+        if threading.current_thread() is self._thread:
+            self._wants_turn = True
+            return
+        with self._lock:
+            if not self._closing:
+                os.eventfd_write(self._wake_fd, 1)
+
+    def close(self) -> None:
+        """Send what was taken, within a second, and end the thread."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            os.eventfd_write(self._wake_fd, 1)
+        if self._thread is not None:
+            self._thread.join()
+        for socket in self._messages:
+            socket.disable_monitor()
+            socket.close()
+        for monitor in self._monitors:
+            monitor.close(linger=0)
+        if self._doorkeeper is not None:
+            self._doorkeeper.socket.close()
+        self._context.term()
+        os.close(self._wake_fd)
+
+    # -- on the transport's thread -------------------------------------------------------
+
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        """Send a message; large frames are not copied, so they must not change any more."""
+        if sum(map(size_of, frames)) <= CHUNK_ABOVE:
+            return self._send(link, lane, frames)
+        self._num_streams += 1
+        return all(self._send(link, lane, chunk) for chunk in split(frames, self._num_streams))
+
+    def owner(self, link: Link) -> int | None:
+        """Return which node a link is proved to come from; None where nothing proves it."""
+        dealers = self._dealers.get(link)
+        if dealers is not None:
+            return dealers.node_id
+        return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
+
+    def forget(self, link: Link) -> None:
+        """Give up the messages that a link has left incomplete."""
+        self._assembler.forget(link)
+
+    def _send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        dealers = self._dealers.get(link)
+        try:
+            if dealers is not None:
+                dealers.sockets[lane].send_multipart(frames, zmq.NOBLOCK, copy=False)
+            elif self._router is not None:
+                token = link.rpartition(_OWNED)[0] if self._is_guarded else link
+                route = token + lane.value
+                self._router.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return False
+            raise
+        return True
+
+    def _run(self, sink: Sink) -> None:
+        while not self._closing:
+            try:
+                self._turn(sink)
+            except Exception as error:  # noqa: BLE001 - the thread serves all peers, so it lives on
+                self._throttle.every(
+                    1.0,
+                    logging.ERROR,
+                    type(error).__name__,
+                    "what has come from another node could not be handled:\n%s",
+                    traceback.format_exc(),
+                )
+        sink.on_turn()
+
+    def _turn(self, sink: Sink) -> None:
+        self._wants_turn = False
+        wait_s = min(sink.on_turn(), self._settle_doubts(sink))
+        if self._wants_turn:  # by somebody who was told something just now
+            wait_s = 0.0
+        for socket, _ in self._poller.poll(max(0, int(1e3 * wait_s))):
+            if socket == self._wake_fd:
+                os.eventfd_read(self._wake_fd)
+            elif socket in self._monitors:
+                self._watch(socket, sink)
+            elif socket in self._messages:
+                self._read(socket, sink)
+            elif self._doorkeeper is not None:
+                self._admit(self._doorkeeper, sink)
+
+    def _read(self, socket: Any, sink: Sink) -> None:
+        link, lane = self._messages[socket]
+        source: Link | None = link
+        left = _READ_AT_ONCE
+        while left > 0:  # then it is the other sockets' turn
+            try:
+                if link is None:
+                    source, lane = self._read_source(socket)
+                parts = socket.recv_multipart(zmq.NOBLOCK, copy=lane is Lane.CONTROL)
+            except zmq.Again:
+                return
+            frames: list[Frame] = parts
+            if lane is Lane.BULK:
+                frames = [part.buffer for part in parts]
+            left -= _BULK_COUNTS if lane is Lane.BULK else 1
+            self._hand_on(source, lane, frames, sink)
+
+    def _hand_on(self, source: Link | None, lane: Lane, frames: list[Frame], sink: Sink) -> None:
+        try:
+            if source is None:
+                raise CodecError("A message is of neither lane.")
+            message = frames
+            if is_chunk(frames):
+                whole = self._assembler.take(source, lane, frames)
+                if whole is None:
+                    return
+                message = whole
+            sink.on_message(source, message)
+        except CodecError as error:
+            sink.on_rejected(str(error))
+
+    def _read_source(self, socket: zmq.Socket[bytes]) -> tuple[Link | None, Lane]:
+        """Read the first frame of what has come to the listening socket: from whom, which lane."""
+        first = socket.recv(zmq.NOBLOCK, copy=False)
+        route = first.bytes
+        lane = _LANES.get(route[-1:])
+        if lane is None:
+            return None, Lane.CONTROL
+        token = route[:-1]
+        if self._is_guarded:
+            token += _OWNED + str(owner_of(first)).encode()
+        return Link(token), lane
+
+    def _admit(self, doorkeeper: Doorkeeper, sink: Sink) -> None:
+        for _ in range(_EVENTS_AT_ONCE):
+            try:
+                refusal = doorkeeper.answer()
+            except zmq.Again:
+                return
+            if refusal is not None:
+                sink.on_rejected(refusal)
+
+    def _watch(self, monitor: Any, sink: Sink) -> None:
+        link, lane = self._monitors[monitor]
+        for _ in range(_EVENTS_AT_ONCE):
+            try:
+                happened = recv_monitor_message(monitor, zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            event: zmq.Event = happened["event"]
+            if link is None:
+                self._heard_of_visitor(event, sink)
+            else:
+                self._heard_of_peer(self._dealers[link], lane, event, happened["value"], sink)
+
+    def _heard_of_visitor(self, event: zmq.Event, sink: Sink) -> None:
+        """Note what has happened to a connection that somebody else has made."""
+        if event == DOWN:
+            self._num_doubts = 2  # ZeroMQ tells a moment before its own sockets know
+        elif event in (NO_KEY, HUNG_UP):  # who has an unknown key has been counted already
+            sink.on_rejected("A connection was none of a node, or had a wrong key.")
+
+    def _heard_of_peer(
+        self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int, sink: Sink
+    ) -> None:
+        """Note what has happened to a connection that this node has made."""
+        if event == UP:
+            if dealers.note_up(lane):
+                sink.on_up(dealers.link, dealers.node_id)
+        elif event == DOWN:
+            if dealers.note_down(lane):
+                self._assembler.forget(dealers.link)
+                sink.on_down(dealers.link)
+        elif (reason := dealers.note_failure(event, value)) is not None:
+            sink.on_refused(dealers.node_id, reason)
+
+    def _settle_doubts(self, sink: Sink) -> float:
+        """Let the sink look who has gone, not more often than makes sense; return when to."""
+        if not self._num_doubts:
+            return _LONG_S
+        now = SYSTEM_CLOCK.now()
+        if now < self._doubts_at:
+            return self._doubts_at - now
+        self._num_doubts, self._doubts_at = self._num_doubts - 1, now + _DOUBT_EVERY_S
+        sink.on_doubt()
+        return 0.0

@@ -1,0 +1,112 @@
+"""The options that every training program takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ding_lite.settings import at_least, check_all
+
+SMOKE_ENV_STEPS = 2_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What somebody chose on the command line."""
+
+    env: str
+    """The environment's name in gymnasium's registry."""
+    seed: int
+    """Decides everything that is random."""
+    max_env_steps: int
+    """Where the run ends at the latest."""
+    target: float
+    """The mean return of 20 greedy episodes that counts as solved."""
+    smoke: bool
+    """Whether this is only a test that the program runs."""
+    out: Path | None
+    """The directory of the run; a new one under `runs` where it is not given."""
+    nodes: int = 1
+    """How many processes share the work."""
+
+    def __post_init__(self) -> None:
+        check_all(
+            at_least(0, seed=self.seed),
+            at_least(1, max_env_steps=self.max_env_steps),
+            at_least(1, nodes=self.nodes),
+        )
+
+
+def parse_options(
+    description: str | None,
+    *,
+    env: str,
+    max_env_steps: int,
+    target: float,
+    nodes: int | None = None,
+    arguments: Sequence[str] | None = None,
+) -> Options:
+    """Read the options from the command line; `--help` explains them and ends the program.
+
+    Args:
+        description: What the program does; its docstring.
+        env: The environment unless another is chosen.
+        max_env_steps: Where the run ends at the latest, unless chosen otherwise.
+        target: What counts as solved, unless chosen otherwise.
+        nodes: How many processes share the work, unless chosen otherwise; without it the
+            program has one, and no such option.
+        arguments: What was typed after the program's name; that of this process by default.
+
+    Raises:
+        ConfigError: A number is out of range.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    add = parser.add_argument
+    add(
+        "--env",
+        default=env,
+        metavar="ID",
+        help="an environment of gymnasium's registry (default: %(default)s)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="decides everything that is random (default: %(default)s)",
+    )
+    add(
+        "--max-env-steps",
+        type=int,
+        default=max_env_steps,
+        metavar="N",
+        help="where the run ends at the latest (default: %(default)s)",
+    )
+    add(
+        "--target",
+        type=float,
+        default=target,
+        metavar="RETURN",
+        help="the mean return of 20 greedy episodes that counts as solved (default: %(default)g)",
+    )
+    if nodes is not None:
+        add(
+            "--nodes",
+            type=int,
+            default=nodes,
+            metavar="N",
+            help="how many processes share the work; 1 does all in one (default: %(default)s)",
+        )
+    add("--smoke", action="store_true", help=f"only try it out, for {SMOKE_ENV_STEPS:,} env steps")
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="the directory of the run (default: the next number under runs/<program>)",
+    )
+    chosen = vars(parser.parse_args(arguments))
+    if chosen["smoke"]:
+        chosen["max_env_steps"] = min(chosen["max_env_steps"], SMOKE_ENV_STEPS)
+    return Options(**chosen)

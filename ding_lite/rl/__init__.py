@@ -1,0 +1,35 @@
+"""Reinforcement learning: environments, replay, policies, and the formulas between them."""
+
+from ding_lite.rl.batch import Step, Transitions
+from ding_lite.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from ding_lite.rl.envs import Envs, Episode, make_envs
+from ding_lite.rl.evaluation import mean_return
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.protocols import Policy, Replay
+from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.returns import NStep
+from ding_lite.rl.schedules import Schedule, constant, exponential, linear
+from ding_lite.rl.spec import EnvSpec
+
+__all__ = [
+    "DQN",
+    "Checkpoint",
+    "DQNConfig",
+    "EnvSpec",
+    "Envs",
+    "Episode",
+    "NStep",
+    "Policy",
+    "Replay",
+    "ReplayBuffer",
+    "Schedule",
+    "Step",
+    "Transitions",
+    "constant",
+    "exponential",
+    "linear",
+    "load_checkpoint",
+    "make_envs",
+    "mean_return",
+    "save_checkpoint",
+]

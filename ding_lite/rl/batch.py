@@ -1,0 +1,75 @@
+"""What moves between environments, replay and policies: batches, one array per field.
+
+Shape letters, here and in the formulas of this floor: N environments, B transitions,
+T time steps, A actions, I inputs and O outputs of a layer, P parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+NumpyArray: TypeAlias = npt.NDArray[Any]
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Array: TypeAlias = NumpyArray | Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One env step of N environments at once.
+
+    `next_obs` is the true next observation: where an episode ended, the last one of that
+    episode, never the first one of the next.
+    """
+
+    obs: NumpyArray
+    """What was acted on, [N, ...]."""
+    action: NumpyArray
+    """What was done, [N] or [N, ...]."""
+    reward: FloatArray
+    """What it earned, [N]."""
+    next_obs: NumpyArray
+    """What it led to, [N, ...]."""
+    terminated: BoolArray
+    """The episode ended for good: nothing follows, so nothing is bootstrapped, [N]."""
+    truncated: BoolArray
+    """The episode was cut off, by a time limit for example: it would have gone on, [N]."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """Experience to learn from: B transitions of one or more env steps each.
+
+    Arrays of numpy on the way to a replay, tensors of torch on the way out of it.
+    """
+
+    obs: Array
+    """Where a transition starts, [B, ...]."""
+    action: Array
+    """The action taken there, [B] or [B, ...]."""
+    reward: Array
+    """The discounted sum of its `num_steps` rewards, [B]."""
+    next_obs: Array
+    """Where it leads: the observation `num_steps` env steps later, [B, ...]."""
+    terminated: Array
+    """Whether the episode ended for good there; if so, nothing is bootstrapped, [B]."""
+    truncated: Array
+    """Whether the episode was cut off there; its value is bootstrapped all the same, [B]."""
+    num_steps: Array
+    """How many env steps it spans, at least 1, [B]. The bootstrap counts gamma**num_steps."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+def to_numpy(array: Array) -> NumpyArray:
+    """Look at an array or a tensor as an array, without a copy."""
+    return array.numpy() if isinstance(array, Tensor) else array

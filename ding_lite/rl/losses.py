@@ -1,0 +1,37 @@
+"""Losses with their gradients written out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ding_lite.rl.batch import FloatArray
+
+
+def huber(error_B: FloatArray) -> tuple[float, FloatArray]:
+    """Half the square of an error up to 1, its size minus one half beyond (Huber 1964).
+
+    Returns:
+        The mean over B, and its gradient with respect to each error.
+
+    Example:
+        >>> loss, grad_B = huber(np.array([0.5, -3.0], dtype=np.float32))
+        >>> loss, grad_B.tolist()
+        (1.3125, [0.25, -0.5])
+    """
+    slope_B: FloatArray = np.minimum(np.maximum(error_B, np.float32(-1.0)), np.float32(1.0))
+    total = slope_B @ (error_B - np.float32(0.5) * slope_B)
+    return float(total) / len(error_B), slope_B / np.float32(len(error_B))
+
+
+def squared(error_B: FloatArray) -> tuple[float, FloatArray]:
+    """Take the square of each error.
+
+    Returns:
+        The mean over B, and its gradient with respect to each error.
+
+    Example:
+        >>> loss, grad_B = squared(np.array([0.5, -3.0], dtype=np.float32))
+        >>> loss, grad_B.tolist()
+        (4.625, [0.5, -3.0])
+    """
+    return float(error_B @ error_B) / len(error_B), error_B * np.float32(2.0 / len(error_B))

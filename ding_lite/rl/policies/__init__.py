@@ -1,0 +1,1 @@
+"""Policies: one file each, from the settings to the loss."""

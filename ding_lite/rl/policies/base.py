@@ -1,0 +1,66 @@
+"""What policies have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
+from ding_lite.rl.batch import Array
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import Settings
+
+
+def limit_torch_threads() -> None:
+    """Give PyTorch one thread in this process, or what DING_LITE_TORCH_THREADS says.
+
+    Handing the parts of a small matrix to several threads takes longer than multiplying it,
+    and processes beside this one need the cores. 0 leaves PyTorch's own choice.
+    """
+    wanted = Settings.from_environ().torch_threads
+    if wanted and torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
+
+
+def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
+    """Return the number of actions, for a policy that can only choose among some.
+
+    Raises:
+        ConfigError: If the environment's actions are continuous.
+    """
+    if spec.num_actions is None:
+        raise ConfigError(
+            f"{policy} chooses among a number of actions, but {spec.env_id} has the action space "
+            f"{spec.action_space}. Take an environment with Discrete actions."
+        )
+    return spec.num_actions
+
+
+def check_obs_shape(obs: Array, spec: EnvSpec) -> None:
+    """Refuse observations of another environment, or a single one.
+
+    Raises:
+        ShapeError: If the shape is not [N, ...] with the spec's shape behind the N.
+    """
+    if obs.shape[1:] != spec.obs_shape:
+        raise ShapeError(
+            f"`obs` has shape {tuple(obs.shape)}; any number of observations of {spec.env_id} "
+            f"has the shape (N, {', '.join(map(str, spec.obs_shape))})."
+        )
+
+
+def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
+    """Refuse a state that another kind or version of policy wrote.
+
+    Raises:
+        CheckpointError: If a key is missing or unknown.
+    """
+    missing, unknown = expected - state.keys(), state.keys() - expected
+    if missing or unknown:
+        hint = "".join(did_you_mean(str(key), expected) for key in sorted(unknown)[:1])
+        raise CheckpointError(
+            f"This is no state of a {policy}: missing {sorted(missing) or 'nothing'}, "
+            f"unknown {sorted(unknown) or 'nothing'}.{hint}"
+        )

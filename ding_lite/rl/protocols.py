@@ -1,0 +1,79 @@
+"""What the floors above rely on: any object with these methods will do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, Self, runtime_checkable
+
+from torch import Tensor
+
+from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.spec import EnvSpec
+
+
+class PolicyConfig(Protocol):
+    """What other parts may ask of a policy's settings."""
+
+    @property
+    def batch_size(self) -> int:
+        """How many transitions one update learns from, unless told otherwise."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Acts in environments and learns from transitions."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The observations and actions it was made for."""
+
+    @property
+    def config(self) -> PolicyConfig:
+        """Its settings, a frozen dataclass."""
+
+    @property
+    def n_step(self) -> int:
+        """How many env steps one of its transitions spans, where the episode is long enough."""
+
+    @property
+    def gamma(self) -> float:
+        """The discount of one env step."""
+
+    def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
+        """Choose an action for each observation, [N, ...] -> [N] or [N, ...]."""
+
+    def learn(self, batch: Transitions) -> dict[str, float]:
+        """Do one update and return its metrics, `loss` among them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copy what a collector needs to act."""
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Act from now on with what another policy's `weights` returned."""
+
+    def clone(self) -> Self:
+        """Make an independent policy in exactly this state."""
+
+
+@runtime_checkable
+class Replay(Protocol):
+    """Keeps transitions and gives random ones back."""
+
+    @property
+    def capacity(self) -> int:
+        """How many transitions it can hold."""
+
+    def __len__(self) -> int:
+        """How many transitions it holds."""
+
+    def add(self, transitions: Transitions) -> None:
+        """Keep transitions, in place of the oldest ones once it is full."""
+
+    def sample(self, batch_size: int) -> Transitions:
+        """Draw transitions, as torch tensors."""

@@ -1,0 +1,144 @@
+"""Sums of rewards over time.
+
+Each formula has a slow, obvious twin in `tests/rl/reference.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ding_lite.errors import ShapeError
+from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray, Step, Transitions
+from ding_lite.settings import at_least, check_all, inside
+
+
+class NStep:
+    """Join env steps to transitions of n steps, which carry a reward back faster.
+
+    A transition that starts at time t and spans n steps has the reward
+    r_t + gamma r_(t+1) + ... + gamma^(n-1) r_(t+n-1) and leads to the observation at t+n
+    (Sutton and Barto 2018, section 7.1, without the bootstrap, which is the learner's).
+    Where the episode ends first, the transition spans what is left of it, so none crosses
+    an episode and each env step starts exactly one.
+
+    Args:
+        n: How many env steps a transition spans. Higher spreads rewards faster and adds the
+            variance (and, off-policy, the bias) of n - 1 more actions; 1 to 5 are usual.
+        gamma: The discount of one env step.
+        num_envs: How many environments each step comes from.
+
+    Raises:
+        ConfigError: If n is below 1 or gamma not in 0 to 1.
+
+    Example:
+        >>> n_step = NStep(3, 0.99, num_envs=8)
+        >>> n_step.n
+        3
+    """
+
+    def __init__(self, n: int, gamma: float, num_envs: int) -> None:
+        """Start with nothing pending."""
+        check_all(at_least(1, n=n, num_envs=num_envs), inside(0.0, 1.0, gamma=gamma))
+        self.n = n
+        self.gamma = gamma
+        self._num_envs = num_envs
+        self._powers_n = np.power(np.float32(gamma), np.arange(n, dtype=np.float32))
+        self._pending_N = np.zeros(num_envs, dtype=np.int64)
+        self._newest = -1
+        # Rings of the last n env steps, by slot: what each saw and did, and has earned since.
+        self._rings: tuple[NumpyArray, NumpyArray] | None = None
+        self._reward_nN = np.zeros((n, num_envs), dtype=np.float32)
+
+    def reset(self) -> None:
+        """Drop what is pending; needed when environments are reset amid their episodes."""
+        self._pending_N[:] = 0
+
+    def __call__(self, step: Step) -> Transitions:
+        """Take the next step of each environment; return the transitions it completed.
+
+        They come oldest first, and may be none at all while an episode is younger than n.
+
+        Raises:
+            ShapeError: If the step is of another number of environments.
+        """
+        if len(step) != self._num_envs:
+            raise ShapeError(
+                f"A step of {len(step)} environments came to an NStep of {self._num_envs}."
+            )
+        if self.n == 1:
+            num_steps = np.ones(len(step), dtype=np.int32)
+            return Transitions(
+                step.obs, step.action, step.reward, step.next_obs,
+                step.terminated, step.truncated, num_steps,
+            )  # fmt: skip
+        obs_nN, action_nN, age_n = self._store(step)
+        done_N = step.terminated | step.truncated
+        oldest_first_n = np.argsort(-age_n)
+        age_n1 = age_n[oldest_first_n, None]
+        complete_nN = (age_n1 < self._pending_N) & (done_N | (age_n1 == self.n - 1))
+        row_B, env_B = np.nonzero(complete_nN)
+        slot_B = oldest_first_n[row_B]
+        self._pending_N[done_N] = 0
+
+        return Transitions(
+            obs=obs_nN[slot_B, env_B],
+            action=action_nN[slot_B, env_B],
+            reward=self._reward_nN[slot_B, env_B],
+            next_obs=step.next_obs[env_B],
+            terminated=step.terminated[env_B],
+            truncated=step.truncated[env_B],
+            num_steps=(age_n[slot_B] + 1).astype(np.int32),
+        )
+
+    def _store(self, step: Step) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
+        """Write the step over the oldest slot; return the rings and the age of each slot."""
+        if self._rings is None:
+            self._rings = (
+                np.zeros((self.n, *step.obs.shape), dtype=step.obs.dtype),
+                np.zeros((self.n, *step.action.shape), dtype=step.action.dtype),
+            )
+        obs_nN, action_nN = self._rings
+
+        self._newest = (self._newest + 1) % self.n
+        age_n = (self._newest - np.arange(self.n)) % self.n
+        obs_nN[self._newest] = step.obs
+        action_nN[self._newest] = step.action
+        self._reward_nN[self._newest] = 0.0
+        self._reward_nN += self._powers_n[age_n, None] * step.reward
+        np.minimum(self._pending_N + 1, self.n, out=self._pending_N)
+        return obs_nN, action_nN, age_n
+
+
+def bootstrapped_targets(
+    reward_B: FloatArray,
+    terminated_B: BoolArray,
+    num_steps_B: NumpyArray,
+    next_value_B: FloatArray,
+    *,
+    gamma: float,
+) -> FloatArray:
+    """Complete the rewards of transitions by the value of where they lead.
+
+    reward + gamma^num_steps (1 - terminated) next_value (Sutton and Barto 2018, equation 7.1).
+    A truncated transition is completed like any other: its episode would have gone on.
+
+    Shapes: B transitions.
+
+    Args:
+        reward_B: The discounted sum of the rewards of a transition.
+        terminated_B: Whether the episode ended for good there.
+        num_steps_B: How many env steps the transition spans.
+        next_value_B: The estimated value of the observation it leads to.
+        gamma: The discount of one env step.
+
+    Returns:
+        The targets to regress values on, [B] float32.
+
+    Example:
+        >>> one = np.ones(2, dtype=np.float32)
+        >>> bootstrapped_targets(one, one > 1, np.array([1, 2]), 8 * one, gamma=0.5).tolist()
+        [5.0, 3.0]
+    """
+    discount_B: FloatArray = np.power(np.float32(gamma), num_steps_B, dtype=np.float32)
+    discount_B[terminated_B] = 0.0
+    return reward_B + discount_B * next_value_B

@@ -1,0 +1,105 @@
+"""Values that change over a run: a schedule maps env steps to a value."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Protocol
+
+from ding_lite.settings import check_all, one_of, positive
+
+
+class Schedule(Protocol):
+    """Anything that maps the number of env steps so far to a value."""
+
+    def __call__(self, env_step: float, /) -> float:
+        """Return the value at that env step."""
+
+
+def constant(value: float) -> Schedule:
+    """Stay at one value.
+
+    Example:
+        >>> constant(0.1)(5_000)
+        0.1
+    """
+
+    def _constant(env_step: float) -> float:
+        return value
+
+    return _constant
+
+
+def linear(start: float, end: float, *, steps: float) -> Schedule:
+    """Go straight from one value to another, and stay there.
+
+    Args:
+        start: The value at env step 0.
+        end: The value from env step `steps` on.
+        steps: How long the way is, in env steps.
+
+    Raises:
+        ConfigError: If `steps` is not above 0.
+
+    Example:
+        >>> epsilon = linear(1.0, 0.05, steps=10_000)
+        >>> epsilon(0), epsilon(5_000), epsilon(20_000)
+        (1.0, 0.525, 0.05)
+    """
+    check_all(positive(steps=steps))
+
+    def _linear(env_step: float) -> float:
+        share = min(max(env_step / steps, 0.0), 1.0)
+        return start * (1.0 - share) + end * share
+
+    return _linear
+
+
+def exponential(start: float, end: float, *, decay: float) -> Schedule:
+    """Approach a value ever more slowly: `end + (start - end) * exp(-env_step / decay)`.
+
+    Args:
+        start: The value at env step 0.
+        end: The value it approaches.
+        decay: After so many env steps 63 % of the way is done. Higher is slower.
+
+    Raises:
+        ConfigError: If `decay` is not above 0.
+
+    Example:
+        >>> epsilon = exponential(1.0, 0.0, decay=1_000)
+        >>> round(epsilon(1_000), 3)
+        0.368
+    """
+    check_all(positive(decay=decay))
+
+    def _exponential(env_step: float) -> float:
+        return (start - end) * math.exp(-env_step / decay) + end
+
+    return _exponential
+
+
+def get_epsilon_greedy_fn(
+    start: float, end: float, decay: int, type_: Literal["exp", "linear"] = "exp"
+) -> Schedule:
+    """Make a function from env steps to the share of random actions, under DI-engine's name.
+
+    Args:
+        start: The share at env step 0.
+        end: The share in the end.
+        decay: In env steps: how long a linear fall takes, or after how many an exponential
+            one has done 63 % of the way.
+        type_: `exp` for `(start - end) * exp(-env_step / decay) + end`, `linear` for a
+            straight line.
+
+    Raises:
+        ConfigError: If the type is neither, or `decay` is not above 0.
+
+    Example:
+        >>> epsilon_greedy = get_epsilon_greedy_fn(0.95, 0.1, 10_000)
+        >>> round(epsilon_greedy(0), 2), round(epsilon_greedy(10_000), 3)
+        (0.95, 0.413)
+    """
+    check_all(one_of(("exp", "linear"), type_=type_))
+    if type_ == "exp":
+        return exponential(start, end, decay=decay)
+    return linear(start, end, steps=decay)

@@ -1,0 +1,161 @@
+"""What a task is made of: its middleware, their labels and locks, and the step wrappers.
+
+Before the first step all this is compiled into a plain chain of callables, so that the loop
+has nothing left to decide.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set as AbstractSet
+from contextlib import AbstractContextManager
+from types import BuiltinMethodType, MethodType
+from typing import Any, NamedTuple
+
+from ding_lite.errors import LabelError, MiddlewareError
+from ding_lite.log import Throttle
+from ding_lite.runtime.concurrency import Turnstile
+from ding_lite.runtime.labels import check_patterns, matches
+from ding_lite.runtime.middleware import (
+    Middleware,
+    StepWrapper,
+    around,
+    check_middleware,
+    name_of,
+    resources_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Use(NamedTuple):
+    """One middleware of a task, and where it runs."""
+
+    fn: Middleware
+    patterns: tuple[str, ...] | None
+    lock: bool
+
+    def is_for(self, labels: AbstractSet[str]) -> bool:
+        """Whether a node with these labels runs it."""
+        return self.patterns is None or matches(labels, self.patterns)
+
+
+class Composition:
+    """The middleware and step wrappers of a task on a node with these labels."""
+
+    def __init__(self, labels: AbstractSet[str]) -> None:
+        self.uses: list[Use] = []
+        self._labels = labels
+        self._wrappers: list[StepWrapper] = []
+        self._wrapped: dict[object, tuple[Use, Middleware, int]] = {}
+        self._turnstile = Turnstile()
+        self._throttle = Throttle(logger)
+
+    def use(self, fn: Middleware, filter_labels: str | Iterable[str] | None, lock: bool) -> None:
+        """Append a middleware.
+
+        Raises:
+            MiddlewareError: It is no middleware.
+            LabelError: A pattern could match no label.
+        """
+        check_middleware(fn)
+        patterns = None if filter_labels is None else check_patterns(filter_labels)
+        self.uses.append(Use(fn, patterns, lock))
+
+    def wrap(self, wrapper: StepWrapper) -> None:
+        """Wrap every middleware; a later wrapper goes around the earlier ones.
+
+        Raises:
+            MiddlewareError: It cannot be called.
+        """
+        if isinstance(wrapper, type) or not callable(wrapper):
+            raise MiddlewareError(
+                f"A step wrapper is a callable that takes a middleware and returns one, "
+                f"not {wrapper!r}. Give an object: `task.use_step_wrapper(StepTimer())`."
+            )
+        self._wrappers.append(wrapper)
+
+    def chain(self) -> list[Middleware]:
+        """Return the middleware that this node runs, wrapped and locked.
+
+        Raises:
+            LabelError: There are middleware, and this node runs none of them.
+        """
+        here = self._here()
+        if self.uses and not here:
+            patterns = sorted({p for use in self.uses for p in use.patterns or ()})
+            raise LabelError(
+                f"No middleware of this task matches the labels of this node: "
+                f"{sorted(self._labels)}. `filter_labels` in use: {patterns}. Start the node "
+                f"with one of them (roles=, labels= or DING_LITE_LABELS), or give a middleware "
+                f"one of its labels."
+            )
+        for use in self.uses:
+            if not use.is_for(self._labels):
+                self._throttle.once(
+                    logging.INFO,
+                    f"{id(use)}",
+                    "left out `%s`: it runs on %s, and this node has %s",
+                    name_of(use.fn),
+                    " or ".join(use.patterns or ()),
+                    ", ".join(sorted(self._labels)),
+                )
+        return [self._compile(use, id(use)) for use in here]
+
+    def names(self) -> list[str]:
+        """Return what the middleware of `chain` are called; a second `train` is `train#2`."""
+        return distinct([name_of(use.fn) for use in self._here()])
+
+    def resources(self) -> list[AbstractContextManager[Any]]:
+        """Return the middleware and wrappers that live as long as a run: context managers."""
+        candidates: list[Any] = [use.fn for use in self._here()] + self._wrappers
+        found = {id(r): r for candidate in candidates for r in resources_of(candidate)}
+        return list(found.values())
+
+    def wrapped(self, fn: Middleware) -> Middleware:
+        """Return a middleware that is run by hand as it stands in the chain, or would stand."""
+        identity = _identity(fn)
+        for use in self.uses:
+            if _identity(use.fn) == identity:
+                return self._compile(use, id(use))
+        if identity not in self._wrapped:
+            check_middleware(fn)
+        return self._compile(Use(fn, None, lock=False), identity)
+
+    def _here(self) -> list[Use]:
+        return [use for use in self.uses if use.is_for(self._labels)]
+
+    def _compile(self, use: Use, key: object) -> Middleware:
+        """Wrap and lock a middleware; no wrapper meets it twice, or it would count it twice."""
+        use, fn, num_done = self._wrapped.get(key, (use, use.fn, 0))
+        for wrapper in self._wrappers[num_done:]:
+            fn = wrapper(fn)
+            if not callable(fn):
+                raise MiddlewareError(
+                    f"The step wrapper `{name_of(wrapper)}` made {fn!r} of the middleware "
+                    f"`{name_of(use.fn)}`; a callable of one ctx was expected. "
+                    f"Does it end without `return`?"
+                )
+        self._wrapped[key] = use, fn, len(self._wrappers)
+        return around(fn, lambda ctx: self._turnstile) if use.lock else fn
+
+
+def _identity(fn: Middleware) -> object:
+    """Return what tells two middleware apart: a bound method is a new object at each look."""
+    return fn if isinstance(fn, MethodType | BuiltinMethodType) else id(fn)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Number the names that occur again.
+
+    Example:
+        >>> distinct(["collect", "train", "train"])
+        ['collect', 'train', 'train#2']
+    """
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return numbered

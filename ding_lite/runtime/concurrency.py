@@ -1,0 +1,364 @@
+"""Threads and the event loop, and the meeting of the two.
+
+What is ugly here and why: a step may mix plain functions, which block, with coroutines, which
+need a loop, and the task may itself be called from a running loop (a notebook). So coroutines
+always run on one loop on a thread of its own, the functions of a concurrent step on worker
+threads, and the task's thread waits at one barrier for both. Nothing is left behind at the
+barrier: on an error the coroutines are cancelled and awaited, and the functions, which cannot
+be cancelled, are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any, NamedTuple, Protocol
+
+from ding_lite.errors import MiddlewareError
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_second_yield, shape_of
+
+Open = Generator[Any, Any, Any]
+"""A middleware that waits at its `yield` for the way out."""
+
+
+class Bell(Protocol):
+    """What a thread that waits at the barrier also does; `Events` is one."""
+
+    def rings(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `ring()`, from any thread, whenever there is something to deliver."""
+        ...
+
+    def deliver(self) -> None:
+        """Do what the bell has rung for, on this thread."""
+        ...
+
+
+class LoopThread:
+    """An event loop on a thread of its own, started at its first use."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine on the loop and wait for its result; never from the loop itself."""
+        done: SimpleQueue[asyncio.Task[Any]] = SimpleQueue()
+        cancel = self.submit(coroutine, done.put)
+        try:
+            task = done.get()
+        except BaseException:  # a second Ctrl-C: nobody waits for the result any more
+            cancel()
+            raise
+        return task.result()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the loop's own thread, where waiting for it would deadlock."""
+        return threading.current_thread() is self._thread
+
+    def submit(
+        self, coroutine: Coroutine[Any, Any, Any], on_done: Callable[[asyncio.Task[Any]], None]
+    ) -> Callable[[], None]:
+        """Start a coroutine; `on_done` is called on the loop's thread when it has ended.
+
+        Returns:
+            A function that asks it to end early; `on_done` still follows.
+        """
+        loop = self._start()
+        tasks: list[asyncio.Task[Any]] = []
+
+        def start() -> None:
+            tasks.append(loop.create_task(coroutine))
+            tasks[0].add_done_callback(on_done)
+
+        loop.call_soon_threadsafe(start)
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+
+        return cancel
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._loop.run_forever, name="ding_lite-loop", daemon=True
+            )
+            self._thread.start()
+        return self._loop
+
+    def close(self, timeout: float | None = None) -> None:
+        """Cancel and await what still runs, and end the thread."""
+        if self._loop is None or self._thread is None:
+            return
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        try:
+            asyncio.run_coroutine_threadsafe(_end_all(), loop).result(timeout)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout)
+        loop.close()
+
+
+async def _end_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+class Workers:
+    """Threads that run jobs; started at their first use.
+
+    A job must catch its own exceptions: nobody looks at a worker thread.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run a job on the next free thread."""
+        if not self._threads:
+            self._start()
+        self._jobs.put(job)
+
+    def _start(self) -> None:
+        for k in range(self._num_threads):
+            thread = threading.Thread(target=self._work, name=f"ding_lite-worker-{k}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait for the jobs under way, and end the threads."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            thread.join(timeout)
+
+
+class Outcome(NamedTuple):
+    """How the way in of one middleware of a concurrent step has ended."""
+
+    name: str
+    opened: Open | None
+    error: BaseException | None
+
+
+class Crew:
+    """The worker threads and the loop of one task, and how middleware run on them.
+
+    Args:
+        num_threads: How many plain functions of a concurrent step run at a time.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self.loop = LoopThread()
+        self.workers = Workers(num_threads)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End all threads; waits for what still runs, at most `timeout` seconds a thread."""
+        self.workers.close(timeout)
+        self.loop.close(timeout)
+
+    def settle(self, out: Any) -> Open | None:
+        """Finish the way in of a middleware, given what calling it returned.
+
+        A coroutine is run to its end, a generator to its `yield`.
+
+        Returns:
+            The generator to resume on the way out, where there is one.
+
+        Raises:
+            MiddlewareError: A coroutine drives another one through the task.
+        """
+        if isinstance(out, GeneratorType):
+            return _to_yield(out)
+        if not isinstance(out, CoroutineType | AsyncGeneratorType):
+            return None
+        if self.loop.is_here:
+            if isinstance(out, CoroutineType):
+                out.close()
+            raise MiddlewareError(
+                "A coroutine cannot drive another one through the task: it would wait for "
+                "itself. `await` the other one instead."
+            )
+        return self.resumable(self.loop.run(_way_in(out)))
+
+    def gather(self, ctx: Context) -> Gathering:
+        """Begin a concurrent step, to which middleware are added with `start`."""
+        return Gathering(self, ctx)
+
+    def resumable(self, result: Any) -> Open | None:
+        """Make an asynchronous generator at its `yield` look like an ordinary one.
+
+        Args:
+            result: What its way in has returned; anything else than a generator has no way out.
+        """
+        if not isinstance(result, _AtYield):
+            return None
+        inner = result.inner
+
+        def resume() -> Open:
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
+                ended = self.loop.run(_way_out(inner, error))
+            else:
+                ended = self.loop.run(_way_out(inner, None))
+            if not ended:
+                refuse_second_yield(name_of(inner))
+
+        return _to_yield(named(resume(), name_of(inner)))
+
+
+class Gathering:
+    """Middleware that take their way in at once, and the barrier at which they meet."""
+
+    def __init__(self, crew: Crew, ctx: Context) -> None:
+        self._crew = crew
+        self._ctx = ctx
+        self._done: SimpleQueue[tuple[int, Any, BaseException | None] | None] = SimpleQueue()
+        self._cancels: list[Callable[[], None]] = []
+        self._names: list[str] = []
+
+    def start(self, fn: Middleware) -> None:
+        """Start one middleware: a coroutine on the loop, anything else on a worker thread."""
+        index = len(self._names)
+        self._names.append(name_of(fn))
+        if shape_of(fn).is_async:
+            report = partial(self._report, index)
+            self._cancels.append(self._crew.loop.submit(_way_in(fn(self._ctx)), report))
+        else:
+            job = partial(copy_context().run, self._call, index, fn)  # the task's router, for one
+            self._crew.workers.submit(job)
+
+    def wait(self, bell: Bell | None = None) -> list[Outcome]:
+        """Wait until all have ended; as soon as one fails, the coroutines are cancelled.
+
+        Returns:
+            One outcome each, in the order in which they were started; at the end one more for
+            each exception that the bell raised meanwhile.
+        """
+        ended: dict[int, Outcome] = {}
+        extra: list[Outcome] = []
+
+        with bell.rings(lambda: self._done.put(None)) if bell else nullcontext():
+            while len(ended) < len(self._names):
+                item = self._done.get()
+                if item is None:
+                    error = self._answer(bell)
+                    extra += [Outcome("event", None, error)] if error else []
+                else:
+                    index, value, error = item
+                    if isinstance(value, _AtYield):
+                        value = self._crew.resumable(value)
+                    ended[index] = Outcome(self._names[index], value, error)
+                if error is not None:
+                    self._cancel_all()
+
+        return [ended[index] for index in range(len(self._names))] + extra
+
+    def _answer(self, bell: Bell | None) -> BaseException | None:
+        try:
+            if bell is not None:
+                bell.deliver()
+        except Exception as error:  # noqa: BLE001 - raised behind the barrier
+            return error
+        return None
+
+    def _cancel_all(self) -> None:
+        for cancel in self._cancels:
+            cancel()
+        self._cancels.clear()
+
+    def _call(self, index: int, fn: Middleware) -> None:
+        try:
+            self._done.put((index, self._crew.settle(fn(self._ctx)), None))
+        except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+            self._done.put((index, None, error))
+
+    def _report(self, index: int, task: asyncio.Task[Any]) -> None:
+        try:
+            result = task.result()
+            self._done.put((index, result if isinstance(result, _AtYield) else None, None))
+        except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+            self._done.put((index, None, error))
+
+
+def _to_yield(generator: Open) -> Open | None:
+    for _ in generator:
+        return generator
+    return None
+
+
+class _AtYield(NamedTuple):
+    """An asynchronous generator that waits at its `yield` for the way out."""
+
+    inner: AsyncGenerator[Any, Any]
+
+
+def _way_in(out: Any) -> Coroutine[Any, Any, Any]:
+    """Return the coroutine that is the way in of an asynchronous middleware.
+
+    A coroutine stands for itself: inside of another one it would never be awaited if that one
+    were cancelled before its first line.
+    """
+    return out if isinstance(out, CoroutineType) else _advance(out)
+
+
+async def _advance(inner: AsyncGenerator[Any, Any]) -> _AtYield | None:
+    async for _ in inner:
+        return _AtYield(inner)
+    return None
+
+
+async def _way_out(inner: AsyncGenerator[Any, Any], error: BaseException | None) -> bool:
+    """Resume an asynchronous generator; tell whether it has ended, as it should."""
+    try:
+        await (anext(inner) if error is None else inner.athrow(error))
+    except StopAsyncIteration:
+        return True
+    return False
+
+
+class Turnstile:
+    """A lock that functions and coroutines can share without stopping the loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+    async def __aenter__(self) -> None:
+        if self._lock.acquire(blocking=False):
+            return
+        waiting = asyncio.get_running_loop().run_in_executor(None, self._lock.acquire)
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:  # the thread still waits: let go once it has the lock
+            waiting.add_done_callback(lambda _: self._lock.release())
+            raise
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._lock.release()

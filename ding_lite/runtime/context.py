@@ -1,0 +1,359 @@
+"""The context: the one value that travels through the pipeline.
+
+`ctx` is a dict with attribute access. Each step begins with a fresh one that holds only what
+was kept, so a middleware never sees another step's leftovers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import ContextError, DeadlineExceeded, did_you_mean
+
+LOCAL_KEYS = frozenset({"transitions", "trajectories", "train_data", "train_output", "metrics"})
+"""Keys that stay on their node unless `task.share` names them: large, or of no use elsewhere."""
+
+HOUSE_KEYS = LOCAL_KEYS | {
+    "env_step",
+    "train_iter",
+    "weights_version",
+    "eval_value",
+    "generation",
+    "fitness",
+    "state_dict",
+}
+"""Keys that the middleware of this package write; suggested for mistyped ones."""
+
+
+class Latch:
+    """The end of a job: once set it stays set, and whoever listens hears of it once."""
+
+    __slots__ = ("_listeners", "_lock", "is_set", "set_by")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.set_by = 0
+        """The thread that has set it."""
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """End the job; does nothing when that has been said already."""
+        with self._lock:
+            if self.is_set:
+                return
+            self.set_by = threading.get_ident()
+            self.is_set = True
+            listeners = list(self._listeners)
+
+        for listener in listeners:
+            listener()
+
+    def listen(self, fn: Callable[[], None]) -> None:
+        """Call `fn()`, on the thread that sets the latch, each time it gets set."""
+        self._listeners.append(fn)
+
+    def rearm(self) -> None:
+        """Let a further run begin."""
+        self.is_set = False
+
+
+class _Shared:
+    """What all the contexts of one task have in common."""
+
+    __slots__ = ("kept", "latch")
+
+    def __init__(self) -> None:
+        self.kept: dict[str, None] = {}
+        self.latch = Latch()
+
+
+class Context(dict[str, Any]):
+    """A dict whose items are also attributes, renewed at every step.
+
+    `total_step` counts the task's steps, from 0, and is the runtime's to write. `finish` is a
+    latch: setting it True ends the job after this step, setting it False does nothing.
+    `metrics` is there from the start: an empty dict, made at its first use in each step.
+
+    Args:
+        *values: A mapping or pairs, as for `dict`.
+        **named: More items.
+
+    Raises:
+        ContextError: A key is not a string, begins with `_`, or would hide a method.
+
+    Example:
+        >>> ctx = Context(loss=0.5)
+        >>> ctx.loss, ctx["loss"], ctx.total_step, ctx.finish
+        (0.5, 0.5, 0, False)
+    """
+
+    __slots__ = ("_shared",)
+    _shared: _Shared
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        items = dict(*values, **named)
+        super().__init__(total_step=items.pop("total_step", 0))
+        _bind(self, _Shared())
+        self.update(items)
+
+    # -- items and attributes ------------------------------------------------------------
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in _GUARDED or type(key) is not str or key[:1] == "_":
+            self._set_guarded(key, value)
+        else:
+            _put(self, key, value)
+
+    if TYPE_CHECKING:
+        metrics: dict[str, Any]
+        total_step: int
+        finish: bool
+
+        def __setattr__(self, key: str, value: Any) -> None: ...
+
+        def __getattr__(self, key: str) -> Any: ...
+
+    else:
+        __setattr__ = __setitem__
+        # Looking a key up is all that reading an attribute needs, and in C it takes a third.
+        __getattr__ = dict.__getitem__
+
+        @property
+        def finish(self) -> bool:
+            """Whether this is the job's last step."""
+            return self._shared.latch.is_set
+
+    def __missing__(self, key: str) -> Any:
+        if key == "metrics":
+            return super().setdefault(key, {})  # one call: other threads may be here too
+        if key == "finish":
+            return self.finish
+        if not isinstance(key, str) or key[:1] == "_":
+            raise ContextError(f"ctx has no {key!r}.")
+        known = self if key in HOUSE_KEYS else [*self, *HOUSE_KEYS]
+        raise ContextError(
+            f"`ctx.{key}` is not set in step {self['total_step']}.{did_you_mean(key, known)} "
+            f"Either the middleware that sets it comes later or does not run on this node, or the "
+            f'key was dropped when the last step ended: `ctx.keep("{key}")` hands it on. '
+            f"Set are: {', '.join(sorted(self))}."
+        )
+
+    def __delattr__(self, key: str) -> None:
+        if key not in self:
+            raise ContextError(f"`ctx.{key}` cannot be deleted: it is not set.")
+        del self[key]
+
+    def __delitem__(self, key: str) -> None:
+        if key == "total_step":
+            raise ContextError("`ctx.total_step` belongs to the task and cannot be deleted.")
+        super().__delitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, or `default` where it is not set."""
+        return self._shared.latch.is_set if key == "finish" else super().get(key, default)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Return the value of a key, after setting it to `default` where it is not set."""
+        if key in _GUARDED or type(key) is not str or key[:1] == "_":
+            if key not in _RUNTIME:
+                self._refuse(key)
+            return self[key]
+        return super().setdefault(key, default)  # one call: other threads may be here too
+
+    def update(self, *values: Any, **named: Any) -> None:
+        """Set several keys, by the rules for one."""
+        for key, value in dict(*values, **named).items():
+            self[key] = value
+
+    def __ior__(self, values: Any) -> Context:  # type: ignore[override, misc]
+        self.update(values)
+        return self
+
+    # -- from step to step ---------------------------------------------------------------
+
+    def keep(self, *keys: str) -> None:
+        """Hand keys on from step to step, from now on.
+
+        A key may be kept before it is set. `finish` and `total_step` always live on.
+        """
+        for key in keys:
+            if key in _METHODS:
+                self._refuse(key)
+            if key not in _RUNTIME:
+                self._shared.kept[key] = None
+
+    def drop(self, *keys: str) -> None:
+        """End what `keep` began; the values themselves stay until the step ends.
+
+        Raises:
+            ContextError: A key is not kept.
+        """
+        for key in keys:
+            if key not in self._shared.kept:
+                raise ContextError(
+                    f"`ctx.{key}` cannot be dropped: it is not kept."
+                    f"{did_you_mean(key, self._shared.kept)}"
+                )
+            del self._shared.kept[key]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The keys that live on, in the order in which they were kept."""
+        return tuple(self._shared.kept)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (dict(self), self.kept, self.finish)
+
+    # -- refusals ------------------------------------------------------------------------
+
+    def _set_guarded(self, key: Any, value: Any) -> None:
+        if key == "finish":
+            if value:
+                self._shared.latch.set()
+        elif key == "total_step" and value == self["total_step"]:
+            pass  # copying a ctx onto itself or onto its twin is no attempt to count
+        else:
+            self._refuse(key)
+
+    def _refuse(self, key: Any) -> NoReturn:
+        if key == "total_step":
+            raise ContextError(
+                f"`ctx.total_step` is counted by the task (now {self[key]}) and cannot be set. "
+                f"Count your own steps under another key, such as `ctx.env_step`."
+            )
+        if not isinstance(key, str):
+            raise ContextError(f"A key of ctx is a string, not {key!r}, a {type(key).__name__}.")
+        if key.startswith("_"):
+            raise ContextError(
+                f"`ctx.{key}` cannot be set: names that begin with `_` are the runtime's. "
+                f"Use `{key.lstrip('_') or 'value'}`."
+            )
+        raise ContextError(
+            f"`ctx.{key}` cannot be set: it would hide the method `{key}` of ctx. "
+            f"Use another name, such as `{key}_` or `my_{key}`."
+        )
+
+
+_put: Any = dict.__setitem__
+_bind: Any = vars(Context)["_shared"].__set__
+_RUNTIME = frozenset({"total_step", "finish"})
+_METHODS = frozenset(name for name in dir(Context) if name[:1] != "_") - _RUNTIME
+_GUARDED = _METHODS | _RUNTIME
+
+
+class Lineage:
+    """How the contexts of a task follow each other, step after step.
+
+    All of them share what they keep and their latch. The pipeline makes them in its hot loop,
+    by the three parts below; `next_of` is the same in one call.
+
+    Args:
+        first: The first context.
+    """
+
+    def __init__(self, first: Context) -> None:
+        shared = first._shared
+        self.kept = shared.kept
+        # A subclass that holds `_shared` for all its objects: one store less at every step.
+        parts: dict[str, Any] = {"__slots__": (), "_shared": shared}
+        self.cls: type[Context] = type(type(first).__name__, (type(first),), parts)
+
+    def next_of(self, ctx: Context) -> Context:
+        """Return the context of the next step: `total_step` one higher, and what is kept."""
+        fresh: Context = dict.__new__(self.cls)
+        dict.__setitem__(fresh, "total_step", ctx["total_step"] + 1)
+        self.inherit(fresh, ctx)
+        return fresh
+
+    def inherit(self, fresh: Context, ctx: Context) -> None:
+        """Hand on what is kept."""
+        for key in self.kept:
+            if key in ctx:
+                dict.__setitem__(fresh, key, ctx[key])
+
+
+def latch_of(ctx: Context) -> Latch:
+    """Return the latch that ends the job of a context; for the runtime's own use."""
+    return ctx._shared.latch
+
+
+def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Context:
+    """Rebuild a copied or unpickled context: same items, a life of its own."""
+    ctx = Context(items)
+    ctx.keep(*kept)
+    if finish:
+        ctx.finish = True
+    return ctx
+
+
+class ParallelContext(Context):
+    """What the other nodes last put on their contexts.
+
+    Each key holds the newest value that any peer has sent; a ctx without a key never erases
+    it. Values are written as they arrive, so two reads may see two versions: copy what must
+    belong together from one call of `of(node)`, which returns a snapshot.
+    """
+
+    __slots__ = ("_by_node", "_changed")
+    _by_node: dict[str, dict[str, Any]]
+    _changed: threading.Condition
+
+    def __init__(self) -> None:
+        super().__init__()
+        vars(ParallelContext)["_by_node"].__set__(self, {})
+        vars(ParallelContext)["_changed"].__set__(self, threading.Condition())
+
+    def of(self, node: str | int) -> Context:
+        """Return a copy of the newest ctx of one peer, by id or label (`2` or `node.2`).
+
+        It is empty until that peer has sent one.
+        """
+        name = f"node.{node}" if isinstance(node, int) else node
+        with self._changed:
+            return Context(self._by_node.get(name, {}))
+
+    def receive(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Merge a ctx that came from a node; keys a ctx may not hold are left out."""
+        allowed = {k: v for k, v in values.items() if k not in _GUARDED or k == "total_step"}
+        with self._changed:
+            self._by_node.setdefault(f"node.{node_id}", {}).update(allowed)
+            dict.update(self, allowed)
+            self._changed.notify_all()
+
+    def wait(
+        self, newer_than: Mapping[str, Any], deadline: Deadline, stop: Callable[[], bool]
+    ) -> ParallelContext | None:
+        """Block until values newer than these have arrived, any at all where none are named.
+
+        Returns:
+            This object, or None where `stop` ended the wait.
+
+        Raises:
+            DeadlineExceeded: They did not come in time.
+        """
+
+        def has_come() -> bool:
+            return bool(self._by_node) and all(
+                key in self and self[key] > known for key, known in newer_than.items()
+            )
+
+        with self._changed:
+            in_time = deadline.wait(self._changed, lambda: stop() or has_come())
+            if has_come():
+                return self
+        if not in_time:
+            wanted = ", ".join(f"{key} > {value!r}" for key, value in newer_than.items())
+            arrived = ", ".join(f"{key}={value!r:.40}" for key, value in self.items())
+            raise DeadlineExceeded(
+                f"No other node sent {wanted or 'a ctx'} in time. Arrived so far: {arrived}."
+            )
+        return None
+
+    def wake(self) -> None:
+        """Let every wait look at its `stop` again."""
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,124 @@
+"""The inbox of a node: what other nodes have sent, on its way to the task.
+
+Events queue up, each once and in order. Of what a node puts on its ctx only the newest value
+of each key waits, so that a task that is slow to begin costs no memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+
+class Receiver(Protocol):
+    """Who takes what other nodes send; called on the router's threads, and must not block."""
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Take an event that a node has emitted."""
+        ...
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take what a node has put on its ctx."""
+        ...
+
+
+class Listening:
+    """A receiver that only listens to one event."""
+
+    def __init__(self, event: str, fn: Callable[..., object]) -> None:
+        self._event = event
+        self._fn = fn
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Call the listener if it is its event."""
+        if event == self._event:
+            self._fn(*args, **kwargs)
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Let it pass."""
+
+
+class Inbox:
+    """Hands what arrives to the receivers; keeps it while there are none."""
+
+    def __init__(self) -> None:
+        self._receivers: list[Receiver] = []
+        self._events: deque[Callable[[Receiver], None]] = deque()
+        self._ctx: dict[int, dict[str, Any]] = {}
+        self._delivering = False
+        self._lock = threading.Lock()
+
+    def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Take an event from a node."""
+        with self._lock:
+            self._events.append(lambda to: to.receive_event(node_id, event, args, kwargs))
+        self._deliver()
+
+    def put_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take ctx values from a node; they replace older ones that still wait."""
+        with self._lock:
+            self._ctx.setdefault(node_id, {}).update(values)
+        self._deliver()
+
+    def join(self, receiver: Receiver) -> Callable[[], None]:
+        """Hand what arrives to a receiver from now on; the returned function ends that.
+
+        What came while nobody was there goes to the first one.
+
+        Raises:
+            Exception: What a receiver has raised, once all the others have got all there is;
+                several are a group.
+        """
+        with self._lock:
+            self._receivers.append(receiver)
+        self._deliver()
+
+        def leave() -> None:
+            with self._lock:
+                if receiver in self._receivers:
+                    self._receivers.remove(receiver)
+
+        return leave
+
+    def _deliver(self) -> None:
+        """Hand over what waits, in order, without a lock held while a receiver runs.
+
+        A receiver may answer at once, and two nodes that answer each other must not wait for
+        each other's lock. So one thread at a time delivers, and it takes along what others add.
+        """
+        errors: list[Exception] = []
+        while True:
+            with self._lock:
+                free = self._receivers and not self._delivering
+                message = self._next() if free else None
+                if message is None:
+                    break
+                self._delivering = True
+                receivers = tuple(self._receivers)
+            try:
+                for receiver in receivers:
+                    try:
+                        message(receiver)
+                    except Exception as error:  # noqa: BLE001 - raised when all is delivered
+                        errors.append(error)
+            finally:
+                with self._lock:
+                    self._delivering = False
+
+        if len(errors) > 1:
+            raise ExceptionGroup(f"{len(errors)} messages were not taken", errors)
+        if errors:
+            raise errors[0]
+
+    def _next(self) -> Callable[[Receiver], None] | None:
+        if self._ctx:
+            node_id = next(iter(self._ctx))
+            return partial(_hand_over_ctx, node_id, self._ctx.pop(node_id))
+        return self._events.popleft() if self._events else None
+
+
+def _hand_over_ctx(node_id: int, values: Mapping[str, Any], receiver: Receiver) -> None:
+    receiver.receive_ctx(node_id, values)

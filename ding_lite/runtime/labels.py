@@ -1,0 +1,154 @@
+"""Labels: the names a node answers to, and the glob patterns that select nodes.
+
+A node has `standalone` or `distributed`, `node.<id>`, its roles (`learner`) with their count
+(`learner.0`), `async` where its task runs so, and whatever the user adds. A middleware names
+the nodes it runs on by patterns, of which one must match one label.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set as AbstractSet
+from fnmatch import fnmatchcase
+
+from ding_lite.errors import LabelError
+
+_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_PATTERN_PART = re.compile(r"[A-Za-z0-9_.\-*?]|\[!?\]?[^\]]*\]")
+_FIRST_OF_A_LABEL = string.ascii_letters + string.digits + "_"
+_RESERVED = re.compile(r"standalone|distributed|async|node(\..*)?")
+
+
+def check_labels(labels: str | Iterable[str], what: str = "label") -> frozenset[str]:
+    """Return labels as a set; a single string counts as one label.
+
+    Raises:
+        LabelError: One of them is no string, is empty, or has a character that labels may
+            not have.
+    """
+    checked = several(labels)
+    for label in checked:
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            raise LabelError(
+                f"{label!r} is no {what}. Use letters, digits, `_`, `-` and `.`, "
+                f"beginning with a letter, a digit or `_`: `learner`, `gpu-node`, `node.0`."
+            )
+    return frozenset(checked)
+
+
+def check_patterns(patterns: str | Iterable[str]) -> tuple[str, ...]:
+    """Return label patterns as a tuple; a single string counts as one pattern.
+
+    Raises:
+        LabelError: There are none, or one of them could match no label.
+    """
+    checked = several(patterns)
+    if not checked:
+        raise LabelError(
+            "`filter_labels` is empty, so no node would ever run this middleware. "
+            "Give at least one pattern, or leave it out to run it everywhere."
+        )
+    for pattern in checked:
+        if not isinstance(pattern, str) or not _can_match(pattern):
+            raise LabelError(
+                f"{pattern!r} is no label pattern: no label could match it. Use a label, or a "
+                f"glob pattern over labels: `learner`, `node.0`, `node.*`, `collector.[0-3]`."
+            )
+    return checked
+
+
+def several(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return labels or patterns as a tuple; a single string counts as one."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        return (names,)  # what is neither is refused as a label would be
+    return tuple(names)
+
+
+def _can_match(pattern: str) -> bool:
+    """Tell whether there is a label that a pattern matches."""
+    parts = _PATTERN_PART.findall(pattern)
+    if not parts or "".join(parts) != pattern:
+        return False
+    return _is_among(_FIRST_OF_A_LABEL, parts[0]) and all(
+        _is_among(_FIRST_OF_A_LABEL + ".-", part) for part in parts[1:]
+    )
+
+
+def _is_among(chars: str, part: str) -> bool:
+    return any(fnmatchcase(char, part) for char in chars)
+
+
+def matches(labels: AbstractSet[str], patterns: Iterable[str]) -> bool:
+    """Tell whether one of the patterns matches one of the labels.
+
+    Example:
+        >>> matches({"standalone", "node.0"}, ["distributed", "node.*"])
+        True
+    """
+    return any(fnmatchcase(label, pattern) for pattern in patterns for label in labels)
+
+
+def node_labels(
+    node_id: int,
+    *,
+    distributed: bool,
+    roles: Iterable[str] = (),
+    extra: Iterable[str] = (),
+) -> frozenset[str]:
+    """Put together the labels of one node.
+
+    Example:
+        >>> sorted(node_labels(2, distributed=True, roles={"learner", "learner.0"}))
+        ['distributed', 'learner', 'learner.0', 'node.2']
+    """
+    kind = "distributed" if distributed else "standalone"
+    return frozenset({kind, f"node.{node_id}", *roles, *extra})
+
+
+def count_roles(
+    roles: Sequence[str | Iterable[str]], *, num_nodes: int | None = None
+) -> list[frozenset[str]]:
+    """Turn one role entry per node into the labels it gives each node.
+
+    A role is a name or a set of names. Every name is also counted over the nodes, from 0, in
+    their order.
+
+    Args:
+        roles: The entries.
+        num_nodes: How many there must be.
+
+    Raises:
+        LabelError: There are more or fewer, one is no label, or a role would be taken for
+            another label: that of a node, or the count of another role.
+
+    Example:
+        >>> [sorted(labels) for labels in count_roles(["learner", "collector", "collector"])]
+        [['learner', 'learner.0'], ['collector', 'collector.0'], ['collector', 'collector.1']]
+    """
+    if isinstance(roles, str) or not isinstance(roles, Iterable):
+        raise LabelError(f"`roles` is {roles!r}; give a list with one entry a node: [{roles!r}].")
+    roles = list(roles)
+    if num_nodes is not None and len(roles) != num_nodes:
+        raise LabelError(
+            f"`roles` is {roles!r}; the number of nodes is {num_nodes}, and each needs one entry: "
+            f"a role or a set of roles, `()` for none."
+        )
+    seen: Counter[str] = Counter()
+    counted = []
+
+    for entry in roles:
+        names = check_labels(entry, what="role")
+        counted.append(names | {f"{name}.{seen[name]}" for name in names})
+        seen.update(names)
+
+    of_counts = {f"{name}.{k}" for name, count in seen.items() for k in range(count)}
+    for name in seen:
+        if _RESERVED.fullmatch(name) or name in of_counts:
+            raise LabelError(
+                f"{name!r} cannot be a role: it would be taken for another label. `standalone`, "
+                f"`distributed`, `async` and `node.0` come from the runtime, and `learner.0` is "
+                f"the first node of the role `learner`. Choose another name."
+            )
+    return counted

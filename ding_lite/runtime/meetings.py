@@ -1,0 +1,76 @@
+"""Where nodes meet: what a group's members bring, until all are there; and values with names."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import Future
+from typing import Any
+
+from ding_lite.errors import ConfigError, did_you_mean
+
+MEET = "ding_lite.meet"
+"""The name under which a group's members ask their meeting point."""
+PAIRED = "ding_lite.paired"
+"""The name under which a node is asked for a value that it has given a name."""
+
+
+class Meetings:
+    """What a node knows of the meetings at it and of those it takes part in."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[dict[int, Any], Future[list[Any]]]] = {}
+        self._rounds: Counter[str] = Counter()
+        self._named: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def next_round(self, key: str) -> int:
+        """Count this node's collective operations in a group: all members count alike."""
+        with self._lock:
+            self._rounds[key] += 1
+            return self._rounds[key]
+
+    def meet(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
+        """Bring a value to a meeting; the future gets those of all members, by rank.
+
+        It is one future for all of them, so that none is told before the others can be.
+
+        Raises:
+            ConfigError: The member has been there already, or there is no such rank.
+        """
+        with self._lock:
+            values, answer = self._open.setdefault(key, ({}, Future()))
+            if rank in values or not 0 <= rank < size:
+                raise ConfigError(
+                    f"Rank {rank} of {size} came twice, or does not belong, to {key}. Do all "
+                    f"members call the same collective operations in the same order?"
+                )
+            values[rank] = value
+            if len(values) < size:
+                return answer
+            del self._open[key]
+        answer.set_result([values[k] for k in range(size)])
+        return answer
+
+    def pair(self, name: str, value: object) -> None:
+        """Give a value of this node a name by which others may fetch it."""
+        with self._lock:
+            self._named[name] = value
+
+    def unpair(self, name: str) -> None:
+        """Take the name away again.
+
+        Raises:
+            ConfigError: There is no such name on this node.
+        """
+        with self._lock:
+            if name not in self._named:
+                raise ConfigError(
+                    f"No value of this node is named {name!r}.{did_you_mean(name, self._named)}"
+                )
+            del self._named[name]
+
+    def paired(self, name: str) -> tuple[bool, Any]:
+        """Return whether a value has this name here, and the value."""
+        with self._lock:
+            return name in self._named, self._named.get(name)

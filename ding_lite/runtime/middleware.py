@@ -1,0 +1,283 @@
+"""What a middleware is: the shapes it comes in, its name, and how to do things around it.
+
+A middleware is any callable of one argument, the context. A generator function with one
+`yield` does things before and after the rest of the step; a coroutine function or an
+asynchronous generator does the same on the task's event loop.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, NoReturn
+
+from ding_lite.errors import MiddlewareError
+from ding_lite.runtime.context import Context
+
+Middleware = Callable[[Context], Any]
+"""Any callable of one ctx: function, generator function, coroutine function, object."""
+
+StepWrapper = Callable[[Middleware], Middleware]
+"""Takes a middleware and returns one that does something around it."""
+
+Stretch = Callable[[Context], AbstractContextManager[Any]]
+"""Makes what surrounds one stretch of a middleware's code; see `around`."""
+
+
+class Shape(enum.Enum):
+    """How a middleware runs."""
+
+    FUNCTION = "function"
+    GENERATOR = "generator"
+    COROUTINE = "coroutine"
+    ASYNC_GENERATOR = "async generator"
+
+    @property
+    def is_async(self) -> bool:
+        """Whether it needs an event loop."""
+        return self in (Shape.COROUTINE, Shape.ASYNC_GENERATOR)
+
+
+def shape_of(fn: Middleware) -> Shape:
+    """Tell how a middleware runs, as far as can be told before it is called."""
+    fn = _innermost(fn)
+    call = fn if inspect.isroutine(fn) else type(fn).__call__
+
+    if inspect.iscoroutinefunction(call):
+        return Shape.COROUTINE
+    if inspect.isasyncgenfunction(call):
+        return Shape.ASYNC_GENERATOR
+    if inspect.isgeneratorfunction(call):
+        return Shape.GENERATOR
+    return Shape.FUNCTION
+
+
+def name_of(fn: Any) -> str:
+    """Return what a middleware or listener is called in messages, timings and drawings.
+
+    A leading `_`, which factories give the function they return, is left out.
+    """
+    fn = _innermost(fn)
+    name = getattr(fn, "__name__", None) or type(fn).__name__
+    return name.strip("_").strip("<>") or name
+
+
+def named(fn: Any, name: str) -> Any:
+    """Give a function or generator the name of the middleware that it stands for."""
+    fn.__name__ = name
+    return fn
+
+
+def composed_of(fn: Any, parts: Sequence[Middleware]) -> None:
+    """Say of a middleware that it runs others."""
+    fn._ding_lite_parts = tuple(parts)
+
+
+def parts_of(fn: Any) -> tuple[Middleware, ...]:
+    """Return the middleware that one runs which is composed of others; else nothing."""
+    parts: tuple[Middleware, ...] = getattr(fn, "_ding_lite_parts", ())
+    return parts
+
+
+def resources_of(fn: Any) -> list[AbstractContextManager[Any]]:
+    """Return what must be entered before a middleware runs: itself, or parts of it."""
+    found = [fn] if isinstance(fn, AbstractContextManager) else []
+    for part in parts_of(fn):
+        found += resources_of(part)
+    return found
+
+
+def _innermost(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def note_once(error: BaseException, where: str) -> None:
+    """Say where an exception came from, unless that has been said already."""
+    if not getattr(error, "_ding_lite_noted", False):
+        error.add_note(where)
+        error._ding_lite_noted = True  # type: ignore[attr-defined]
+
+
+def check_middleware(fn: Any) -> None:
+    """Refuse what cannot be called with one ctx, and name the likely mistake.
+
+    Raises:
+        MiddlewareError: It is no middleware.
+    """
+    if fn is None:
+        raise MiddlewareError(
+            "A middleware is a callable of one argument `ctx`, not None. Does the factory that "
+            "should make it end without `return`?"
+        )
+    if inspect.isgenerator(fn) or inspect.iscoroutine(fn) or inspect.isasyncgen(fn):
+        raise MiddlewareError(
+            f"`{fn.__name__}` has been called already: this is what the call returned, "
+            f"a {type(fn).__name__}. Give the function itself: `task.use({fn.__name__})`."
+        )
+    if isinstance(fn, type):
+        raise MiddlewareError(
+            f"`{fn.__name__}` is a class, and calling it would make an object instead of "
+            f"running a step. Give an object of it: `task.use({fn.__name__}(...))`."
+        )
+    if not callable(fn):
+        raise MiddlewareError(
+            f"A middleware is a callable of one argument `ctx`, not {fn!r}, a {type(fn).__name__}."
+        )
+    _check_signature(fn)
+
+
+def _check_signature(fn: Middleware) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return  # a builtin without a signature: its first call will tell
+    try:
+        signature.bind(None)
+    except TypeError:
+        name, taken = name_of(fn), len(signature.parameters)
+        needs = f"`{name}({', '.join(signature.parameters)})` cannot be called with `ctx` alone"
+        if taken > 1:
+            mend = (
+                f"If it is a factory, call it: `task.use({name}(...))`; "
+                f"else bind the rest with functools.partial or a closure."
+            )
+        else:
+            mend = "Give it one positional argument, `ctx`."
+        raise MiddlewareError(f"{needs}, as a middleware must be. {mend}") from None
+
+
+def refuse_second_yield(name: str) -> NoReturn:
+    """Raise the error for a middleware that yields again when it should end."""
+    raise MiddlewareError(
+        f"`{name}` has yielded a second time: a middleware may `yield` once, "
+        f"and what follows runs on the way out. Split it in two, or use an event."
+    )
+
+
+def around(fn: Middleware, stretch: Stretch) -> Middleware:
+    """Surround each stretch of a middleware's code, whatever its shape.
+
+    A function has one stretch; a generator has two, before and after its `yield`. What runs
+    in between (the rest of the step) is outside.
+
+    Args:
+        fn: The middleware.
+        stretch: Called with the ctx before each stretch; makes the context manager around it,
+            which may be an asynchronous one too, for the shapes that run on the loop.
+
+    Returns:
+        A middleware of the same name that runs in the same place.
+    """
+    name, shape = name_of(fn), shape_of(fn)
+    surrounded: Middleware
+
+    if shape is Shape.COROUTINE:
+
+        async def surrounded(ctx: Context) -> Any:
+            return await _awaited(fn(ctx), ctx, stretch)
+
+    elif shape is Shape.ASYNC_GENERATOR:
+
+        def surrounded(ctx: Context) -> Any:
+            return named(_async_halves(fn(ctx), ctx, stretch, name), name)
+
+    elif shape is Shape.GENERATOR:
+
+        def surrounded(ctx: Context) -> Any:
+            return named(_halves(fn(ctx), ctx, stretch, name), name)
+
+    else:
+
+        def surrounded(ctx: Context) -> Any:
+            with stretch(ctx):
+                out = fn(ctx)
+            if out is None:
+                return None
+            if isinstance(out, Generator):
+                return named(_halves(out, ctx, stretch, name), name)
+            return _awaited(out, ctx, stretch) if inspect.iscoroutine(out) else out
+
+    named(surrounded, name)
+    return surrounded
+
+
+async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:
+    try:
+        async with _asynchronous(stretch(ctx)):
+            return await coroutine
+    finally:
+        coroutine.close()  # where it was cancelled before it began
+
+
+def _halves(
+    inner: Generator[Any, Any, Any], ctx: Context, stretch: Stretch, name: str
+) -> Generator[None, None, None]:
+    with stretch(ctx):
+        for _ in inner:
+            break
+        else:
+            return
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
+        with stretch(ctx):
+            try:
+                inner.throw(error)
+            except StopIteration:
+                return
+    else:
+        with stretch(ctx):
+            for _ in inner:
+                break
+            else:
+                return
+    refuse_second_yield(name)
+
+
+async def _async_halves(
+    inner: AsyncGenerator[Any, Any], ctx: Context, stretch: Stretch, name: str
+) -> AsyncGenerator[None, None]:
+    async with _asynchronous(stretch(ctx)):
+        async for _ in inner:
+            break
+        else:
+            return
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
+        async with _asynchronous(stretch(ctx)):
+            try:
+                await inner.athrow(error)
+            except StopAsyncIteration:
+                return
+    else:
+        async with _asynchronous(stretch(ctx)):
+            async for _ in inner:
+                break
+            else:
+                return
+    refuse_second_yield(name)
+
+
+class _Asynchronous:
+    """A context manager of the ordinary kind, for `async with`."""
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> Any:
+        return self._manager.__enter__()
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return self._manager.__exit__(*raised)
+
+
+def _asynchronous(manager: Any) -> AbstractAsyncContextManager[Any]:
+    if isinstance(manager, AbstractAsyncContextManager):
+        return manager
+    return _Asynchronous(manager)

@@ -1,0 +1,349 @@
+"""The engine of a task: takes a ctx through a chain of middleware, step after step.
+
+A step is an onion. On the way in each middleware runs, a generator up to its `yield`; on the
+way out the open generators are resumed in reverse order. An exception travels the way out
+too: each open generator may handle it around its `yield`, and whoever handles it lets the rest
+of the way out go on as usual.
+
+`Pipeline.run` is the hot loop and written for it: one plain call a middleware, one look at the
+queue of events, and nothing that was known before the loop began. All else is off that path.
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Sequence, Sized
+from operator import length_hint
+from types import GeneratorType
+
+from ding_lite.runtime.concurrency import Bell, Crew, Gathering, Open
+from ding_lite.runtime.context import Context, Lineage, latch_of
+from ding_lite.runtime.events import Events
+from ding_lite.runtime.middleware import (
+    Middleware,
+    composed_of,
+    name_of,
+    named,
+    note_once,
+    refuse_second_yield,
+)
+from ding_lite.runtime.router import Router
+
+
+class Onion:
+    """The generators that wait for the way out of a step.
+
+    Args:
+        events: Delivered after each generator that has been resumed.
+        note: Called with an exception and the name of the middleware that raised it (None
+            where that is not known); adds what the user should know.
+    """
+
+    def __init__(
+        self,
+        events: Events | None = None,
+        note: Callable[[BaseException, str | None], None] = lambda error, name: None,
+    ) -> None:
+        self.opened: list[Open] = []
+        self._pending: Sized = () if events is None else events.pending
+        self._deliver: Callable[[], object] = list if events is None else events.deliver
+        self._note = note
+
+    def leave(self) -> None:
+        """Resume all generators, the last one in first."""
+        opened, pending = self.opened, self._pending
+        try:
+            while opened:
+                generator = opened.pop()
+                for _ in generator:
+                    refuse_second_yield(name_of(generator))
+                if pending:
+                    self._deliver()
+        except BaseException as error:  # noqa: BLE001 - raised again unless handled
+            self.unwind(error, name_of(generator))
+
+    def unwind(self, error: BaseException, name: str | None = None) -> None:
+        """Carry an exception outwards through the generators.
+
+        Raises:
+            BaseException: What the outermost one let through; nothing is raised where one of
+                them has handled the exception.
+        """
+        self._note(error, name)
+        current: BaseException | None = error
+
+        while self.opened:
+            generator = self.opened.pop()
+            try:
+                if current is None:
+                    next(generator)
+                else:
+                    generator.throw(current)
+                refuse_second_yield(name_of(generator))
+            except StopIteration:
+                current = None
+            except BaseException as raised:  # noqa: BLE001 - raised at the end of the way out
+                self._note(raised, name_of(generator))
+                current = raised
+
+        if current is not None:
+            raise current
+
+
+class Pipeline:
+    """A chain of middleware and the context that passes through it.
+
+    Args:
+        ctx: The context of the first step.
+        crew: Where coroutines and concurrent functions run.
+        events: Delivered between two middleware.
+        place: Says where this is, for the note on an exception: node and labels.
+    """
+
+    def __init__(self, ctx: Context, crew: Crew, events: Events, place: Callable[[], str]) -> None:
+        self.ctx = ctx
+        self._lineage = Lineage(ctx)
+        self.chain: tuple[Middleware, ...] = ()
+        self._names: tuple[str, ...] = ()
+        self._crew = crew
+        self._events = events
+        self._place = place
+        self._onion = Onion(events, self._note)
+        self._gathering: Gathering | None = None
+
+    def load(self, chain: Sequence[Middleware], names: Sequence[str]) -> None:
+        """Set the middleware that `run` takes each ctx through."""
+        self.chain, self._names = tuple(chain), tuple(names)
+
+    # -- the loop ------------------------------------------------------------------------
+
+    def run(  # noqa: C901 - the hot loop: a call less is a tenth of a step
+        self,
+        num_steps: int | None,
+        *,
+        concurrent: bool,
+        router: Router,
+        publish: Callable[[Context], None],
+    ) -> None:
+        """Take step after step, until the job's latch is set.
+
+        The way out of the last step sees `ctx.finish` from its beginning, so that whatever
+        closes there knows. Where another thread or node sets the latch while a way out is
+        already being taken, there is one more step, for that reason.
+
+        Args:
+            num_steps: The last step is this many steps ahead; `None` sets no limit.
+            concurrent: Whether the middleware of a step run at the same time.
+            router: Asked behind each step whether anybody is connected.
+            publish: Called with the ctx behind each step while somebody is.
+        """
+        ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
+        pending, deliver, settle = self._events.pending, self._events.deliver, self._crew.settle
+        lineage, generator = self._lineage, GeneratorType
+        new, cls, put, kept = dict.__new__, lineage.cls, dict.__setitem__, lineage.kept
+        this_thread = threading.get_ident()
+        left = -1 if num_steps is None else num_steps
+        sequence = () if concurrent else self.chain
+
+        while True:
+            way_in = iter(sequence)
+            try:
+                for fn in way_in:
+                    out = fn(ctx)
+                    if out is not None:
+                        if type(out) is generator:
+                            for _ in out:
+                                opened.append(out)
+                                break
+                        elif (out := settle(out)) is not None:
+                            opened.append(out)
+                    if pending:
+                        deliver()
+            except BaseException as error:  # noqa: BLE001 - raised again unless handled
+                self._onion.unwind(error, self._name_before(length_hint(way_in)))
+
+            if concurrent:
+                self._enter_all(ctx)
+            left -= 1
+            if left == 0:
+                latch.set()
+            is_last = latch.is_set
+            if opened:
+                self._onion.leave()
+            if pending:
+                deliver()
+            if router.is_active:
+                publish(ctx)
+            if is_last or (latch.is_set and latch.set_by == this_thread):
+                return
+
+            fresh: Context = new(cls)
+            put(fresh, "total_step", ctx["total_step"] + 1)
+            if kept:
+                lineage.inherit(fresh, ctx)
+            self.ctx = ctx = fresh
+
+    def _enter_all(self, ctx: Context) -> None:
+        gathering = self._crew.gather(ctx)
+        for fn in self.chain:
+            gathering.start(fn)
+        self._meet(gathering)
+
+    # -- one by one ----------------------------------------------------------------------
+
+    def enter(self, fn: Middleware, ctx: Context) -> None:
+        """Take one middleware's way in; its way out comes with `leave`."""
+        try:
+            opened = self._crew.settle(fn(ctx))
+        except BaseException as error:
+            note_once(error, f"in middleware `{name_of(fn)}`, {self._when()}")
+            raise
+        _push(self._onion, opened)
+        self._events.deliver()
+
+    def start(self, fn: Middleware, ctx: Context) -> None:
+        """Start one middleware's way in beside those started before; `sync` waits for it."""
+        if self._gathering is None:
+            self._gathering = self._crew.gather(ctx)
+        self._gathering.start(fn)
+
+    def sync(self) -> None:
+        """Wait for every middleware that was started, and deliver what was said meanwhile."""
+        if self._gathering is not None:
+            gathering, self._gathering = self._gathering, None
+            self._meet(gathering)
+        self._events.deliver()
+
+    def leave(self) -> None:
+        """Take the way out of all that is open, the last one in first."""
+        self._onion.leave()
+
+    def renew(self) -> None:
+        """Begin the next ctx."""
+        self.ctx = self._lineage.next_of(self.ctx)
+
+    def abandon(self, error: BaseException) -> None:
+        """Show an exception from outside to all that is open; it is the caller's to raise."""
+        try:
+            self._onion.unwind(error)
+        except BaseException as last:
+            if last is not error:
+                raise
+
+    # -- errors --------------------------------------------------------------------------
+
+    def _meet(self, gathering: Gathering) -> None:
+        meet(gathering, self._onion, self._events, self._when)
+
+    def _name_before(self, num_behind: int) -> str | None:
+        """Return the name of the middleware that so many others of the chain stand behind."""
+        return self._names[-1 - num_behind] if self._names else None
+
+    def _note(self, error: BaseException, name: str | None) -> None:
+        if name is None:
+            note_once(error, self._when())
+            return
+        which = f"`{name}`"
+        if self._names.count(name) == 1:
+            position = self._names.index(name) + 1
+            which += f" ({_ordinal(position)} of {len(self._names)})"
+        note_once(error, f"in middleware {which}, {self._when()}")
+
+    def _when(self) -> str:
+        return f"step {self.ctx['total_step']}, {self._place()}"
+
+
+def _ordinal(number: int) -> str:
+    teens = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def meet(
+    gathering: Gathering,
+    onion: Onion,
+    bell: Bell | None = None,
+    when: Callable[[], str] | None = None,
+) -> None:
+    """Wait at the barrier of a concurrent step, and raise what went wrong before it.
+
+    Args:
+        gathering: The middleware under way.
+        onion: Gets the generators that are now open.
+        bell: What this thread also does while it waits.
+        when: Says which step this is, for the note on each exception.
+
+    Raises:
+        BaseException: What one middleware raised; a group of them where several did.
+    """
+    errors = []
+    for outcome in gathering.wait(bell):
+        _push(onion, outcome.opened)
+        if outcome.error is not None:
+            errors.append(outcome.error)
+            if when is not None:
+                note_once(outcome.error, f"in middleware `{outcome.name}`, {when()}")
+
+    if len(errors) > 1:  # those that were cancelled have only followed the others
+        errors = [e for e in errors if not isinstance(e, CancelledError)] or errors[:1]
+    if len(errors) > 1:
+        onion.unwind(BaseExceptionGroup(f"{len(errors)} middleware failed in one step", errors))
+    elif errors:
+        onion.unwind(errors[0])
+
+
+def serial(middleware: Sequence[Middleware], crew: Crew) -> Middleware:
+    """Compose middleware into one that runs them in order, an onion of its own."""
+
+    def chain(ctx: Context) -> Iterator[None]:
+        onion = Onion()
+        try:
+            for fn in middleware:
+                _push(onion, crew.settle(fn(ctx)))
+        except BaseException as error:  # noqa: BLE001 - raised again unless handled
+            onion.unwind(error)
+        yield from _rest(onion)
+
+    return _named(chain, "serial", middleware)
+
+
+def parallel(middleware: Sequence[Middleware], crew: Crew) -> Middleware:
+    """Compose middleware into one that runs them at the same time and waits for all.
+
+    Args:
+        middleware: What runs.
+        crew: Threads of its own: borrowed ones could all be waiting for this very middleware.
+    """
+
+    def gather(ctx: Context) -> Iterator[None]:
+        onion = Onion()
+        gathering = crew.gather(ctx)
+        for fn in middleware:
+            gathering.start(fn)
+        meet(gathering, onion)
+        yield from _rest(onion)
+
+    return _named(gather, "parallel", middleware)
+
+
+def _push(onion: Onion, opened: Open | None) -> None:
+    if opened is not None:
+        onion.opened.append(opened)
+
+
+def _rest(onion: Onion) -> Iterator[None]:
+    """Wait at a `yield` with what is open, and leave it by the way that the step ends."""
+    if not onion.opened:
+        return
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - raised again unless handled
+        onion.unwind(error)
+    else:
+        onion.leave()
+
+
+def _named(fn: Middleware, kind: str, middleware: Sequence[Middleware]) -> Middleware:
+    named(fn, f"{kind}({', '.join(name_of(part) for part in middleware)})")
+    composed_of(fn, middleware)
+    return fn

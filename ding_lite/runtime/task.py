@@ -1,0 +1,497 @@
+"""The task: a pipeline of middleware, the node it runs on, and what connects the two."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
+from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.runtime.composition import Composition
+from ding_lite.runtime.concurrency import Crew
+from ding_lite.runtime.context import LOCAL_KEYS, Context, ParallelContext, latch_of
+from ding_lite.runtime.draw import Drawing, draw
+from ding_lite.runtime.events import Emission, Events, Listener
+from ding_lite.runtime.interrupt import interruptible
+from ding_lite.runtime.labels import check_labels, check_patterns, matches
+from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
+from ding_lite.runtime.pipeline import Pipeline, parallel, serial
+from ding_lite.runtime.resources import Resources
+from ding_lite.runtime.router import FINISH, Router, current_router
+from ding_lite.settings import check_all, whole
+
+
+class Task:
+    """Runs middleware step after step; the same file runs on one node and on many.
+
+    A task is a context manager: leaving it ends its threads and closes what its middleware
+    opened. `run` may be called several times and continues where it ended.
+
+    Args:
+        async_mode: Run all middleware of a step at the same time, with one barrier at its end.
+        n_async_workers: Threads for the plain functions of such a step. More let more of them
+            block at a time; 3 is usual.
+        ctx: The first step's context, or values for it.
+        labels: Labels of this node beside those it has anyway.
+        attach_callback: Called with the newest ctx of a running job before the first step.
+        attach_timeout: Seconds to wait for that ctx; `None` waits for ever.
+        clock: What waits are measured by.
+
+    Raises:
+        ConfigError: An argument is out of range.
+
+    Example:
+        >>> def count(ctx):
+        ...     ctx.seen = ctx.setdefault("seen", 0) + 1
+        ...     ctx.keep("seen")
+        >>> with Task() as task:
+        ...     _ = task.use(count)
+        ...     task.run(max_step=3)
+        >>> task.ctx.seen
+        3
+    """
+
+    def __init__(
+        self,
+        *,
+        async_mode: bool = False,
+        n_async_workers: int = 3,
+        ctx: Context | Mapping[str, Any] | None = None,
+        labels: str | Iterable[str] | None = None,
+        attach_callback: Callable[[ParallelContext], object] | None = None,
+        attach_timeout: float | None = 30.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        check_all(whole(1, n_async_workers=n_async_workers))
+        self._router = current_router()
+        self._labels = self._router.labels | check_labels(labels or ())
+        self._labels |= {"async"} if async_mode else set()
+        self._async_mode = async_mode
+        self._attach_callback = attach_callback
+        self._attach_timeout = attach_timeout
+        self._clock = clock
+
+        self._composition = Composition(self._labels)
+        self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
+        self._crews = [Crew(int(n_async_workers))]
+        self._events = Events(clock)
+        self._parallel_ctx = ParallelContext()
+        self._pipeline = Pipeline(
+            ctx if isinstance(ctx, Context) else Context(ctx or {}),
+            self._crews[0],
+            self._events,
+            self._place,
+        )
+        self._latch = latch_of(self._pipeline.ctx)
+        self._latch.listen(self._announce_finish)
+
+        self._resources = Resources()
+        self._leave_router: Callable[[], None] | None = None
+        self._entered = False
+        self._running = False
+        self._ended = False
+        self._stepped = False
+
+    # -- composing -----------------------------------------------------------------------
+
+    def use(
+        self,
+        fn: Middleware,
+        filter_labels: str | Iterable[str] | None = None,
+        lock: bool = False,
+    ) -> Self:
+        """Append a middleware to the pipeline.
+
+        Args:
+            fn: A callable of one ctx: function, generator function, coroutine function,
+                asynchronous generator function, or an object with `__call__`. An object that
+                is also a context manager is entered when a run begins and left when it ends.
+            filter_labels: Patterns of the labels of the nodes that run it; all by default.
+            lock: Never run it at the same time as another middleware with a lock.
+
+        Raises:
+            MiddlewareError: It is no middleware, or the task is running.
+            LabelError: A pattern could match no label.
+        """
+        self._refuse_while_running("use")
+        self._composition.use(fn, filter_labels, lock)
+        return self
+
+    def at(self, *labels: str) -> Place:
+        """Return the same `use` for the nodes whose labels match one of these patterns."""
+        return Place(self, check_patterns(labels))
+
+    def use_step_wrapper(self, wrapper: StepWrapper) -> Self:
+        """Wrap every middleware, those used before and those used after.
+
+        Raises:
+            MiddlewareError: It cannot be called, or the task is running.
+        """
+        self._refuse_while_running("use_step_wrapper")
+        self._composition.wrap(wrapper)
+        return self
+
+    def serial(self, *fns: Middleware) -> Middleware:
+        """Compose middleware into one that runs them in order."""
+        for fn in fns:
+            check_middleware(fn)
+        return serial(fns, self._crews[0])
+
+    def sequence(self, *fns: Middleware) -> Middleware:
+        """Compose middleware into one that runs them in order; an older name of `serial`."""
+        return self.serial(*fns)
+
+    def parallel(self, *fns: Middleware) -> Middleware:
+        """Compose middleware into one that runs them at the same time and waits for all."""
+        for fn in fns:
+            check_middleware(fn)
+        self._crews.append(Crew(max(1, len(fns))))
+        return parallel(fns, self._crews[-1])
+
+    def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
+        """Choose what travels to other nodes: these ctx keys and no others.
+
+        May be called several times, for other keys to other nodes. Without any call every key
+        travels that can be encoded, but for the batches and metrics of the node itself.
+
+        Args:
+            *keys: The ctx keys.
+            to: Patterns of the labels of the nodes that get them; all by default.
+        """
+        self._shares.append((keys, None if to is None else check_patterns(to)))
+        return self
+
+    def draw(self) -> Drawing:
+        """Return the pipeline as text (what `print` shows) and as a Mermaid diagram."""
+        return draw(self._composition.uses, labels=self._labels, concurrent=self._async_mode)
+
+    # -- running -------------------------------------------------------------------------
+
+    def run(self, max_step: int | None = None) -> None:
+        """Run step after step until `finish` is set.
+
+        The first Ctrl-C lets the step end and then raises; a second one raises at once.
+
+        Args:
+            max_step: Run at most so many steps more; reaching it sets `finish`. `None`: no limit.
+
+        Raises:
+            LabelError: No middleware matches the labels of this node.
+            MiddlewareError: The task is running already.
+            ConfigError: `max_step` is no number of steps.
+            BaseException: Whatever a middleware or listener has raised, with a note that says
+                where; an exception group where several of one async step have raised.
+        """
+        self._refuse_while_running("run")
+        if max_step is not None:
+            check_all(whole(0, max_step=max_step))
+            max_step = int(max_step)
+        chain = self._composition.chain()
+        if not chain and max_step is None:
+            raise MiddlewareError(
+                "This task has no middleware, and `run()` without `max_step` would never end. "
+                "Add a middleware with `task.use(...)`."
+            )
+        self._pipeline.load(chain, self._composition.names())
+        if self._ended:  # the latch is set because the run before has ended, not the job
+            self._latch.rearm()
+
+        self._running = True
+        try:
+            with interruptible(self._latch.set) as interruption:
+                self._open()
+                self._run(max_step)
+                interruption.raise_if_any()
+        except BaseException as error:
+            self._close_run(error)
+            raise
+        else:
+            self._close_run(None)
+        finally:
+            self._running, self._ended = False, True
+
+    def _run(self, max_step: int | None) -> None:
+        if max_step == 0:
+            self._latch.set()
+        if self._latch.is_set:
+            return
+        if self._stepped:
+            self._pipeline.renew()
+        self._stepped = True
+        self._pipeline.run(
+            max_step,
+            concurrent=self._async_mode,
+            router=self._router,
+            publish=self._publish,
+        )
+
+    def forward(self, fn: Middleware, ctx: Context | None = None) -> Self:
+        """Run one middleware now, up to its `yield`; in async mode only start it."""
+        ctx = self.ctx if ctx is None else ctx
+        given, fn = fn, self._composition.wrapped(fn)
+        if self._async_mode:
+            self._begin_by_hand("forward")
+            self._resources.enter(resources_of(given))
+            self._pipeline.start(fn, ctx)
+        else:
+            self._open()
+            self._resources.enter(resources_of(given))
+            self._pipeline.enter(fn, ctx)
+        return self
+
+    def backward(self) -> Self:
+        """Resume what is open behind its `yield`, the last one in first."""
+        self.sync()
+        self._pipeline.leave()
+        return self
+
+    def sync(self) -> Self:
+        """Wait for everything that `forward` has started in async mode."""
+        self._begin_by_hand("sync")
+        self._pipeline.sync()
+        return self
+
+    def renew(self) -> Self:
+        """End the step: go all the way out, send the ctx to other nodes, begin the next."""
+        self.backward()
+        if self._router.is_active:
+            self._publish(self.ctx)
+        self._pipeline.renew()
+        return self
+
+    @property
+    def ctx(self) -> Context:
+        """The context of the current step; after a run that of its last step."""
+        return self._pipeline.ctx
+
+    @property
+    def finish(self) -> bool:
+        """Whether the job is to end with this step; set it True from anywhere to end it."""
+        return self._latch.is_set
+
+    @finish.setter
+    def finish(self, value: bool) -> None:
+        if value:
+            self._latch.set()
+
+    # -- events --------------------------------------------------------------------------
+
+    def on(self, event: str, fn: Listener) -> Self:
+        """Call `fn` with the arguments of each event of this name, between two middleware."""
+        self._events.on(event, fn)
+        return self
+
+    def once(self, event: str, fn: Listener) -> Self:
+        """Call `fn` for the next event of this name only."""
+        self._events.on(event, fn, once=True)
+        return self
+
+    def off(self, event: str, fn: Listener | None = None) -> Self:
+        """Forget one listener of an event, or all of them."""
+        self._events.off(event, fn)
+        return self
+
+    def emit(
+        self,
+        event: str,
+        *args: Any,
+        only_local: bool = False,
+        only_remote: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Tell the listeners of an event, on this node and on all connected ones.
+
+        On the task's own thread the listeners here have run when this returns.
+
+        Raises:
+            ConfigError: `only_local` and `only_remote` exclude each other, or the event is
+                `finish`, which is set and not emitted.
+        """
+        if only_local and only_remote:
+            raise ConfigError(
+                "`only_local` and `only_remote` together would reach nobody; give one of them."
+            )
+        if event == FINISH:
+            raise ConfigError(
+                "The event `finish` follows from `task.finish = True` or `ctx.finish = True`; "
+                "set that instead of emitting it."
+            )
+        if not only_local:
+            self._router.emit(event, *args, **kwargs)
+        if not only_remote:
+            self._events.post(event, args, kwargs)
+            if threading.get_ident() == self._events.owner:
+                self._events.deliver()
+        return self
+
+    def wait_for(self, event: str, timeout: float | None = None) -> Emission | None:
+        """Block until an event comes; other events are delivered meanwhile.
+
+        Args:
+            event: Its name; only what is emitted from now on counts.
+            timeout: Seconds; `None` waits for ever.
+
+        Returns:
+            Its `args` and `kwargs`, or None when the job is to end.
+
+        Raises:
+            DeadlineExceeded: It did not come in time.
+        """
+        self._connect()
+        return self._events.wait_for(event, timeout, lambda: self._latch.is_set)
+
+    # -- other nodes ---------------------------------------------------------------------
+
+    @property
+    def labels(self) -> frozenset[str]:
+        """The labels of this node."""
+        return self._labels
+
+    def match_labels(self, patterns: str | Iterable[str]) -> bool:
+        """Tell whether one of the patterns matches a label of this node."""
+        return matches(self._labels, check_patterns(patterns))
+
+    @property
+    def router(self) -> Router:
+        """This node's way to the other nodes."""
+        return self._router
+
+    @property
+    def parallel_ctx(self) -> ParallelContext:
+        """Key by key the newest value that any other node has put on its ctx."""
+        self._connect()
+        return self._parallel_ctx
+
+    def wait_parallel_ctx(
+        self, newer_than: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> ParallelContext | None:
+        """Block until other nodes have sent values newer than these.
+
+        Args:
+            newer_than: Key by key a value that the one to wait for must exceed. Without it,
+                any ctx will do.
+            timeout: Seconds; `None` waits for ever.
+
+        Returns:
+            `parallel_ctx`, or None when the job is to end.
+
+        Raises:
+            DeadlineExceeded: They did not come in time.
+            ConfigError: This node is alone, so nothing can ever come.
+        """
+        if not self._router.is_active:
+            raise ConfigError(
+                "`wait_parallel_ctx` waits for other nodes, but this task runs alone. Start it "
+                "with `Parallel.runner(...)`, or ask `task.router.is_active` first."
+            )
+        deadline = Deadline.after(timeout, self._clock)
+        return self.parallel_ctx.wait(newer_than or {}, deadline, lambda: self._latch.is_set)
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Take an event from another node; called by the router."""
+        if event == FINISH:
+            self._latch.set()
+        else:
+            self._events.post(event, args, kwargs)
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take what another node has put on its ctx; called by the router."""
+        self._parallel_ctx.receive(node_id, values)
+
+    # -- a context manager ---------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._entered = False
+        self._close_all(error)
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Take over this thread, meet the other nodes, enter what lives as long as a run."""
+        self._events.owner = threading.get_ident()
+        self._connect()
+        if self._attach_callback is not None:
+            callback, self._attach_callback = self._attach_callback, None
+            if (newest := self.wait_parallel_ctx(timeout=self._attach_timeout)) is not None:
+                callback(newest)
+        self._resources.enter(self._composition.resources())
+
+    def _connect(self) -> None:
+        if self._leave_router is None:
+            self._leave_router = self._router.join(self)
+
+    def _begin_by_hand(self, what: str) -> None:
+        self._refuse_while_running(what)
+        self._open()
+        self._stepped = True
+
+    def _publish(self, ctx: Context) -> None:
+        if not self._shares:
+            self._router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})
+        for keys, to in self._shares:
+            self._router.publish_ctx({key: ctx[key] for key in keys if key in ctx}, to=to)
+
+    def _announce_finish(self) -> None:
+        """Spread the end of the job; called once, on the thread that has set the latch."""
+        if self._router.is_active:
+            self._router.emit(FINISH)
+        self._events.post(FINISH, (), {})
+        self._events.wake()
+        self._parallel_ctx.wake()
+
+    def _close_run(self, error: BaseException | None) -> None:
+        """Leave what lives as long as a run; close everything where there is no `with` block."""
+        try:
+            self._resources.leave(error)
+        finally:
+            if not self._entered:
+                self._close_all(error)
+
+    def _close_all(self, error: BaseException | None) -> None:
+        try:
+            if error is not None:
+                self._pipeline.abandon(error)
+            else:
+                self._pipeline.leave()
+        finally:
+            self._resources.leave(error)
+            if self._leave_router is not None:
+                self._leave_router()
+                self._leave_router = None
+            timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
+            for crew in self._crews:
+                crew.close(timeout)
+
+    def _place(self) -> str:
+        return f"node {self._router.node_id}, labels: {', '.join(sorted(self._labels))}"
+
+    def _refuse_while_running(self, what: str) -> None:
+        if self._running:
+            raise MiddlewareError(
+                f"`task.{what}` was called while the task runs. The pipeline is compiled before "
+                f"its first step: call it before `task.run`, or between two runs."
+            )
+
+
+class Place:
+    """The nodes whose labels match some patterns: `task.at("learner").use(...)`."""
+
+    def __init__(self, task: Task, patterns: tuple[str, ...]) -> None:
+        self._task = task
+        self._patterns = patterns
+
+    def use(self, fn: Middleware, lock: bool = False) -> Self:
+        """Append a middleware that only these nodes run; see `Task.use`."""
+        self._task.use(fn, filter_labels=self._patterns, lock=lock)
+        return self

@@ -1,0 +1,333 @@
+"""Settings: where they come from, and what is refused.
+
+Three doors lead in. `Settings` reads the environment variables (nothing else in the package
+looks at the environment), `as_config` turns a dict or an EasyDict into a typed config, and
+the checks (`positive`, `at_least`, `inside`, `whole`, `one_of`) are what a config's
+`__post_init__` runs, so that all its faults stand in one message.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from easydict import EasyDict
+
+from ding_lite.errors import ConfigError, did_you_mean
+
+PREFIX = "DING_LITE_"
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the environment says about this process; explicit arguments win over it.
+
+    Each field is read from `DING_LITE_<FIELD>`; an empty variable counts as unset.
+    """
+
+    node_id: int | None = None
+    """This process's node number, from 0, when nodes are launched by hand."""
+    num_nodes: int | None = None
+    """How many nodes the job has. Set it and the runner spawns nothing: this is one of them."""
+    labels: tuple[str, ...] = ()
+    """Further labels of this node, separated by commas."""
+    roles: tuple[str, ...] = ()
+    """The roles of the nodes, one entry a node, separated by commas; `+` joins several."""
+    topology: str | None = None
+    """Who is connected to whom: `star`, `mesh` or `alone`."""
+    protocol: str | None = None
+    """How nodes talk: `ipc` on one machine, `tcp` between machines."""
+    address: str | None = None
+    """The interface this node listens on; loopback unless set."""
+    ports: tuple[int, ...] = ()
+    """The ports to listen on, separated by commas; free ones are taken unless set."""
+    attach_to: tuple[str, ...] = ()
+    """Addresses of nodes to connect to, separated by commas: `tcp://127.0.0.1:50515`."""
+    key_file: str | None = None
+    """The file with the key that lets nodes of different machines trust each other."""
+    engine: str | None = None
+    """What starts the nodes: `local` processes or `ray` actors."""
+    torch_threads: int = 1
+    """Threads of PyTorch in each process. 1 suits small networks; 0 leaves PyTorch's choice."""
+
+    def __post_init__(self) -> None:
+        check_all(
+            whole(0, DING_LITE_TORCH_THREADS=self.torch_threads),
+            whole(0, **_given(DING_LITE_NODE_ID=self.node_id)),
+            whole(1, **_given(DING_LITE_NUM_NODES=self.num_nodes)),
+            one_of(("star", "mesh", "alone"), **_given(DING_LITE_TOPOLOGY=self.topology)),
+            one_of(("ipc", "tcp"), **_given(DING_LITE_PROTOCOL=self.protocol)),
+            one_of(("local", "ray"), **_given(DING_LITE_ENGINE=self.engine)),
+            *(inside(1, 65_535, DING_LITE_PORTS=port) for port in self.ports),
+        )
+        node_id, num_nodes = self.node_id, self.num_nodes
+        if node_id is not None and num_nodes is not None and node_id >= num_nodes:
+            raise ConfigError(
+                f"`DING_LITE_NODE_ID` is {node_id} and `DING_LITE_NUM_NODES` {num_nodes}; the "
+                f"nodes are numbered from 0 on, so the last one is {num_nodes - 1}."
+            )
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the settings from environment variables.
+
+        Args:
+            environ: The variables; those of this process by default.
+
+        Raises:
+            ConfigError: A variable does not parse, or begins with `DING_LITE_` and is none
+                of ours.
+        """
+        environ = os.environ if environ is None else environ
+        hints = typing.get_type_hints(cls)
+        known = {PREFIX + field.upper(): field for field in hints}
+        values: dict[str, Any] = {}
+
+        for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+            if variable not in known:
+                raise ConfigError(
+                    f"Unknown environment variable {variable}.{did_you_mean(variable, known)} "
+                    f"Known are: {', '.join(known)}."
+                )
+            if text := environ[variable].strip():
+                values[known[variable]] = _parse(variable, text, hints[known[variable]])
+
+        return cls(**values)
+
+
+def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that begin with `DING_LITE_` and are not empty, as they were typed.
+
+    Args:
+        environ: The environment variables; those of this process by default.
+    """
+    environ = os.environ if environ is None else environ
+    ours = {name: environ[name].strip() for name in environ if name.startswith(PREFIX)}
+    return {name: text for name, text in sorted(ours.items()) if text}
+
+
+def state_home(environ: Mapping[str, str] | None = None) -> Path:
+    """Return where this user's programs keep what outlives them.
+
+    That is `$XDG_STATE_HOME`, or `~/.local/state` where it is not set.
+
+    Args:
+        environ: The environment variables; those of this process by default.
+    """
+    environ = os.environ if environ is None else environ
+    chosen = environ.get("XDG_STATE_HOME", "")
+    return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".local" / "state"
+
+
+def _given(**named: Any) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _parse(variable: str, text: str, hint: Any) -> Any:
+    """Turn a variable's text into an int, a str, or a tuple of either."""
+    if typing.get_origin(hint) is tuple:
+        item = typing.get_args(hint)[0]
+        parts = [part.strip() for part in text.split(",")]
+        return tuple(_parse(variable, part, item) for part in parts if part)
+
+    if int in (hint, *typing.get_args(hint)):
+        try:
+            return int(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{variable} is {text!r}; a whole number was expected, such as {variable}=1."
+            ) from error
+    return text
+
+
+def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+    """Turn a dict or an EasyDict into a typed config.
+
+    Args:
+        config_type: A config dataclass, such as `DQNConfig`.
+        values: Its fields by name; fields left out keep their defaults.
+
+    Raises:
+        ConfigError: A key is no field of the config, a field without a default is missing, a
+            value has the wrong type, or the config's own checks fail.
+
+    Example:
+        >>> as_config(Settings, EasyDict(torch_threads=2)).torch_threads
+        2
+    """
+    if not dataclasses.is_dataclass(config_type):
+        raise ConfigError(f"{config_type!r} is no dataclass, so no config can be made of it.")
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"A {config_type.__name__} is made from a dict or an EasyDict, not from "
+            f"a {type(values).__name__}: {values!r}."
+        )
+
+    hints = typing.get_type_hints(config_type)
+    fields = {field.name: field for field in dataclasses.fields(config_type) if field.init}
+    faults = _unknown_keys(config_type, values, fields)
+    converted = {}
+
+    for key, field in fields.items():
+        if key not in values:
+            if field.default is field.default_factory:  # both are MISSING
+                faults.append(f"`{key}` is missing; {_spell(hints[key])} was expected")
+            continue
+        converted[key] = _read(values[key], hints[key])
+        if converted[key] is _MISFIT:
+            faults.append(f"`{key}` is {values[key]!r}; {_spell(hints[key])} was expected")
+
+    check_all(faults)
+    return config_type(**converted)
+
+
+def suggests(config_type: type[ConfigT]) -> type[ConfigT]:
+    """Make a config dataclass answer a mistyped keyword with the field that was meant.
+
+    A class decorator, to stand above `@dataclass`.
+    """
+    make: Any = config_type.__init__
+    known = [field.name for field in dataclasses.fields(config_type) if field.init]  # type: ignore[arg-type]
+
+    @functools.wraps(make)
+    def __init__(self: Any, *args: Any, **values: Any) -> None:
+        check_all(_unknown_keys(config_type, values, known))
+        make(self, *args, **values)
+
+    config_type.__init__ = __init__  # type: ignore[method-assign]
+    return config_type
+
+
+def _unknown_keys(config_type: type[Any], values: Iterable[Any], known: Iterable[str]) -> list[str]:
+    unknown = [str(key) for key in values if key not in known]
+    faults = [f'Unknown key "{key}".{did_you_mean(key, known)}' for key in unknown]
+    return faults and [*faults, f"The keys of {config_type.__name__} are: {', '.join(known)}"]
+
+
+_MISFIT = object()
+
+
+def _read(value: Any, hint: Any) -> Any:
+    """Return a value as the type of a field wants it, or `_MISFIT`.
+
+    What EasyDict and YAML do to values is undone: EasyDicts inside, lists where a tuple is
+    meant, 1 for 1.0. Only what configs are made of is judged.
+    """
+    kind = typing.get_origin(hint) or hint
+    options = typing.get_args(hint)
+
+    if kind in (typing.Union, types.UnionType):
+        exact_first = sorted(options, key=lambda option: option is not type(value))
+        readings = (_read(value, option) for option in exact_first)
+        return next((reading for reading in readings if reading is not _MISFIT), _MISFIT)
+    if kind is typing.Literal:
+        return value if value in options else _MISFIT
+    if kind is tuple:
+        return _read_tuple(value, hint)
+    if kind in (int, float):
+        wanted = numbers.Integral if kind is int else numbers.Real
+        return kind(value) if _is_a(wanted, value) else _MISFIT
+    value = _plain(value)
+    try:
+        return value if isinstance(value, kind) else _MISFIT
+    except TypeError:  # `Any`, a protocol, a type variable
+        return value
+
+
+def _read_tuple(value: Any, hint: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        return _MISFIT
+    items = (Any, ...) if hint is tuple else typing.get_args(hint)
+    if items[-1:] == (...,):
+        items = items[:1] * len(value)
+    if len(items) != len(value):
+        return _MISFIT
+    children = tuple(_read(child, item) for child, item in zip(value, items, strict=True))
+    return _MISFIT if any(child is _MISFIT for child in children) else children
+
+
+def _plain(value: Any) -> Any:
+    """Turn EasyDicts into dicts, all the way down; an EasyDict changes those in lists too."""
+    if isinstance(value, EasyDict):
+        return {key: _plain(child) for key, child in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(child) for child in value)
+    return value
+
+
+def _spell(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    return f"`{hint.__name__ if isinstance(hint, type) else hint}`"
+
+
+def check_all(*faults: Iterable[str]) -> None:
+    """Raise one error that names all faults, a sentence each, or return when there are none.
+
+    Raises:
+        ConfigError: There is at least one fault.
+    """
+    sentences = [fault for group in faults for fault in group]
+    if sentences:
+        stopped = (s if s.endswith((".", "?")) else f"{s}." for s in sentences)
+        raise ConfigError(" ".join(stopped))
+
+
+def positive(**named: float) -> list[str]:
+    """Fault each value that is not above 0; NaN is at fault too."""
+    return _faults(named, lambda value: value > 0, "be above 0")
+
+
+def at_least(low: float, **named: float) -> list[str]:
+    """Fault each value below `low`; NaN is at fault too."""
+    return _faults(named, lambda value: value >= low, f"be at least {low}")
+
+
+def inside(low: float, high: float, **named: float) -> list[str]:
+    """Fault each value outside of `low` to `high`, ends included; NaN is at fault too."""
+    return _faults(named, lambda value: low <= value <= high, f"lie between {low} and {high}")
+
+
+def whole(low: int, **named: int) -> list[str]:
+    """Fault each value that is no whole number from `low` on; a bool is no number."""
+    return [
+        f"`{name}` is {value!r}; it must be a whole number from {low} on"
+        for name, value in named.items()
+        if not _is_a(numbers.Integral, value) or value < low
+    ]
+
+
+def one_of(choices: Iterable[Any], **named: Any) -> list[str]:
+    """Fault each value that is not among the choices, with the closest one suggested."""
+    choices = list(choices)
+    listed = ", ".join(repr(choice) for choice in choices)
+    return [
+        f"`{name}` is {value!r}; it must be one of: {listed}."
+        + did_you_mean(str(value), [str(choice) for choice in choices])
+        for name, value in named.items()
+        if value not in choices
+    ]
+
+
+def _faults(
+    named: Mapping[str, Any], is_right: Callable[[Any], bool], what_it_must: str
+) -> list[str]:
+    return [
+        f"`{name}` is {value!r}; it must {what_it_must if is_number else 'be a number'}"
+        for name, value in named.items()
+        if not ((is_number := _is_a(numbers.Real, value)) and is_right(value))
+    ]
+
+
+def _is_a(kind: type[Any], value: Any) -> bool:
+    """Tell whether a value is a number of some kind, numpy's among them; a bool is none."""
+    return isinstance(value, kind) and not isinstance(value, bool)

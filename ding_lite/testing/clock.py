@@ -1,0 +1,93 @@
+"""A clock that stands still until a test moves it.
+
+Give it wherever a `Clock` is taken. Threads that sleep or wait with a timeout stay blocked until
+`advance` has moved the clock past their instant, so a test of five seconds takes none.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+
+from ding_lite.errors import DeadlineExceeded
+
+
+class ManualClock:
+    """A `Clock` whose time only `advance` moves.
+
+    Example:
+        >>> clock = ManualClock()
+        >>> clock.advance(2.5)
+        >>> clock.now()
+        2.5
+    """
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._now = start
+        self._changed = threading.Condition()
+        self._waiting: dict[object, tuple[float, threading.Condition]] = {}
+
+    def now(self) -> float:
+        """Return the instant this clock shows, in seconds."""
+        with self._changed:
+            return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock ahead and wake whoever waited for an instant that has passed now.
+
+        Not while holding the condition of a waiting thread, unless it is re-entrant.
+        """
+        if seconds < 0:
+            raise ValueError(f"Cannot advance by {seconds} s: a clock never goes back.")
+        with self._changed:
+            self._now += seconds
+            due = [
+                condition for instant, condition in self._waiting.values() if instant <= self._now
+            ]
+        for condition in due:
+            with condition:
+                condition.notify_all()
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        """Wait on a held condition until it is notified or the clock has moved by `timeout`."""
+        token = object()
+        with self._changed:
+            instant = math.inf if timeout is None else self._now + timeout
+            if instant <= self._now:
+                return
+            self._waiting[token] = (instant, condition)
+            self._changed.notify_all()
+        try:
+            condition.wait()
+        finally:
+            with self._changed:
+                del self._waiting[token]
+
+    def sleep(self, seconds: float) -> None:
+        """Block this thread until the clock has moved by `seconds`."""
+        wake = threading.Condition()
+        instant = self.now() + seconds
+        with wake:
+            while (left := instant - self.now()) > 0:
+                self.wait(wake, left)
+
+    def until_waiting(self, threads: int = 1, *, timeout: float = 10.0) -> None:
+        """Return once that many threads sleep or wait on this clock.
+
+        Call it before `advance`, or a thread that is still on its way to its wait misses the move.
+
+        Args:
+            threads: How many, at least.
+            timeout: Real seconds to give them.
+
+        Raises:
+            DeadlineExceeded: If fewer came.
+        """
+        with self._changed:
+            if self._changed.wait_for(lambda: len(self._waiting) >= threads, timeout):
+                return
+            found = len(self._waiting)
+        raise DeadlineExceeded(
+            f"{found} threads wait on this clock after {timeout:g} s; expected {threads}. "
+            f"Either they were not started with this clock, or they have ended already."
+        )

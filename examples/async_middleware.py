@@ -1,0 +1,97 @@
+"""What waits need not be waited for: the same pipeline in order, and with `async_mode=True`.
+
+In async mode all middleware of a step run at the same time, and a step takes as long as its
+slowest one. What depends on each other (collect, add_to, train) goes into one chain with
+`task.serial`; what only waits (here: for a disk to confirm) stands beside it as a coroutine.
+What crosses from one to the other is kept on the ctx and arrives a step later.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from ding_lite import Context, Middleware, Task, middleware as mw
+from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
+
+
+def write_through(path: Path, content: bytes) -> None:
+    """Write a file and return when the disk says that a power cut would not undo it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def note_progress(path: Path) -> Middleware:
+    """Keep the number of env steps on disk, newer than any crash."""
+
+    async def _note_progress(ctx: Context) -> None:
+        text = f"{ctx.get('env_step', 0)} env steps\n"
+        await asyncio.to_thread(write_through, path, text.encode())
+
+    return _note_progress
+
+
+def mirror_weights(path: Path) -> Middleware:
+    """Keep the newest weights on disk; they are those that the last step has kept."""
+
+    async def _mirror_weights(ctx: Context) -> None:
+        weights = ctx.get("weights")
+        if weights is not None:
+            await asyncio.to_thread(write_through, path, weights.tobytes())
+
+    return _mirror_weights
+
+
+def hand_over_weights(policy: DQN) -> Middleware:
+    """Put a copy of the weights on the ctx, so that nobody reads them while they change."""
+
+    def _hand_over_weights(ctx: Context) -> None:
+        ctx.weights = np.concatenate([w.numpy().ravel() for w in policy.weights().values()])
+        ctx.keep("weights")
+
+    return _hand_over_weights
+
+
+def train(options: Options, run: Run, *, async_mode: bool) -> tuple[DQN, float]:
+    """Train once; return the policy and the milliseconds that a step took."""
+    envs = make_envs(options.env, num_envs=8, seed=options.seed)
+    config = DQNConfig(lr=2e-3, hidden=(64, 64), target_tau=0.01, seed=options.seed)
+    policy = DQN(envs.spec, config)
+    replay = ReplayBuffer(envs.spec, capacity=50_000, seed=options.seed)
+
+    with Task(async_mode=async_mode) as task:
+        learn = task.serial(
+            mw.collect(policy, envs, steps=8),
+            mw.add_to(replay),
+            mw.train(policy, replay, updates=8),
+            hand_over_weights(policy),
+            mw.stop_at(env_step=options.max_env_steps),
+        )
+        task.use(learn)
+        task.use(note_progress(run.directory / "progress.txt"))
+        task.use(mirror_weights(run.directory / "weights.bin"))
+        task.use(mw.log(every=100, path=run.metrics, quiet=True))
+        started = perf_counter()
+        task.run()
+    return policy, 1e3 * (perf_counter() - started) / (task.ctx.total_step + 1)
+
+
+def main() -> None:
+    """Train twice and compare."""
+    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=8_000, target=475.0)
+    with Run("async_middleware", options) as run:
+        _, in_order = train(options, run, async_mode=False)
+        sys.stderr.write(f"one after the other: {in_order:.2f} ms a step\n")
+        policy, together = train(options, run, async_mode=True)
+        sys.stderr.write(f"at the same time:    {together:.2f} ms a step\n")
+        run.conclude(policy)
+
+
+if __name__ == "__main__":
+    run_program(main)

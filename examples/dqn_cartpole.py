@@ -1,0 +1,39 @@
+"""Train a DQN until it balances the pole; watch it live, and keep its learning curve."""
+
+from ding_lite import Task, middleware as mw
+from ding_lite.recipes import Run, parse_options, run_program
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, linear, make_envs
+
+TRY_NEXT = """\
+Try next: another seed (--seed 1), a harder task (--env Acrobot-v1 --target -100), or change
+this program: examples/dqn_cartpole.py is the whole of it."""
+
+
+def main() -> None:
+    """Train with the options of the command line."""
+    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=50_000, target=475.0)
+    envs = make_envs(options.env, num_envs=8, seed=options.seed)
+    eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1)
+    config = DQNConfig(lr=3e-3, hidden=(64, 64), n_step=3, target_tau=0.01, seed=options.seed)
+    policy = DQN(envs.spec, config)
+    replay = ReplayBuffer(envs.spec, capacity=50_000, seed=options.seed)
+    epsilon = linear(1.0, 0.1, steps=5_000)
+
+    with Run("dqn_cartpole", options, config=config) as run:
+        with Task() as task:
+            task.use(mw.collect(policy, envs, steps=8, epsilon=epsilon))
+            task.use(mw.add_to(replay))
+            task.use(mw.train(policy, replay, batch_size=128, updates=8))
+            task.use(mw.evaluate(policy, eval_envs, every=125, stop_at=options.target))
+            task.use(mw.stop_at(env_step=options.max_env_steps))
+            task.use(mw.checkpoint(policy, run.checkpoint, every=1_000))
+            task.use(mw.log(every=25, path=run.metrics, quiet=True))
+            task.use(mw.tensorboard(run.directory))
+            task.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))
+            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            task.run()
+        run.conclude(policy, try_next=TRY_NEXT)
+
+
+if __name__ == "__main__":
+    run_program(main)

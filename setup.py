@@ -1,0 +1,5 @@
+"""Everything about the package stands in setup.cfg."""
+
+from setuptools import setup
+
+setup()

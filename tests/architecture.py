@@ -1,0 +1,411 @@
+"""The rules of the house, read from the source: floors, single owners, and a few bans.
+
+Nothing here imports the package. Each rule is a function of a `House` (the parsed modules) that
+yields its faults; `tests/test_architecture.py` applies them to ding_lite, and to small made-up
+houses that break them.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = "ding_lite"
+GROUND = {"errors", "clock", "settings", "log", "nest"}
+DOORWAYS = {"framework", "rl_utils"}
+ROOF = {"", "__main__"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "ground": {"ground"},
+    "runtime": {"ground", "runtime"},
+    "parallel": {"ground", "runtime", "parallel"},
+    "rl": {"ground", "rl"},
+    "evolution": {"ground", "rl", "evolution"},
+    "distributed": {"ground", "parallel", "rl", "distributed"},
+    "middleware": {"ground", "runtime", "rl", "evolution", "distributed", "middleware"},
+}
+_TOP = ("recipes", "cli", "testing")
+MAY_IMPORT |= {top: {*MAY_IMPORT, *_TOP} for top in _TOP}
+NO_TORCH_AT_IMPORT = {"ground", "runtime", "parallel"}
+
+# What may be imported or named in one place only: dotted name -> globs below ding_lite/.
+OWNERS: dict[str, tuple[str, ...]] = {
+    "zmq": ("parallel/transport/zeromq*.py",),
+    "multiprocessing.shared_memory": ("parallel/shared_memory.py",),
+    "mmap": ("parallel/shared_memory.py",),
+    "os.environ": ("settings.py",),
+    "os.environb": ("settings.py",),
+    "os.getenv": ("settings.py",),
+    "os.putenv": ("settings.py",),
+    "time.sleep": ("clock.py",),
+    "asyncio.sleep": ("clock.py",),
+    "tensorboard": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
+    "torch.utils.tensorboard": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
+    "matplotlib": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
+    "rich": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
+    "easydict": ("settings.py",),
+    "accelerate": ("distributed/accelerate.py",),
+    "ray": ("parallel/environment/ray.py",),
+    "Box2D": ("rl/envs.py",),
+    **dict.fromkeys(
+        (
+            *("pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"),
+            *("multiprocessing.reduction", "torch.load", "torch.save", "torch.serialization"),
+        ),
+        (),
+    ),
+}
+NUMBER_OF_TYPE_IGNORES = 6
+"""At most that many in ding_lite/; it may only fall."""
+
+_MUTABLE_MAKERS = {"list", "dict", "set", "bytearray", "defaultdict", "deque", "OrderedDict"}
+_MUTATORS = {
+    *("append", "add", "update", "setdefault", "pop", "popitem", "clear", "extend", "insert"),
+    *("remove", "discard", "appendleft", "popleft", "sort", "reverse"),
+}
+
+
+class Fault(NamedTuple):
+    """One broken rule, at one place."""
+
+    path: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{PACKAGE}/{self.path}:{self.line}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that an import statement (or `import_module("...")`) brings in."""
+
+    line: int
+    module: str
+    name: str | None
+    on_load: bool
+    """Whether it runs when the module is loaded: not in a function, not for type checkers."""
+
+    @property
+    def dotted(self) -> str:
+        """The name in full."""
+        return f"{self.module}.{self.name}" if self.name else self.module
+
+
+@dataclass
+class Module:
+    """One parsed file of the package."""
+
+    path: str
+    source: str
+    tree: ast.Module = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tree = ast.parse(self.source)
+
+    @cached_property
+    def name(self) -> str:
+        """The dotted name, `ding_lite.runtime` for `runtime/__init__.py`."""
+        parts = [PACKAGE, *self.path.removesuffix(".py").split("/")]
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @cached_property
+    def floor(self) -> str:
+        """Which floor the module stands on."""
+        return floor_of(self.name)
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        """All imports, wherever they hide."""
+        return list(_imports(self))
+
+    @cached_property
+    def uses(self) -> list[tuple[int, str]]:
+        """Line and full dotted name of all that is imported, or named through an import."""
+        local = {alias: full for _, alias, full in _aliases(self.tree)}
+        found = [(item.line, item.dotted) for item in self.imports]
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Attribute) and (full := _dotted(node, local)):
+                found.append((node.lineno, full))
+        return found
+
+
+@dataclass(frozen=True)
+class House:
+    """All modules of a package."""
+
+    modules: dict[str, Module]
+
+    @classmethod
+    def read(cls, root: Path) -> House:
+        """Parse every module below a folder that stands for ding_lite/."""
+        files = sorted(root.rglob("*.py"))
+        modules = [Module(file.relative_to(root).as_posix(), file.read_text()) for file in files]
+        return cls({module.name: module for module in modules})
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.modules.values())
+
+    def target(self, item: Import) -> str:
+        """The module an import loads: `from a import b` means a.b if that is a module."""
+        return item.dotted if item.dotted in self.modules else item.module
+
+
+Rule = Callable[[House], Iterator[Fault]]
+
+
+def floor_of(name: str) -> str:
+    """Return the floor of a dotted name of ours; the empty string is the roof."""
+    second = name.split(".")[1] if "." in name else ""
+    return "ground" if second in GROUND else second
+
+
+def floors(house: House) -> Iterator[Fault]:
+    """Each floor imports only what its line of the design says."""
+    for module, item in _ours(house):
+        above = floor_of(house.target(item))
+        if module.floor in ROOF | DOORWAYS or above in ROOF | DOORWAYS:
+            continue
+        if module.floor not in MAY_IMPORT:
+            yield Fault(module.path, 1, f"`{module.floor}` is on no floor of the design")
+        elif above not in MAY_IMPORT[module.floor]:
+            what = f"{module.floor} may not import {above} (`{item.dotted}`)"
+            yield Fault(module.path, item.line, what)
+
+
+def ground_stands_alone(house: House) -> Iterator[Fault]:
+    """The ground floor needs the standard library and numpy, nothing else."""
+    known = {*sys.stdlib_module_names, "numpy", PACKAGE}
+    for module in house:
+        for item in module.imports:
+            first = item.module.split(".")[0]
+            if module.floor == "ground" and first not in known and first not in OWNERS:
+                yield Fault(module.path, item.line, f"the ground may not import `{first}`")
+
+
+def doorways(house: House) -> Iterator[Fault]:
+    """Roof and doorways re-export only, and nobody inside goes through them."""
+    for module, item in _ours(house):
+        through = floor_of(house.target(item))
+        if through in ROOF | DOORWAYS and module.floor != through and module.floor not in ROOF:
+            what = f"`{item.dotted}` comes through the front door; import where it is defined"
+            yield Fault(module.path, item.line, what)
+    for module in house:
+        if module.floor in DOORWAYS:
+            for node in module.tree.body:
+                if not _only_re_exports(node):
+                    yield Fault(module.path, node.lineno, "a doorway only re-exports")
+
+
+def no_shortcut_through_init(house: House) -> Iterator[Fault]:
+    """Within a floor nobody imports from a re-exporting `__init__`."""
+    for module, item in _ours(house):
+        target = house.modules.get(house.target(item))
+        if target is None or target is module or target.floor != module.floor:
+            continue
+        if target.path.endswith("__init__.py") and target.floor not in ROOF | DOORWAYS:
+            what = f"`{item.dotted}` comes from an `__init__` of the same floor"
+            yield Fault(module.path, item.line, what)
+
+
+def single_owners(house: House) -> Iterator[Fault]:
+    """Dangerous things have one owner, or none."""
+    for module in house:
+        seen = set()
+        for line, full in module.uses:
+            for thing, owners in OWNERS.items():
+                if full != thing and not full.startswith(f"{thing}."):
+                    continue
+                if any(Path(module.path).match(owner) for owner in owners):
+                    continue
+                if (line, thing) not in seen:
+                    seen.add((line, thing))
+                    where = f"only in {' and '.join(owners)}" if owners else "nowhere"
+                    yield Fault(module.path, line, f"`{thing}` is allowed {where}")
+
+
+def no_unpickling_of_arrays(house: House) -> Iterator[Fault]:
+    """`allow_pickle` stays off."""
+    for module in house:
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.keyword(arg="allow_pickle", value=ast.Constant(value=False)):
+                    pass
+                case ast.keyword(arg="allow_pickle", value=value):
+                    yield Fault(module.path, value.lineno, "`allow_pickle` must be False")
+
+
+def no_torch_at_import(house: House) -> Iterator[Fault]:
+    """The lower floors load without torch."""
+    for module in house:
+        if module.floor not in NO_TORCH_AT_IMPORT:
+            continue
+        for item in module.imports:
+            if item.on_load and item.module.split(".")[0] == "torch":
+                yield Fault(module.path, item.line, "torch must not be imported on load here")
+
+
+def bans(house: House) -> Iterator[Fault]:
+    """No print outside cli/, no assert, eval, exec or `global` anywhere."""
+    for module in house:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Assert):
+                yield Fault(module.path, node.lineno, "`assert` is for tests; raise an error")
+            elif isinstance(node, ast.Global):
+                yield Fault(module.path, node.lineno, "`global` makes hidden state")
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id == "print" and module.floor != "cli":
+                    yield Fault(module.path, node.lineno, "`print` is for cli/ and examples/")
+                elif node.func.id in {"eval", "exec"}:
+                    yield Fault(module.path, node.lineno, f"`{node.func.id}` runs text as code")
+
+
+def no_mutable_globals(house: House) -> Iterator[Fault]:
+    """A module-level list, dict or set is a table in capitals that nobody changes."""
+    for module in house:
+        tables = set()
+        for name, node in _mutable_globals(module.tree):
+            tables.add(name)
+            if name != name.upper() and name != "__all__":
+                what = f"`{name}` is mutable and global; a table's name is in capitals"
+                yield Fault(module.path, node.lineno, what)
+        for name, line in _mutations(module.tree):
+            if name in tables:
+                yield Fault(module.path, line, f"`{name}` is a global table, and changed here")
+
+
+def type_ignores_have_codes(house: House) -> Iterator[Fault]:
+    """`# type: ignore` names what it ignores, and there are few."""
+    count = 0
+    for module in house:
+        for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
+            if token.type != tokenize.COMMENT or not re.search(r"type:\s*ignore", token.string):
+                continue
+            count += 1
+            line = token.start[0]
+            if not re.search(r"type:\s*ignore\[[a-z, -]+\]", token.string):
+                yield Fault(module.path, line, "`# type: ignore` without a code")
+            if count > NUMBER_OF_TYPE_IGNORES:
+                what = f"`# type: ignore` number {count}; at most {NUMBER_OF_TYPE_IGNORES}"
+                yield Fault(module.path, line, what)
+
+
+RULES: list[Rule] = [
+    floors,
+    ground_stands_alone,
+    doorways,
+    no_shortcut_through_init,
+    single_owners,
+    no_unpickling_of_arrays,
+    no_torch_at_import,
+    bans,
+    no_mutable_globals,
+    type_ignores_have_codes,
+]
+
+
+def _ours(house: House) -> Iterator[tuple[Module, Import]]:
+    for module in house:
+        for item in module.imports:
+            if item.module.split(".")[0] == PACKAGE:
+                yield module, item
+
+
+def _imports(module: Module) -> Iterator[Import]:
+    package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
+    for node, on_load in _walk(module.tree, True):
+        match node:
+            case ast.Import():
+                yield from (Import(node.lineno, a.name, None, on_load) for a in node.names)
+            case ast.ImportFrom():
+                base = node.module or ""
+                if node.level:
+                    above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                    base = ".".join([*above, *base.split(".")]).rstrip(".")
+                yield from (Import(node.lineno, base, a.name, on_load) for a in node.names)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield Import(node.lineno, name, None, on_load)
+
+
+def _walk(node: ast.AST, on_load: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Walk a tree, telling for each node whether it runs when the module is loaded."""
+    yield node, on_load
+    for child in ast.iter_child_nodes(node):
+        inside = on_load and not isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+        )
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            inside = inside and child not in node.body
+        yield from _walk(child, inside)
+
+
+def _aliases(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for a in node.names:
+                first = a.name.split(".")[0]
+                yield node.lineno, a.asname or first, a.name if a.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for a in node.names:
+                yield node.lineno, a.asname or a.name, f"{node.module}.{a.name}"
+
+
+def _dotted(node: ast.expr, local: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return local.get(node.id)
+    if isinstance(node, ast.Attribute) and (before := _dotted(node.value, local)):
+        return f"{before}.{node.attr}"
+    return None
+
+
+def _only_re_exports(node: ast.stmt) -> bool:
+    match node:
+        case ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case ast.Assign(targets=[ast.Name(id="__all__")]):
+            return True
+    return False
+
+
+def _mutable_globals(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            names, value = [t.id for t in node.targets if isinstance(t, ast.Name)], node.value
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            names, value = [node.target.id], node.value
+        else:
+            continue
+        displays = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+        made = isinstance(value, ast.Call) and _last_name(value.func) in _MUTABLE_MAKERS
+        if made or isinstance(value, displays):
+            yield from ((name, node) for name in names)
+
+
+def _mutations(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Names that functions change in place: `x[k] = v`, `del x[k]`, `x.append(v)`, `x |= y`."""
+    for node, on_load in _walk(tree, True):
+        if on_load:
+            continue
+        match node:
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+                yield name, node.lineno
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)):
+                if method in _MUTATORS:
+                    yield name, node.lineno
+            case ast.AugAssign(target=ast.Name(id=name)):
+                yield name, node.lineno
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

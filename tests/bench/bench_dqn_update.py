@@ -1,0 +1,112 @@
+"""What one DQN update and one greedy action cost, beside the same in plain torch.
+
+The baseline is what a tutorial writes: modules, the default Adam, a soft target update one
+tensor at a time. Both sides use one thread, the same sizes and the same batches.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ding_lite.rl import DQN, DQNConfig, Transitions, make_envs
+from ding_lite.rl.batch import NumpyArray
+from tests.bench.harness import Row, compare
+
+BATCH_SIZE = 128
+NUM_ENVS = 8
+MAX_UPDATE_RATIO = 0.7
+MAX_ACTION_RATIO = 0.6
+
+
+def run() -> list[Row]:
+    """Compare updates of two sizes of network, and actions."""
+    rows = []
+    for width in (64, 128):
+        config = DQNConfig(hidden=(width, width), batch_size=BATCH_SIZE)
+        policy = DQN(make_envs("CartPole-v1", 1).spec, config)
+        plain, tensors = PlainDQN(width, config), random_batch()
+        batch, obs = Transitions(**tensors), tensors["obs"][:NUM_ENVS].numpy()
+        rows.append(
+            compare(
+                f"DQN update, batch {BATCH_SIZE}, hidden {width}x{width}, double",
+                partial(policy.learn, batch),
+                partial(plain.learn, tensors),
+                baseline_name="plain torch, default Adam",
+                number=100,
+                target=MAX_UPDATE_RATIO,
+                tracked=width == 64,
+            )
+        )
+        rows.append(
+            compare(
+                f"greedy action, {NUM_ENVS} envs, hidden {width}x{width}",
+                partial(policy.act, obs, explore=False),
+                partial(plain.act, obs),
+                baseline_name="plain torch, no_grad",
+                number=1_000,
+                target=MAX_ACTION_RATIO,
+                tracked=width == 64,
+            )
+        )
+    return rows
+
+
+class PlainDQN:
+    """Double DQN in plain torch."""
+
+    def __init__(self, width: int, config: DQNConfig) -> None:
+        """Make both networks and the optimiser."""
+        self.config = config
+        self.net = nn.Sequential(
+            nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 2)
+        )
+        self.target = copy.deepcopy(self.net)
+        self.adam = torch.optim.Adam(self.net.parameters(), lr=config.lr)
+
+    def learn(self, batch: dict[str, Tensor]) -> dict[str, float]:
+        """Do one update."""
+        with torch.no_grad():
+            best = self.net(batch["next_obs"]).argmax(dim=1, keepdim=True)
+            next_value = self.target(batch["next_obs"]).gather(1, best).squeeze(1)
+            discount = self.config.gamma ** batch["num_steps"] * (1.0 - batch["terminated"].float())
+            target = batch["reward"] + discount * next_value
+        value = self.net(batch["obs"]).gather(1, batch["action"].unsqueeze(1)).squeeze(1)
+        loss = F.smooth_l1_loss(value, target)
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        with torch.no_grad():
+            for slow, fast in zip(self.target.parameters(), self.net.parameters(), strict=True):
+                slow.lerp_(fast, self.config.target_tau)
+        return {"loss": loss.item(), "q_mean": value.mean().item()}
+
+    @torch.no_grad()
+    def act(self, obs: NumpyArray) -> NumpyArray:
+        """Choose the best actions."""
+        q: Tensor = self.net(torch.from_numpy(obs))
+        return q.argmax(dim=1).numpy()
+
+
+def random_batch() -> dict[str, Tensor]:
+    """Draw the fields of a batch as a replay would give it."""
+    rng = np.random.default_rng(0)
+    return {
+        "obs": torch.from_numpy(rng.normal(size=(BATCH_SIZE, 4)).astype(np.float32)),
+        "action": torch.from_numpy(rng.integers(0, 2, size=BATCH_SIZE)),
+        "reward": torch.from_numpy(rng.random(BATCH_SIZE).astype(np.float32)),
+        "next_obs": torch.from_numpy(rng.normal(size=(BATCH_SIZE, 4)).astype(np.float32)),
+        "terminated": torch.from_numpy(rng.random(BATCH_SIZE) < 0.1),
+        "truncated": torch.zeros(BATCH_SIZE, dtype=torch.bool),
+        "num_steps": torch.full((BATCH_SIZE,), 3, dtype=torch.int32),
+    }
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

@@ -1,0 +1,230 @@
+"""What it costs to hand a large state to another process, beside bare copies of its size.
+
+The other node is a process of its own, connected over ipc. It copies what arrives into arrays
+that it has had all along, as a policy does with new weights, and says when it has done so (the
+monotonic clock is the same in all processes of a machine). The baselines run in this process, in
+turn with the candidates.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from time import monotonic, thread_time
+from typing import Any
+
+import numpy as np
+
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.topology import NodeSpec, edges, neighbours
+from tests.bench.harness import Row, row_from_samples
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NUM_ARRAYS = 20
+REPEATS = {10: 101, 100: 21}
+WARM_UP = 10
+"""Until slots and memory are in use a second time; before that the kernel clears pages."""
+MEGABYTE = 10**6
+
+
+def run() -> list[Row]:
+    """Measure with one reader, and the writer alone with three."""
+    rows = []
+    for megabytes in (10, 100):
+        with job(num_readers=1) as (router, readers):
+            rows.append(publish_to_loaded(router, readers, megabytes))
+            rows.append(publisher_busy(router, readers, megabytes))
+            if megabytes == 10:
+                rows.append(tiny(router))
+        with job(num_readers=3) as (router, readers):
+            rows.append(publisher_busy(router, readers, megabytes))
+    return rows
+
+
+def publish_to_loaded(router: NodeRouter, readers: Readers, megabytes: int) -> Row:
+    """Publish; the reader says when the state was in its own arrays."""
+    state, between, target = (state_of(megabytes) for _ in range(3))
+    ours, theirs = [], []
+    for number in range(1, REPEATS[megabytes] + WARM_UP + 1):
+        started = monotonic()
+        router.publish_ctx({"number": number, "state": state})
+        ours.append(readers.wait(number) - started)
+
+        started = monotonic()
+        copy(state, between)
+        copy(between, target)
+        theirs.append(monotonic() - started)
+    return row_from_samples(
+        f"state of {megabytes} MB: publish, until it is in the reader's own arrays",
+        ours[WARM_UP:],
+        baseline=theirs[WARM_UP:],
+        baseline_name="two warm copies",
+        unit="ms",
+        target=2.5,
+        tracked=True,
+    )
+
+
+def publisher_busy(router: NodeRouter, readers: Readers, megabytes: int) -> Row:
+    """Count the processor time of `publish_ctx`; the readers copy while it goes on."""
+    state, target = state_of(megabytes), state_of(megabytes)
+    ours, theirs = [], []
+    first = 10**6
+    for number in range(first, first + REPEATS[megabytes] + WARM_UP):
+        started = thread_time()
+        router.publish_ctx({"number": number, "state": state})
+        ours.append(thread_time() - started)
+        readers.wait(number)
+
+        started = thread_time()
+        copy(state, target)
+        theirs.append(thread_time() - started)
+    plural = "reader" if readers.count == 1 else "readers"
+    return row_from_samples(
+        f"state of {megabytes} MB: publisher is busy, {readers.count} {plural}",
+        ours[WARM_UP:],
+        baseline=theirs[WARM_UP:],
+        baseline_name="one warm copy",
+        unit="ms",
+        target=1.5,
+    )
+
+
+def tiny(router: NodeRouter) -> Row:
+    """Publish what a step without new weights puts on the ctx."""
+    samples = []
+    for turn in range(41):
+        started = monotonic()
+        for number in range(100):
+            router.publish_ctx({"train_iter": number, "env_step": turn, "loss": 0.5})
+        samples.append((monotonic() - started) / 100)
+    return row_from_samples("tiny ctx: publish", samples, unit="us", target=40.0, tracked=True)
+
+
+def copy(source: dict[str, np.ndarray], target: dict[str, np.ndarray]) -> None:
+    """Copy one state over another."""
+    for one, other in zip(source.values(), target.values(), strict=True):
+        np.copyto(other, one)
+
+
+def state_of(megabytes: int) -> dict[str, np.ndarray]:
+    """Make arrays as of a network's layers."""
+    size = megabytes * MEGABYTE // NUM_ARRAYS // 4
+    return {f"layer {k}": np.full(size, k, np.float32) for k in range(NUM_ARRAYS)}
+
+
+# -- the other processes -------------------------------------------------------------------
+
+
+class Readers:
+    """Knows what the other nodes have loaded."""
+
+    def __init__(self, router: NodeRouter, count: int) -> None:
+        """Listen from now on."""
+        self.count = count
+        self._loaded = dict.fromkeys(range(1, count + 1), (0, 0.0))
+        self._changed = threading.Condition()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Note what a reader has loaded."""
+        with self._changed:
+            if event == "loaded":
+                self._loaded[node_id] = args[0], args[1]
+                self._changed.notify_all()
+
+    def receive_ctx(self, node_id: int, values: Any) -> None:
+        """Readers publish nothing."""
+
+    def wait(self, number: int) -> float:
+        """Block until all have loaded a state; return when the last one had."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._have_loaded(number), 30.0):
+                raise TimeoutError(f"State {number} has not arrived: {self._loaded}.")
+            return max(at for _, at in self._loaded.values())
+
+    def _have_loaded(self, number: int) -> bool:
+        return all(loaded == number for loaded, _ in self._loaded.values())
+
+
+class Loader:
+    """Copies what arrives into arrays of its own."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        """Load from now on."""
+        self._router = router
+        self._own: dict[str, np.ndarray] = {}
+        self.has_ended = threading.Event()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """End when the publisher says so."""
+        if event in ("end", "node_lost"):
+            self.has_ended.set()
+
+    def receive_ctx(self, node_id: int, values: Any) -> None:
+        """Load, and say so."""
+        for name, array in values.get("state", {}).items():
+            own = self._own.get(name)
+            if own is None or own.shape != array.shape:
+                own = self._own[name] = np.zeros_like(array)
+            np.copyto(own, array)
+        if "state" in values:
+            self._router.emit("loaded", values["number"], monotonic())
+
+
+def spec_of(directory: str, node_id: int, num_nodes: int) -> NodeSpec:
+    """Describe a node of a star whose hub publishes."""
+    pairs = edges("star", num_nodes)
+    hub = f"ipc://{directory}/hub"
+    return NodeSpec(
+        node_id=node_id,
+        num_nodes=num_nodes,
+        labels=frozenset({f"node.{node_id}"}),
+        listen=hub if node_id == 0 else None,
+        dials={} if node_id == 0 else {0: hub},
+        neighbours=neighbours(pairs, node_id),
+    )
+
+
+def be_a_reader(directory: str, node_id: int, num_nodes: int) -> None:
+    """Run as one of the other processes."""
+    with closing(NodeRouter(spec_of(directory, node_id, num_nodes))) as router:
+        Loader(router).has_ended.wait()
+
+
+@contextmanager
+def job(*, num_readers: int) -> Iterator[tuple[NodeRouter, Readers]]:
+    """Start a publisher here and its readers elsewhere."""
+    code = "import sys; from tests.bench.bench_state import be_a_reader as run; "
+    code += "run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
+    num_nodes = num_readers + 1
+    with tempfile.TemporaryDirectory() as directory:
+        children = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, directory, str(node), str(num_nodes)], cwd=ROOT
+            )
+            for node in range(1, num_nodes)
+        ]
+        try:
+            with closing(NodeRouter(spec_of(directory, 0, num_nodes))) as router:
+                readers = Readers(router, num_readers)
+                router.wait_ready(30.0)
+                yield router, readers
+                router.emit("end")
+                for child in children:
+                    child.wait(10.0)
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

@@ -1,0 +1,279 @@
+"""What a message costs between two nodes, beside bare ZeroMQ between the same two processes.
+
+The other process runs a node and a bare socket side by side, so that both meet the same machine.
+The state goes over tcp, encrypted on both sides of the comparison; the bare sockets send it as
+chunks of 1 MiB that are copied nowhere, not even where they arrive. The events go over ipc. The
+monotonic clock is the same in all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import zmq
+from zmq.utils import z85
+
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.security import load_key, make_key
+from ding_lite.parallel.topology import NodeSpec
+from tests.bench.harness import Row, row_from_samples
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CHUNK = 2**20
+NUM_ARRAYS = 20
+MEGABYTES = 100
+WARM_UP = 3
+STATES = 15
+ROUND_TRIPS = 400
+SAMPLES = 21
+BURST = 20_000
+BODY = bytes(100)
+
+
+def run() -> list[Row]:
+    """Measure the state over tcp, the events over ipc."""
+    with tempfile.TemporaryDirectory() as directory:
+        key_file = str(make_key(Path(directory) / "key"))
+        with pair("tcp", directory, key_file) as (router, ears, bare):
+            rows = [state(router, ears, bare)]
+        with pair("ipc", directory, key_file) as (router, ears, bare):
+            rows += [round_trip(router, ears, bare), burst(router, ears)]
+    return rows
+
+
+def state(router: NodeRouter, ears: Ears, bare: Bare) -> Row:
+    """Publish; the other node says when it had the whole."""
+    size = MEGABYTES * 10**6 // NUM_ARRAYS // 4
+    tree = {f"layer {k}": np.full(size, k, np.float32) for k in range(NUM_ARRAYS)}
+    block = np.zeros(MEGABYTES * 10**6, np.uint8).data
+    chunks = [block[at : at + CHUNK] for at in range(0, len(block), CHUNK)]
+    ours, theirs = [], []
+    for number in range(WARM_UP + STATES):
+        started = monotonic()
+        router.publish_ctx({"number": number, "state": tree})
+        ours.append(ears.wait(number) - started)
+
+        started = monotonic()
+        for chunk in chunks:
+            bare.send(chunk)
+        bare.send(b"end")
+        theirs.append(float(bare.recv()) - started)
+    return row_from_samples(
+        f"state of {MEGABYTES} MB over tcp: publish, until the other node has it",
+        ours[WARM_UP:],
+        baseline=theirs[WARM_UP:],
+        baseline_name="bare ZeroMQ, encrypted, 1 MiB zero-copy chunks",
+        unit="ms",
+        target=1.3,
+        tracked=True,
+    )
+
+
+def round_trip(router: NodeRouter, ears: Ears, bare: Bare) -> Row:
+    """Emit an event; the other node's listener emits the answer."""
+    ours, theirs = [], []
+    for sample in range(SAMPLES):
+        started = monotonic()
+        for number in range(ROUND_TRIPS):
+            router.emit("ping", (sample, number), BODY)
+            ears.wait((sample, number))
+        ours.append((monotonic() - started) / ROUND_TRIPS)
+
+        started = monotonic()
+        for _ in range(ROUND_TRIPS):
+            bare.send(BODY)
+            bare.recv()
+        theirs.append((monotonic() - started) / ROUND_TRIPS)
+    return row_from_samples(
+        "event of 100 B over ipc: round trip",
+        ours,
+        baseline=theirs,
+        baseline_name="bare DEALER and ROUTER",
+        unit="us",
+        target=2.5,
+        tracked=True,
+    )
+
+
+def burst(router: NodeRouter, ears: Ears) -> Row:
+    """Emit many small events; the last one is answered."""
+    samples = []
+    for sample in range(SAMPLES):
+        started = monotonic()
+        for _ in range(BURST):
+            router.emit("burst", BODY)
+        router.emit("ping", (-1, sample), b"")
+        ears.wait((-1, sample))
+        samples.append((monotonic() - started) / BURST)
+    return row_from_samples(
+        "event of 100 B over ipc: each of a stream of 20,000",
+        samples,
+        unit="us",
+        target=50.0,
+        tracked=True,
+    )
+
+
+# -- the two processes ---------------------------------------------------------------------
+
+
+class Ears:
+    """Lets this process wait for what the other one answers."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        """Listen from now on."""
+        self._answer: tuple[Any, float] = (None, 0.0)
+        self._changed = threading.Condition()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Note the answer."""
+        if event not in ("pong", "have"):
+            return
+        with self._changed:
+            self._answer = args[0], args[1]
+            self._changed.notify_all()
+
+    def receive_ctx(self, node_id: int, values: Any) -> None:
+        """The other node publishes nothing."""
+
+    def wait(self, token: object) -> float:
+        """Block until the answer with this token has come; return when it was given."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._answer[0] == token, 30.0):
+                raise TimeoutError(f"No answer to {token}; the last was {self._answer}.")
+            return self._answer[1]
+
+
+class Mouth:
+    """Answers at once."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        """Answer from now on."""
+        self._router = router
+        self.has_ended = threading.Event()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Answer a ping; end when told to."""
+        if event == "ping":
+            self._router.emit("pong", args[0], monotonic())
+        elif event in ("end", "node_lost"):
+            self.has_ended.set()
+
+    def receive_ctx(self, node_id: int, values: Any) -> None:
+        """Say that a state is here."""
+        if "state" in values:
+            self._router.emit("have", values["number"], monotonic())
+
+
+def spec_of(node_id: int, address: str, key_file: str) -> NodeSpec:
+    """Describe one of two nodes."""
+    return NodeSpec(
+        node_id=node_id,
+        num_nodes=2,
+        labels=frozenset({f"node.{node_id}"}),
+        listen=address if node_id == 0 else None,
+        dials={} if node_id == 0 else {0: address},
+        neighbours=frozenset({1 - node_id}),
+        key_file=key_file,
+    )
+
+
+class Bare:
+    """One end of a bare connection, encrypted where the nodes' one is."""
+
+    def __init__(self, kind: int, key_file: str | None) -> None:
+        """Make the socket."""
+        self._context = zmq.Context()
+        self.socket = self._context.socket(kind)
+        self.socket.linger = 0
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self._to: list[bytes] = []
+        if key_file is not None:
+            key = load_key(key_file)
+            theirs, own = z85.encode(key.of_listener(0)), z85.encode(key.of_dialler(1))
+            if kind == zmq.ROUTER:
+                self.socket.curve_server = True
+                self.socket.curve_secretkey = theirs
+            else:
+                self.socket.curve_serverkey = zmq.curve_public(theirs)
+                self.socket.curve_secretkey = own
+                self.socket.curve_publickey = zmq.curve_public(own)
+
+    def bind(self, directory: str, *, tcp: bool) -> str:
+        """Listen; return where."""
+        self.socket.bind("tcp://127.0.0.1:0" if tcp else f"ipc://{directory}/bare")
+        return self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+    def meet(self) -> None:
+        """Wait for the other end's first message, and answer where it came from."""
+        if not self.socket.poll(30_000):
+            raise TimeoutError("The other process has not come.")
+        self._to = [self.socket.recv_multipart()[0]]
+
+    def send(self, part: bytes | memoryview) -> None:
+        """Send one part."""
+        self.socket.send_multipart([*self._to, part], copy=False)
+
+    def recv(self) -> bytes:
+        """Receive one part."""
+        return self.socket.recv_multipart()[-1]
+
+    def close(self) -> None:
+        """End it."""
+        self.socket.close()
+        self._context.term()
+
+
+def be_the_other(address: str, bare_address: str, key_file: str) -> None:
+    """Run as the other process: a node, and a bare socket that answers."""
+    is_tcp = address.startswith("tcp")
+    bare = Bare(zmq.DEALER, key_file if is_tcp else None)
+    with closing(NodeRouter(spec_of(1, address, key_file))) as router, closing(bare):
+        bare.socket.connect(bare_address)
+        bare.send(b"here")
+        mouth = Mouth(router)
+        while not mouth.has_ended.is_set():
+            if not bare.socket.poll(100):
+                continue
+            part = bare.socket.recv(copy=False)
+            if len(part) == len(BODY):
+                bare.socket.send(part, copy=False)
+            elif len(part) < len(BODY):
+                bare.send(repr(monotonic()).encode())
+
+
+@contextmanager
+def pair(protocol: str, directory: str, key_file: str) -> Iterator[tuple[NodeRouter, Ears, Bare]]:
+    """Start a node here and one elsewhere, with a bare connection beside them."""
+    is_tcp = protocol == "tcp"
+    code = "import sys; from tests.bench.bench_tcp import be_the_other as run; run(*sys.argv[1:])"
+    listen = "tcp://127.0.0.1:0" if is_tcp else f"ipc://{directory}/node"
+    with ExitStack() as stack:
+        router = stack.enter_context(closing(NodeRouter(spec_of(0, listen, key_file))))
+        bare = stack.enter_context(closing(Bare(zmq.ROUTER, key_file if is_tcp else None)))
+        addresses = [str(router.address), bare.bind(directory, tcp=is_tcp)]
+        child = subprocess.Popen([sys.executable, "-c", code, *addresses, key_file], cwd=ROOT)
+        stack.callback(child.wait)
+        stack.callback(child.kill)
+        router.wait_ready(30.0)
+        bare.meet()
+        yield router, Ears(router), bare
+        router.emit("end")
+        child.wait(10.0)
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

@@ -1,0 +1,115 @@
+"""`ding-lite env`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from ding_lite.settings import PREFIX, Settings, variables_set
+from tests.cli.calls import MODULE, call, environment
+
+NAMES = [PREFIX + field.name.upper() for field in fields(Settings)]
+
+
+def test_the_plain_table_has_every_variable_once(tmp_path: Path) -> None:
+    code, out, error = call(tmp_path, "env", DING_LITE_LABELS=" gpu, fast ", DING_LITE_ROLES=" ")
+    assert (code, error) == (0, "")
+    heading, *lines = out.splitlines()
+    assert heading.split() == ["name", "value", "source", "meaning"]
+    assert [line.split()[0] for line in lines] == NAMES
+    rows = {line.split()[0]: line.split(maxsplit=3)[1:] for line in lines}
+    assert rows["DING_LITE_LABELS"] == [
+        "gpu,fast",
+        "environment",
+        "Further labels of this node, separated by commas.",
+    ]
+    assert rows["DING_LITE_ROLES"][:2] == ["none", "default"]
+    assert rows["DING_LITE_TORCH_THREADS"][:2] == ["1", "default"]
+    assert {row[1] for name, row in rows.items() if name != "DING_LITE_LABELS"} == {"default"}
+
+
+def test_a_variable_that_is_set_to_its_default_comes_from_the_environment(tmp_path: Path) -> None:
+    _, out, _ = call(tmp_path, "env", "--json", DING_LITE_TORCH_THREADS="1")
+    sources = {row["name"]: row["source"] for row in json.loads(out)}
+    assert sources.pop("DING_LITE_TORCH_THREADS") == "environment"
+    assert set(sources.values()) == {"default"}
+
+
+def test_json_has_values_as_they_were_understood(tmp_path: Path) -> None:
+    code, out, error = call(
+        tmp_path, "env", "--json", DING_LITE_NUM_NODES="3", DING_LITE_PORTS="7000,7001"
+    )
+    assert (code, error) == (0, "")
+    rows = json.loads(out)
+    assert [row["name"] for row in rows] == NAMES
+    assert all(set(row) == {"name", "value", "source", "meaning"} for row in rows)
+    assert all(row["meaning"].endswith(".") for row in rows)
+    values = {row["name"]: row["value"] for row in rows}
+    assert values["DING_LITE_NUM_NODES"] == 3
+    assert values["DING_LITE_PORTS"] == [7000, 7001]
+    assert values["DING_LITE_NODE_ID"] is None
+
+
+def test_a_wrong_variable_is_shown_as_it_was_typed_and_explained(tmp_path: Path) -> None:
+    code, out, error = call(tmp_path, "env", DING_LITE_NODE_ID="first")
+    assert code == 2
+    [line] = [line for line in out.splitlines() if line.startswith("DING_LITE_NODE_ID ")]
+    assert line.split()[1:3] == ["first", "environment"]
+    assert error.startswith("ding-lite env: DING_LITE_NODE_ID is 'first'; a whole number was")
+
+    code, out, error = call(tmp_path, "env", DING_LITE_LABLES="a")
+    assert code == 2
+    assert out.count("\n") == len(NAMES) + 1
+    assert 'Did you mean "DING_LITE_LABELS"?' in error
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        finished = subprocess.run(
+            [sys.executable, *MODULE, "env"],
+            cwd=tmp_path,
+            env=environment(),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=15,
+        )
+    finally:
+        os.close(writer)
+    assert (finished.returncode, finished.stderr) == (1, b"")
+
+
+def test_a_terminal_gets_a_table_as_wide_as_it_is(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    wide = environment(COLUMNS="80", TERM="xterm", DING_LITE_LABELS="[bold]")
+    with subprocess.Popen(
+        [sys.executable, *MODULE, "env"], cwd=tmp_path, env=wide, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:  # what Linux says when the other side has been closed
+            pass
+        finally:
+            os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+    lines = text.splitlines()
+    assert process.returncode == 0, text
+    assert max(map(len, lines)) <= 80
+    assert len(lines) > len(NAMES) + 1  # some meanings need two lines
+    assert [word for word in text.split() if word.startswith("DING_LITE_")] == NAMES
+    assert any(line.split()[1:3] == ["[bold]", "environment"] for line in lines)
+
+
+def test_only_our_variables_that_are_not_empty_count_as_set() -> None:
+    environ = {"HOME": "/", "DING_LITE_ROLES": " ", "DING_LITE_X": " 1 ", "DING_LITE_LABELS": "a"}
+    assert variables_set(environ) == {"DING_LITE_LABELS": "a", "DING_LITE_X": "1"}

@@ -1,0 +1,32 @@
+"""`ding-lite keygen`."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from ding_lite.parallel.security import load_key
+from tests.cli.calls import call
+
+
+def test_a_key_is_written_for_its_owner_only_and_never_over_another(tmp_path: Path) -> None:
+    file = tmp_path / "job.key"
+    code, out, error = call(tmp_path, "keygen", "job.key")
+    assert (code, error) == (0, "")
+    assert out.startswith(f"Wrote a new key to {file}\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    written = file.read_bytes()
+    assert written.split()[-1].decode() not in out  # a secret must not end in a log
+    load_key(file)
+
+    code, out, error = call(tmp_path, "keygen", "job.key")
+    assert (code, out) == (2, "")
+    assert error.startswith("ding-lite keygen: job.key exists already. Name another file")
+    assert file.read_bytes() == written
+
+
+def test_a_key_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    code, out, error = call(tmp_path, "keygen", "no/such/folder.key")
+    assert (code, out) == (2, "")
+    assert "The key file no/such/folder.key cannot be written: No such file" in error
+    assert "Traceback" not in error

@@ -1,0 +1,122 @@
+"""`ding-lite`: what may be typed, what is said of a slip, and that help comes at once."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from configparser import ConfigParser
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.main import COMMANDS, Parser, main, make_parsers
+from tests.cli.calls import ROOT, call, environment
+
+PAGE = ROOT / "docs" / "reference" / "command-line.md"
+SLOW = ["torch", "numpy", "zmq", "msgspec", "rich", "easydict", "gymnasium"]
+
+
+def parsers() -> list[Parser]:
+    whole, of_command = make_parsers()
+    return [whole, *of_command.values()]
+
+
+def options_of(parser: Parser) -> list[argparse.Action]:
+    hidden = (argparse._HelpAction, argparse._SubParsersAction)
+    return [action for action in parser._actions if not isinstance(action, hidden)]
+
+
+def test_every_command_and_option_has_a_help_text() -> None:
+    whole, of_command = make_parsers()
+    assert tuple(of_command) == COMMANDS
+    for parser in parsers():
+        assert parser.description
+        for action in options_of(parser):
+            assert action.help, action.option_strings
+    for command in COMMANDS:
+        assert f"\n    {command} " in whole.format_help()
+
+
+@pytest.mark.parametrize("parser", parsers(), ids=lambda parser: parser.prog)
+def test_the_example_of_a_parser_can_be_typed(parser: Parser) -> None:
+    from ding_lite.cli.main import parse
+
+    words = parser._example.split()
+    assert words[0] == "ding-lite"
+    assert parse(words[1:]).command in COMMANDS
+
+
+def test_the_page_has_all_options_with_their_help() -> None:
+    lines = PAGE.read_text().splitlines()
+    shown = [line for line in lines if line.startswith(("| `--", "| `FILE", "| `PROGRAM"))]
+    expected = []
+    for parser in parsers():
+        for action in options_of(parser):
+            names = [*action.option_strings, action.metavar if action.nargs != 0 else None]
+            expected.append(f"| `{' '.join(str(n) for n in names if n)}` | {action.help} |")
+    assert shown == expected
+    for parser in parsers()[1:]:
+        assert f"\n## {parser.prog}\n\n{parser.description}\n" in "\n".join(lines)
+        assert f"\n{parser.usage}\n" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "--node"]])
+def test_help_and_slips_wait_for_no_import(words: list[str]) -> None:
+    code = f"""
+import sys
+from ding_lite.cli.main import main
+try:
+    code = main({words!r})
+except SystemExit as end:
+    code = end.code
+print("loaded", [name for name in {SLOW!r} if name in sys.modules], code)
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=15
+    ).stdout
+    assert out.splitlines()[-1] == f"loaded [] {2 if '--node' in words else 0}"
+
+
+def test_the_console_script_and_the_module_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    [script] = config["options.entry_points"]["console_scripts"].strip().splitlines()
+    name, _, value = script.partition(" = ")
+    assert name == "ding-lite"
+    assert EntryPoint(name, value, "console_scripts").load() is main
+    assert call(tmp_path, "--help") == (0, make_parsers()[0].format_help(), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "ding-lite: no command was given. Expected is one of: run, env, keygen."),
+        ("rnu x", "ding-lite: there is no command 'rnu'. Did you mean \"run\"? Expected is"),
+        ("--hlep", "ding-lite: there is no option '--hlep'. Did you mean \"--help\"?"),
+        ("run", "ding-lite run: the following arguments are required: PROGRAM."),
+        ("run a:b --node 3", "there is no option '--node'. Did you mean \"--nodes\"?"),
+        ("run a:b --nodes x", "argument --nodes: found 'x'; a whole number from 1 on was expected"),
+        ("run a:b --nodes", "argument --nodes: expected one argument."),
+        ("run a:b --roles a,*2", "argument --roles: found '*2' in 'a,*2'; expected is a role"),
+        ("run a:b c", "found 'c', where nothing more was expected. What is meant for the program"),
+        ("env x", "ding-lite env: found 'x', where nothing more was expected."),
+        ("env -- x", "found 'x' after `--`, but only `ding-lite run` passes words on."),
+        ("keygen", "ding-lite keygen: the following arguments are required: FILE."),
+    ],
+)
+def test_a_slip_is_explained_and_ends_with_2(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert end.value.code == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert said in error
+    assert "\nFor example: ding-lite " in error
+    assert " --help\n" in error

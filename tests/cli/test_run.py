@@ -1,0 +1,245 @@
+"""`ding-lite run`: programs that end well, fail, are interrupted, and cannot be found."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.run import summary
+from tests.cli.calls import MODULE, PROGRAM, call, environment
+
+pytestmark = pytest.mark.procs
+SUMMARY = r"ding-lite: {} ended well after \d+\.\d s; main returned {}\n"
+
+
+def assert_summary(said: tuple[int, str, str], nodes: str, returned: str) -> None:
+    code, out, error = said
+    assert (code, error) == (0, "")
+    assert re.fullmatch(SUMMARY.format(nodes, re.escape(returned)), out), out
+
+
+# -- programs that end well ----------------------------------------------------------------
+
+
+def test_a_module_runs_in_this_process_unless_told_otherwise(folder: Path) -> None:
+    said = call(folder, "run", "program:main")
+    assert_summary(said, "1 node", "['node.0', 'standalone'] on node 0")
+
+
+def test_roles_say_how_many_nodes_there_are(folder: Path) -> None:
+    words = ["run", "program.py:main", "--roles", "learner+evaluator,collector*2"]
+    code, out, error = call(folder, *words, "--topology", "alone")
+    assert (code, error) == (0, "")
+    for labels in (
+        "['distributed', 'evaluator', 'evaluator.0', 'learner', 'learner.0', 'node.0'] on node 0",
+        "['collector', 'collector.0', 'distributed', 'node.1'] on node 1",
+        "['collector', 'collector.1', 'distributed', 'node.2'] on node 2\n",
+    ):
+        assert labels in out
+
+
+def test_one_node_has_its_roles_too(folder: Path) -> None:
+    said = call(folder, "run", "program:main", "--roles", "learner")
+    returned = "['learner', 'learner.0', 'node.0', 'standalone'] on node 0"
+    assert_summary(said, "1 node", returned)
+
+
+def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
+    said = call(folder, "run", "program:nothing", DING_LITE_ROLES="a,b", DING_LITE_TOPOLOGY="alone")
+    assert_summary(said, "2 nodes", "nothing")
+
+
+def test_a_file_runs_from_anywhere_over_tcp(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (folder / "helper.py").write_text("VALUE = 5\n")
+    (folder / "my-train.py").write_text("def main():\n    import helper\n    return helper.VALUE\n")
+    program = f"{folder / 'my-train.py'}:main"
+    said = call(
+        elsewhere,
+        "run",
+        program,
+        "--nodes",
+        "2",
+        "--topology",
+        "star",
+        "--protocol",
+        "tcp",
+        XDG_STATE_HOME=str(elsewhere),
+    )
+    assert_summary(said, "2 nodes", "5 on node 0, 5 on node 1")
+
+
+def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
+    script = folder / "ding-lite"
+    script.write_text(
+        "import sys\nfrom ding_lite.cli.main import main\n"
+        "if __name__ == '__main__':\n    sys.exit(main())\n"
+    )
+    said = call(folder, "run", "program:take", "--nodes", "2", "--", "a", command=(str(script),))
+    assert_summary(said, "2 nodes", "('a', 'usual') on node 0, ('a', 'usual') on node 1")
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_main_without_arguments_finds_them_in_argv(folder: Path, nodes: str) -> None:
+    words = ["run", "program:arguments", "--nodes", nodes, "--", "--seed", "3", "--", "x"]
+    code, out, _ = call(folder, *words)
+    assert code == 0
+    assert out.count("['--seed', '3', '--', 'x'] on node") == int(nodes)
+
+
+def test_what_prevents_a_word_from_being_passed_on_is_said(folder: Path) -> None:
+    code, _, error = call(folder, "run", "program:take")
+    assert code == 2
+    assert "`program:take` takes (first, second='usual'), and after `--` came []" in error
+    assert "Traceback" not in error
+
+
+def test_a_program_that_exits_chooses_the_exit_code(folder: Path) -> None:
+    assert call(folder, "run", "program:leave") == (3, "", "")
+
+
+def test_a_killed_node_is_started_again_if_that_is_asked_for(folder: Path) -> None:
+    words = ["run", "program:die_once", "--nodes", "2", "--topology", "alone"]
+    code, _, error = call(folder, *words, "--", "one")
+    assert code == 1
+    assert "was killed by SIGABRT" in error
+
+    code, out, error = call(folder, *words, "--auto-recover", "--max-retries", "2", "--", "two")
+    assert code == 0
+    assert "'alive' on node 0, 'alive' on node 1" in out
+    assert "restart 1 of 2" in error
+
+
+# -- programs that fail --------------------------------------------------------------------
+
+
+def test_an_error_on_a_node_is_shown_with_its_traceback_and_not_ours(folder: Path) -> None:
+    code, out, error = call(folder, "run", "program:fail", "--nodes", "2", "--", "1")
+    assert (code, out) == (1, "")
+    assert error.startswith("ding-lite run: Node 1 failed while running `main`: ValueError: ")
+    assert error.endswith("ValueError: too hot\n")
+    assert 'raise ValueError("too hot")' in error
+    assert "ding_lite/cli" not in error
+
+
+def test_an_error_in_this_process_is_shown_from_the_program_on(folder: Path) -> None:
+    code, out, error = call(folder, "run", "program.py:fail")
+    assert (code, out) == (1, "")
+    first, second, *_, last = error.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert str(folder / "program.py") in second
+    assert last == "ValueError: too hot"
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_a_config_error_of_the_program_is_no_wrong_usage(folder: Path, nodes: str) -> None:
+    code, _, error = call(folder, "run", "program:misconfigure", "--nodes", nodes)
+    assert code == 1
+    assert f'{folder / "program.py"}", line' in error
+    assert "`lr` is -1.0; it must be above 0." in error
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def main(:\n", "SyntaxError"),
+        ("import no_such_thing\n", "No module named 'no_such_thing'"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_program_that_cannot_be_imported_shows_why(folder: Path, source: str, said: str) -> None:
+    (folder / "broken.py").write_text(source)
+    for program in ("broken:main", "broken.py:main"):
+        code, _, error = call(folder, "run", program)
+        assert code == 1
+        assert said in error
+        assert f'{folder / "broken.py"}", line 1' in error
+        assert "ding_lite/cli" not in error
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ctrl_c_ends_with_130(folder: Path, nodes: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, *MODULE, "run", "program:wait", "--nodes", str(nodes)],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(nodes):
+                assert process.stdout.readline() == "up\n"
+            process.send_signal(signal.SIGINT)
+            out, error = process.communicate(timeout=15)
+        finally:
+            process.kill()
+    assert (process.returncode, out) == (130, "")
+    assert "ding-lite run: interrupted" in error  # a thread may be logging at the same time
+    assert "Traceback" not in error
+
+
+# -- wrong usage ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("program", "The program is 'program'; expected is a module or a file, a colon, and a"),
+        (":main", "The program is ':main'; expected"),
+        ("program:", "The program is 'program:'; expected"),
+        ("program:a.b", "The program is 'program:a.b'; expected"),
+        ("program:mainn", 'no function `mainn`. Did you mean "main"? Its functions are: main,'),
+        ("program:PROGRAM", "no function `PROGRAM`."),
+        ("program:__name__", "program has a str instead of a function `__name__`."),
+        ("prorgam:main", "There is no module `prorgam` (looked for in"),
+        ("program.sub:main", "There is no module `program.sub`"),
+        ("my-train:main", "'my-train' is no name of a module"),
+        ("no/such.py:main", "There is no file no/such.py (looked for in"),
+        ("sub/random.py:main", "sub/random.py has the name of another module, `random` ("),
+        ("./a.b.py:main", "a name without dots that ends in .py. Rename it."),
+        ("program:inner --nodes 2", "is a lambda, and a node, which is another process, could not"),
+        ("program:main --nodes 3 --roles a", "--nodes is 3, and --roles has entries for 1."),
+        ("program:main --roles node", "'node' cannot be a role"),
+        ("program:main --max-retries 2", "--max-retries is 2, but no node is started again"),
+    ],
+)
+def test_wrong_usage_is_explained_without_a_traceback(folder: Path, words: str, said: str) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "random.py").write_text(PROGRAM)
+    (folder / "a.b.py").write_text(PROGRAM)
+    code, out, error = call(folder, "run", *words.split())
+    assert (code, out) == (2, "")
+    assert error.startswith("ding-lite run: ")
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_wrong_environment_is_explained_without_a_traceback(folder: Path) -> None:
+    code, out, error = call(folder, "run", "program:main", DING_LITE_TOPOLOGY="ring")
+    assert (code, out) == (2, "")
+    assert error.startswith("ding-lite run: `DING_LITE_TOPOLOGY` is 'ring'; it must be one of")
+
+
+# -- the summary ---------------------------------------------------------------------------
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_summary_is_one_short_line_whatever_was_returned() -> None:
+    results = [list(range(10_000)), "x" * 10_000, "a\nb", Unspeakable(), *range(20)]
+    line = summary(results, seconds=1.0)
+    assert "\n" not in line
+    assert len(line) < 500
+    assert line.endswith("3 on node 7, and more on 16 other nodes")

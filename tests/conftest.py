@@ -1,0 +1,186 @@
+"""What every test gets: a deadline, fixed seeds, a clean environment, and a check for leaks."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import hypothesis
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from ding_lite.testing.clock import ManualClock
+
+SECONDS_PER_TEST = 20.0
+SEED = 20261121
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+for _name in [name for name in os.environ if name.startswith("DING_LITE_")]:
+    del os.environ[_name]  # a test sets what it needs by itself
+
+# Keys that tests make are not put among the user's own.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="ding_lite-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# No example database in the checkout, the same examples on every run, and no clock: the deadline
+# above holds for the test as a whole.
+hypothesis.settings.register_profile("ding_lite", database=None, derandomize=True, deadline=None)
+hypothesis.settings.load_profile("ding_lite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that accepts a change of the public names."""
+    parser.addoption(
+        "--update-snapshots",
+        action="store_true",
+        help="write tests/public_api.txt anew instead of comparing with it",
+    )
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Return a clock that stands still until the test moves it."""
+    from ding_lite.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind() -> Iterator[None]:
+    """Fail a test that leaves a child process, one of our threads, a descriptor or a segment."""
+    before = _holdings()
+    yield
+    if _holdings() - before:
+        gc.collect()  # what only a reference cycle keeps alive is not a leak yet
+    left = sorted(_holdings() - before)
+    if left:
+        pytest.fail("This test left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _seeds() -> None:
+    random.seed(SEED)
+    np.random.seed(SEED)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(SEED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Hold the fixtures to the deadline."""
+    with _deadline(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Hold the test to the deadline."""
+    with _deadline(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Hold the cleaning up to the deadline."""
+    with _deadline(item):
+        return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in on_gpu:
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@contextmanager
+def _deadline(item: pytest.Item) -> Iterator[None]:
+    """Interrupt what hangs, in whatever it waits for, and show what every thread did."""
+    marker = item.get_closest_marker("deadline")
+    seconds = float(marker.args[0]) if marker else SECONDS_PER_TEST
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        pytest.fail(f"Still running after {seconds:g} s.\n{_all_stacks()}")
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    # Again every 5 s: what the test does on the way out may hang as well.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 5.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _holdings() -> set[str]:
+    """Name all that a test could forget to close."""
+    threads = {f"thread {t.name}" for t in threading.enumerate() if t.name.startswith("ding_lite")}
+    return threads | _segments() | _children() | _descriptors()
+
+
+def _segments() -> set[str]:
+    """Name the shared memory that is left, but for that of other programs on this machine."""
+    found = set()
+    for path in Path("/dev/shm").glob("ding_lite-*"):
+        owner = path.name.split("-")[2]
+        elsewhere = owner != str(os.getpid()) and Path(f"/proc/{owner}").exists()
+        if not elsewhere:
+            found.add(f"/dev/shm/{path.name}")
+    return found
+
+
+def _children() -> set[str]:
+    """Name this process's children, but for the two that multiprocessing keeps for good."""
+    known = {
+        getattr(resource_tracker._resource_tracker, "_pid", None),
+        getattr(forkserver._forkserver, "_forkserver_pid", None),
+    }
+    found = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            found |= {int(pid) for pid in task.read_text().split()} - known
+    return {f"child process {pid}" for pid in found}
+
+
+def _descriptors() -> set[str]:
+    """Name the open descriptors, but for those of multiprocessing's two helpers."""
+    known = {
+        getattr(resource_tracker._resource_tracker, "_fd", None),
+        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+    }
+    found = set()
+    for entry in Path("/proc/self/fd").glob("*"):
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+        if int(entry.name) not in known and target != "/dev/urandom":
+            found.add(f"descriptor {entry.name} ({target})")
+    return found
+
+
+def _all_stacks() -> str:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )

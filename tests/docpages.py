@@ -1,0 +1,200 @@
+"""Read a documentation page: its programs, what they say they print, and its links.
+
+The ```python blocks of a page are one program, run in order in a fresh process. A block marked
+```python alone is a program by itself, and one marked ```python no-run must only parse. A block
+may end with what it prints::
+
+    print(1 + 1)
+    # prints: 2
+
+or, over several lines, with `# prints:` alone and one comment line for each printed line. In an
+expected line `...` stands for anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^`\n]*)$")
+_LINK = re.compile(
+    r"!?\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)|<img[^>]*src=\"(?P<src>[^\"]+)\""
+)
+_HEADING = re.compile(r"^#+\s+(?P<title>.+?)\s*#*$")
+_MARK = "\x1e"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block."""
+
+    line: int
+    """Of its first line of code, counted from 1."""
+    language: str
+    run: bool
+    alone: bool
+    code: str
+
+    @property
+    def prints(self) -> list[str] | None:
+        """The lines the block says it prints, or None if it says nothing."""
+        comments: list[str] = []
+        for line in map(str.strip, reversed(self.code.rstrip().splitlines())):
+            if not line.startswith("#"):
+                return None
+            comments.insert(0, line.removeprefix("#").removeprefix(" "))
+            if line.startswith("# prints:"):
+                first = line.removeprefix("# prints:").strip()
+                return ([first] if first else []) + comments[1:]
+        return None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """Find the fenced blocks of a page."""
+    lines = iter(enumerate(text.splitlines(), start=1))
+    for number, line in lines:
+        opening = _FENCE.match(line)
+        if not opening:
+            continue
+        indent, code = len(opening["indent"]), []
+        for _, inner in lines:
+            if inner.strip() == opening["ticks"]:
+                break
+            code.append(inner[indent:] if inner[:indent].isspace() else inner)
+        words = opening["info"].split()
+        yield Block(
+            number + 1,
+            words[0] if words else "",
+            "no-run" not in words,
+            "alone" in words,
+            "\n".join(code) + "\n",
+        )
+
+
+def program(running: Iterable[Block]) -> str:
+    """Join blocks; lines keep their numbers, so a traceback points into the page."""
+    lines: list[str] = []
+    for block in running:
+        lines += [""] * (block.line - 1 - len(lines))
+        lines += block.code.splitlines()
+        # On the line of the closing fence: end of this block's output. Nodes import the page.
+        lines.append(f"if __name__ == '__main__': print({_MARK!r}, flush=True)")
+    return "\n".join(lines) + "\n"
+
+
+def faults_of_page(page: Path, folder: Path, *, timeout: float = 120.0) -> list[str]:
+    """Run a page's programs in a folder of its own; return what is wrong with the page."""
+    faults = [*_unparsable(page), *broken_links(page)]
+    if faults:
+        return faults
+    running = [block for block in _python(page) if block.run]
+    together = [block for block in running if not block.alone]
+    programs = [together] if together else []
+    programs += [[block] for block in running if block.alone]
+    for blocks_of_one in programs:
+        faults += _faults_of_program(page, blocks_of_one, folder, timeout)
+    return faults
+
+
+def _faults_of_program(
+    page: Path, running: list[Block], folder: Path, timeout: float
+) -> Iterator[str]:
+    script = folder / f"{page.stem}.py"
+    script.write_text(program(running))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
+    environment |= {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
+    try:
+        finished = subprocess.run(
+            [sys.executable, script],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    except subprocess.TimeoutExpired:
+        yield f"{page.name}: still running after {timeout:g} s"
+        return
+    if finished.returncode:
+        end = "\n".join(finished.stderr.splitlines()[-15:])
+        yield f"{page.name}: ended with exit code {finished.returncode}\n{end}"
+        return
+    yield from _wrong_output(page, running, finished.stdout)
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    """Name the relative links and images of a page that lead nowhere."""
+    text = _without_blocks(page.read_text())
+    for match in _LINK.finditer(text):
+        target = match["target"] or match["src"]
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        if not other.exists():
+            yield f"{page.name}: `{target}` does not exist"
+        elif anchor and other.suffix == ".md" and anchor not in _anchors(other):
+            yield f"{page.name}: no heading for `{target}`"
+
+
+def _python(page: Path) -> list[Block]:
+    return [block for block in blocks(page.read_text()) if block.language == "python"]
+
+
+def _unparsable(page: Path) -> Iterator[str]:
+    for block in _python(page):
+        try:
+            ast.parse(block.code)
+        except SyntaxError as error:
+            yield f"{page.name}:{block.line + (error.lineno or 1) - 1}: {error.msg}"
+        if "# prints:" in block.code and block.prints is None:
+            yield f"{page.name}:{block.line}: `# prints:` must start a line, and end its block"
+
+
+def _wrong_output(page: Path, running: list[Block], output: str) -> Iterator[str]:
+    for block, printed in zip(running, output.split(f"{_MARK}\n"), strict=False):
+        expected = block.prints
+        if expected is None:
+            continue
+        found = [line.rstrip() for line in printed.rstrip().splitlines()]
+        if not _agree(expected, found):
+            wanted, got = "\n  ".join(expected), "\n  ".join(found)
+            yield f"{page.name}:{block.line}: says it prints\n  {wanted}\nbut prints\n  {got}"
+
+
+def _agree(expected: list[str], found: list[str]) -> bool:
+    pattern = "\n".join(re.escape(line.rstrip()).replace(r"\.\.\.", ".*") for line in expected)
+    return re.fullmatch(pattern, "\n".join(found)) is not None
+
+
+def _without_blocks(text: str) -> str:
+    kept, ticks = [], ""
+    for line in text.splitlines():
+        fence = _FENCE.match(line)
+        if fence and not ticks:
+            ticks = fence["ticks"]
+        elif ticks and line.strip() == ticks:
+            ticks = ""
+        elif not ticks:
+            kept.append(re.sub(r"`[^`]*`", "", line))
+    return "\n".join(kept)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Anchors as the usual renderers make them: lower case, no punctuation, dashes."""
+    found = set()
+    inside = False
+    for line in page.read_text().splitlines():
+        inside ^= line.lstrip().startswith("```")
+        if not inside and (heading := _HEADING.match(line)):
+            title = re.sub(r"[^\w\- ]", "", heading["title"].lower())
+            found.add(title.replace(" ", "-"))
+    return found

@@ -1,0 +1,158 @@
+"""Errors: what each one is caught as, what it prints, and the suggestion for a mistyped name."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+import pickle
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite import errors
+from ding_lite.errors import (
+    AuthenticationError,
+    CheckpointError,
+    CodecError,
+    ConfigError,
+    ContextError,
+    DeadlineExceeded,
+    DingLiteError,
+    LabelError,
+    MiddlewareError,
+    MissingExtraError,
+    NodeFailed,
+    NonFiniteError,
+    PeerLost,
+    RemoteError,
+    ShapeError,
+    TransportError,
+    did_you_mean,
+)
+
+# What a user would catch without having heard of this package.
+CAUGHT_AS: dict[type[DingLiteError], tuple[type[Exception], ...]] = {
+    DingLiteError: (Exception,),
+    ConfigError: (ValueError,),
+    LabelError: (ConfigError, ValueError),
+    ContextError: (AttributeError, KeyError),
+    MiddlewareError: (RuntimeError,),
+    ShapeError: (ValueError,),
+    NonFiniteError: (ArithmeticError,),
+    CheckpointError: (OSError,),
+    MissingExtraError: (ImportError,),
+    DeadlineExceeded: (TimeoutError,),
+    TransportError: (OSError,),
+    AuthenticationError: (TransportError, OSError),
+    CodecError: (ValueError,),
+    PeerLost: (TransportError, OSError),
+    NodeFailed: (RuntimeError,),
+    RemoteError: (RuntimeError,),
+}
+each_error = pytest.mark.parametrize("error_type", CAUGHT_AS, ids=lambda error: error.__name__)
+
+
+def test_the_table_above_names_every_error() -> None:
+    found = {
+        value
+        for _, value in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(value, Exception)
+    }
+    assert found == set(CAUGHT_AS)
+
+
+@each_error
+def test_an_error_is_ours_and_the_builtin_that_a_user_would_catch(
+    error_type: type[DingLiteError],
+) -> None:
+    expected: tuple[type[Exception], ...] = (DingLiteError, *CAUGHT_AS[error_type])
+    for caught in expected:
+        with pytest.raises(caught):
+            raise error_type("it broke")
+
+
+@each_error
+@pytest.mark.parametrize("message", ["`lr` is 0; it must be above 0.", "two\nlines", "λ → 'µ'", ""])
+def test_an_error_prints_its_message_and_nothing_around_it(
+    error_type: type[DingLiteError], message: str
+) -> None:
+    assert str(error_type(message)) == message
+
+
+@each_error
+def test_an_error_survives_the_way_to_another_process(error_type: type[DingLiteError]) -> None:
+    error = error_type("node 3 has been silent for 5.0 s")
+    error.add_note("in middleware `train`")
+    for twin in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert type(twin) is error_type
+        assert str(twin) == str(error)
+        assert twin.__notes__ == ["in middleware `train`"]
+
+
+@each_error
+def test_the_docstring_of_an_error_says_when_it_is_raised(error_type: type[DingLiteError]) -> None:
+    assert error_type.__doc__ is not None
+    assert error_type.__doc__.endswith(".")
+
+
+# -- did_you_mean --------------------------------------------------------------------------
+
+NAMES = st.text("abcdeXYZ_0é", max_size=8)
+
+
+@pytest.mark.parametrize("name", ["learning_rte", "Learning_Rate", "LEARNING_RATE", "learningrate"])
+def test_a_slip_is_recognised_whatever_its_case(name: str) -> None:
+    known = ["gamma", "learning_rate", "batch_size"]
+    assert did_you_mean(name, known) == ' Did you mean "learning_rate"?'
+
+
+def test_the_suggestion_keeps_the_case_of_the_known_name() -> None:
+    assert did_you_mean("ding_lite_rolse", ["DING_LITE_ROLES"]) == (
+        ' Did you mean "DING_LITE_ROLES"?'
+    )
+
+
+@pytest.mark.parametrize("known", [[], ["gamma", "batch_size"], ["x" * 10_000]])
+def test_nothing_is_suggested_where_nothing_is_close(known: list[str]) -> None:
+    assert did_you_mean("hello", known) == ""
+
+
+def test_the_known_names_may_come_from_a_generator_or_a_dict() -> None:
+    known = {"loss": 0.5, "epsilon": 0.1}
+    assert did_you_mean("los", (name for name in known)) == ' Did you mean "loss"?'
+    assert did_you_mean("los", known) == ' Did you mean "loss"?'
+
+
+def test_close_is_what_has_six_tenths_of_the_letters_in_common() -> None:
+    assert did_you_mean("abcxy", ["abcde"]) == ' Did you mean "abcde"?'
+    assert did_you_mean("abcxyz", ["abcde"]) == ""
+
+
+def closeness(name: str, candidate: str) -> float:
+    return difflib.SequenceMatcher(None, candidate.lower(), name.lower()).ratio()
+
+
+@given(name=NAMES, known=st.lists(NAMES))
+def test_of_all_known_names_a_closest_one_is_suggested(name: str, known: list[str]) -> None:
+    best = max((closeness(name, candidate) for candidate in known), default=0.0)
+    suggestion = did_you_mean(name, known)
+
+    if best < 0.6:
+        assert suggestion == ""
+    else:
+        suggested = suggestion.removeprefix(' Did you mean "').removesuffix('"?')
+        assert suggestion == f' Did you mean "{suggested}"?'
+        assert suggested in known
+        assert closeness(name, suggested) == best
+
+
+@given(letters=st.lists(st.sampled_from("abcdefgh_"), min_size=4, unique=True), data=st.data())
+def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(
+    letters: list[str], data: st.DataObject
+) -> None:
+    name = "".join(letters)
+    at = data.draw(st.integers(0, len(name) - 2))
+    swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
+    for slip in (name[:at] + name[at + 1 :], name[: at + 1] + name[at:], swapped):
+        assert did_you_mean(slip, [name]) == f' Did you mean "{name}"?'

@@ -1,0 +1,291 @@
+"""Log lines: silent by default, one handler on request, and no flood."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.log import Throttle, configure
+from ding_lite.testing.clock import ManualClock
+
+PACKAGE = logging.getLogger("ding_lite")
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    handlers, level = list(PACKAGE.handlers), PACKAGE.level
+    yield
+    PACKAGE.handlers[:] = handlers
+    PACKAGE.setLevel(level)
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+def record(
+    message: str = "connected to node %d",
+    *args: object,
+    level: int = logging.INFO,
+    name: str = "ding_lite.parallel.router",
+    error: BaseException | None = None,
+) -> logging.LogRecord:
+    exc_info = (type(error), error, None) if error else None
+    made = logging.LogRecord(name, level, "router.py", 7, message, args, exc_info)
+    made.created = 86_400 * 365 + 12 * 3600 + 3 * 60 + 44 + 0.125
+    made.msecs = 125.0
+    return made
+
+
+# -- configure ------------------------------------------------------------------------------
+
+
+def test_a_line_says_when_who_where_and_what(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "localtime", time.gmtime)
+    configure(node="node 1 collector", stream=stream).handle(record("connected to node %d", 0))
+    assert stream.getvalue() == (
+        "12:03:44.125 node 1 collector | parallel.router | connected to node 0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "text"),
+    [
+        (logging.DEBUG, "| "),
+        (logging.INFO, "| "),
+        (logging.WARNING, "| warning: "),
+        (logging.ERROR, "| error: "),
+        (logging.CRITICAL, "| critical: "),
+    ],
+)
+def test_only_what_is_more_than_information_names_its_level(
+    stream: io.StringIO, level: int, text: str
+) -> None:
+    configure(stream=stream).handle(record("hm", level=level))
+    assert stream.getvalue().endswith(f"{text}hm\n")
+
+
+def test_an_exception_follows_its_line_with_its_traceback(stream: io.StringIO) -> None:
+    configure(stream=stream)
+    try:
+        raise LookupError("no such node")
+    except LookupError:
+        logging.getLogger("ding_lite.runtime").exception("it broke")
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith("node 0 | runtime | error: it broke")
+    assert rest[0] == "Traceback (most recent call last):"
+    assert rest[-1] == "LookupError: no such node"
+
+
+def test_a_message_with_percent_signs_and_no_arguments_is_left_alone(stream: io.StringIO) -> None:
+    configure(stream=stream)
+    logging.getLogger("ding_lite.x").info("100 % of λ")
+    assert stream.getvalue().endswith("| x | 100 % of λ\n")
+
+
+def test_a_logger_of_another_package_keeps_its_name(stream: io.StringIO) -> None:
+    configure(stream=stream).handle(record("hm", name="my_ding_lite.thing"))
+    assert "| my_ding_lite.thing | hm" in stream.getvalue()
+
+
+def test_lines_below_the_level_are_not_shown(stream: io.StringIO) -> None:
+    configure(logging.WARNING, stream=stream)
+    logging.getLogger("ding_lite.x").info("quiet")
+    logging.getLogger("ding_lite.x").warning("loud")
+    assert "quiet" not in stream.getvalue()
+    assert "loud" in stream.getvalue()
+
+
+def test_a_level_may_be_given_by_name(stream: io.StringIO) -> None:
+    configure("DEBUG", stream=stream)
+    logging.getLogger("ding_lite.x").debug("all of it")
+    assert "all of it" in stream.getvalue()
+
+
+@pytest.mark.parametrize("name", ["info", "Info", "INFO"])
+def test_the_name_of_a_level_may_be_in_any_case(stream: io.StringIO, name: str) -> None:
+    configure(name, stream=stream)
+    assert PACKAGE.level == logging.INFO
+
+
+@pytest.mark.parametrize("level", ["loud", "WARNNG", "", None, 2.5])
+def test_a_level_that_does_not_exist_is_refused_and_changes_nothing(
+    stream: io.StringIO, level: Any
+) -> None:
+    configure(logging.WARNING, stream=stream)
+    before = list(PACKAGE.handlers)
+    with pytest.raises(ConfigError) as caught:
+        configure(level)
+    assert f"There is no log level {level!r}." in str(caught.value)
+    assert "DEBUG" in str(caught.value)
+    assert ('Did you mean "WARNING"?' in str(caught.value)) == (level == "WARNNG")
+    assert (PACKAGE.handlers, PACKAGE.level) == (before, logging.WARNING)
+
+
+def test_configuring_again_replaces_the_handler_of_the_call_before() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    configure(stream=first)
+    configure(node="node 7", stream=second)
+    logging.getLogger("ding_lite.x").info("once")
+    assert first.getvalue() == ""
+    assert second.getvalue().count("node 7 | x | once") == 1
+
+
+def test_a_handler_that_the_program_has_added_is_left_in_place() -> None:
+    own = logging.StreamHandler(io.StringIO())
+    own.setFormatter(logging.Formatter())
+    PACKAGE.addHandler(own)
+    configure(stream=io.StringIO())
+    configure(stream=io.StringIO())
+    assert own in PACKAGE.handlers
+
+
+def test_the_handler_it_returns_can_be_removed(stream: io.StringIO) -> None:
+    PACKAGE.removeHandler(configure(stream=stream))
+    logging.getLogger("ding_lite.x").info("unheard")
+    assert stream.getvalue() == ""
+
+
+def test_lines_go_to_standard_error_as_it_is_when_configured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handler = configure()
+    logging.getLogger("ding_lite.x").info("hello")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.endswith("node 0 | x | hello\n")
+    assert isinstance(handler, logging.StreamHandler)
+    assert handler.stream is sys.stderr
+
+
+def test_a_program_that_configures_nothing_hears_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ding_lite  # noqa: F401 - its import makes the package silent
+
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+    logging.getLogger("ding_lite.x").error("unheard")
+    assert capsys.readouterr() == ("", "")
+
+
+# -- Throttle --------------------------------------------------------------------------------
+
+
+class Lines(logging.Handler):
+    """Keeps what a logger of its own is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self.logger = logging.Logger("test", logging.DEBUG)
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+
+
+@pytest.fixture
+def log() -> Lines:
+    return Lines()
+
+
+def test_once_logs_the_first_line_about_a_cause_and_drops_the_rest(
+    log: Lines, clock: ManualClock
+) -> None:
+    throttle = Throttle(log.logger, clock)
+    for step in range(3):
+        throttle.once(logging.WARNING, "slow", "slow in step %d", step)
+        throttle.once(logging.INFO, "late", "late in step %d", step)
+        clock.advance(1e9)
+    assert log.lines == ["WARNING slow in step 0", "INFO late in step 0"]
+
+
+def test_every_logs_again_when_so_many_seconds_have_passed(log: Lines, clock: ManualClock) -> None:
+    throttle = Throttle(log.logger, clock)
+    for _ in range(9):
+        throttle.every(2.0, logging.INFO, "tick", "at %g s", clock.now())
+        clock.advance(0.5)
+    assert log.lines == ["INFO at 0 s", "INFO at 2 s", "INFO at 4 s"]
+
+
+def test_what_is_dropped_does_not_put_off_the_next_line(log: Lines, clock: ManualClock) -> None:
+    throttle = Throttle(log.logger, clock)
+    for _ in range(4):
+        throttle.every(3.0, logging.INFO, "tick", "at %g s", clock.now())
+        clock.advance(1.0)
+    assert log.lines == ["INFO at 0 s", "INFO at 3 s"]
+
+
+def test_a_line_that_nobody_would_see_is_not_the_one_that_counts(
+    stream: io.StringIO, clock: ManualClock
+) -> None:
+    throttle = Throttle(logging.getLogger("ding_lite.x"), clock)
+    for level in ("warning", "info", "info"):
+        configure(level, stream=stream)
+        throttle.once(logging.INFO, "slow", "slow")
+    assert stream.getvalue().count("slow") == 1
+
+
+def test_causes_are_throttled_one_by_one(log: Lines, clock: ManualClock) -> None:
+    throttle = Throttle(log.logger, clock)
+    for cause in ("a", "b", "a", "b", ""):
+        throttle.every(1.0, logging.INFO, cause, "%s", cause)
+    assert log.lines == ["INFO a", "INFO b", "INFO "]
+
+
+def test_every_no_time_drops_nothing(log: Lines, clock: ManualClock) -> None:
+    throttle = Throttle(log.logger, clock)
+    for _ in range(3):
+        throttle.every(0.0, logging.INFO, "tick", "tick")
+    assert log.lines == ["INFO tick"] * 3
+
+
+def test_two_throttles_remember_nothing_of_each_other(log: Lines, clock: ManualClock) -> None:
+    for _ in range(2):
+        Throttle(log.logger, clock).once(logging.INFO, "same", "said")
+    assert log.lines == ["INFO said"] * 2
+
+
+def test_a_throttle_is_on_the_machines_clock_by_default(log: Lines) -> None:
+    throttle = Throttle(log.logger)
+    throttle.every(1e6, logging.INFO, "tick", "tick")
+    throttle.every(1e6, logging.INFO, "tick", "tick")
+    assert log.lines == ["INFO tick"]
+
+
+def test_of_many_threads_that_say_the_same_one_is_heard(log: Lines, clock: ManualClock) -> None:
+    class Cause(str):
+        """Lets another thread run each time it is looked up."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            os.stat("/")
+            return super().__hash__()
+
+    throttle = Throttle(log.logger, clock)
+    start = threading.Barrier(8)
+
+    def say() -> None:
+        for cause in range(50):
+            start.wait()
+            throttle.once(logging.INFO, Cause(cause), "cause %d", cause)
+
+    threads = [threading.Thread(target=say) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.lines == [f"INFO cause {cause}" for cause in range(50)]

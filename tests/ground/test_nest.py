@@ -1,0 +1,161 @@
+"""Walking nested dicts, lists and tuples."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.nest import leaves, map_leaves, path_name
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+KEYS = st.text(max_size=4) | st.integers(-5, 5) | st.tuples(st.integers(0, 3), st.booleans())
+LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.binary(max_size=4)
+TREES: st.SearchStrategy[Any] = st.recursive(
+    LEAVES,
+    lambda child: (
+        st.lists(child, max_size=3)
+        | st.lists(child, max_size=3).map(tuple)
+        | st.dictionaries(KEYS, child, max_size=3)
+        | st.builds(Pair, child, child)
+    ),
+    max_leaves=12,
+)
+
+
+def follow(tree: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def spelled(tree: Any) -> str:
+    """Tell apart what `==` takes for equal: 1 and True, a named tuple and a plain one."""
+    return repr(tree)
+
+
+def count(tree: Any) -> int:
+    if isinstance(tree, dict) and tree:
+        return sum(count(child) for child in tree.values())
+    if isinstance(tree, list | tuple) and tree:
+        return sum(count(child) for child in tree)
+    return 1
+
+
+# -- leaves ----------------------------------------------------------------------------------
+
+
+@given(TREES)
+def test_every_path_leads_to_its_leaf(tree: Any) -> None:
+    for path, leaf in leaves(tree):
+        assert follow(tree, path) is leaf
+
+
+@given(TREES)
+def test_no_leaf_is_left_out_and_none_comes_twice(tree: Any) -> None:
+    paths = [path for path, _ in leaves(tree)]
+    assert len(paths) == len({repr(path) for path in paths}) == count(tree)
+
+
+@given(TREES)
+def test_what_has_leaves_is_none_itself(tree: Any) -> None:
+    for _, leaf in leaves(tree):
+        assert not (isinstance(leaf, dict | list | tuple) and leaf)
+
+
+@given(TREES)
+def test_the_name_of_a_path_is_the_python_that_reads_the_leaf(tree: Any) -> None:
+    for path, leaf in leaves(tree):
+        assert eval(path_name(path, root="tree"), {"tree": tree}) is leaf
+
+
+def test_leaves_come_depth_first_in_the_order_of_the_containers() -> None:
+    tree = {"z": [1, (2, {"b": 3, "a": 4})], "a": 5}
+    assert [leaf for _, leaf in leaves(tree)] == [1, 2, 3, 4, 5]
+    assert [path for path, _ in leaves(tree)][2] == ("z", 1, 1, "b")
+
+
+@pytest.mark.parametrize("leaf", [None, 0, "", "text", b"", {}, [], (), set(), {1, 2}, range(3)])
+def test_a_leaf_by_itself_is_a_tree_with_an_empty_path(leaf: Any) -> None:
+    assert list(leaves(leaf)) == [((), leaf)]
+    assert map_leaves(lambda found: [found], leaf) == [leaf]
+
+
+def test_an_array_is_a_leaf() -> None:
+    array = np.zeros((2, 3))
+    [(path, found)] = leaves({"w": array})
+    assert path == ("w",)
+    assert found is array
+    assert map_leaves(np.shape, {"w": array}) == {"w": (2, 3)}
+
+
+def test_empty_containers_are_leaves_and_so_are_not_lost() -> None:
+    assert [leaf for _, leaf in leaves({"a": {}, "b": [[]], "c": ((),)})] == [{}, [], ()]
+
+
+def test_leaves_are_looked_up_only_as_far_as_they_are_asked_for() -> None:
+    tree = [1, 2, 3]
+    walk = leaves(tree)
+    assert next(walk) == ((0,), 1)
+    tree[1] = 20
+    assert next(walk) == ((1,), 20)
+
+
+# -- map_leaves ------------------------------------------------------------------------------
+
+
+@given(TREES)
+def test_mapping_to_the_same_leaves_builds_the_same_tree(tree: Any) -> None:
+    assert spelled(map_leaves(lambda leaf: leaf, tree)) == spelled(tree)
+
+
+@given(TREES)
+def test_mapping_changes_the_leaves_and_not_their_paths(tree: Any) -> None:
+    mapped = map_leaves(lambda leaf: f"leaf {leaf!r}", tree)
+    expected = [(path, f"leaf {leaf!r}") for path, leaf in leaves(tree)]
+    assert spelled(list(leaves(mapped))) == spelled(expected)
+
+
+@given(TREES)
+def test_mapping_leaves_its_input_alone(tree: Any) -> None:
+    before = copy.deepcopy(tree)
+    map_leaves(lambda leaf: 0, tree)
+    assert spelled(tree) == spelled(before)
+
+
+@given(TREES)
+def test_mapping_calls_the_function_once_a_leaf_in_their_order(tree: Any) -> None:
+    seen: list[Any] = []
+    map_leaves(seen.append, tree)
+    assert [repr(leaf) for leaf in seen] == [repr(leaf) for _, leaf in leaves(tree)]
+
+
+def test_a_named_tuple_stays_one() -> None:
+    mapped = map_leaves(lambda x: x + 1, {"pair": Pair(1, Pair(2, 3))})
+    assert mapped == {"pair": Pair(2, Pair(3, 4))}
+    assert isinstance(mapped["pair"].second, Pair)
+
+
+def test_an_error_of_the_function_is_handed_on() -> None:
+    with pytest.raises(ZeroDivisionError):
+        map_leaves(lambda x: 1 // x, {"a": [1, 0]})
+
+
+# -- path_name -------------------------------------------------------------------------------
+
+
+def test_the_empty_path_is_called_like_the_root() -> None:
+    assert path_name(()) == ""
+    assert path_name((), root="ctx") == "ctx"
+
+
+def test_a_path_name_shows_quotes_and_letters_of_any_script() -> None:
+    assert path_name(("it's", "λ", 3)) == """["it's"]['λ'][3]"""

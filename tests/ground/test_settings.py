@@ -1,0 +1,649 @@
+"""Settings: the environment, typed configs from dicts, and the checks that refuse a value."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pytest
+from easydict import EasyDict
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import ConfigError
+from ding_lite.settings import (
+    PREFIX,
+    Settings,
+    as_config,
+    at_least,
+    check_all,
+    inside,
+    one_of,
+    positive,
+    suggests,
+    whole,
+)
+
+NAN, INF = float("nan"), float("inf")
+
+# -- the environment -----------------------------------------------------------------------
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    settings = Settings.from_environ({})
+    assert settings == Settings()
+    assert settings.torch_threads == 1
+    assert settings.node_id is None
+    assert settings.labels == ()
+
+
+def test_each_field_is_read_from_its_variable() -> None:
+    settings = Settings.from_environ(
+        {
+            "DING_LITE_NODE_ID": "2",
+            "DING_LITE_NUM_NODES": "4",
+            "DING_LITE_LABELS": "gpu,big",
+            "DING_LITE_ROLES": "learner+evaluator,collector",
+            "DING_LITE_TOPOLOGY": "star",
+            "DING_LITE_PROTOCOL": "tcp",
+            "DING_LITE_ADDRESS": "10.0.0.7",
+            "DING_LITE_PORTS": "50515, 50516",
+            "DING_LITE_ATTACH_TO": "tcp://127.0.0.1:50515",
+            "DING_LITE_KEY_FILE": "/run/key file",
+            "DING_LITE_ENGINE": "ray",
+            "DING_LITE_TORCH_THREADS": "0",
+        }
+    )
+    assert settings == Settings(
+        node_id=2,
+        num_nodes=4,
+        labels=("gpu", "big"),
+        roles=("learner+evaluator", "collector"),
+        topology="star",
+        protocol="tcp",
+        address="10.0.0.7",
+        ports=(50515, 50516),
+        attach_to=("tcp://127.0.0.1:50515",),
+        key_file="/run/key file",
+        engine="ray",
+        torch_threads=0,
+    )
+
+
+WORDS = st.text("abcXYZ019._:/+-λ", min_size=1, max_size=8)
+COUNTS = st.integers(1, 2**70)
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+def several(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(strategy, max_size=3).map(tuple)
+
+
+ALL_SETTINGS = st.builds(
+    Settings,
+    # Below the number of nodes, whatever that is.
+    node_id=maybe(st.just(0)),
+    num_nodes=maybe(COUNTS),
+    labels=several(WORDS),
+    roles=several(WORDS),
+    topology=maybe(st.sampled_from(["star", "mesh", "alone"])),
+    protocol=maybe(st.sampled_from(["ipc", "tcp"])),
+    address=maybe(WORDS),
+    ports=several(st.integers(1, 65535)),
+    attach_to=several(WORDS),
+    key_file=maybe(WORDS),
+    engine=maybe(st.sampled_from(["local", "ray"])),
+    torch_threads=st.integers(0, 64),
+)
+
+
+def as_environ(settings: Settings, space: str, separator: str) -> dict[str, str]:
+    environ = {}
+    for name, value in dataclasses.asdict(settings).items():
+        text = separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
+        environ[PREFIX + name.upper()] = "" if value is None else f"{space}{text}{space}"
+    return environ
+
+
+@given(
+    settings=ALL_SETTINGS,
+    space=st.sampled_from(["", " ", "\t\n"]),
+    separator=st.sampled_from([",", " , ", ",,"]),
+)
+def test_settings_written_to_the_environment_are_read_back(
+    settings: Settings, space: str, separator: str
+) -> None:
+    assert Settings.from_environ(as_environ(settings, space, separator)) == settings
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t\n"])
+def test_an_empty_variable_counts_as_unset(text: str) -> None:
+    environ = {PREFIX + f.name.upper(): text for f in dataclasses.fields(Settings)}
+    assert Settings.from_environ(environ) == Settings()
+
+
+def test_a_list_of_nothing_but_commas_is_empty() -> None:
+    assert Settings.from_environ({"DING_LITE_LABELS": " , ,"}).labels == ()
+
+
+def test_the_variables_of_this_process_are_read_by_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Settings.from_environ() == Settings()
+    monkeypatch.setenv("DING_LITE_TORCH_THREADS", "3")
+    assert Settings.from_environ().torch_threads == 3
+
+
+def test_variables_of_others_are_none_of_our_business() -> None:
+    environ = {"PATH": "/bin", "DING_LITE": "x", "MY_DING_LITE_NODE_ID": "x", "DINGLITE_X": "x"}
+    assert Settings.from_environ(environ) == Settings()
+
+
+@pytest.mark.parametrize("variable", ["DING_LITE_TORCH_TREADS", "DING_LITE_TORCHTHREADS"])
+def test_a_mistyped_variable_is_refused_with_the_one_that_was_meant(variable: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_environ({variable: "2"})
+    message = str(caught.value)
+    assert f"Unknown environment variable {variable}." in message
+    assert 'Did you mean "DING_LITE_TORCH_THREADS"?' in message
+    for one in dataclasses.fields(Settings):
+        assert PREFIX + one.name.upper() in message
+
+
+def test_a_mistyped_variable_is_refused_even_when_empty() -> None:
+    with pytest.raises(ConfigError, match="DING_LITE_NODE_IDD"):
+        Settings.from_environ({"DING_LITE_NODE_IDD": ""})
+
+
+@pytest.mark.parametrize("text", ["two", "1.5", "1e3", "0x10", "--1", "1 2", "nan"])
+@pytest.mark.parametrize("variable", ["DING_LITE_NODE_ID", "DING_LITE_PORTS"])
+def test_what_is_no_whole_number_is_refused_by_variable_and_value(variable: str, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_environ({variable: text})
+    message = str(caught.value)
+    assert f"{variable} is {text!r}" in message
+    assert "a whole number was expected" in message
+    assert f"such as {variable}=1" in message
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "fault"),
+    [
+        ("DING_LITE_TORCH_THREADS", "-1", "is -1; it must be a whole number from 0 on"),
+        ("DING_LITE_NODE_ID", "-2", "is -2; it must be a whole number from 0 on"),
+        ("DING_LITE_NUM_NODES", "0", "is 0; it must be a whole number from 1 on"),
+        ("DING_LITE_PORTS", "-4", "is -4; it must lie between 1 and 65535"),
+        ("DING_LITE_PORTS", "50515,70000", "is 70000; it must lie between 1 and 65535"),
+        ("DING_LITE_TOPOLOGY", "ring", "is 'ring'; it must be one of: 'star', 'mesh', 'alone'"),
+        ("DING_LITE_PROTOCOL", "smoke", "is 'smoke'; it must be one of: 'ipc', 'tcp'"),
+        ("DING_LITE_ENGINE", "steam", "is 'steam'; it must be one of: 'local', 'ray'"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_its_variable(
+    variable: str, text: str, fault: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_environ({variable: text})
+    assert str(caught.value) == f"`{variable}` {fault}."
+
+
+@pytest.mark.parametrize("node_id", [2, 3])
+def test_a_node_beyond_the_last_one_is_refused_by_both_variables(node_id: int) -> None:
+    environ = {"DING_LITE_NODE_ID": str(node_id), "DING_LITE_NUM_NODES": "2"}
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_environ(environ)
+    assert f"`DING_LITE_NODE_ID` is {node_id}" in str(caught.value)
+    assert "`DING_LITE_NUM_NODES` 2" in str(caught.value)
+    assert "the last one is 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["DING_LITE_node_id", "DING_LITE_Node_Id"])
+def test_a_variable_in_another_case_is_refused_with_the_one_that_was_meant(variable: str) -> None:
+    with pytest.raises(ConfigError, match=r'Did you mean "DING_LITE_NODE_ID"\?'):
+        Settings.from_environ({variable: "3", "DING_LITE_NODE_ID": "4"})
+
+
+@pytest.mark.parametrize("threads", [1.5, True, "2", None])
+def test_a_setting_that_counts_is_a_whole_number(threads: Any) -> None:
+    with pytest.raises(ConfigError, match=r"`DING_LITE_TORCH_THREADS` is .* a whole number"):
+        Settings(torch_threads=threads)
+
+
+def test_settings_do_not_change_and_are_given_by_name() -> None:
+    settings = Settings(node_id=0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        settings.node_id = 1  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Settings(0)  # type: ignore[call-arg]
+
+
+# -- checks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [1, 0.5, 5e-324, INF, 10**400, np.float32(0.1), np.int64(3)])
+def test_what_is_above_zero_is_positive(value: float) -> None:
+    assert positive(value=value) == []
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.0, -0.0, -INF, NAN, np.int64(0), np.float64("nan")])
+def test_what_is_not_above_zero_is_at_fault(value: float) -> None:
+    assert positive(lr=value) == [f"`lr` is {value!r}; it must be above 0"]
+
+
+@pytest.mark.parametrize("value", [3, 3.0, 4, INF, np.int8(3)])
+def test_the_low_end_itself_is_high_enough(value: float) -> None:
+    assert at_least(3, value=value) == []
+
+
+@pytest.mark.parametrize("value", [2, 2.999, -INF, NAN])
+def test_what_is_too_low_is_at_fault(value: float) -> None:
+    assert at_least(3, steps=value) == [f"`steps` is {value!r}; it must be at least 3"]
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.5, np.float64(1.0), -0.0])
+def test_both_ends_lie_inside(value: float) -> None:
+    assert inside(0, 1, value=value) == []
+
+
+@pytest.mark.parametrize("value", [-1e-9, 1.0000001, INF, NAN])
+def test_what_lies_outside_is_at_fault(value: float) -> None:
+    assert inside(0, 1, gamma=value) == [f"`gamma` is {value!r}; it must lie between 0 and 1"]
+
+
+@pytest.mark.parametrize("value", ["0.1", None, [1], True, np.array([1, 2]), 1j])
+@pytest.mark.parametrize(
+    "check", [positive, lambda **n: at_least(1, **n), lambda **n: inside(0, 2, **n)]
+)
+def test_what_is_no_number_is_at_fault(check: Callable[..., list[str]], value: Any) -> None:
+    assert check(lr=value) == [f"`lr` is {value!r}; it must be a number"]
+
+
+@pytest.mark.parametrize("value", [3, 10**400, np.int64(3), np.uint8(200)])
+def test_a_whole_number_high_enough_is_right(value: int) -> None:
+    assert whole(3, value=value) == []
+
+
+@pytest.mark.parametrize(
+    "value", [2, -3, 3.0, 3.5, NAN, INF, True, np.bool_(True), np.float64(3), "3", None, [3]]
+)
+def test_what_is_no_whole_number_or_too_low_is_at_fault(value: Any) -> None:
+    assert whole(3, n=value) == [f"`n` is {value!r}; it must be a whole number from 3 on"]
+
+
+def test_a_choice_is_accepted_and_anything_else_is_at_fault() -> None:
+    assert one_of(("star", "mesh"), topology="mesh") == []
+    [fault] = one_of(("star", "mesh"), topology="ring")
+    assert "`topology` is 'ring'; it must be one of: 'star', 'mesh'" in fault
+    assert "Did you mean" not in fault
+
+
+def test_a_mistyped_choice_is_recognised() -> None:
+    [fault] = one_of(("star", "mesh"), topology="Star")
+    assert 'Did you mean "star"?' in fault
+
+
+@pytest.mark.parametrize("value", [None, 3, ["star"], ("star", "mesh"), ""])
+def test_a_choice_of_another_type_is_at_fault(value: Any) -> None:
+    [fault] = one_of(["star", "mesh"], topology=value)
+    assert fault.startswith(f"`topology` is {value!r}; it must be one of: 'star', 'mesh'")
+
+
+def test_choices_may_come_from_a_generator_and_be_of_any_type() -> None:
+    choices = (number for number in (1, 2, None))
+    assert one_of(choices, first=2, second=None, third=1) == []
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        positive,
+        lambda **n: at_least(1, **n),
+        lambda **n: inside(1, 2, **n),
+        lambda **n: whole(1, **n),
+    ],
+)
+def test_a_check_names_every_value_at_fault_in_order(check: Callable[..., list[str]]) -> None:
+    faults = check(first=-1, good=1, second=NAN)
+    assert [fault.split("`")[1] for fault in faults] == ["first", "second"]
+    assert check() == []
+
+
+def test_no_faults_raise_nothing() -> None:
+    check_all()
+    check_all([], (), iter(()))
+    check_all(positive(lr=1), at_least(0, steps=0))
+
+
+def test_all_faults_stand_in_one_error_a_sentence_each() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_all(positive(lr=0), [], at_least(1, steps=0), (f"More {k}" for k in (1, 2)))
+    assert str(caught.value) == (
+        "`lr` is 0; it must be above 0. `steps` is 0; it must be at least 1. More 1. More 2."
+    )
+
+
+@pytest.mark.parametrize("sentence", ["All is lost.", "All is lost. Is it?"])
+def test_a_sentence_that_has_its_stop_gets_no_second_one(sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_all([sentence])
+    assert str(caught.value) == sentence
+    with pytest.raises(ConfigError) as caught:
+        check_all([sentence], positive(lr=-1))
+    assert str(caught.value) == f"{sentence} `lr` is -1; it must be above 0."
+
+
+# -- as_config -----------------------------------------------------------------------------
+
+
+class Schedule:
+    """A value of a class that is not built in."""
+
+
+@dataclass(frozen=True)
+class Config:
+    lr: float = 1e-3
+    batch_size: int = 64
+    name: str = "dqn"
+    hidden: tuple[int, ...] = (64, 64)
+    dueling: bool = False
+    epsilon: float | None = None
+    loss: Literal["huber", "mse"] = "huber"
+    pair: tuple[int, ...] | None = None
+    extra: dict[str, int] = field(default_factory=dict)
+    schedule: Schedule | None = None
+    derived: int = field(default=7, init=False)
+
+    def __post_init__(self) -> None:
+        check_all(positive(lr=self.lr), at_least(1, batch_size=self.batch_size))
+
+
+CONFIGS = st.builds(
+    Config,
+    lr=st.floats(1e-9, 1e9),
+    batch_size=st.integers(1),
+    name=st.text(),
+    hidden=several(st.integers()),
+    dueling=st.booleans(),
+    epsilon=maybe(st.floats(allow_nan=False)),
+    loss=st.sampled_from(["huber", "mse"]),
+    pair=maybe(several(st.integers())),
+    extra=st.dictionaries(st.text("abc", min_size=1), st.integers()),
+)
+
+
+@given(CONFIGS)
+def test_a_config_as_a_dict_or_an_easydict_becomes_the_same_config(config: Config) -> None:
+    values = dataclasses.asdict(config)
+    del values["derived"]
+    assert as_config(Config, values) == config
+    assert as_config(Config, EasyDict(values)) == config
+
+
+@given(CONFIGS)
+def test_lists_as_a_file_would_hold_them_become_the_tuples_of_the_config(config: Config) -> None:
+    values = dataclasses.asdict(config)
+    del values["derived"]
+    values = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+    assert as_config(Config, values) == config
+
+
+def test_what_is_left_out_keeps_its_default() -> None:
+    assert as_config(Config, {}) == Config()
+    assert as_config(Config, {"batch_size": 8}) == Config(batch_size=8)
+
+
+def test_the_dict_is_left_alone() -> None:
+    values = {"hidden": [1, 2], "lr": 1}
+    as_config(Config, values)
+    assert values == {"hidden": [1, 2], "lr": 1}
+
+
+def test_a_whole_number_for_a_float_becomes_one() -> None:
+    lr = as_config(Config, {"lr": 1}).lr
+    assert isinstance(lr, float)
+    assert lr == 1.0
+
+
+def test_an_easydict_inside_becomes_a_plain_dict_all_the_way_down() -> None:
+    @dataclass
+    class Nested:
+        tree: dict[str, Any]
+
+    tree = as_config(Nested, EasyDict(tree={"a": {"b": 1}})).tree
+    assert tree == {"a": {"b": 1}}
+    assert type(tree) is dict
+    assert type(tree["a"]) is dict
+
+
+@dataclass
+class Layers:
+    """What configs of networks are made of."""
+
+    sizes: list[dict[str, int]] = field(default_factory=list)
+    convs: tuple[tuple[int, ...], ...] = ()
+    betas: tuple[float, float] = (0.9, 0.999)
+    named: tuple[int, str] = (1, "a")
+    none: tuple[()] = ()
+    bare: tuple = ()  # type: ignore[type-arg]
+    widths: tuple[int, ...] | int = 64
+    number: int | float = 0
+    epsilon: float | None = None
+    rates: tuple[float, ...] = ()
+    anything: Any = None
+
+
+def test_an_easydict_in_a_list_becomes_a_plain_dict_too() -> None:
+    config = as_config(Layers, EasyDict(sizes=[{"size": 1}], anything=[({"deep": {}},)]))
+    assert config.sizes == [{"size": 1}]
+    assert type(config.sizes[0]) is dict
+    assert type(config.anything[0][0]) is type(config.anything[0][0]["deep"]) is dict
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("convs", [[1, 2], [3], []], ((1, 2), (3,), ())),
+        ("betas", [0, 0.5], (0.0, 0.5)),
+        ("named", [2, "b"], (2, "b")),
+        ("none", [], ()),
+        ("bare", [1, "b"], (1, "b")),
+        ("widths", [1, 2], (1, 2)),
+        ("widths", 8, 8),
+        ("rates", [1, np.float32(0.5)], (1.0, 0.5)),
+        ("epsilon", 1, 1.0),
+        ("epsilon", None, None),
+        ("number", 1, 1),
+        ("number", 1.0, 1.0),
+        ("number", np.int64(3), 3),
+    ],
+)
+def test_values_become_what_their_field_wants(key: str, value: Any, expected: Any) -> None:
+    found = getattr(as_config(Layers, {key: value}), key)
+    assert repr(found) == repr(expected)  # 1 is not 1.0, and a list no tuple
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("sizes", {"size": 1}),
+        ("convs", [1, [2]]),
+        ("betas", [0.9]),
+        ("betas", [0.9, 0.99, 0.999]),
+        ("named", ["a", 1]),
+        ("none", [1]),
+        ("bare", 1),
+        ("widths", [0.5]),
+        ("widths", 0.5),
+        ("rates", ["fast"]),
+    ],
+)
+def test_tuples_and_unions_that_do_not_fit_are_refused(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^`{key}` is .* was expected"):
+        as_config(Layers, {key: value})
+
+
+def test_fields_of_any_type_and_of_protocols_take_what_they_get() -> None:
+    class Speaks(Protocol):
+        def speak(self) -> None: ...
+
+    made = dataclasses.make_dataclass("Made", [("anything", Any, None), ("voice", Speaks, None)])
+    config: Any = as_config(made, {"anything": 3, "voice": "loud"})
+    assert (config.anything, config.voice) == (3, "loud")
+
+
+def test_a_field_that_is_missing_is_named_beside_the_other_faults() -> None:
+    @dataclass
+    class Needy:
+        need: int
+        name: str
+        depth: int = 2
+
+    with pytest.raises(ConfigError) as caught:
+        as_config(Needy, {"nede": 3, "depth": "x"})
+    message = str(caught.value)
+    assert 'Unknown key "nede". Did you mean "need"?' in message
+    assert "`need` is missing; `int` was expected." in message
+    assert "`name` is missing; `str` was expected." in message
+    assert "`depth` is 'x'" in message
+
+
+def test_an_object_of_the_fields_own_class_is_handed_on() -> None:
+    schedule = Schedule()
+    assert as_config(Config, {"schedule": schedule}).schedule is schedule
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("lr", "0.1", "`float`"),
+        ("lr", None, "`float`"),
+        ("lr", True, "`float`"),
+        ("lr", [0.1], "`float`"),
+        ("batch_size", 64.0, "`int`"),
+        ("batch_size", False, "`int`"),
+        ("batch_size", "64", "`int`"),
+        ("name", 3, "`str`"),
+        ("name", True, "`str`"),
+        ("name", None, "`str`"),
+        ("dueling", 1, "`bool`"),
+        ("dueling", "yes", "`bool`"),
+        ("epsilon", "none", "`float | None`"),
+        ("epsilon", True, "`float | None`"),
+        ("loss", "l2", "one of 'huber', 'mse'"),
+        ("loss", None, "one of 'huber', 'mse'"),
+        ("loss", ["huber"], "one of 'huber', 'mse'"),
+        ("hidden", 64, "`tuple[int, ...]`"),
+        ("hidden", "64", "`tuple[int, ...]`"),
+        ("pair", {1, 2}, "`tuple[int, ...] | None`"),
+        ("schedule", Config(), "Schedule | None`"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_config(Config, {key: value})
+    message = str(caught.value)
+    assert message.startswith(f"`{key}` is {value!r}; ")
+    assert message.endswith(f"{expected} was expected.")
+
+
+@pytest.mark.parametrize("value", [[64, "64"], (64, 0.5), [True], [[64]], [None]])
+def test_every_item_of_a_tuple_must_fit(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"`hidden` is .*; `tuple\[int, \.\.\.\]` was expected"):
+        as_config(Config, {"hidden": value})
+
+
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_config(Config, EasyDict(batchsize=8, zzz=1))
+    message = str(caught.value)
+    assert message.startswith(
+        'Unknown key "batchsize". Did you mean "batch_size"? Unknown key "zzz". '
+        "The keys of Config are: lr, batch_size, name,"
+    )
+    assert message.endswith(", extra, schedule.")
+
+
+def test_a_field_that_the_config_works_out_itself_is_no_key() -> None:
+    with pytest.raises(ConfigError, match='Unknown key "derived"'):
+        as_config(Config, {"derived": 3})
+
+
+@pytest.mark.parametrize("key", [3, None, "", ("a",)])
+def test_a_key_that_is_no_name_is_unknown(key: Any) -> None:
+    with pytest.raises(ConfigError, match="Unknown key"):
+        as_config(Config, {key: 1})
+
+
+def test_all_unknown_keys_and_wrong_types_stand_in_one_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_config(Config, {"hiden": 1, "bach_size": 2, "lr": "fast", "name": 5})
+    message = str(caught.value)
+    for part in ('"hiden"', '"bach_size"', "`lr` is 'fast'", "`name` is 5"):
+        assert part in message
+
+
+def test_the_configs_own_checks_follow() -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_config(Config, {"lr": -1, "batch_size": 0})
+    assert str(caught.value) == (
+        "`lr` is -1.0; it must be above 0. `batch_size` is 0; it must be at least 1."
+    )
+
+
+def test_only_a_dataclass_is_a_config() -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_config(Schedule, {})
+    assert "Schedule" in str(caught.value)
+    assert "is no dataclass" in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [None, 3, "lr", [("lr", 1)], Config()])
+def test_only_a_mapping_becomes_a_config(values: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_config(Config, values)
+    message = str(caught.value)
+    assert f"not from a {type(values).__name__}: {values!r}" in message
+    assert "A Config is made from a dict or an EasyDict" in message
+
+
+# -- suggests ------------------------------------------------------------------------------
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class Suggesting:
+    lr: float = 1e-3
+    hidden: tuple[int, ...] = (64, 64)
+    derived: int = field(default=7, init=False)
+
+    def __post_init__(self) -> None:
+        check_all(positive(lr=self.lr))
+
+
+@pytest.mark.parametrize("make", [Suggesting, lambda **values: as_config(Suggesting, values)])
+def test_a_config_answers_a_mistyped_keyword_with_the_field_that_was_meant(make: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make(hiden=1)
+    assert str(caught.value) == (
+        'Unknown key "hiden". Did you mean "hidden"? The keys of Suggesting are: lr, hidden.'
+    )
+
+
+def test_a_config_that_suggests_is_the_same_dataclass_in_all_else() -> None:
+    config = Suggesting(lr=1.0)
+    assert (config.lr, config.hidden, config.derived) == (1.0, (64, 64), 7)
+    assert dataclasses.replace(config, lr=2.0) == Suggesting(lr=2.0)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert list(inspect.signature(Suggesting).parameters) == ["lr", "hidden"]
+    with pytest.raises(ConfigError, match="`lr` is 0; it must be above 0"):
+        Suggesting(lr=0)
+    with pytest.raises(TypeError):
+        Suggesting(1.0)  # type: ignore[call-arg]

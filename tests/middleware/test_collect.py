@@ -1,0 +1,204 @@
+"""Collecting: what reaches the ctx, how it is counted, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.schedules import constant, linear
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.task import Task
+from ding_lite.testing import run_step
+
+
+def test_a_step_collects_as_many_env_steps_as_asked(policy: DQN, envs: Envs) -> None:
+    ctx, _ = run_step(mw.collect(policy, envs, steps=12))
+
+    assert ctx.env_step == 12
+    assert len(ctx.transitions) == 12
+    assert ctx.transitions.obs.shape == (12, 4)
+
+
+def test_collecting_goes_on_where_the_step_before_left_the_envs(policy: DQN, envs: Envs) -> None:
+    seen: list[Transitions] = []
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=4))
+        task.use(lambda ctx: seen.append(ctx.transitions))
+        task.run(max_step=30)
+
+    assert task.ctx.env_step == 120
+    ongoing = 0
+    for before, after in pairwise(seen):
+        goes_on = ~(before.terminated | before.truncated)
+        ongoing += int(goes_on.sum())
+        np.testing.assert_array_equal(before.next_obs[goes_on], after.obs[goes_on])
+    assert 90 < ongoing < 116  # episodes ended in between too
+
+
+def test_several_rounds_in_one_step_are_one_batch_in_order(policy: DQN, envs: Envs) -> None:
+    twin = policy.clone()
+    with make_envs("CartPole-v1", 4, seed=0) as twin_envs:
+        ctx, _ = run_step(mw.collect(policy, envs, steps=20))
+        rounds = mw.collect(twin, twin_envs, steps=4)
+        parts = [run_step(rounds)[0].transitions for _ in range(5)]
+
+    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "num_steps"):
+        together = np.concatenate([getattr(part, name) for part in parts])
+        np.testing.assert_array_equal(getattr(ctx.transitions, name), together)
+
+
+def test_a_policy_that_wants_n_step_returns_gets_them(envs: Envs) -> None:
+    policy = DQN(envs.spec, DQNConfig(hidden=(16,), n_step=3, gamma=0.5))
+    collect = mw.collect(policy, envs, steps=4)
+
+    first, second, third = (run_step(collect)[0].transitions for _ in range(3))
+    assert (len(first), len(second), len(third)) == (0, 0, 4)
+    np.testing.assert_array_equal(third.num_steps, 3)
+    np.testing.assert_allclose(third.reward, 1.75)
+
+
+def test_epsilon_follows_the_env_step_of_the_ctx(policy: DQN, envs: Envs) -> None:
+    asked: list[float] = []
+
+    def schedule(env_step: float) -> float:
+        asked.append(env_step)
+        return linear(1.0, 0.0, steps=100)(env_step)
+
+    ctx, _ = run_step(mw.collect(policy, envs, steps=8, epsilon=schedule), env_step=40)
+    assert asked == [40, 44]
+    assert ctx.metrics["epsilon"] == pytest.approx(0.56)
+    assert ctx.env_step == 48
+
+
+def test_epsilon_decides_how_much_is_random(policy: DQN, envs: Envs) -> None:
+    ctx, _ = run_step(mw.collect(policy, envs, steps=200, epsilon=constant(0.0)))
+    greedy = policy.act(ctx.transitions.obs, explore=False)
+    np.testing.assert_array_equal(ctx.transitions.action, greedy)
+
+    ctx, _ = run_step(mw.collect(policy, envs, steps=200, epsilon=constant(1.0)))
+    greedy = policy.act(ctx.transitions.obs, explore=False)
+    assert 60 < (ctx.transitions.action != greedy).sum() < 140
+
+
+def test_returns_are_reported_once_episodes_have_ended(policy: DQN, envs: Envs) -> None:
+    rows: list[dict[str, float]] = []
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=4, epsilon=constant(1.0)))
+        task.use(lambda ctx: rows.append(dict(ctx.metrics)))
+        task.run(max_step=300)
+
+    reported = [row for row in rows if "return" in row]
+    ended = [row["episode_return"] for row in reported]
+    assert "return" not in rows[0]
+    assert 10 < len(reported) < 300
+    # One env step earns 1, so what was collected is in the episodes, but for the four open ones.
+    assert reported[-1]["episodes"] > 30
+    assert all(row["return"] == row["episode_length"] for row in reported)
+    assert min(ended) < reported[-1]["return"] < max(ended)
+
+
+def test_the_return_is_the_mean_of_the_last_twenty_episodes(policy: DQN) -> None:
+    rows: list[dict[str, float]] = []
+    with make_envs("CartPole-v1", 1, seed=3) as envs, Task() as task:
+        task.use(mw.collect(policy, envs, steps=1, epsilon=constant(1.0)))
+        task.use(lambda ctx: rows.append(dict(ctx.metrics)))
+        task.run(max_step=1500)
+
+    reported = [row for row in rows if "return" in row]
+    ended = [row["episode_return"] for row in reported]
+    assert len(ended) > 25
+    assert [row["episodes"] for row in reported] == list(range(1, len(ended) + 1))
+    assert reported[4]["return"] == pytest.approx(np.mean(ended[:5]))
+    assert reported[-1]["return"] == pytest.approx(np.mean(ended[-20:]))
+
+
+@pytest.mark.parametrize("steps", [0, -4, 2, 6, 10])
+def test_steps_that_are_no_multiple_of_the_envs_are_refused(
+    policy: DQN, envs: Envs, steps: int
+) -> None:
+    with pytest.raises(ConfigError, match=rf"`steps` is {steps}, the number of envs 4"):
+        mw.collect(policy, envs, steps=steps)
+
+
+def test_a_policy_for_other_envs_is_refused(policy: DQN) -> None:
+    with (
+        make_envs("Acrobot-v1", 4) as others,
+        pytest.raises(ConfigError, match=r"made for CartPole-v1 .* the envs are Acrobot-v1"),
+    ):
+        mw.collect(policy, others, steps=4)
+
+
+def test_swapped_arguments_are_refused(policy: DQN, envs: Envs) -> None:
+    with pytest.raises(ConfigError, match="`policy` is a Envs, which has no `act` method"):
+        mw.collect(envs, policy, steps=4)  # type: ignore[arg-type]
+
+
+def test_a_number_where_a_schedule_is_meant_is_refused(policy: DQN, envs: Envs) -> None:
+    with pytest.raises(ConfigError, match=r"`epsilon` is 0\.1; a schedule was expected"):
+        mw.collect(policy, envs, steps=4, epsilon=0.1)  # type: ignore[arg-type]
+
+
+def test_epsilon_for_a_policy_that_takes_none_is_refused(policy: DQN, envs: Envs) -> None:
+    class Stubborn(DQN):
+        def act(self, obs, *, explore=True):  # type: ignore[override]
+            return super().act(obs, explore=explore)
+
+    with pytest.raises(ConfigError, match=r"Stubborn\.act takes no `epsilon`"):
+        mw.collect(Stubborn(envs.spec, policy.config), envs, steps=4, epsilon=constant(0.1))
+
+
+def test_an_observation_that_is_not_finite_names_the_env(policy: DQN, envs: Envs) -> None:
+    def poison(ctx: Context) -> None:
+        if ctx.total_step == 2:
+            envs.obs[:] = 0.0
+            envs._source._env.state[:, 3] = np.nan  # type: ignore[attr-defined]
+
+    with Task() as task:
+        task.use(poison)
+        task.use(mw.collect(policy, envs, steps=4))
+        with pytest.raises(NonFiniteError, match="Environment 3 of CartPole-v1") as caught:
+            task.run(max_step=5)
+    assert "in middleware `collect`" in "".join(caught.value.__notes__)
+
+
+# -- random_warmup -----------------------------------------------------------------------
+
+
+def test_a_warmup_fills_the_replay_once(envs: Envs, replay: ReplayBuffer) -> None:
+    sizes: list[int] = []
+    with Task() as task:
+        task.use(mw.random_warmup(envs, replay, steps=100))
+        task.use(lambda ctx: sizes.append(len(replay)))
+        task.run(max_step=3)
+
+    assert sizes == [100, 100, 100]
+    assert task.ctx.env_step == 100
+
+
+def test_a_warmup_acts_at_random(envs: Envs, replay: ReplayBuffer) -> None:
+    run_step(mw.random_warmup(envs, replay, steps=400))
+    batch = replay.sample(400)
+    assert 0.35 < float(batch.action.float().mean()) < 0.65  # type: ignore[union-attr]
+    assert len(envs.finished) >= 5  # balancing 80 steps by chance is rare
+
+
+def test_a_replay_that_a_resume_has_filled_needs_no_warmup(
+    envs: Envs, replay: ReplayBuffer
+) -> None:
+    run_step(mw.random_warmup(envs, replay, steps=100))
+    ctx, _ = run_step(mw.random_warmup(envs, replay, steps=100), env_step=5_000)
+    assert len(replay) == 100
+    assert ctx.env_step == 5_000
+
+
+def test_a_warmup_the_replay_cannot_hold_is_refused(envs: Envs, replay: ReplayBuffer) -> None:
+    with pytest.raises(ConfigError, match=r"`steps` is 1,001, the capacity of the replay 1,000"):
+        mw.random_warmup(envs, replay, steps=1_001)

@@ -1,0 +1,83 @@
+"""The `Context:` block of each factory says what its middleware does to the ctx, and no more."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.rl.envs import Envs
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.testing import StepRecord, run_step
+
+BY_THE_POLICY = {"loss", "q_mean"}
+
+
+def block_of(factory: Callable[..., Any]) -> StepRecord:
+    """Read the block: keys by verb, and the metrics named in brackets behind `metrics`."""
+    doc = inspect.getdoc(factory) or ""
+    block = re.search(r"^Context:\n((?:    .*\n)+)", doc, re.MULTILINE)
+    assert block, f"{factory.__name__} has no `Context:` block"
+    record = StepRecord()
+
+    for verb, keys in re.findall(r"^ +(reads|writes|keeps): (.*)$", block[1], re.MULTILINE):
+        metrics = re.search(r"metrics \(([^)]*)\)", keys)
+        if metrics and metrics[1] == "what the policy reports":
+            record.metrics |= BY_THE_POLICY
+        elif metrics:
+            record.metrics |= set(metrics[1].split(", "))
+        getattr(record, verb).update(re.sub(r" \([^)]*\)", "", keys).split(", "))
+    return record
+
+
+@pytest.fixture
+def observed(
+    policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
+) -> dict[str, list[StepRecord]]:
+    """Run each middleware through the steps that show all it does."""
+
+    def records(middleware: Any, *steps: dict[str, Any]) -> list[StepRecord]:
+        return [run_step(middleware, **values)[1] for values in steps]
+
+    collected, _ = run_step(mw.collect(policy, envs, steps=4))
+    transitions = collected.transitions
+    collect = mw.collect(policy, envs, steps=400, epsilon=lambda _: 1.0)
+    random_warmup = mw.random_warmup(envs, replay, steps=100)
+    counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
+    seen = {"metrics": {"return": 1.0}}
+    return {
+        "collect": records(collect, {}, {"env_step": 400}),
+        "random_warmup": records(random_warmup, {}),
+        "add_to": records(mw.add_to(replay), {"transitions": transitions}),
+        "wait_for": records(mw.wait_for(replay, size=900), {}),
+        "train": [
+            *records(mw.train(policy, replay), {}, {"train_iter": 3}, {"warming_up": True}),
+            *records(mw.train(policy), {"transitions": transitions}),
+        ],
+        "evaluate": records(
+            mw.evaluate(policy, eval_envs, every=2, stop_at=1.0), {"total_step": 1}
+        ),
+        "stop_at": records(
+            mw.stop_at(eval_value=9.0, env_step=9, train_iter=5), counted, {"eval_value": 9.5}
+        ),
+        "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), counted),
+        "log": records(mw.log(every=1), seen),
+        "progress": records(mw.progress(), seen),
+        "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),
+        "curve": records(mw.curve(tmp_path / "curve.png"), seen),
+    }
+
+
+def test_every_block_says_what_its_middleware_does(observed: dict[str, list[StepRecord]]) -> None:
+    assert sorted(observed) == sorted(mw.__all__)
+    for name, records in observed.items():
+        together = StepRecord()
+        for record in records:
+            together |= record
+        assert block_of(getattr(mw, name)) == together, name

@@ -1,0 +1,158 @@
+"""Evaluating: when, how honestly, and when it ends the run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.task import Task
+from ding_lite.testing import run_step
+
+
+class Balancer(DQN):
+    """A DQN that balances by rule for its first `good_for` evaluations, and then forgets how."""
+
+    good_for = 10**9
+    asked = 0
+
+    def act(
+        self, obs: NumpyArray, *, explore: bool = True, epsilon: float | None = None
+    ) -> NumpyArray:
+        if (np.abs(obs) <= 0.05).all():
+            self.asked += 1  # all envs have just been reset: an evaluation begins
+        if self.asked > self.good_for:
+            return np.zeros(len(obs), dtype=np.int64)
+        return (obs[:, 2] + 0.3 * obs[:, 3] + 0.02 * obs[:, 0] > 0).astype(np.int64)
+
+
+@pytest.fixture
+def balancer(envs: Envs) -> Balancer:
+    return Balancer(envs.spec)
+
+
+def test_evaluations_come_every_so_many_steps_and_not_before_anything_is_learned(
+    policy: DQN, eval_envs: Envs
+) -> None:
+    evaluated: list[int] = []
+
+    def note(ctx: Context) -> None:
+        if "eval_value" in ctx:
+            evaluated.append(ctx.total_step)
+            assert ctx.metrics["eval_return"] == ctx.eval_value > 0
+
+    with Task() as task:
+        task.use(mw.evaluate(policy, eval_envs, every=4))
+        task.use(note)
+        task.run(max_step=12)
+    assert evaluated == [3, 7, 11]
+
+
+def test_a_good_policy_ends_the_run(balancer: Balancer, eval_envs: Envs) -> None:
+    with Task() as task:
+        task.use(mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0))
+        task.run(max_step=100)
+    assert task.ctx.total_step == 1
+    assert task.ctx.eval_value == 500.0
+
+
+def test_a_poor_policy_does_not_end_the_run(policy: DQN, eval_envs: Envs) -> None:
+    ctx, _ = run_step(mw.evaluate(policy, eval_envs, every=1, stop_at=475.0), total_step=0)
+    assert ctx.eval_value < 475.0
+
+
+def test_a_lucky_evaluation_is_not_believed(balancer: Balancer, eval_envs: Envs) -> None:
+    balancer.good_for = 1
+    finished: list[bool] = []
+    with Task() as task:
+        task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0))
+        task.use(lambda ctx: finished.append(ctx.finish))
+        task.run(max_step=1)
+    assert finished == [False]
+    assert task.ctx.eval_value < 100.0  # what is reported is the mean of the fresh episodes
+
+
+def test_confirmation_plays_twenty_fresh_episodes(balancer: Balancer) -> None:
+    with make_envs("CartPole-v1", 8, seed=5) as envs:
+        played: list[int] = []
+        take = envs.take_finished
+
+        def counting() -> list:  # type: ignore[type-arg]
+            ended = take()
+            played.append(len(ended))
+            return ended
+
+        envs.take_finished = counting  # type: ignore[method-assign]
+        run_step(mw.evaluate(balancer, envs, every=1, stop_at=475.0))
+        assert sum(played) == 8 + 24  # 20, rounded up to three for each of the eight
+
+        played.clear()
+        run_step(mw.evaluate(balancer, envs, every=1, stop_at=475.0, episodes=3, confirm=0))
+        assert sum(played) == 8
+
+
+def test_evaluating_neither_explores_nor_disturbs_the_policy(policy: DQN, eval_envs: Envs) -> None:
+    before = policy.state_dict()
+    run_step(mw.evaluate(policy, eval_envs, every=1))
+    after = policy.state_dict()
+    assert after["env_step"] == before["env_step"]
+    np.testing.assert_array_equal(after["rng"], before["rng"])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"every": 0}, {"every": 5, "episodes": 0}, {"every": 5, "confirm": -1}]
+)
+def test_numbers_out_of_range_are_refused(
+    policy: DQN, eval_envs: Envs, wrong: dict[str, int]
+) -> None:
+    with pytest.raises(ConfigError, match="it must be at least"):
+        mw.evaluate(policy, eval_envs, **wrong)
+
+
+def test_envs_of_another_kind_are_refused(policy: DQN) -> None:
+    with (
+        make_envs("Acrobot-v1", 2) as others,
+        pytest.raises(ConfigError, match="Make the policy from the spec of these envs"),
+    ):
+        mw.evaluate(policy, others, every=5)
+
+
+# -- stop_at -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "ends"),
+    [
+        ({"env_step": 100}, {"env_step": 96}, False),
+        ({"env_step": 100}, {"env_step": 104}, True),
+        ({"train_iter": 10}, {"train_iter": 10}, True),
+        ({"eval_value": 475.0}, {}, False),
+        ({"eval_value": 475.0}, {"eval_value": 474.9}, False),
+        ({"eval_value": -100.0}, {"eval_value": -99.0}, True),
+        ({"eval_value": 475.0, "env_step": 100}, {"env_step": 100}, True),
+    ],
+)
+def test_the_run_ends_when_a_number_is_reached(
+    limits: dict[str, float], values: dict[str, float], ends: bool
+) -> None:
+    finished: list[bool] = []
+    with Task(ctx=values) as task:
+        task.use(mw.stop_at(**limits))  # type: ignore[arg-type]
+        task.use(lambda ctx: finished.append(ctx.finish))
+        task.run(max_step=1)
+    assert finished == [ends]
+
+
+def test_stopping_at_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nothing to stop at"):
+        mw.stop_at()
+
+
+def test_stopping_after_no_steps_is_refused() -> None:
+    with pytest.raises(ConfigError, match="`env_step` is 0"):
+        mw.stop_at(env_step=0)

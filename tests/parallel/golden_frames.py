@@ -1,0 +1,165 @@
+"""Messages and their bytes: what every version 1 of the protocol sends, to the last bit.
+
+The bytes stand in golden/v1/<name>.hex, one line for each frame; `00 * 16384` is that many
+zeros. A change of them is a change of the protocol, which needs a new version, a new folder and
+a new docs/protocol.md. `python -m tests.parallel.golden_frames` writes what is not there yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.parallel.codec import Encoded, decode, encode
+from ding_lite.parallel.envelope import Envelope, Kind, pack_batch, unpack_batch
+from ding_lite.parallel.records import register
+from ding_lite.runtime.context import Context
+
+FOLDER = Path(__file__).parent / "golden" / "v1"
+
+
+@register(name="golden.Episode")
+@dataclass
+class Episode:
+    """Stand for a dataclass of a user's own."""
+
+    ret: float
+    length: int
+
+
+def greeting() -> Any:
+    """Return what a node says of itself."""
+    return {
+        "num_nodes": 2,
+        "labels": ["collector", "node.1"],
+        "first_kept": 17,
+        "seen_epoch": 1,
+        "seen": 5,
+    }
+
+
+def scalars() -> Any:
+    """Return one value of each kind that msgpack carries by itself."""
+    return {"scalars": [None, True, -1, 2**63, 0.5, "\u03b5-greedy", b"\x00\xff"]}
+
+
+def containers() -> Any:
+    """Return one container of each kind."""
+    ctx = Context(env_step=7, total_step=3)
+    ctx.keep("env_step")
+    return {
+        "list": [1, [2]],
+        "tuple": (),
+        "dict": {"a": {}, 1: None},
+        "set": {5},
+        "ctx": ctx,
+        "record": Episode(487.5, 500),
+    }
+
+
+def arrays() -> Any:
+    """Return small arrays, which share a buffer, and what is like them."""
+    return {
+        "scalar": np.float32(0.5),
+        "none": np.empty((0, 3), np.float32),
+        "point": np.array(-1, np.int64),
+        "rows": np.array([[1, 2], [3, 4]], np.uint8),
+        "flags": np.array([True, False]),
+        "bf16": torch.tensor([1.0, -2.0], dtype=torch.bfloat16),
+        "complex": torch.tensor([1 - 2j], dtype=torch.complex64),
+    }
+
+
+def weights() -> Any:
+    """Return a state dict with a small bias and a large weight."""
+    return {"bias": torch.tensor([0.5, -0.5]), "weight": torch.zeros(2, 2048)}
+
+
+def message(kind: Kind, body: Encoded | None = None, *, seq: int = 0) -> Envelope:
+    """Make an envelope from node 1, in its second life, to node 0."""
+    meta, buffers = (body.meta, tuple(body.buffers)) if body is not None else (b"", ())
+    return Envelope(kind=kind, src=1, dst=0, epoch=2, seq=seq, ack=5, meta=meta, buffers=buffers)
+
+
+def events(*bodies: Any) -> Envelope:
+    """Make a message of events, from number 17 on."""
+    encoded = [encode(body) for body in bodies]
+    batch = pack_batch([one.meta for one in encoded])
+    return message(Kind.EVENT, Encoded(batch, encoded[0].buffers), seq=17)
+
+
+MESSAGES: dict[str, tuple[Callable[[], Envelope], Callable[[], Any]]] = {
+    "hello": (lambda: message(Kind.HELLO, encode(greeting())), greeting),
+    "welcome": (lambda: message(Kind.WELCOME, encode(greeting())), greeting),
+    "refuse": (lambda: message(Kind.REFUSE, encode(greeting())), greeting),
+    "event": (
+        lambda: events(["evaluated", [487.5], {"version": 3}], ["stop", [], {}]),
+        lambda: [["evaluated", [487.5], {"version": 3}], ["stop", [], {}]],
+    ),
+    "event_with_array": (
+        lambda: events(["found", [np.array([3, 1], np.int32)], {}]),
+        lambda: [["found", [np.array([3, 1], np.int32)], {}]],
+    ),
+    "state_scalars": (lambda: message(Kind.STATE, encode(scalars()), seq=7), scalars),
+    "state_containers": (lambda: message(Kind.STATE, encode(containers()), seq=8), containers),
+    "state_small": (lambda: message(Kind.STATE, encode(arrays()), seq=9), arrays),
+    "state_large": (
+        lambda: message(
+            Kind.STATE, encode({"weights": encode(weights()), "raw": bytes(16384)}), seq=10
+        ),
+        lambda: {"weights": weights(), "raw": bytes(16384)},
+    ),
+    "credit": (lambda: message(Kind.CREDIT, seq=9), lambda: None),
+    "call": (
+        lambda: message(Kind.CALL, encode(["sample", [32], {}]), seq=4),
+        lambda: ["sample", [32], {}],
+    ),
+    "reply": (lambda: message(Kind.REPLY, encode([True, None]), seq=4), lambda: [True, None]),
+    "ack": (lambda: message(Kind.ACK), lambda: None),
+    "ping": (lambda: message(Kind.PING), lambda: None),
+    "bye": (lambda: message(Kind.BYE), lambda: None),
+}
+"""By name: the envelope, and the values it carries."""
+
+
+def read_message(frames: list[bytes]) -> Any:
+    """Read a message as a node does: its envelope, then all values in it."""
+    envelope = Envelope.from_frames(frames)
+    if envelope.kind is Kind.EVENT:
+        return [decode(meta, envelope.buffers) for meta in unpack_batch(envelope.meta)]
+    return decode(envelope.meta, envelope.buffers) if envelope.meta else None
+
+
+def read_frames(path: Path) -> list[bytes]:
+    """Read the bytes of a golden message."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return [_bytes_of(line) for line in lines]
+
+
+def write_frames(frames: list[bytes]) -> str:
+    """Write frames as they stand in a file."""
+    return "".join(f"{_line_of(frame)}\n" for frame in frames)
+
+
+def _bytes_of(line: str) -> bytes:
+    if zeros := re.fullmatch(r"00 \* (\d+)", line):
+        return bytes(int(zeros[1]))
+    return bytes.fromhex(line)
+
+
+def _line_of(frame: bytes) -> str:
+    return frame.hex() if any(frame) or not frame else f"00 * {len(frame)}"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, (make, _) in MESSAGES.items():
+        path = FOLDER / f"{name}.hex"
+        if not path.exists():
+            path.write_text(write_frames([bytes(frame) for frame in make().frames()]))

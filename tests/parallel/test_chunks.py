@@ -1,0 +1,171 @@
+"""Large messages in pieces: whole again, or given up; and nothing is taken on trust."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.transport import chunks
+from ding_lite.parallel.transport.base import Frame, Lane, Link
+from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
+
+LINK, OTHER = Link(b"one"), Link(b"other")
+BULK = Lane.BULK
+
+
+def message(*sizes: int) -> list[Frame]:
+    return [bytes((number + k) % 251 for k in range(size)) for number, size in enumerate(sizes)]
+
+
+def chunks_of(frames: list[Frame], stream: int = 1) -> list[list[Frame]]:
+    return [list(map(bytes, chunk)) for chunk in split(frames, stream)]
+
+
+def assemble(assembler: Assembler, parts: list[list[Frame]]) -> list[Frame] | None:
+    for part in parts[:-1]:
+        assert is_chunk(part)
+        assert assembler.take(LINK, BULK, part) is None
+    return assembler.take(LINK, BULK, parts[-1])
+
+
+def same(found: list[Frame] | None, expected: list[Frame]) -> bool:
+    return found is not None and list(map(bytes, found)) == list(map(bytes, expected))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of ten bytes, of three pieces at most."""
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(chunks, "MAX_PIECES", 3)
+
+
+@given(sizes=st.lists(st.integers(0, 35), min_size=1, max_size=12))
+def test_what_is_split_comes_together_again(sizes: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_BYTES", 10)
+        patch.setattr(chunks, "MAX_PIECES", 3)
+        frames = message(*sizes)
+        parts = chunks_of(frames)
+        assert all(sum(map(len, part[1:])) <= 10 and len(part) <= 4 for part in parts[1:])
+        assembler = Assembler(max_under_way=1)
+        assert same(assemble(assembler, parts), frames)
+        assert len(assembler) == 0
+
+
+def test_frames_are_writable_and_aligned_for_arrays() -> None:
+    frames: list[Frame] = [b"x" * 56, b"meta!", np.arange(400_000.0).data]
+    whole = assemble(Assembler(max_under_way=1), [list(part) for part in split(frames, 1)])
+    assert whole is not None
+    array = np.frombuffer(whole[2], np.float64)
+    assert array.flags.aligned
+    assert array.flags.writeable
+    np.testing.assert_array_equal(array, np.arange(400_000.0))
+
+
+def test_splitting_copies_nothing() -> None:
+    block = np.zeros(3 * chunks.CHUNK_BYTES, np.uint8)
+    pieces = [piece for part in list(split([block.data], 1))[1:] for piece in part[1:]]
+    block[:] = 7
+    assert all(bytes(piece[:1]) == b"\7" for piece in pieces)
+
+
+@pytest.mark.usefixtures("small")
+def test_links_and_lanes_do_not_mix() -> None:
+    assembler = Assembler(max_under_way=3)
+    places = [(LINK, BULK), (LINK, Lane.CONTROL), (OTHER, BULK)]
+    messages = [message(25 + k) for k in range(3)]
+    for turn in zip(*[chunks_of(frames) for frames in messages], strict=True):
+        found = [assembler.take(*place, part) for place, part in zip(places, turn, strict=True)]
+    assert all(same(one, frames) for one, frames in zip(found, messages, strict=True))
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("fault", ["unknown", "other stream", "twice", "skipped", "count", "long"])
+def test_a_chunk_that_does_not_fit_ends_its_message(fault: str) -> None:
+    parts = chunks_of(message(35))
+    assembler = Assembler(max_under_way=1)
+    if fault != "unknown":
+        assembler.take(LINK, BULK, parts[0])
+        assembler.take(LINK, BULK, parts[1])
+    wrong = {
+        "unknown": parts[1],
+        "other stream": chunks_of(message(35), stream=2)[2],
+        "twice": parts[1],
+        "skipped": parts[3],
+        "count": [*parts[2], b"more"],
+        "long": [parts[2][0], bytes(99)],
+    }[fault]
+    with pytest.raises(CodecError):
+        assembler.take(LINK, BULK, wrong)
+    with pytest.raises(CodecError, match="no message that was announced"):
+        assembler.take(LINK, BULK, parts[2])
+    assert same(assemble(assembler, parts), message(35))
+
+
+def begin(num_frames: int, total: int, sizes: bytes) -> list[Frame]:
+    return [struct.pack("<4sBBHIQQ", b"DCHK", 1, 1, 0, num_frames, 9, total), sizes]
+
+
+def sizes_of(*sizes: int) -> bytes:
+    return struct.pack(f"<{len(sizes)}Q", *sizes)
+
+
+@pytest.mark.parametrize(
+    "announced",
+    [
+        begin(1, 2**62, sizes_of(2**62)),
+        begin(2, 2**20, sizes_of(2**63, 2**63 + 2**20)),
+        begin(0, 0, b""),
+        begin(1025, 1025, sizes_of(*[1] * 1025)),
+        begin(2, 10, sizes_of(10)),
+        begin(1, 11, sizes_of(10)),
+        [*begin(1, 10, sizes_of(10)), b"more"],
+        [struct.pack("<4sBBHIQQ", b"DCHK", 2, 1, 0, 1, 9, 10), sizes_of(10)],
+        [struct.pack("<4sBBHIQQ", b"DCHK", 1, 3, 0, 1, 9, 10), sizes_of(10)],
+        [struct.pack("<4sBBHIQQ", b"DCHK", 1, 1, 1, 1, 9, 10), sizes_of(10)],
+    ],
+)
+def test_an_announcement_beyond_the_limits_takes_no_memory(announced: list[Frame]) -> None:
+    assembler = Assembler(max_under_way=1)
+    with pytest.raises(CodecError):
+        assembler.take(LINK, BULK, announced)
+    assert len(assembler) == 0
+
+
+def test_the_oldest_incomplete_message_is_given_up_for_a_new_one() -> None:
+    assembler = Assembler(max_under_way=2)
+    for number in range(100):
+        assembler.take(Link(b"%d" % number), BULK, begin(1, 2**30, sizes_of(2**30)))
+    assert len(assembler) == 2
+
+
+@pytest.mark.usefixtures("small")
+def test_a_link_that_begins_anew_or_is_forgotten_leaves_nothing() -> None:
+    assembler = Assembler(max_under_way=5)
+    assembler.take(LINK, BULK, chunks_of(message(35))[0])
+    assert same(assemble(assembler, chunks_of(message(50), stream=2)), message(50))
+    assembler.take(LINK, BULK, chunks_of(message(35))[0])
+    assembler.forget(LINK)
+    assert len(assembler) == 0
+
+
+@given(data=st.data())
+def test_mutated_chunks_raise_nothing_else(data: st.DataObject) -> None:
+    parts = chunks_of(message(40, 0, 3))
+    assembler = Assembler(max_under_way=2, max_bytes=10_000)
+    for part in parts:
+        frames = [bytearray(frame) for frame in part]
+        for _ in range(data.draw(st.integers(0, 3))):
+            frame = data.draw(st.sampled_from(frames))
+            if frame:
+                frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+        mutated: list[Frame] = [bytes(frame) for frame in frames]
+        if is_chunk(mutated):
+            try:
+                assembler.take(LINK, BULK, mutated)
+            except CodecError:
+                assert len(assembler) == 0

@@ -1,0 +1,50 @@
+"""Version 1 of the protocol is what golden/v1 holds: we send it to the bit, and we read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ding_lite.parallel.envelope import VERSION, Envelope, Kind
+from tests.parallel.golden_frames import (
+    FOLDER,
+    MESSAGES,
+    read_frames,
+    read_message,
+    write_frames,
+)
+from tests.parallel.test_codec import same
+
+
+def test_there_is_a_golden_message_of_every_kind_and_no_other_file() -> None:
+    assert FOLDER.name == f"v{VERSION}"
+    assert {path.stem for path in FOLDER.iterdir()} == set(MESSAGES)
+    assert {make().kind for make, _ in MESSAGES.values()} == set(Kind)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_is_sent_as_these_bytes(name: str) -> None:
+    make, _ = MESSAGES[name]
+    frames = [bytes(frame) for frame in make().frames()]
+    assert write_frames(frames) == (FOLDER / f"{name}.hex").read_text()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_these_bytes_are_read_as_the_message(name: str) -> None:
+    make, values = MESSAGES[name]
+    frames = read_frames(FOLDER / f"{name}.hex")
+    assert Envelope.from_frames(frames) == make()
+    assert same(read_message(frames), values())
+
+
+def test_the_worked_example_of_the_docs_is_a_golden_message() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    for line in (FOLDER / "event_with_array.hex").read_text().splitlines():
+        assert f"# {line}\n" in page
+
+
+def test_frames_can_be_written_down(tmp_path: Path) -> None:
+    frames = [b"\x00\x01", b"", bytes(300)]
+    (tmp_path / "x.hex").write_text("# a comment\n" + write_frames(frames))
+    assert read_frames(tmp_path / "x.hex") == frames

@@ -1,0 +1,374 @@
+"""The routers of several nodes, each with its own transport, in one process over ipc."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.streams import Item
+from ding_lite.parallel.topology import NodeSpec, edges, neighbours
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.router import use_router
+from ding_lite.runtime.task import Task
+
+
+def specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
+    pairs = edges(topology, num_nodes)
+    addresses = {k: f"ipc://{directory}/{k}" for k in range(num_nodes)}
+    return [
+        NodeSpec(
+            node_id=k,
+            num_nodes=num_nodes,
+            labels=frozenset({"distributed", f"node.{k}", "hub" if k == 0 else "leaf"}),
+            listen=addresses[k] if any(k == low for low, _ in pairs) else None,
+            dials={peer: addresses[peer] for peer in neighbours(pairs, k) if peer < k},
+            neighbours=neighbours(pairs, k),
+            **more,
+        )
+        for k in range(num_nodes)
+    ]
+
+
+Start = Callable[..., list[NodeRouter]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the routers of a job; they end with the test."""
+    with ExitStack() as stack:
+
+        def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
+            routers = []
+            for spec in specs(tmp_path, num_nodes, topology):
+                routers.append(NodeRouter(spec))
+                stack.callback(routers[-1].close)
+            for router in routers:
+                router.wait_ready(10.0)
+            return routers
+
+        yield start
+
+
+class Ears:
+    """Takes what arrives at a node, and lets a test wait for it."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        self.events: list[tuple[int, str, tuple[Any, ...]]] = []
+        self.ctx: dict[int, dict[str, Any]] = {}
+        self._changed = threading.Condition()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
+        with self._changed:
+            self.events.append((node_id, event, args))
+            self._changed.notify_all()
+
+    def receive_ctx(self, node_id: int, values: Any) -> None:
+        with self._changed:
+            self.ctx.setdefault(node_id, {}).update(values)
+            self._changed.notify_all()
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(ready, 15.0)
+
+
+@pytest.mark.parametrize(("topology", "of_two"), [("star", (0,)), ("mesh", (0, 1)), ("alone", ())])
+def test_neighbours_find_each_other(start: Start, topology: str, of_two: tuple[int, ...]) -> None:
+    routers = start(3, topology)
+    assert routers[2].peers == of_two
+    assert [router.is_active for router in routers] == [topology != "alone"] * 3
+
+
+def test_a_burst_of_events_arrives_whole_and_in_order(start: Start) -> None:
+    routers = start(3, "star")
+    ears = [Ears(router) for router in routers]
+    for number in range(20_000):
+        routers[1].emit("n", number)
+    routers[0].emit("done", np.arange(5_000.0))
+    ears[0].wait(lambda: len(ears[0].events) == 20_000)
+    assert ears[0].events == [(1, "n", (number,)) for number in range(20_000)]
+    for leaf in (1, 2):
+        ears[leaf].wait(lambda leaf=leaf: len(ears[leaf].events) == 1)  # type: ignore[misc]
+        np.testing.assert_array_equal(ears[leaf].events[0][2][0], np.arange(5_000.0))
+
+
+def test_the_newest_ctx_arrives_also_where_the_labels_choose(start: Start) -> None:
+    routers = start(3)
+    ears = [Ears(router) for router in routers]
+    for number in range(500):
+        routers[0].publish_ctx({"train_iter": number, "w": np.full(10_000, number)})
+    routers[0].publish_ctx({"only": 1}, to=["node.2"])
+    for node in (1, 2):
+        got = ears[node].ctx
+        ears[node].wait(lambda got=got: got.get(0, {}).get("train_iter") == 499)  # type: ignore[misc]
+        ears[node].wait(lambda got=got: got[0]["w"][0] == 499)  # type: ignore[misc]
+    ears[2].wait(lambda: ears[2].ctx[0].get("only") == 1)
+    assert "only" not in ears[1].ctx[0]
+
+
+def test_what_cannot_travel_stays_home_with_one_warning(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    routers = start(2)
+    ears = Ears(routers[1])
+    for number in range(3):
+        routers[0].publish_ctx({"lock": threading.Lock(), "n": number})
+    ears.wait(lambda: ears.ctx.get(0, {}).get("n") == 2)
+    assert "lock" not in ears.ctx[0]
+    assert len([r for r in caplog.records if "`ctx.lock` stays on node 0" in r.message]) == 1
+
+
+def test_a_missing_neighbour_is_named(tmp_path: Path) -> None:
+    router = NodeRouter(specs(tmp_path, 3, "mesh", startup_timeout=0.05)[0])
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"Node 0 has waited 0.05 s for node 1, 2 of 3"):
+            router.wait_ready()
+    finally:
+        router.close()
+
+
+def test_a_node_that_leaves_in_order_is_not_lost(start: Start) -> None:
+    routers = start(2)
+    ears = Ears(routers[0])
+    routers[1].emit("last words")
+    routers[1].close()
+    ears.wait(lambda: len(ears.events) == 1 and not routers[0].is_active)
+    assert ears.events == [(1, "last words", ())]
+    assert routers[0].peers == ()
+
+
+def test_nodes_that_leave_at_once_have_met_all_their_neighbours(tmp_path: Path) -> None:
+    """What a node sends last must be read before it disconnects."""
+    failures: list[BaseException] = []
+
+    def live(spec: NodeSpec) -> None:
+        router = NodeRouter(spec)
+        try:
+            router.wait_ready(5.0)
+        except DeadlineExceeded as error:
+            failures.append(error)
+        router.close()
+
+    for turn in range(20):
+        directory = tmp_path / str(turn)
+        directory.mkdir(mode=0o700)
+        nodes = [
+            threading.Thread(target=live, args=(spec,)) for spec in specs(directory, 3, "mesh")
+        ]
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            node.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_restarted_node_is_lost_and_joins_again_with_the_newest_ctx(
+    tmp_path: Path, node: int
+) -> None:
+    """Without its good-bye a close looks like a crash to the other side."""
+    made = specs(tmp_path, 2, "star")
+    routers = [NodeRouter(spec) for spec in made]
+    try:
+        for router in routers:
+            router.wait_ready(10.0)
+        other = routers[1 - node]
+        ears = Ears(other)
+        other.publish_ctx({"train_iter": 7})
+        routers[node]._transport.close()
+        ears.wait(lambda: [event for _, event, _ in ears.events] == ["node_lost"])
+        other.emit("while away")
+        again = NodeSpec(**{**vars(made[node]), "epoch": 2})
+        routers[node] = NodeRouter(again)
+        routers[node].wait_ready(10.0)
+        back = Ears(routers[node])
+        back.wait(lambda: back.ctx.get(1 - node, {}).get("train_iter") == 7 and bool(back.events))
+        assert back.events == [(1 - node, "while away", ())]
+        ears.wait(lambda: [event for _, event, _ in ears.events] == ["node_lost", "node_joined"])
+    finally:
+        for router in routers:
+            router.close()
+
+
+def test_tasks_on_two_nodes_share_their_ctx_and_their_end(start: Start) -> None:
+    seen: list[int] = []
+
+    def learn(ctx: Context) -> None:
+        ctx.train_iter = ctx.setdefault("train_iter", 0) + 1
+        ctx.keep("train_iter")
+        ctx.state_dict = {"w": np.full(20_000, ctx.train_iter)}
+
+    def evaluate(task: Task) -> Callable[[Context], None]:
+        def _evaluate(ctx: Context) -> None:
+            known = ctx.setdefault("train_iter", 0)
+            latest = task.wait_parallel_ctx(newer_than={"train_iter": known}, timeout=10.0)
+            if latest is None:
+                return
+            newest = latest.of("node.0")
+            assert (newest.state_dict["w"] == newest.train_iter).all()
+            seen.append(newest.train_iter)
+            ctx.train_iter = newest.train_iter
+            ctx.keep("train_iter")
+            ctx.finish = newest.train_iter >= 100
+
+        return _evaluate
+
+    def main(router: NodeRouter) -> None:
+        with use_router(router), Task() as task:
+            task.use(learn, filter_labels="node.0")
+            task.use(evaluate(task), filter_labels="node.1")
+            task.run()
+
+    threads = [threading.Thread(target=main, args=(router,)) for router in start(2, "star")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(15.0)
+    assert seen == sorted(set(seen))
+    assert seen[-1] >= 100
+
+
+def test_a_listener_of_the_router_that_raises_is_logged_and_stops_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    routers = start(2)
+    routers[1].on("e", lambda: 1 / 0)
+    ears = Ears(routers[1])
+    for _ in range(2):
+        routers[0].emit("e")
+    ears.wait(lambda: len(ears.events) == 2)
+    assert "ZeroDivisionError" in caplog.text
+
+
+class TestCalls:
+    """One node asks, another answers."""
+
+    def test_an_answer_comes_back_also_a_large_one(self, start: Start) -> None:
+        routers = start(2)
+        routers[1].register("scale", lambda x, by=1: x * by)
+        assert routers[0].call(1, "scale", 3, by=4) == 12
+        large = np.arange(100_000.0)
+        np.testing.assert_array_equal(routers[0].call(1, "scale", large, by=2), 2 * large)
+        assert routers[1].call(1, "scale", 3) == 3
+
+    def test_what_the_other_node_raises_comes_with_its_traceback(self, start: Start) -> None:
+        def _divide(x: int) -> float:
+            return x / 0
+
+        routers = start(2)
+        routers[1].register("divide", _divide)
+        with pytest.raises(RemoteError, match=r"ZeroDivisionError on node 1") as caught:
+            routers[0].call(1, "divide", 3)
+        assert "return x / 0" in caught.value.remote_traceback
+
+    def test_an_unknown_name_gets_a_suggestion(self, start: Start) -> None:
+        routers = start(2)
+        routers[1].register("sample", len)
+        with pytest.raises(RemoteError, match=r'Did you mean "sample"\?'):
+            routers[0].call(1, "smaple", [1])
+
+    def test_an_answer_that_cannot_travel_is_the_asker_s_error(self, start: Start) -> None:
+        routers = start(2)
+        routers[1].register("lock", threading.Lock)
+        with pytest.raises(RemoteError, match="CodecError on node 1"):
+            routers[0].call(1, "lock")
+
+    def test_a_late_answer_is_a_deadline(self, start: Start) -> None:
+        routers = start(2)
+        never: Future[int] = Future()
+        routers[1].register("never", lambda: never)
+        with pytest.raises(DeadlineExceeded, match=r"not answered `never` within 0.05 s"):
+            routers[0].call(1, "never", timeout=0.05)
+        never.set_result(3)
+        assert routers[0].call(1, "never") == 3
+
+    def test_a_lost_node_ends_the_calls_that_wait_for_it(self, start: Start) -> None:
+        routers = start(2)
+        asked = threading.Event()
+        never: Future[int] = Future()
+        routers[1].register("never", lambda: asked.set() or never)
+        killer = threading.Thread(target=lambda: asked.wait() and routers[1]._transport.close())
+        killer.start()
+        with pytest.raises(PeerLost, match=r"Node 1 is gone"):
+            routers[0].call(1, "never")
+        killer.join()
+        with pytest.raises(PeerLost, match=r"not connected"):
+            routers[0].call(1, "never")
+
+    def test_handlers_may_ask_back(self, start: Start) -> None:
+        routers = start(2)
+        routers[0].register("name", lambda: "zero")
+        routers[1].register("greet", lambda: f"hello {routers[1].call(0, 'name')}")
+        assert routers[0].call(1, "greet") == "hello zero"
+
+    def test_two_functions_of_one_name_are_refused(self, start: Start) -> None:
+        (router,) = start(1)
+        router.register("f", len)
+        router.register("f", len)
+        with pytest.raises(ConfigError, match=r"answered by another function"):
+            router.register("f", sum)
+
+
+class TestStreams:
+    """Each item goes to exactly one receiver."""
+
+    def test_items_are_shared_out_and_none_is_lost_or_doubled(self, start: Start) -> None:
+        routers = start(4, "star")
+        taken: list[Item] = []
+        lock = threading.Lock()
+
+        def take(router: NodeRouter) -> None:
+            while (item := router.receive("work", timeout=10.0)).value is not None:
+                with lock:
+                    taken.append(item)
+
+        takers = [threading.Thread(target=take, args=(router,)) for router in routers[1:]]
+        for taker in takers:
+            taker.start()
+        for number in range(300):
+            routers[0].send("work", number, to="leaf", timeout=10.0)
+        for leaf in (1, 2, 3):
+            routers[0].send("work", None, to=f"node.{leaf}", timeout=10.0)
+        for taker in takers:
+            taker.join()
+        assert sorted(item.value for item in taken) == list(range(300))
+        assert {item.node_id for item in taken} == {0}
+
+    def test_a_sender_waits_for_room_and_not_for_ever(self, start: Start) -> None:
+        routers = start(2)
+        for number in range(3):
+            routers[0].send("work", number, to="node.1", in_flight=3)
+        with pytest.raises(DeadlineExceeded, match=r"took an item within 0.05 s.*\[1\].*have 3"):
+            routers[0].send("work", 3, to="node.1", in_flight=3, timeout=0.05)
+        assert routers[1].receive("work").value == 0
+        routers[0].send("work", 3, to="node.1", in_flight=3, timeout=10.0)
+        assert [routers[1].receive("work").value for _ in range(3)] == [1, 2, 3]
+
+    def test_nobody_to_receive_and_nothing_to_receive_say_so(self, start: Start) -> None:
+        routers = start(2)
+        with pytest.raises(DeadlineExceeded, match=r"\['learner'\] matches: none"):
+            routers[0].send("work", 1, to="learner", timeout=0.01)
+        with pytest.raises(DeadlineExceeded, match=r"No item of stream `work` came within 0.01 s"):
+            routers[0].receive("work", timeout=0.01)
+
+    def test_what_a_lost_receiver_has_not_taken_goes_to_another(self, start: Start) -> None:
+        routers = start(3, "star")
+        for number in range(4):
+            routers[0].send("work", number, to="leaf")
+        assert routers[1].receive("work").value == 0
+        arrived = threading.Event()
+        Ears(routers[0])
+        routers[1]._transport.close()
+        got = [routers[2].receive("work", timeout=10.0).value for _ in range(3)]
+        assert sorted(got) == [1, 2, 3]
+        assert not arrived.is_set()

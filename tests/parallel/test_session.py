@@ -1,0 +1,296 @@
+"""Two sessions that talk over a link which a test breaks whenever it likes."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.codec import encode
+from ding_lite.parallel.envelope import Envelope, Kind
+from ding_lite.parallel.session import (
+    HEARTBEAT_S,
+    MAX_EVENTS,
+    SILENCE_S,
+    Arrival,
+    CtxArrived,
+    EventArrived,
+    Identity,
+    Joined,
+    Left,
+    Session,
+    encode_event,
+)
+from ding_lite.parallel.transport.base import Lane
+
+
+class Side:
+    """A session, what it has heard, and its end of the link: one queue a lane."""
+
+    def __init__(self, node_id: int, *, epoch: int = 1) -> None:
+        self.me = Identity(node_id, epoch, 2, frozenset({f"node.{node_id}"}))
+        self.session = Session(self.me, 1 - node_id)
+        self.heard: list[Arrival] = []
+        self.sent: dict[Lane, deque[Envelope]] = {lane: deque() for lane in Lane}
+
+    def say(self, now: float = 0.0) -> None:
+        for lane, envelope in self.session.outgoing(now):
+            self.sent[lane].append(envelope)
+
+    def hear(self, envelope: Envelope, now: float = 0.0) -> None:
+        envelope = Envelope.from_frames(list(envelope.frames()))
+        if envelope.kind in (Kind.HELLO, Kind.WELCOME):
+            self.heard += self.session.greet(envelope, now)
+            if envelope.kind is Kind.HELLO:
+                self.sent[Lane.CONTROL].append(self.session.greeting(Kind.WELCOME))
+        else:
+            self.heard += self.session.take(envelope, now)
+
+    @property
+    def events(self) -> list[object]:
+        return [a.args[0] for a in self.heard if isinstance(a, EventArrived)]
+
+    @property
+    def ctx(self) -> dict[str, object]:
+        merged: dict[str, object] = {}
+        for arrival in self.heard:
+            if isinstance(arrival, CtxArrived):
+                merged.update(arrival.values)
+        return merged
+
+
+class Pair:
+    """Both sides; node 1 has dialled node 0."""
+
+    def __init__(self) -> None:
+        self.sides = [Side(0), Side(1)]
+        self.connect()
+
+    def connect(self) -> None:
+        self.sides[1].sent[Lane.CONTROL].append(self.sides[1].session.greeting(Kind.HELLO))
+
+    def cut(self) -> None:
+        """Lose everything under way; each side notices."""
+        for side in self.sides:
+            for queue in side.sent.values():
+                queue.clear()
+            side.session.close_link()
+        self.connect()
+
+    def carry(self, sender: int, lane: Lane) -> bool:
+        """Carry one message; tell whether there was one."""
+        if not self.sides[sender].sent[lane]:
+            return False
+        self.sides[1 - sender].hear(self.sides[sender].sent[lane].popleft())
+        return True
+
+    def settle(self) -> None:
+        """Let both talk until neither has anything to say."""
+        carried = True
+        while carried:
+            for side in self.sides:
+                side.say()
+            turns = [self.carry(k, lane) for k in (0, 1) for lane in Lane]
+            carried = any(turns)
+
+
+def emit(side: Side, number: int) -> None:
+    side.session.post(encode_event("n", (number,), {}))
+
+
+def test_the_two_introduce_themselves_to_each_other() -> None:
+    pair = Pair()
+    pair.settle()
+    assert [side.session.is_open for side in pair.sides] == [True, True]
+    assert pair.sides[0].heard == [Joined(pair.sides[1].me)]
+    assert pair.sides[1].heard == [Joined(pair.sides[0].me)]
+
+
+OPS = st.one_of(
+    st.tuples(st.just("emit"), st.integers(0, 1)),
+    st.tuples(st.just("offer"), st.integers(0, 1)),
+    st.tuples(st.just("say"), st.integers(0, 1)),
+    st.tuples(st.just("carry"), st.integers(0, 1)),
+    st.tuples(st.just("carry bulk"), st.integers(0, 1)),
+    st.tuples(st.just("cut"), st.just(0)),
+)
+
+
+@given(st.lists(OPS, max_size=80))
+def test_whatever_breaks_events_come_once_and_in_order_and_the_newest_ctx_comes(
+    ops: list[tuple[str, int]],
+) -> None:
+    pair = Pair()
+    emitted: list[list[int]] = [[], []]
+    offered: list[dict[str, int]] = [{}, {}]
+
+    for number, (op, who) in enumerate(ops):
+        side = pair.sides[who]
+        if op == "emit":
+            emit(side, number)
+            emitted[who].append(number)
+        elif op == "offer":
+            values = {f"key{number % 3}": number}
+            side.session.offer(values)
+            offered[who].update(values)
+        elif op == "say":
+            side.say()
+        elif op == "cut":
+            pair.cut()
+        else:
+            pair.carry(who, Lane.BULK if op.endswith("bulk") else Lane.CONTROL)
+
+    pair.settle()
+    for who in (0, 1):
+        assert pair.sides[1 - who].events == emitted[who]
+        assert pair.sides[1 - who].ctx == offered[who]
+        assert pair.sides[who].session.is_flushed
+
+
+def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
+    pair = Pair()
+    pair.settle()
+    for number in range(1_000):
+        pair.sides[0].session.offer({"weights": number, f"once{number % 2}": number})
+        pair.sides[0].say()
+    assert len(pair.sides[0].sent[Lane.BULK]) == 1
+    pair.settle()
+    assert pair.sides[1].ctx == {"weights": 999, "once0": 998, "once1": 999}
+    assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) == 2
+
+
+def test_encoded_values_with_and_without_buffers_come_together() -> None:
+    import numpy as np
+
+    pair = Pair()
+    large = np.arange(10_000.0)
+    pair.sides[0].session.offer(
+        {"a": encode({"w": large}), "n": 3, "b": encode([1, (2,)]), "c": encode(large)}
+    )
+    pair.settle()
+    ctx = pair.sides[1].ctx
+    np.testing.assert_array_equal(ctx["a"]["w"], large)  # type: ignore[index]
+    np.testing.assert_array_equal(ctx["c"], large)
+    assert (ctx["n"], ctx["b"]) == (3, [1, (2,)])
+
+
+def test_values_with_much_structure_and_more_than_one_message_can_hold_come_too() -> None:
+    pair = Pair()
+    pair.settle()
+    values = {f"k{n}": list(range(40_000)) for n in range(12)}
+    pair.sides[0].session.offer({key: encode(value) for key, value in values.items()})
+    pair.settle()
+    assert pair.sides[1].ctx == values
+    assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) > 1
+
+
+def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_life_had_not_seen() -> None:
+    pair = Pair()
+    pair.settle()
+    emit(pair.sides[0], 1)
+    pair.sides[0].session.offer({"train_iter": 5})
+    pair.settle()
+    pair.sides[1] = Side(1, epoch=2)
+    emit(pair.sides[0], 2)
+    pair.sides[0].session.close_link()
+    pair.connect()
+    emit(pair.sides[0], 3)
+    pair.settle()
+    assert pair.sides[1].events == [2, 3]
+    assert pair.sides[1].ctx == {"train_iter": 5}
+    assert pair.sides[0].heard[-1] == Joined(pair.sides[1].me)
+
+
+def test_what_lasts_is_told_to_every_life_of_a_peer_once() -> None:
+    pair = Pair()
+    finish = encode_event("finish", ("lasting",), {})
+    pair.sides[0].session.post(finish, lasting=True)
+    pair.settle()
+    assert pair.sides[1].events == ["lasting"]
+    pair.cut()
+    pair.settle()
+    assert pair.sides[1].events == ["lasting"]
+    pair.sides[1] = Side(1, epoch=2)
+    pair.sides[0].session.close_link()
+    pair.connect()
+    pair.settle()
+    assert pair.sides[1].events == ["lasting"]
+
+
+def test_messages_of_a_former_life_are_dropped_and_counted() -> None:
+    pair = Pair()
+    pair.settle()
+    emit(pair.sides[1], 1)
+    pair.sides[1].say()
+    old = pair.sides[1].sent[Lane.CONTROL].pop()
+    pair.sides[0].hear(replace(old, epoch=7))
+    assert pair.sides[0].events == []
+    assert pair.sides[0].session.num_rejected == 1
+
+
+def test_a_node_of_a_job_of_another_size_is_refused() -> None:
+    stranger = Session(Identity(1, 1, 3, frozenset()), 0)
+    with pytest.raises(CodecError, match="a job of 3 nodes, this one has 2"):
+        Side(0).session.greet(stranger.greeting(Kind.HELLO), 0.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        3,
+        {},
+        {"num_nodes": "2", "labels": [], "first_kept": 1, "seen_epoch": 0, "seen": 0},
+        {"num_nodes": 2, "labels": [3], "first_kept": 1, "seen_epoch": 0, "seen": 0},
+    ],
+)
+def test_a_greeting_that_makes_no_sense_is_refused(body: object) -> None:
+    side = Side(0)
+    hello = replace(Side(1).session.greeting(Kind.HELLO), meta=encode(body).meta)
+    with pytest.raises(CodecError, match="does not understand"):
+        side.session.greet(hello, 0.0)
+    assert not side.session.is_open
+
+
+@pytest.mark.parametrize("kind", [Kind.EVENT, Kind.STATE])
+@pytest.mark.parametrize("body", [3, [], [1, 2, 3], {3: 4}, b"\xc1"])
+def test_a_body_that_makes_no_sense_is_refused(kind: Kind, body: object) -> None:
+    pair = Pair()
+    pair.settle()
+    meta = body if isinstance(body, bytes) else encode(body).meta
+    ping = pair.sides[1].session.ping()
+    with pytest.raises(CodecError):
+        pair.sides[0].session.take(replace(ping, kind=kind, seq=1, meta=meta), 0.0)
+
+
+def test_silence_is_noticed_and_heartbeats_prevent_it() -> None:
+    pair = Pair()
+    pair.settle()
+    sides = pair.sides
+    assert sides[0].session.is_silent(SILENCE_S + 0.1)
+    sides[1].say(now=HEARTBEAT_S)
+    assert [e.kind for e in sides[1].sent[Lane.CONTROL]] == [Kind.PING]
+    sides[0].hear(sides[1].sent[Lane.CONTROL].popleft(), now=HEARTBEAT_S)
+    assert not sides[0].session.is_silent(SILENCE_S + 0.1)
+    assert sides[1].session.next_turn(HEARTBEAT_S + 0.4) == pytest.approx(0.6)
+
+
+def test_a_good_bye_is_no_loss() -> None:
+    pair = Pair()
+    pair.settle()
+    emit(pair.sides[0], 1)
+    pair.sides[0].hear(pair.sides[1].session.good_bye())
+    assert pair.sides[0].heard[-1] == Left()
+    assert pair.sides[0].session.has_left
+    assert pair.sides[0].session.is_flushed
+
+
+def test_a_full_window_says_so() -> None:
+    session = Side(0).session
+    event = encode_event("n", (1,), {})
+    for _ in range(MAX_EVENTS):
+        assert session.has_room
+        session.post(event)
+    assert not session.has_room

@@ -1,0 +1,290 @@
+"""Strangers at the port, and a peer that sends rubbish: the node lives on, and so does its job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import zmq
+from zmq.utils import z85
+
+from ding_lite.parallel.address import Address
+from ding_lite.parallel.codec import encode
+from ding_lite.parallel.envelope import HEADER_BYTES, Envelope, Kind
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.security import load_key, make_key
+from ding_lite.parallel.transport.base import Lane
+from ding_lite.parallel.transport.zeromq_dealers import OPTIONS
+from tests.parallel.golden_frames import FOLDER, read_frames
+from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+
+NUM_MUTANTS = int(os.environ.get("FUZZ_MESSAGES", "20000"))
+MEGABYTE = 2**20
+FRAME = b"\x01\xff" + bytes(255)
+"""A part of a message, with more to come."""
+SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
+
+
+def greeting(mechanism: bytes) -> bytes:
+    """Return how a peer of ZMTP 3.1 begins."""
+    return SIGNATURE + b"\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+@dataclass
+class Job:
+    """Node 0, under attack, and node 1, whose work must go on."""
+
+    hub: NodeRouter
+    leaf: NodeRouter
+    ears: Ears
+    key_file: str
+    sent: int = 0
+
+    @property
+    def place(self) -> tuple[str, int]:
+        address = Address.parse(str(self.hub.address))
+        return address.place, address.port
+
+    def goes_on(self) -> None:
+        """Check that an event of node 1 arrives, and none of anybody else."""
+        self.leaf.emit("work", self.sent)
+        self.sent += 1
+        self.ears.wait(lambda: self.of_leaf() == list(range(self.sent)))
+        assert self.hub.peers == (1,)
+
+    def of_leaf(self) -> list[int]:
+        return [
+            args[0] for node_id, event, args in self.ears.events if (node_id, event) == (1, "work")
+        ]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 500)
+    key = str(make_key(tmp_path / "key"))
+    with ExitStack() as stack:
+        hub = stack.enter_context(closing(NodeRouter(hub_spec(key_file=key))))
+        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
+        leaf.wait_ready(5.0)
+        yield Job(hub, leaf, Ears(hub), key)
+
+
+def rss() -> int:
+    """Return the bytes of memory that this process has in use."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def flood(connection: socket.socket, part: bytes, total: int) -> None:
+    """Send until so much is sent, or the other side has enough of it."""
+    with suppress(OSError):
+        for _ in range(total // max(1, len(part))):
+            connection.sendall(part)
+
+
+def wait_until(ready: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Look again and again; nobody tells when a node has taken note of something."""
+    deadline = monotonic() + seconds
+    while not ready():
+        assert monotonic() < deadline
+        os.sched_yield()
+
+
+def is_cut(connection: socket.socket, seconds: float = 5.0) -> bool:
+    """Tell whether the other side hangs up in time."""
+    connection.settimeout(seconds)
+    with suppress(ConnectionError):
+        while True:
+            try:
+                if not connection.recv(65536):
+                    return True
+            except TimeoutError:
+                return False
+    return True
+
+
+def endless(start: bytes, part: bytes, total: int) -> Callable[[socket.socket], None]:
+    """Begin, and go on and on."""
+
+    def attack(connection: socket.socket) -> None:
+        flood(connection, start, len(start))
+        flood(connection, part, total)
+
+    return attack
+
+
+def once(what: bytes) -> Callable[[socket.socket], None]:
+    return endless(what, b"\0", 0)
+
+
+def to_come(size: int) -> bytes:
+    """Announce a command of so many bytes."""
+    return greeting(b"CURVE") + b"\x06" + struct.pack(">Q", size)
+
+
+ATTACKS = {
+    "random bytes": endless(b"", random.Random(1).randbytes(4096), 2 * MEGABYTE),
+    "http": once(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    "tls": once(bytes.fromhex("16030100c8010000c40303") + bytes(200)),
+    "zmtp 1.0": once(b"\x01\x00\x06\x00HELLO" * 100),
+    "zmtp 2.0": once(SIGNATURE + b"\x01\x05\x00\x00" + b"\x00\x05HELLO" * 100),
+    "no security": once(greeting(b"NULL") + b"\x04\x26\x05READY" + bytes(100)),
+    "a password": once(greeting(b"PLAIN") + b"\x04\x10\x05HELLO" + bytes(100)),
+    "a false hello": once(greeting(b"CURVE") + b"\x04\xc8\x05HELLO\x01\x00" + bytes(192)),
+    "endless frames, no security": endless(greeting(b"NULL"), FRAME * 255, 64 * MEGABYTE),
+    "endless frames": endless(greeting(b"CURVE"), FRAME * 255, 64 * MEGABYTE),
+    "2^62 bytes to come": endless(to_come(2**62), bytes(65536), 64 * MEGABYTE),
+    "17 MiB to come": endless(to_come(17 * MEGABYTE), bytes(65536), 17 * MEGABYTE),
+}
+# ZeroMQ reports a handshake that has failed. What does not even begin as one it only cuts off.
+COUNTED = {name for name in ATTACKS if name.startswith(("no ", "a ", "endless"))}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_stranger_at_the_port_does_no_harm(job: Job, name: str) -> None:
+    job.goes_on()
+    before = rss()
+    for _ in range(3):
+        with socket.create_connection(job.place) as connection:
+            connection.settimeout(5.0)
+            ATTACKS[name](connection)
+            job.goes_on()
+            assert is_cut(connection)
+    job.goes_on()
+    assert rss() - before < 40 * MEGABYTE
+    assert {node_id for node_id, _, _ in job.ears.events} == {1}
+    if name in COUNTED:
+        wait_until(lambda: job.hub.num_rejected >= 3)
+
+
+@pytest.mark.parametrize(
+    "start", [b"", SIGNATURE, greeting(b"CURVE")[:40], greeting(b"CURVE")], ids=len
+)
+def test_who_falls_silent_in_the_handshake_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 200)
+    with closing(NodeRouter(hub_spec(key_file=str(make_key(tmp_path / "key"))))) as hub:
+        place = Address.parse(str(hub.address))
+        with socket.create_connection((place.place, place.port)) as connection:
+            connection.sendall(start)
+            assert is_cut(connection)
+
+
+def test_a_node_joins_past_two_hundred_idle_connections(job: Job) -> None:
+    with ExitStack() as stack:
+        for number in range(200):
+            connection = stack.enter_context(socket.create_connection(job.place))
+            connection.sendall(greeting(b"CURVE")[: number % 64])
+        started = monotonic()
+        spec = leaf_spec(2, job.hub.address, key_file=job.key_file)
+        late = stack.enter_context(closing(NodeRouter(spec)))
+        late.wait_ready(5.0)
+        assert monotonic() - started < 2.0
+        late.emit("late")
+        job.ears.wait(lambda: (2, "late", ()) in job.ears.events)
+        job.leaf.emit("work", 0)
+        job.ears.wait(lambda: job.of_leaf() == [0])
+
+
+# -- a peer with the right key -------------------------------------------------------------
+
+
+def hello() -> Envelope:
+    """Introduce node 2 so that the golden events are the next ones to come from it."""
+    greeting = {"num_nodes": 3, "labels": ["node.2"], "first_kept": 17, "seen_epoch": 0, "seen": 0}
+    return Envelope(kind=Kind.HELLO, src=2, dst=0, epoch=2, meta=encode(greeting).meta)
+
+
+def mutant(rng: random.Random, seeds: list[list[bytes]]) -> list[bytes]:
+    """Make a message that is nearly right."""
+    frames = [bytearray(frame) for frame in rng.choice(seeds)]
+    if rng.random() < 0.7:
+        struct.pack_into("<I", frames[0], 8, 2)  # in its own name
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(frames)) if frames else 0
+        action = rng.randrange(7)
+        if action == 0 and frames:
+            del frames[at]
+        elif action == 1:
+            frames.insert(at, bytearray(rng.randbytes(rng.randrange(80))))
+        elif action == 2 and frames:
+            del frames[at][rng.randrange(len(frames[at]) + 1) :]
+        elif action == 3:
+            rng.shuffle(frames)
+        elif action == 4 and frames and len(frames[at]):
+            frames[at][rng.randrange(len(frames[at]))] = rng.randrange(256)
+        elif action == 5 and frames and len(frames[0]) >= HEADER_BYTES:
+            struct.pack_into("<Q", frames[0], rng.choice([16, 24, 32, 48]), rng.getrandbits(64))
+        elif frames:
+            frames[at] = bytearray(rng.randbytes(rng.randrange(200)))
+    return [bytes(frame) for frame in frames] or [b""]
+
+
+def catch_up(peer: Any, number: int) -> None:
+    """Wait until node 0 has read all that was sent: it answers what is asked at the end."""
+    body = encode(["nothing of this name", [], {}])
+    question = Envelope(kind=Kind.CALL, src=2, dst=0, epoch=2, seq=number + 1, meta=body.meta)
+    for _ in range(100):  # what is still on its way on the other lane may undo the greeting
+        for envelope in (hello(), question):
+            peer.send_multipart([bytes(frame) for frame in envelope.frames()])
+        while peer.poll(100):
+            answer = Envelope.from_frames(peer.recv_multipart())
+            if (answer.kind, answer.seq) == (Kind.REPLY, number + 1):
+                return
+    raise AssertionError("Node 0 does not answer.")
+
+
+def as_node_2(context: zmq.Context[Any], job: Job, lane: Lane) -> Any:
+    """Connect a bare socket that is let in as node 2."""
+    key = load_key(job.key_file)
+    own = z85.encode(key.of_dialler(2))
+    peer = context.socket(zmq.DEALER)
+    peer.linger = 0
+    peer.setsockopt(zmq.ROUTING_ID, b"rubbish" + lane.value)
+    peer.curve_secretkey, peer.curve_publickey = own, zmq.curve_public(own)
+    peer.curve_serverkey = zmq.curve_public(z85.encode(key.of_listener(0)))
+    peer.connect(str(job.hub.address))
+    return peer
+
+
+@pytest.mark.deadline(120)
+def test_a_peer_that_sends_rubbish_disturbs_nobody_else(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(7)
+    seeds = [read_frames(path) for path in sorted(FOLDER.glob("*.hex"))]
+    seeds.append([b"DCHK\1\1" + struct.pack("<HIQQ", 0, 1, 1, 40), struct.pack("<Q", 40)])
+    seeds.append([bytes(frame) for frame in hello().frames()])
+    before = rss()
+    context: zmq.Context[Any] = zmq.Context()
+    with context, ExitStack() as stack, caplog.at_level(logging.WARNING):
+        lanes = [stack.enter_context(as_node_2(context, job, lane)) for lane in Lane]
+        lanes[0].send_multipart([bytes(frame) for frame in hello().frames()])
+        wait_until(lambda: 2 in job.hub.peers)
+        for number in range(NUM_MUTANTS):
+            rng.choice(lanes).send_multipart(mutant(rng, seeds))
+            if number % 500 == 0:  # or else they pile up, which is not what this is about
+                catch_up(lanes[0], number)
+            if number % 50 == 0:
+                job.leaf.emit("work", job.sent)
+                job.sent += 1
+        job.ears.wait(lambda: job.of_leaf() == list(range(job.sent)), 60.0)
+        job.leaf.publish_ctx({"train_iter": 7})
+        job.ears.wait(lambda: job.ears.ctx.get(1, {}).get("train_iter") == 7)
+        wait_until(lambda: job.hub.num_rejected >= NUM_MUTANTS // 10, 30.0)
+        found = {node_id for node_id, _, _ in job.ears.events}
+        assert found == {1, 2}  # some of it was right, so the rest was near to it
+    assert 1 in job.hub.peers
+    assert "could not be handled" not in caplog.text  # whatever came was refused, not tripped over
+    assert len([r for r in caplog.records if "dropped a message" in r.message]) <= 12
+    assert rss() - before < 60 * MEGABYTE

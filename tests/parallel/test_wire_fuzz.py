@@ -1,0 +1,245 @@
+"""A hundred thousand broken messages: every one is read or refused, and none takes much memory.
+
+FUZZ_MUTANTS=10000000 in the environment tries more; each has a seed of its own, which a failure
+names.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+import pytest
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.codec import MAX_META_BYTES, decode
+from ding_lite.parallel.envelope import Envelope, Kind, pack_batch
+from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames, read_message
+
+NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "100000"))
+MIB = 2**20
+KIND_AT = 5
+NASTY: list[Any] = [
+    *(None, True, False, 0, 1, -1, 255, 2**31, 2**32, 2**40, 2**63, 2**64 - 1, -(2**63)),
+    *(0.0, 1.5, float("nan"), float("inf"), "", "a", "f4", "b1", "bf16", "O", "x" * 300),
+    *(b"", b"\x02", b"\xff" * 9, [], [[]], [0], [2, "a"], [3, [0]], [9, "golden.Episode"], {}),
+    *({"a": 1}, msgspec.msgpack.Ext(1, b"x"), [8, True, 0], [7, "f4", True, 0], [4, 0, True]),
+]
+Frames = list[bytes]
+
+
+@pytest.fixture(scope="module")
+def golden() -> list[Frames]:
+    """Read all golden messages."""
+    return [read_frames(FOLDER / f"{name}.hex") for name in MESSAGES]
+
+
+# -- how a message gets broken ---------------------------------------------------------------
+
+
+def edit_header(rng: random.Random, frames: Frames, _: list[Frames]) -> Frames:
+    """Overwrite some bytes of the header, at the borders of its fields more often than not."""
+    header = bytearray(frames[0])
+    at = rng.choice([0, 4, 5, 6, 8, 12, 16, 24, 32, 40, 44, 48, rng.randrange(56)])
+    value = rng.choice([0, 1, 2, 255, 2**16 - 1, 2**32 - 1, 2**64 - 1, rng.getrandbits(64)])
+    size = min(rng.choice([1, 1, 2, 4, 8]), 56 - at)
+    header[at : at + size] = struct.pack("<Q", value)[:size]
+    return [bytes(header), *frames[1:]]
+
+
+def move_frames(rng: random.Random, frames: Frames, golden: list[Frames]) -> Frames:
+    """Drop, repeat, swap or add frames, or make one longer or shorter."""
+    frames, at = list(frames), rng.randrange(len(frames))
+    match rng.randrange(6):
+        case 0:
+            del frames[at]
+        case 1:
+            frames.insert(rng.randrange(len(frames) + 1), frames[at])
+        case 2:
+            rng.shuffle(frames)
+        case 3:
+            frames.insert(at, rng.choice(rng.choice(golden)))
+        case 4:
+            frames[at] = frames[at][: rng.randrange(len(frames[at]) + 1)]
+        case _:
+            frames[at] += rng.randbytes(rng.choice([1, 2, 8, 100]))
+    return frames
+
+
+def flip_bits(rng: random.Random, frames: Frames, _: list[Frames]) -> Frames:
+    """Flip some bits of one frame, mostly of the meta."""
+    at = 1 if len(frames) > 1 and frames[1] and rng.random() < 0.7 else rng.randrange(len(frames))
+    frame = bytearray(frames[at])
+    for _flip in range(rng.choice([1, 1, 2, 5]) if frame else 0):
+        frame[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
+    return [*frames[:at], bytes(frame), *frames[at + 1 :]]
+
+
+def edit_bytes(rng: random.Random, frames: Frames, golden: list[Frames]) -> Frames:
+    """Cut out, write over or put in a piece of the meta, perhaps of another message."""
+    meta = bytearray(frames[1])
+    begin = rng.randrange(len(meta) + 1)
+    end = min(len(meta), begin + rng.choice([0, 1, 2, 4, 20]))
+    other = rng.choice(golden)[1]
+    start = rng.randrange(len(other) + 1)
+    pieces = [b"", rng.randbytes(rng.choice([1, 4])), other[start : start + rng.choice([1, 5, 40])]]
+    meta[begin:end] = rng.choice(pieces)
+    return [frames[0], bytes(meta), *frames[2:]]
+
+
+def edit_values(rng: random.Random, frames: Frames, golden: list[Frames]) -> Frames:
+    """Change the tree in the meta: what is well-formed and still wrong reaches furthest."""
+    try:
+        tree = msgspec.msgpack.decode(frames[1])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return flip_bits(rng, frames, golden)
+    if isinstance(tree, list) and tree and all(isinstance(item, bytes) for item in tree):
+        at = rng.randrange(len(tree))
+        tree[at] = edit_values(rng, [b"", tree[at]], golden)[1]  # an event of a batch
+    else:
+        for _edit in range(rng.choice([1, 1, 2, 4])):
+            inner = isinstance(tree, list) and len(tree) == 2 and rng.random() < 0.9
+            edit_tree(rng, tree[1] if inner else tree)
+    return [frames[0], msgspec.msgpack.encode(tree), *frames[2:]]
+
+
+def edit_tree(rng: random.Random, tree: Any) -> None:
+    """Change one item of a random list in a tree."""
+    while isinstance(tree, list) and tree:
+        at = rng.randrange(len(tree))
+        if isinstance(tree[at], list) and tree[at] and rng.random() < 0.8:
+            tree = tree[at]
+            continue
+        match rng.randrange(6):
+            case 0:
+                del tree[at]
+            case 1:
+                tree.insert(at, deepcopy(rng.choice(NASTY)))
+            case 2:
+                tree.insert(at, deepcopy(rng.choice(tree)))
+            case 3 if isinstance(tree[at], int):
+                tree[at] = max(-(2**63), min(2**64 - 1, tree[at] + rng.choice([-1, 1, 7])))
+            case 4:
+                tree[at] = [rng.randrange(10), tree[at]]
+            case _:
+                tree[at] = deepcopy(rng.choice(NASTY))
+        return
+
+
+MUTATIONS: list[Callable[[random.Random, Frames, list[Frames]], Frames]] = [
+    *(edit_header, move_frames, flip_bits, edit_bytes),
+    *([edit_values] * 8),
+]
+
+
+def mutant(seed: int, golden: list[Frames]) -> Frames:
+    """Break a golden message; half of the time its header then says the lengths that it has."""
+    rng = random.Random(seed)
+    frames = rng.choice([frames for frames in golden if frames[1] or rng.random() < 0.1])
+    kind = Kind(frames[0][KIND_AT]) if rng.random() < 0.9 else rng.choice(list(Kind))
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        if len(frames) < 2:
+            break
+        frames = rng.choice(MUTATIONS)(rng, frames, golden)
+    if len(frames) >= 2 and rng.random() < 0.7:
+        buffers = tuple(memoryview(frame) for frame in frames[2:])
+        repaired = Envelope(kind=kind, src=1, dst=0, meta=frames[1], buffers=buffers)
+        frames = [bytes(frame) for frame in repaired.frames()]
+    return frames
+
+
+# -- what must hold --------------------------------------------------------------------------
+
+
+@pytest.mark.deadline(120.0 + NUM_MUTANTS / 500)
+def test_every_broken_message_is_read_or_refused(golden: list[Frames]) -> None:
+    fates = Counter(refusal(mutant(seed, golden), seed) for seed in range(NUM_MUTANTS))
+
+    # The mutants reach every corner: some get through, and nearly every check refuses some.
+    if NUM_MUTANTS >= 100_000:
+        assert fates[None] > NUM_MUTANTS // 10
+        assert len(fates) > 30, sorted(map(str, fates))
+
+
+@pytest.mark.deadline(120.0 + NUM_MUTANTS / 500)
+def test_no_broken_message_takes_much_memory(golden: list[Frames]) -> None:
+    for frames in golden:
+        read_message(frames)  # what is made once and kept, as a table of torch's dtypes
+    with traced():
+        for seed in range(NUM_MUTANTS // 10):
+            frames = mutant(seed, golden)
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            refusal(frames, seed)
+            taken = tracemalloc.get_traced_memory()[1] - before
+            assert taken < 2 * sum(map(len, frames)) + MIB // 4, f"seed {seed}: {taken} bytes"
+
+
+def refusal(frames: Frames, seed: int) -> tuple[str, int] | None:
+    """Read a message; return None, or the file and line that has refused it."""
+    try:
+        read_message(frames)
+    except CodecError as error:
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        return (last.tb_frame.f_code.co_filename, last.tb_lineno) if last else ("", 0)
+    except BaseException as error:
+        error.add_note(f"seed {seed}: {[frame[:200].hex() for frame in frames]}")
+        raise
+    return None
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b"\x90",
+        b"\x80",
+        b"\xc0",
+        b"\xa0",
+        b"\xc4\x00",
+        b"\x91\x00",
+        b"\x91\x90",
+        b"\x94\x06\xa2f4\xc2\x00",
+        b"\xdd\x00\x0f\xff\xff",
+        b"\xd6\xff\x00\x00\x00\x00",
+    ],
+    ids=bytes.hex,
+)
+def test_a_meta_takes_at_most_a_hundred_times_its_size(unit: bytes) -> None:
+    count = (MAX_META_BYTES - 7) // len(unit)
+    bomb = b"\x92\x00\xdd" + struct.pack(">I", count) + unit * count
+    assert memory_of_refusing(lambda: decode(bomb, [])) < 100 * MAX_META_BYTES
+
+
+def test_a_batch_takes_at_most_a_hundred_times_its_size() -> None:
+    bomb = pack_batch([b""] * (MAX_META_BYTES // 2 - 5))
+    envelope = Envelope(kind=Kind.EVENT, src=1, dst=0, meta=bomb)
+    frames = [bytes(frame) for frame in envelope.frames()]
+    assert memory_of_refusing(lambda: read_message(frames)) < 100 * MAX_META_BYTES
+
+
+def memory_of_refusing(read: Callable[[], object]) -> int:
+    """Return the most bytes that it takes to find out that something is no message."""
+    with traced():
+        with pytest.raises(CodecError):
+            read()
+        return tracemalloc.get_traced_memory()[1]
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Count the memory that a block takes."""
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()

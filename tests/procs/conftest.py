@@ -1,0 +1,62 @@
+"""What the tests with processes of their own share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.parallel.address import PrivateDirectory
+from ding_lite.parallel.job import Job
+from ding_lite.parallel.plan import Plan
+from ding_lite.parallel.supervise import run_job
+from tests.procs import mains
+from tests.procs.programs import short_folder
+
+RunJob = Callable[..., list[Any]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.procs)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return an empty folder with a short path."""
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def run_nodes() -> RunJob:
+    """Return what runs `main` on nodes that are connected to nobody."""
+
+    def run_nodes(
+        main: Callable[..., Any],
+        *args: Any,
+        num_nodes: int = 2,
+        router: Any = mains.LoneRouter,
+        max_retries: int = 0,
+        timeout: float = 60.0,
+        **plan: Any,
+    ) -> list[Any]:
+        directory = PrivateDirectory()
+        specs = Plan(num_nodes=num_nodes, startup_timeout=timeout, **plan).specs(directory)
+        job = Job(
+            specs=specs,
+            main=main,
+            args=args,
+            make_router=router,
+            directory=directory,
+            max_retries=max_retries,
+        )
+        try:
+            return run_job(job)
+        finally:
+            assert not directory.path.exists()
+
+    return run_nodes

@@ -1,0 +1,194 @@
+"""What the nodes of the tests run: at the top level of a module, so that nodes can find it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from ding_lite.parallel.topology import NodeSpec
+from ding_lite.runtime.router import LocalRouter, current_router
+
+
+class LoneRouter(LocalRouter):
+    """The router of a node that is connected to nobody."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        super().__init__(spec.node_id, labels=())
+        self.spec = spec
+        self._labels = spec.labels
+
+    def wait_ready(self, timeout: float | None = None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DeafRouter(LoneRouter):
+    """One whose node 1 never meets anybody."""
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        if self.node_id == 1:
+            threading.Event().wait()
+
+
+class SlowRouter(LoneRouter):
+    """One whose second life never becomes ready."""
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        if self.spec.epoch == 2:
+            Path("second-life").touch()
+            threading.Event().wait()
+
+
+class ClosingRouter(LoneRouter):
+    """One that takes its time to close: until somebody kills it."""
+
+    def close(self) -> None:
+        threading.Event().wait()
+
+
+class Unpicklable(Exception):
+    """An error that can be taken apart but not put together again."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def node_id() -> int:
+    return current_router().node_id
+
+
+def spec() -> NodeSpec:
+    router = current_router()
+    assert isinstance(router, LoneRouter)
+    return router.spec
+
+
+def arguments(*args: Any, **kwargs: Any) -> Any:
+    return node_id(), sorted(current_router().labels), args, kwargs
+
+
+def whereabouts() -> Any:
+    return os.getcwd(), sys.argv, os.environ.get("DING_LITE_TEST"), os.getpid(), os.getpgid(0)
+
+
+def random_numbers() -> Any:
+    import random
+
+    import numpy as np
+
+    return random.random(), np.random.random()
+
+
+def wait_for_the_end() -> None:
+    threading.Event().wait()
+
+
+def fail_on(*node_ids: int) -> None:
+    if node_id() in node_ids:
+        raise ZeroDivisionError(f"on {node_id()}")
+    wait_for_the_end()
+
+
+def fail_stubbornly(failing: int) -> None:
+    """Fail on one node, while the others cannot be ended by a plain signal."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    fail_on(failing)
+
+
+def fail_together(folder: str) -> None:
+    """Fail when all nodes are about to."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (Path(folder) / str(node_id())).touch()
+    while len(list(Path(folder).iterdir())) < spec().num_nodes:
+        threading.Event().wait(0.01)
+    raise ZeroDivisionError(f"on {node_id()}")
+
+
+def fail_oddly() -> None:
+    raise Unpicklable(1, 2)
+
+
+def kill_myself() -> None:
+    if node_id() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait_for_the_end()
+
+
+def leave_with(code: Any) -> None:
+    if node_id() == 1:
+        sys.exit(code)
+
+
+def return_a_lambda() -> Any:
+    return lambda: None
+
+
+def linger() -> int:
+    """Leave a thread behind that keeps the process from ending."""
+    threading.Thread(target=wait_for_the_end).start()
+    return node_id()
+
+
+def start_a_process() -> int:
+    """Leave a process behind, in the node's own group."""
+    import subprocess
+
+    child = subprocess.Popen([sys.executable, "-c", "import threading; threading.Event().wait()"])
+    return child.pid
+
+
+def die_in_the_first_lives(folder: str, lives: int, how: str) -> Any:
+    """Fail until there has been a number of lives; say which ones there were."""
+    mark = Path(folder) / f"{node_id()}-{spec().epoch}"
+    mark.touch()
+    if node_id() == 1 and spec().epoch < lives:
+        if how == "raise":
+            raise ZeroDivisionError
+        os.kill(os.getpid(), signal.SIGKILL)
+    if node_id() == 0:  # this one lives once, and as long as the other needs
+        last = Path(folder) / f"1-{lives}"
+        while not last.exists():
+            threading.Event().wait(0.01)
+    return sorted(path.name for path in Path(folder).glob(f"{node_id()}-*"))
+
+
+def kill_the_warden() -> None:
+    if node_id() == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+    wait_for_the_end()
+
+
+def signal_myself(number: int) -> None:
+    if node_id() == 1:
+        os.kill(os.getpid(), number)
+    wait_for_the_end()
+
+
+def die_last() -> int:
+    """Have node 1 die as soon as nobody else is left."""
+    if node_id() == 1:
+        siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children")
+        while len(siblings.read_text().split()) > 1:
+            threading.Event().wait(0.01)
+        threading.Event().wait(0.1)  # the launcher hears of it a little later
+        os.kill(os.getpid(), signal.SIGKILL)
+    return node_id()
+
+
+def run_again() -> None:
+    from ding_lite.parallel import Parallel
+
+    Parallel.runner(1)(node_id)
+
+
+def end_during_a_restart() -> int:
+    """End node 0 while node 1 is being started again."""
+    if node_id() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not Path("second-life").exists():
+        threading.Event().wait(0.01)
+    return node_id()

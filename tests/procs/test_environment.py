@@ -1,0 +1,293 @@
+"""Nodes that are started by hand, each in a shell of its own, by the lines that users type."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.security import make_key
+from tests.docpages import blocks
+from tests.procs.programs import PREAMBLE, ROOT, Program
+
+NODE_0 = (
+    "DING_LITE_NUM_NODES=2 DING_LITE_NODE_ID=0 DING_LITE_LABELS=learner DING_LITE_PORTS=50515 "
+    "python train.py"
+)
+NODE_1 = (
+    "DING_LITE_NUM_NODES=2 DING_LITE_NODE_ID=1 DING_LITE_LABELS=collector "
+    "DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515 python train.py"
+)
+"""The lines of the design, to the letter; a test puts a port that is free in their place."""
+
+TRAIN = """
+from ding_lite.distributed import World
+
+def main(first):
+    world, heard = World.current(), []
+    with Task() as task:
+        def collect(ctx):
+            task.emit("collected", first + ctx.total_step)
+            if ctx.total_step == 99:
+                task.wait_for("the end that never comes")
+        def train(ctx):
+            task.wait_for("the end that never comes")
+        def hear(number):
+            heard.append(number)
+            if len(heard) == 100 and task.match_labels("learner"):
+                task.finish = True
+        task.on("collected", hear)
+        task.use(collect, filter_labels="collector").use(train, filter_labels="learner").run()
+        everybody = world.group(["learner", "collector"])
+        said = everybody.all_gather(f"from {world.node_id}")
+        return sorted(task.labels), heard == [*range(first, first + 100)], said
+
+if __name__ == "__main__":
+    first = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    runner = Parallel.runner(n_parallel_workers=3, topology="star", ports=[1, 2])
+    print(runner(main, first))
+"""
+LEARNED = "[(['distributed', 'learner', 'node.0'], True, ['from 0', 'from 1'])]\n"
+COLLECTED = "[(['collector', 'distributed', 'node.1'], True, ['from 0', 'from 1'])]\n"
+
+
+class Shell(Program):
+    """A shell that somebody has typed a line into."""
+
+    def __init__(self, folder: Path, line: str, **environ: str) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
+        path = f"{Path(sys.executable).parent}:{kept['PATH']}"
+        self.folder, self.seen = folder, ""
+        self.process = subprocess.Popen(
+            ["sh", "-c", line],
+            cwd=folder,
+            env={**kept, "PYTHONPATH": str(ROOT), "PATH": path, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+
+    def kill(self) -> None:
+        """End the program at once, and wait until it has ended."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def __exit__(self, *error: object) -> None:
+        with self.process:
+            if self.process.poll() is None:
+                self.kill()
+
+
+Type = Callable[..., Shell]
+
+
+@pytest.fixture
+def type_line(folder: Path) -> Iterator[Type]:
+    """Return what types a line into a shell of its own; all of them end with the test."""
+    with ExitStack() as stack:
+
+        def type_line(line: str, port: int, *, user: str = "me", source: str = TRAIN) -> Shell:
+            own = Path(tempfile.mkdtemp(dir=folder))
+            (own / "train.py").write_text(PREAMBLE + source)
+            line = line.replace("50515", str(port))
+            shell = Shell(own, line, XDG_STATE_HOME=str(folder / user))
+            return stack.enter_context(shell)
+
+        yield type_line
+
+
+def test_the_two_lines_train_together(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    learner, collector = type_line(NODE_0, port), type_line(NODE_1, port)
+    assert learner.end() == (0, LEARNED)
+    assert collector.end() == (0, COLLECTED)
+
+
+def test_a_job_with_a_key_of_its_own_does_not_mix_with_its_neighbour(
+    type_line: Type, folder: Path
+) -> None:
+    make_key(folder / "key")
+    own, other = free_ports(LOOPBACK, 2)
+    keyed = f"export DING_LITE_KEY_FILE={folder / 'key'}; "
+    shells = [
+        type_line(f"{NODE_0} 1000", own),
+        type_line(f"{keyed}{NODE_0} 2000", other),
+        type_line(f"{keyed}{NODE_1} 2000", other),
+        type_line(f"{NODE_1} 1000", own),
+    ]
+    said = [LEARNED, LEARNED, COLLECTED, COLLECTED]
+    assert [shell.end() for shell in shells] == [(0, text) for text in said]
+
+
+def test_the_tutorial_does_what_it_says(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    page = list(blocks((ROOT / "docs" / "tutorial" / "6-two-shells.md").read_text()))
+    [program] = [block.code for block in page if block.language == "python" and block.run]
+    [first, second, _] = [block.code for block in page if block.language == "sh"]
+    [said] = [block.code for block in page if block.language == "text"]
+    assert (first, second) == (f"{NODE_0}\n", f"{NODE_1}\n")
+
+    shells = [type_line(line, port, source=program) for line in (first, second)]
+    assert "".join(shell.end()[1] for shell in shells) == said
+
+
+# -- what keeps a job from starting --------------------------------------------------------
+
+MEET = """
+def main():
+    return Parallel().node_id
+
+if __name__ == "__main__":
+    print(Parallel.runner(2, startup_timeout=float(sys.argv[1]))(main))
+"""
+
+
+def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    node_0 = type_line(f"{NODE_0} 15", port, source=MEET)
+    code, said = type_line(f"{NODE_1} 2", port, user="another", source=MEET).end()
+    assert code == 1
+    assert "AuthenticationError: Node 0 has refused node 1: it has another key" in said
+    assert type_line(f"{NODE_1} 15", port, source=MEET).end() == (0, "[1]\n")
+    assert node_0.end() == (0, "[0]\n")
+
+
+def test_a_node_that_nobody_has_started_is_named(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    code, said = type_line(f"{NODE_1} 0.2", port, source=MEET).end()
+    assert code == 1
+    assert f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in said
+    code, said = type_line(f"{NODE_0} 0.2", port, source=MEET).end()
+    assert code == 1
+    assert "DeadlineExceeded: Node 0 has waited 0.2 s for node 1 of 2. Were all nodes" in said
+
+
+def test_a_port_that_is_taken_is_named(type_line: Type) -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+        code, said = type_line(f"{NODE_0} 15", port, source=MEET).end()
+    assert code == 1
+    assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{port}" in said
+
+
+def test_two_nodes_with_one_number_are_told_so(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    shells = [type_line(NODE_0, port, source=PAUSED), type_line(NODE_1, port, source=PAUSED)]
+    shells[0].line("waits")
+    code, said = type_line(f"{NODE_1} 15", port, source=MEET).end()
+    assert code == 1
+    assert "AuthenticationError: Node 0 has refused node 1: there is a node 1 already." in said
+
+
+# -- nodes that come and go ----------------------------------------------------------------
+
+PAUSED = """
+def main():
+    with Task(attach_callback=attached if GUEST else None) as task:
+        def learn(ctx):
+            ctx.train_iter = ctx.total_step
+            if ctx.total_step == 50:
+                say("waits")
+                task.wait_for("go on")
+                ctx.finish = True
+        def play(ctx):
+            say("plays", os.getpid())
+            if GUEST:
+                task.emit("go on")
+            task.wait_for("never")
+        task.on("node_lost", lambda node: say("lost", node))
+        task.on("node_joined", lambda node: say("joined", node))
+        task.use(learn, filter_labels="node.0").use(play, filter_labels="node.[!0]*").run()
+        return task.router.node_id, sorted(task.labels)
+
+def attached(newest):
+    say("attached", newest.train_iter)
+
+GUEST = "guest" in sys.argv
+HOW = dict(attach_to=sys.argv[2], node_ids=[2], labels="late") if len(sys.argv) > 2 else {}
+
+if __name__ == "__main__":
+    print(Parallel.runner(1, "star", **HOW)(main))
+"""
+
+
+def place(node_id: int, num_nodes: int = 3) -> str:
+    line = NODE_1 if node_id else NODE_0
+    line = line.replace("NODE_ID=1", f"NODE_ID={node_id}")
+    return line.replace("NODES=2", f"NODES={num_nodes}")
+
+
+def test_the_line_of_a_node_that_was_killed_brings_it_back(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    shells = [type_line(place(node), port, source=PAUSED) for node in (0, 1, 2)]
+    shells[0].line("waits")
+    shells[2].line("plays")
+    shells[2].kill()
+    shells[0].line("lost 2")
+    again = type_line(f"{place(2)} guest", port, source=PAUSED)
+    assert again.end()[1].startswith("attached 49\n")
+    shells[0].line("joined 2")
+    assert shells[0].end()[0] == shells[1].end()[0] == again.end()[0] == 0
+
+
+def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    shells = [type_line(place(node), port, source=PAUSED) for node in (0, 1, 2)]
+    shells[0].line("waits")
+    address = f"tcp://127.0.0.1:{port}"
+    code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
+    assert code == 1
+    assert "there is a node 2 already." in said
+
+    shells[2].line("plays")
+    shells[2].kill()
+    shells[0].line("lost 2")
+    code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
+    assert code == 0
+    assert said.splitlines()[0] == "attached 49"
+    assert said.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
+    assert shells[0].end()[0] == shells[1].end()[0] == 0
+
+
+def test_a_job_has_no_place_beyond_its_number_of_nodes(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    shells = [type_line(place(node, 2), port, source=PAUSED) for node in (0, 1)]
+    shells[0].line("waits")
+    address = f"tcp://127.0.0.1:{port}"
+    code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
+    assert code == 1
+    assert "Node 0 has refused node 2: it does not count this node among its neighbours." in said
+    shells[1].line("plays")
+
+
+def test_a_node_that_raises_is_lost_to_the_others(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    failing = PAUSED.replace('task.wait_for("never")', "raise ZeroDivisionError")
+    node_0 = type_line(place(0, 2), port, source=PAUSED)
+    code, said = type_line(place(1, 2), port, source=failing).end()
+    assert code == 1
+    assert "ZeroDivisionError\nin middleware `play`" in said
+    node_0.line("lost 1")
+
+
+def test_ctrl_c_in_one_shell_ends_the_job_in_all(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    shells = [type_line(place(node, 2), port, source=PAUSED) for node in (0, 1)]
+    pid = int(shells[1].line("plays")[1])
+    shells[0].line("waits")
+    os.kill(pid, signal.SIGINT)
+    assert "\nKeyboardInterrupt\n" in shells[1].end()[1]
+    code, said = shells[0].end()
+    assert code == 0
+    assert "lost" not in said

@@ -1,0 +1,273 @@
+"""`Parallel.runner` in programs of their own: how they are started, ended, killed, and refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.parallel import Parallel, launch
+from tests.procs import mains
+from tests.procs.programs import Program, run, wait_until_gone
+
+MAIN = """
+def main(word="done"):
+    with Task() as task:
+        return task.router.node_id, word, "distributed" in task.labels
+"""
+GUARDED = """
+if __name__ == "__main__":
+    print(Parallel.runner(2)(main, word="here"))
+"""
+RESULT = "[(0, 'here', True), (1, 'here', True)]\n"
+
+STEPS = """
+def main():
+    node = Parallel().node_id
+    def step(ctx):
+        say("up", node, os.getpid())
+        task.wait_for("the end")
+        say("after", node, ctx.finish)
+    with Task() as task:
+        task.use(step).run()
+"""
+STUCK = """
+def main():
+    with Task() as task:
+        def step(ctx):
+            say("up", task.router.node_id, os.getpid())
+            threading.Event().wait()
+        task.use(step).run()
+"""
+TWO_ALONE = """
+if __name__ == "__main__":
+    ding_lite.log.configure()
+    Parallel.runner(2, "alone")(main)
+"""
+
+
+# -- how a program is started --------------------------------------------------------------
+
+
+def test_a_script_with_a_guard_runs(folder: Path) -> None:
+    with Program(folder, MAIN + GUARDED) as program:
+        assert program.end() == (0, RESULT)
+        assert program.left_over() == []
+
+
+def test_python_m_runs(folder: Path) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "train.py").write_text("from program import *\n" + MAIN + GUARDED)
+    assert run(folder, "", "-m", "package.train") == (0, RESULT)
+
+
+def test_the_interpreters_options_reach_the_nodes(folder: Path) -> None:
+    source = (
+        "import sys\ndef main():\n    return sys.flags.optimize, sys.flags.dev_mode\n" + GUARDED
+    )
+    code, said = run(folder, source.replace(', word="here"', ""), "-O", "-X", "dev", "program.py")
+    assert (code, said) == (0, "[(1, True), (1, True)]\n")
+
+
+def test_a_run_from_pytest_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "slow_to_import", tuple)
+    results = Parallel.runner(2, roles=["learner", "collector"])(mains.arguments, 1, two=2)
+    assert results == [
+        (0, ["distributed", "learner", "learner.0", "node.0"], (1,), {"two": 2}),
+        (1, ["collector", "collector.0", "distributed", "node.1"], (1,), {"two": 2}),
+    ]
+
+
+def test_a_script_without_a_guard_is_told_so(folder: Path) -> None:
+    code, said = run(folder, MAIN + "print(Parallel.runner(2)(main))\n")
+    assert code == 1
+    assert said.rstrip().splitlines()[-1].startswith("ding_lite.errors.ConfigError: The program")
+    assert 'Put it below `if __name__ == "__main__":`.' in said
+
+
+@pytest.mark.parametrize("command", [("-",), ("-c", f"from program import *\n{MAIN}{GUARDED}")])
+def test_a_main_that_is_in_no_file_is_refused(folder: Path, command: tuple[str, ...]) -> None:
+    stdin = f"from program import *\n{MAIN}{GUARDED}" if command == ("-",) else ""
+    code, said = run(folder, "", *command, stdin=stdin)
+    assert code == 1
+    assert "ConfigError: `main` was defined in an interactive session or a notebook" in said
+
+
+def test_a_main_from_a_file_runs_in_an_interactive_session(folder: Path) -> None:
+    code, said = run(folder, MAIN, "-i", stdin="from program import *\n" + GUARDED.lstrip() + "\n")
+    assert code == 0
+    assert RESULT in said
+
+
+def test_a_main_in_the_main_of_a_package_is_refused(folder: Path) -> None:
+    (folder / "package").mkdir()
+    (folder / "package" / "__main__.py").write_text("from program import *\n" + MAIN + GUARDED)
+    code, said = run(folder, "", "-m", "package")
+    assert code == 1
+    assert "Move it to another module of the package" in said
+
+
+def test_a_main_that_the_nodes_define_otherwise_is_refused(folder: Path) -> None:
+    source = 'if __name__ == "__main__":\n    def main(word=""): ...\n' + GUARDED
+    code, said = run(folder, source)
+    assert code == 1
+    assert "cannot find `main` in it" in said
+
+
+def test_an_error_of_the_import_is_shown(folder: Path) -> None:
+    source = 'if __name__ != "__main__":\n    raise LookupError("twice")\n' + MAIN + GUARDED
+    code, said = run(folder, source)
+    assert code == 1
+    assert "failed while importing `main`: LookupError: twice" in said
+
+
+@pytest.mark.parametrize(
+    ("main", "why"),
+    [
+        (lambda: None, "is a lambda"),
+        ("main", "a function was expected"),
+        (None, "a function was expected"),
+    ],
+)
+def test_what_no_node_could_find_is_refused(main: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Parallel.runner(2)(main)
+
+
+def test_a_function_within_a_function_is_refused() -> None:
+    def main() -> None: ...
+
+    with pytest.raises(ConfigError, match="is defined within a function"):
+        Parallel.runner(2)(main)
+
+
+def test_a_runner_within_a_runner_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "slow_to_import", tuple)
+    with pytest.raises(NodeFailed, match="A node cannot have nodes of its own"):
+        Parallel.runner(2, "alone")(mains.run_again)
+    with pytest.raises(ConfigError, match="A node cannot have nodes of its own"):
+        Parallel.runner(1)(mains.run_again)
+
+
+# -- preloading ----------------------------------------------------------------------------
+
+
+def test_what_the_launcher_has_imported_the_nodes_need_not(folder: Path) -> None:
+    (folder / "gymnasium.py").write_text("print('once', flush=True)\n")
+    code, said = run(folder, "import gymnasium\n" + MAIN + GUARDED)
+    assert (code, said) == (0, f"once\nonce\n{RESULT}")  # in the launcher and in the warden
+
+
+def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
+    thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    (folder / "gymnasium.py").write_text(f"import os, threading\n{thread}\nos.write(1, b'on\\n')\n")
+    code, said = run(folder, "import gymnasium\n" + MAIN + GUARDED)
+    assert (code, said) == (0, "on\n" * 4 + RESULT)  # launcher, warden, both nodes
+
+
+# -- how a program ends --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, -2), (signal.SIGTERM, 143)])
+def test_a_signal_to_the_launcher_lets_all_nodes_end_their_step(
+    folder: Path, signum: signal.Signals, code: int
+) -> None:
+    with Program(folder, STEPS + TWO_ALONE) as program:
+        pids = program.pids(2)
+        os.kill(program.pid, signum)
+        assert program.end()[0] == code
+        assert "after 0 True" in program.seen
+        assert "after 1 True" in program.seen
+        wait_until_gone(*pids.values())
+        assert program.left_over() == []
+
+
+def test_a_terminals_ctrl_c_reaches_the_nodes_once(folder: Path) -> None:
+    with Program(folder, STEPS + TWO_ALONE) as program:
+        program.pids(2)
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the whole group
+        program.end()
+        assert "after 0 True" in program.seen
+        assert "after 1 True" in program.seen
+
+
+def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
+    with Program(folder, STUCK + TWO_ALONE) as program:
+        pids = program.pids(2)
+        os.kill(program.pid, signal.SIGINT)
+        program.line("SIGINT: the run ends after this step")
+        os.kill(program.pid, signal.SIGINT)
+        assert program.end()[0] == -2
+        wait_until_gone(*pids.values())
+        assert program.left_over() == []
+
+
+def test_a_signal_during_the_start_ends_all(folder: Path) -> None:
+    source = (
+        "if __name__ != '__main__':\n    say('up', 0, os.getpid())\n    threading.Event().wait()\n"
+    )
+    with Program(folder, source + MAIN + TWO_ALONE) as program:
+        pids = program.pids(2)
+        os.kill(program.pid, signal.SIGINT)
+        assert program.end()[0] == -2
+        wait_until_gone(*pids.values())
+        assert program.left_over() == []
+
+
+def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
+    with Program(folder, STEPS + TWO_ALONE) as program:
+        pids = program.pids(2)
+        warden = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        program.process.kill()
+        wait_until_gone(*pids.values(), warden)
+        program.end()
+        assert "after 0 True" in program.seen  # they ended in order even so
+        assert program.left_over() == []
+
+
+def test_stubborn_nodes_of_a_killed_launcher_are_killed(folder: Path) -> None:
+    with Program(folder, STUCK + TWO_ALONE) as program:
+        pids = program.pids(2)
+        program.process.kill()
+        wait_until_gone(*pids.values())
+        program.end()
+        assert program.left_over() == []
+
+
+def test_nodes_end_when_launcher_and_warden_are_killed(folder: Path) -> None:
+    with Program(folder, STUCK + TWO_ALONE) as program:
+        pids = program.pids(2)
+        warden = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(warden, signal.SIGSTOP)  # so that it cannot do its duty in between
+        program.process.kill()
+        os.kill(warden, signal.SIGKILL)
+        wait_until_gone(*pids.values())
+        program.end()
+        assert program.left_over() == []
+
+
+def test_a_launcher_that_is_killed_during_the_start_leaves_nothing(folder: Path) -> None:
+    source = (
+        "if __name__ != '__main__':\n    say('up', 0, os.getpid())\n    threading.Event().wait()\n"
+    )
+    with Program(folder, source + MAIN + TWO_ALONE) as program:
+        pids = program.pids(2)
+        program.process.kill()
+        wait_until_gone(*pids.values())
+        program.end()
+        assert program.left_over() == []
+
+
+def test_a_node_that_is_killed_ends_the_program_with_its_name(folder: Path) -> None:
+    with Program(folder, STEPS + TWO_ALONE) as program:
+        pids = program.pids(2)
+        os.kill(pids[1], signal.SIGKILL)
+        assert program.end()[0] == 1
+        said = f"NodeFailed: Node 1 (process {pids[1]}) was killed by SIGKILL while running"
+        assert said in program.seen
+        wait_until_gone(*pids.values())
+        assert program.left_over() == []

@@ -1,0 +1,202 @@
+"""The nodes of a job as processes: their results, their failures, their restarts, their end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed
+from ding_lite.parallel import supervise
+from tests.procs import mains
+from tests.procs.conftest import RunJob
+from tests.procs.programs import wait_until_gone
+
+# -- results -------------------------------------------------------------------------------
+
+
+def test_results_come_back_by_node_and_arguments_labels_and_roles_arrive(
+    run_nodes: RunJob,
+) -> None:
+    results = run_nodes(
+        mains.arguments, 1, {"two": [2]}, num_nodes=3, labels="gpu", roles=["learner", "c", "c"]
+    )
+    assert results == [
+        (0, ["distributed", "gpu", "learner", "learner.0", "node.0"], (1, {"two": [2]}), {}),
+        (1, ["c", "c.0", "distributed", "gpu", "node.1"], (1, {"two": [2]}), {}),
+        (2, ["c", "c.1", "distributed", "gpu", "node.2"], (1, {"two": [2]}), {}),
+    ]
+
+
+def test_nodes_have_this_directory_environment_and_arguments_and_groups_of_their_own(
+    run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("DING_LITE_TEST", "here")
+    results = run_nodes(mains.whereabouts)
+    assert [result[:3] for result in results] == [(str(folder), sys.argv, "here")] * 2
+    assert all(pid == group for *_, pid, group in results)
+    assert len({os.getpid(), *(pid for *_, pid, _ in results)}) == 3
+
+
+def test_no_two_nodes_draw_the_same_random_numbers(run_nodes: RunJob) -> None:
+    drawn = run_nodes(mains.random_numbers)
+    assert len({number for pair in drawn for number in pair}) == 4
+
+
+def test_a_large_argument_and_a_large_result_pass(run_nodes: RunJob) -> None:
+    blob = bytes(range(256)) * 8_000
+    results = run_nodes(mains.arguments, blob)
+    assert all(result[2] == (blob,) for result in results)
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_node_may_leave_by_sys_exit(run_nodes: RunJob, code: int | None) -> None:
+    assert run_nodes(mains.leave_with, code) == [None, None]
+
+
+def test_what_a_node_has_started_ends_with_it(run_nodes: RunJob) -> None:
+    [pid] = run_nodes(mains.start_a_process, num_nodes=1)
+    wait_until_gone(pid)
+
+
+def test_a_thread_that_will_not_end_does_not_hold_up_the_results(
+    run_nodes: RunJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.2)
+    assert run_nodes(mains.linger) == [0, 1]
+    assert "node 0 has not ended" in caplog.text
+    assert "a thread that is no daemon" in caplog.text
+
+
+# -- failures ------------------------------------------------------------------------------
+
+
+def test_an_error_on_one_node_ends_all_and_is_raised_here(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed) as caught:
+        run_nodes(mains.fail_on, 1, num_nodes=3)
+    error = caught.value
+    assert error.node_id == 1
+    assert str(error).startswith("Node 1 failed while running `main`: ZeroDivisionError: on 1.")
+    assert re.search(r'mains.py", line \d+, in fail_on\n +raise ZeroDivisionError', str(error))
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert error.__cause__.__notes__ == ["on node 1"]
+
+
+def test_nodes_that_do_not_listen_are_killed(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed) as caught:
+        run_nodes(mains.fail_stubbornly, 0)
+    assert caught.value.node_id == 0
+    assert "In the same second" not in str(caught.value)
+
+
+def test_the_error_is_known_before_its_node_has_closed_everything(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed, match="Node 1 failed"):
+        run_nodes(mains.fail_on, 1, router=mains.ClosingRouter)
+
+
+def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path) -> None:
+    with pytest.raises(NodeFailed) as caught:
+        run_nodes(mains.fail_together, str(folder))
+    assert isinstance(caught.value.__cause__, ExceptionGroup)
+    causes = caught.value.__cause__.exceptions
+    assert sorted(str(cause) for cause in causes) == ["on 0", "on 1"]
+    other = 1 - (caught.value.node_id or 0)
+    assert f"In the same second: node {other} failed" in str(caught.value)
+
+
+def test_an_error_that_cannot_travel_is_told_in_words(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed, match="Unpicklable: 1 and 2") as caught:
+        run_nodes(mains.fail_oddly)
+    assert "in fail_oddly" in str(caught.value)
+
+
+def test_a_node_that_is_killed_ends_all(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed) as caught:
+        run_nodes(mains.kill_myself, num_nodes=3)
+    assert caught.value.node_id == 1
+    said = r"Node 1 \(process \d+\) was killed by SIGKILL while running `main`. If nobody did"
+    assert re.match(said, str(caught.value))
+
+
+def test_an_exit_code_is_a_failure(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed, match="Node 1 failed while running `main`: SystemExit: 3"):
+        run_nodes(mains.leave_with, 3)
+
+
+def test_a_result_that_cannot_travel_is_named(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed, match="returned a function that cannot be passed"):
+        run_nodes(mains.return_a_lambda)
+
+
+def test_an_argument_that_cannot_travel_is_named(run_nodes: RunJob) -> None:
+    with pytest.raises(ConfigError, match=r"argument 2 of `main` is <function .*<lambda>"):
+        run_nodes(mains.arguments, 1, lambda: None)
+
+
+def test_who_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
+    with pytest.raises(DeadlineExceeded) as caught:
+        run_nodes(mains.wait_for_the_end, router=mains.DeafRouter, num_nodes=3, timeout=1.0)
+    assert "within 1 s: node 1 was still connecting. Ready were: 0, 2." in str(caught.value)
+
+
+def test_a_warden_that_is_killed_takes_the_nodes_with_it(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed, match="process that watches over the nodes has died"):
+        run_nodes(mains.kill_the_warden)
+
+
+# -- restarts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_a_node_is_restarted_under_its_id_in_a_new_life(
+    run_nodes: RunJob, folder: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    results = run_nodes(mains.die_in_the_first_lives, str(folder), 3, how, max_retries=2)
+    assert results == [["0-1"], ["1-1", "1-2", "1-3"]]
+    assert "restart 1 of 2 in 0.1 s" in caplog.text
+    assert "restart 2 of 2 in 0.2 s" in caplog.text
+    assert ("in die_in_the_first_lives" in caplog.text) is (how == "raise")
+
+
+def test_there_are_no_more_restarts_than_allowed(run_nodes: RunJob, folder: Path) -> None:
+    with pytest.raises(NodeFailed, match="It was life 2 of this node") as caught:
+        run_nodes(mains.die_in_the_first_lives, str(folder), 9, "kill", max_retries=1)
+    assert caught.value.node_id == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["0-1", "1-1", "1-2"]
+
+
+def test_a_node_that_dies_while_the_job_ends_is_not_restarted(
+    run_nodes: RunJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert run_nodes(mains.die_last, max_retries=3) == [0, None]
+    assert "node 1 was not restarted to the end" in caplog.text
+
+
+def test_a_restart_is_broken_off_when_the_job_ends_meanwhile(
+    run_nodes: RunJob,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    monkeypatch.chdir(folder)
+    results = run_nodes(mains.end_during_a_restart, router=mains.SlowRouter, max_retries=1)
+    assert results == [0, None]
+    assert "node 1 was not restarted to the end" in caplog.text
+
+
+# -- signals to nodes ----------------------------------------------------------------------
+
+
+def test_a_node_that_somebody_else_interrupts_has_failed(run_nodes: RunJob) -> None:
+    with pytest.raises(NodeFailed, match="KeyboardInterrupt") as caught:
+        run_nodes(mains.signal_myself, int(signal.SIGINT))
+    assert caught.value.node_id == 1

@@ -1,0 +1,93 @@
+"""The options of training programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.recipes import Options, parse_options
+
+
+def parse(*arguments: str) -> Options:
+    return parse_options(
+        "Train.", env="CartPole-v1", max_env_steps=50_000, target=475.0, arguments=arguments
+    )
+
+
+def test_without_options_the_programs_own_values_hold() -> None:
+    assert parse() == Options(
+        env="CartPole-v1",
+        seed=0,
+        max_env_steps=50_000,
+        target=475.0,
+        smoke=False,
+        out=None,
+        nodes=1,
+    )
+
+
+def test_every_value_can_be_chosen() -> None:
+    chosen = "--env Acrobot-v1 --seed 3 --max-env-steps 900 --target -100 --out runs/mine"
+    assert parse(*chosen.split()) == Options(
+        env="Acrobot-v1",
+        seed=3,
+        max_env_steps=900,
+        target=-100.0,
+        smoke=False,
+        out=Path("runs/mine"),
+    )
+
+
+def test_a_smoke_run_is_short() -> None:
+    assert parse("--smoke").max_env_steps == 2_000
+    assert parse("--smoke", "--max-env-steps", "500").max_env_steps == 500
+
+
+def test_help_explains_each_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse("--help")
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "Train." in text
+    for option in (
+        "--env ID",
+        "--seed",
+        "--max-env-steps N",
+        "--target RETURN",
+        "--smoke",
+        "--out",
+    ):
+        assert option in text
+    assert "default: 50000" in text
+
+
+@pytest.mark.parametrize(("option", "value"), [("--seed", "-1"), ("--max-env-steps", "0")])
+def test_numbers_out_of_range_are_refused(option: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"is {value}; it must be at least"):
+        parse(option, value)
+
+
+def test_a_program_of_several_nodes_lets_their_number_be_chosen() -> None:
+    def parse(*arguments: str) -> int:
+        return parse_options(
+            "Train.", env="E", max_env_steps=1, target=1.0, nodes=2, arguments=arguments
+        ).nodes
+
+    assert (parse(), parse("--nodes", "1"), parse("--nodes", "3")) == (2, 1, 3)
+    with pytest.raises(ConfigError, match="`nodes` is 0; it must be at least 1"):
+        parse("--nodes", "0")
+
+
+def test_a_program_of_one_node_has_no_such_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--nodes", "2")
+    assert "unrecognized arguments: --nodes" in capsys.readouterr().err
+
+
+def test_an_unknown_option_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse("--sead", "1")
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --sead" in capsys.readouterr().err

@@ -1,0 +1,25 @@
+"""The frame around a program's `main`."""
+
+from __future__ import annotations
+
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.recipes import run_program
+
+
+def test_what_a_user_can_mend_is_said_without_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def main() -> None:
+        raise ConfigError('There is no environment "CartPole-v9".')
+
+    with pytest.raises(SystemExit) as caught:
+        run_program(main)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == 'error: There is no environment "CartPole-v9".\n'
+
+
+def test_any_other_error_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_program(lambda: 1 / 0)

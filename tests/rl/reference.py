@@ -1,0 +1,116 @@
+"""Slow, obvious twins of the formulas in ding_lite/rl: one number at a time, no cleverness."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+
+def n_step(steps, *, n, gamma):
+    """Join the steps of one environment, looking ahead from each of them.
+
+    Args:
+        steps: (obs, action, reward, next_obs, terminated, truncated) of consecutive env steps.
+
+    Returns:
+        (obs, action, reward, next_obs, terminated, truncated, num_steps) of each env step whose
+        n steps are all there or whose episode has ended.
+    """
+    joined = []
+    for start, (obs, action, *_) in enumerate(steps):
+        reward, num_steps, ended = 0.0, 0, False
+        while num_steps < n and start + num_steps < len(steps) and not ended:
+            _, _, step_reward, next_obs, terminated, truncated = steps[start + num_steps]
+            reward += gamma**num_steps * step_reward
+            num_steps += 1
+            ended = terminated or truncated
+        if num_steps == n or ended:
+            joined.append((obs, action, reward, next_obs, terminated, truncated, num_steps))
+    return joined
+
+
+def bootstrapped_targets(reward_B, terminated_B, num_steps_B, next_value_B, *, gamma):
+    """Add the discounted value of the next observation, unless nothing follows."""
+    targets = []
+    for reward, terminated, num_steps, next_value in zip(
+        reward_B, terminated_B, num_steps_B, next_value_B, strict=True
+    ):
+        discount = 1.0
+        for _ in range(int(num_steps)):
+            discount *= gamma
+        targets.append(float(reward) if terminated else float(reward + discount * next_value))
+    return targets
+
+
+def mlp(named, x_BI, *, num_hidden):
+    """Run an MLP as torch users write it; autograd can follow."""
+    for layer in range(num_hidden):
+        x_BI = F.relu(F.linear(x_BI, named[f"torso.{layer}.weight"], named[f"torso.{layer}.bias"]))
+    return F.linear(x_BI, named["head.weight"], named["head.bias"])
+
+
+class PlainDQN:
+    """One DQN update after the other, as a tutorial would write it."""
+
+    def __init__(self, weights, *, config):
+        """Start with the weights of another DQN."""
+        self.config = config
+        self.named = {name: t.clone().requires_grad_() for name, t in weights.items()}
+        self.target = {name: t.clone() for name, t in weights.items()}
+        self.adam = torch.optim.Adam(self.named.values(), lr=config.lr)
+        self.num_updates = 0
+
+    def learn(self, batch):
+        """Do one update and return the loss."""
+        depth = len(self.config.hidden)
+        with torch.no_grad():
+            next_target = mlp(self.target, batch.next_obs, num_hidden=depth)
+            if self.config.double:
+                best = mlp(self.named, batch.next_obs, num_hidden=depth).argmax(1, keepdim=True)
+                next_value = next_target.gather(1, best).squeeze(1)
+            else:
+                next_value = next_target.max(1).values
+            discount = self.config.gamma**batch.num_steps * (1.0 - batch.terminated.float())
+            target = batch.reward + discount * next_value
+
+        q = mlp(self.named, batch.obs, num_hidden=depth).gather(1, batch.action[:, None]).squeeze(1)
+        loss_of = F.smooth_l1_loss if self.config.loss == "huber" else F.mse_loss
+        loss = loss_of(q, target)
+        self.adam.zero_grad()
+        loss.backward()
+        if self.config.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.named.values(), self.config.max_grad_norm)
+        self.adam.step()
+
+        self.num_updates += 1
+        if self.num_updates % self.config.target_every == 0:
+            with torch.no_grad():
+                for name, tensor in self.target.items():
+                    tensor += self.config.target_tau * (self.named[name] - tensor)
+        return loss.item()
+
+
+class PlainReplay:
+    """A queue of single transitions."""
+
+    def __init__(self, capacity):
+        """Start empty."""
+        self.queue: deque[tuple[Any, ...]] = deque(maxlen=capacity)
+
+    def add(self, rows):
+        """Append one transition after the other."""
+        self.queue.extend(rows)
+
+
+def rows_of(transitions):
+    """Take transitions apart: one tuple of plain values each."""
+    fields = ("obs", "action", "reward", "next_obs", "terminated", "truncated", "num_steps")
+    columns = [np.asarray(getattr(transitions, name)).tolist() for name in fields]
+    return [
+        tuple(tuple(x) if isinstance(x, list) else x for x in row)
+        for row in zip(*columns, strict=True)
+    ]

@@ -1,0 +1,62 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite.errors import ConfigError
+from ding_lite.rl import DQN, make_envs, mean_return
+
+
+class ShortOrLong(DQN):
+    """Fails at once in the first environment and balances in the others."""
+
+    def act(self, obs, *, explore=True, epsilon=None):
+        assert not explore
+        action = (3.0 * obs[:, 2] + obs[:, 3] > 0.0).astype(np.int64)
+        action[0] = 0
+        return action
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_every_environment_plays_the_same_number_of_episodes(rounds):
+    envs = make_envs("CartPole-v0", 2, seed=0)
+    mean = mean_return(ShortOrLong(envs.spec), envs, episodes=2 * rounds)
+    assert 104 <= mean <= 106  # 200 by one and 8 to 11 by the other, as often
+
+
+class Watcher(DQN):
+    """Keeps what it sees."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.seen: list[Any] = []
+
+    def act(self, obs, *, explore=True, epsilon=None):
+        self.seen.append(obs.tolist())
+        return np.zeros(len(obs), dtype=np.int64)
+
+
+def test_it_starts_afresh_and_leaves_nothing_behind():
+    envs = make_envs("probe/Counter-v0", 1)
+    policy = Watcher(envs.spec)
+    for _ in range(4):
+        envs.step(np.zeros(1, dtype=np.int64))
+    assert mean_return(policy, envs, episodes=2) == 6.0
+    assert policy.seen == [[[2, 0]], [[2, 1]], [[2, 2]], [[3, 0]], [[3, 1]], [[3, 2]]]
+    assert envs.finished == []
+
+
+def test_it_does_not_count_as_acting():
+    envs = make_envs("CartPole-v1", 3)
+    policy, twin = DQN(envs.spec), DQN(envs.spec)
+    mean_return(policy, envs)
+    assert policy.env_step == 0
+    assert policy.act(envs.obs, epsilon=1.0).tolist() == twin.act(envs.obs, epsilon=1.0).tolist()
+
+
+def test_an_uneven_number_of_episodes_is_refused():
+    envs = make_envs("CartPole-v1", 3)
+    for episodes in (4, 0, -3):
+        with pytest.raises(ConfigError, match=rf"`episodes` is {episodes}.*3 environments"):
+            mean_return(DQN(envs.spec), envs, episodes=episodes)

@@ -1,0 +1,122 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl import NStep, Step
+from ding_lite.rl.returns import bootstrapped_targets
+from tests.rl import reference
+
+rewards = st.floats(-10.0, 10.0, width=32)
+
+
+@st.composite
+def runs(draw):
+    """Draw the steps of one or more environments: a list over time of a list over environments."""
+    num_envs = draw(st.integers(1, 4))
+    ends = st.sampled_from([(False, False)] * 4 + [(True, False), (False, True), (True, True)])
+    one = st.tuples(rewards, ends)
+    return draw(st.lists(st.lists(one, min_size=num_envs, max_size=num_envs), max_size=25))
+
+
+def steps_of(run):
+    """Make `Step`s whose observations tell time and environment."""
+    steps = []
+    for time, row in enumerate(run):
+        num_envs = len(row)
+        obs = np.array([[time, env] for env in range(num_envs)], dtype=np.float32)
+        steps.append(
+            Step(
+                obs=obs,
+                action=np.array([time * num_envs + env for env in range(num_envs)]),
+                reward=np.array([reward for reward, _ in row], dtype=np.float32),
+                next_obs=obs + 0.5,
+                terminated=np.array([end[0] for _, end in row], dtype=np.bool_),
+                truncated=np.array([end[1] for _, end in row], dtype=np.bool_),
+            )
+        )
+    return steps
+
+
+@given(runs(), st.integers(1, 5), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+def test_n_step_agrees_with_looking_ahead_from_every_step(run, n, gamma):
+    if not run:
+        return
+    num_envs = len(run[0])
+    n_step = NStep(n, gamma, num_envs)
+    found: list[list[tuple[Any, ...]]] = [[] for _ in range(num_envs)]
+    for step in steps_of(run):
+        for row in reference.rows_of(n_step(step)):
+            found[int(row[0][1])].append(row)
+
+    for env in range(num_envs):
+        plain = []
+        for time, row in enumerate(run):
+            reward, ending = row[env]
+            obs, next_obs = (float(time), float(env)), (time + 0.5, env + 0.5)
+            plain.append((obs, time * num_envs + env, reward, next_obs, *ending))
+        expected = reference.n_step(plain, n=n, gamma=gamma)
+        assert [row[:2] for row in found[env]] == [row[:2] for row in expected]
+        assert [row[3:] for row in found[env]] == [row[3:] for row in expected]
+        assert [row[2] for row in found[env]] == pytest.approx(
+            [row[2] for row in expected], rel=1e-5, abs=1e-5
+        )
+
+
+def test_n_step_by_hand():
+    n_step = NStep(3, 0.5, 1)
+    run = [[(1.0, (False, False))], [(2.0, (False, False))], [(4.0, (False, False))]]
+    run += [[(8.0, (False, True))], [(16.0, (False, False))]]
+    rows = [reference.rows_of(n_step(step)) for step in steps_of(run)]
+
+    assert rows[0] == rows[1] == rows[4] == []
+    assert rows[2] == [((0.0, 0.0), 0, 1 + 1 + 1, (2.5, 0.5), False, False, 3)]
+    assert rows[3] == [
+        ((1.0, 0.0), 1, 2 + 2 + 2, (3.5, 0.5), False, True, 3),
+        ((2.0, 0.0), 2, 4 + 4, (3.5, 0.5), False, True, 2),
+        ((3.0, 0.0), 3, 8, (3.5, 0.5), False, True, 1),
+    ]
+
+
+def test_n_step_of_one_is_the_step_itself():
+    step = steps_of([[(1.0, (True, False)), (2.0, (False, False))]])[0]
+    transitions = NStep(1, 0.9, 2)(step)
+    assert transitions.obs is step.obs
+    assert transitions.next_obs is step.next_obs
+    assert transitions.num_steps.tolist() == [1, 1]
+
+
+def test_after_a_reset_nothing_is_pending():
+    n_step = NStep(2, 0.9, 1)
+    first, second, third = steps_of([[(1.0, (False, False))]] * 3)
+    n_step(first)
+    n_step.reset()
+    assert len(n_step(second)) == 0
+    assert reference.rows_of(n_step(third))[0][0] == (1.0, 0.0)
+
+
+def test_n_step_refuses_nonsense():
+    with pytest.raises(ConfigError, match=r"`n` is 0.*`gamma` is 1.5"):
+        NStep(0, 1.5, 1)
+    with pytest.raises(ShapeError, match=r"2 environments came to an NStep of 3"):
+        NStep(2, 0.9, 3)(steps_of([[(1.0, (False, False))] * 2])[0])
+
+
+@given(
+    st.lists(st.tuples(rewards, st.booleans(), st.integers(1, 9), rewards), min_size=1),
+    st.floats(0.0, 1.0),
+)
+def test_targets_agree_with_adding_one_at_a_time(rows, gamma):
+    reward, terminated, num_steps, next_value = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
+    targets = bootstrapped_targets(
+        reward.astype(np.float32), terminated, num_steps, next_value.astype(np.float32), gamma=gamma
+    )
+    expected = reference.bootstrapped_targets(
+        reward, terminated, num_steps, next_value, gamma=gamma
+    )
+    assert targets.dtype == np.float32
+    np.testing.assert_allclose(targets, expected, rtol=1e-4, atol=1e-4)

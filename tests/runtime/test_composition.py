@@ -1,0 +1,430 @@
+"""What a task is made of, and how it is compiled before the first step."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any, Self
+
+import pytest
+
+from ding_lite.errors import LabelError, MiddlewareError
+from ding_lite.runtime.composition import Composition, Use, distinct
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware, name_of
+from ding_lite.runtime.task import Task
+from ding_lite.runtime.wrappers import StepTimer
+
+
+def collect(ctx: Context) -> None:
+    ctx.setdefault("calls", []).append("collect")
+
+
+def train(ctx: Context) -> None:
+    ctx.setdefault("calls", []).append("train")
+
+
+def run(composition: Composition) -> list[str]:
+    ctx = Context(calls=[])
+    for fn in composition.chain():
+        fn(ctx)
+    return list(ctx.calls)
+
+
+def tracing(tag: str) -> Callable[[Middleware], Middleware]:
+    """Make a wrapper that writes down when it is passed."""
+
+    def wrapper(fn: Middleware) -> Middleware:
+        def wrapped(ctx: Context) -> None:
+            ctx.calls.append(f"{tag}(")
+            fn(ctx)
+            ctx.calls.append(f"){tag}")
+
+        return wrapped
+
+    return wrapper
+
+
+@pytest.fixture
+def composition() -> Composition:
+    return Composition(frozenset({"standalone", "node.0"}))
+
+
+# -- middleware and labels -----------------------------------------------------------------
+
+
+def test_middleware_run_in_the_order_of_their_use_each_as_often(composition: Composition) -> None:
+    for fn in (train, collect, train):
+        composition.use(fn, None, False)
+    assert run(composition) == ["train", "collect", "train"]
+    assert composition.names() == ["train", "collect", "train#2"]
+
+
+def test_only_what_matches_a_label_of_the_node_is_in_the_chain(composition: Composition) -> None:
+    composition.use(collect, "distributed", False)
+    composition.use(train, ["learner", "node.*"], False)
+    assert run(composition) == ["train"]
+    assert composition.names() == ["train"]
+    assert [use.fn for use in composition.uses] == [collect, train]
+
+
+def test_names_are_numbered_among_those_that_run_here(composition: Composition) -> None:
+    composition.use(train, "distributed", False)
+    composition.use(train, None, False)
+    assert composition.names() == ["train"]
+
+
+def test_patterns_from_a_generator_still_hold_in_the_second_run(composition: Composition) -> None:
+    composition.use(train, (label for label in ["standalone"]), False)
+    assert run(composition) == run(composition) == ["train"]
+
+
+def test_what_is_no_middleware_is_refused_when_it_is_used(composition: Composition) -> None:
+    with pytest.raises(MiddlewareError):
+        composition.use(None, None, False)  # type: ignore[arg-type]
+    with pytest.raises(LabelError):
+        composition.use(train, [], False)
+    assert composition.uses == []
+
+
+def test_a_task_without_middleware_has_an_empty_chain(composition: Composition) -> None:
+    assert composition.chain() == []
+    assert composition.names() == []
+
+
+def test_a_node_on_which_nothing_matches_hears_its_labels_and_the_patterns(
+    composition: Composition,
+) -> None:
+    composition.use(train, ["learner", "a*"], False)
+    composition.use(collect, "learner", False)
+    with pytest.raises(LabelError) as caught:
+        composition.chain()
+    message = str(caught.value)
+    assert "No middleware of this task matches the labels of this node" in message
+    assert "['node.0', 'standalone']" in message
+    assert "`filter_labels` in use: ['a*', 'learner']" in message
+    assert "roles=, labels= or DING_LITE_LABELS" in message
+
+
+def test_what_is_left_out_is_logged_once_with_the_reason(
+    composition: Composition, caplog: pytest.LogCaptureFixture
+) -> None:
+    composition.use(collect, ["learner", "x"], False)
+    composition.use(collect, "learner", False)
+    composition.use(train, None, False)
+    with caplog.at_level(logging.INFO, logger="ding_lite.runtime"):
+        composition.chain()
+        composition.chain()
+    assert [record.getMessage() for record in caplog.records] == [
+        "left out `collect`: it runs on learner or x, and this node has node.0, standalone",
+        "left out `collect`: it runs on learner, and this node has node.0, standalone",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "here"), [(None, True), (("node.*",), True), (("x", "node.1"), False), ((), False)]
+)
+def test_a_use_knows_whether_it_is_for_a_node(patterns: tuple[str, ...] | None, here: bool) -> None:
+    assert Use(train, patterns, lock=False).is_for({"node.0", "standalone"}) == here
+
+
+# -- wrappers ------------------------------------------------------------------------------
+
+
+def test_a_later_wrapper_goes_around_the_earlier_ones(composition: Composition) -> None:
+    composition.wrap(tracing("inner"))
+    composition.use(train, None, False)
+    composition.wrap(tracing("outer"))
+    assert run(composition) == ["outer(", "inner(", "train", ")inner", ")outer"]
+
+
+def test_a_wrapper_meets_each_use_once_however_often_the_chain_is_asked_for(
+    composition: Composition,
+) -> None:
+    met: list[str] = []
+
+    def wrapper(fn: Middleware) -> Middleware:
+        met.append(name_of(fn))
+        return fn
+
+    composition.wrap(wrapper)
+    for fn in (train, collect, train):
+        composition.use(fn, None, False)
+    composition.use(collect, "elsewhere", False)
+    for _ in range(3):
+        composition.chain()
+    assert met == ["train", "collect", "train"]
+
+
+def test_a_middleware_used_between_two_runs_is_wrapped_too(composition: Composition) -> None:
+    composition.wrap(tracing("w"))
+    composition.use(train, None, False)
+    composition.chain()
+    composition.use(collect, None, False)
+    assert run(composition) == ["w(", "train", ")w", "w(", "collect", ")w"]
+
+
+def test_a_wrapper_that_comes_between_two_runs_wraps_what_was_there(
+    composition: Composition,
+) -> None:
+    composition.use(train, None, False)
+    assert run(composition) == ["train"]
+    composition.wrap(tracing("w"))
+    assert run(composition) == ["w(", "train", ")w"]
+
+
+def test_a_wrapper_that_comes_between_two_runs_leaves_the_earlier_ones_as_they_are(
+    composition: Composition,
+) -> None:
+    met = []
+
+    def counting(fn: Middleware) -> Middleware:
+        met.append(name_of(fn))
+        return tracing("v")(fn)
+
+    composition.wrap(counting)
+    composition.use(train, None, False)
+    assert run(composition) == ["v(", "train", ")v"]
+    composition.wrap(tracing("w"))
+    composition.use(collect, None, False)
+    assert run(composition) == [
+        *("w(", "v(", "train", ")v", ")w"),
+        *("w(", "v(", "collect", ")v", ")w"),
+    ]
+    assert met == ["train", "collect"]
+
+
+@pytest.mark.parametrize("wrapper", [StepTimer, None, 3, "timer"])
+def test_what_cannot_wrap_is_refused_with_an_example(
+    composition: Composition, wrapper: Any
+) -> None:
+    with pytest.raises(MiddlewareError) as caught:
+        composition.wrap(wrapper)
+    message = str(caught.value)
+    assert "A step wrapper is a callable that takes a middleware and returns one" in message
+    assert f"not {wrapper!r}" in message
+    assert "`task.use_step_wrapper(StepTimer())`" in message
+
+
+@pytest.mark.parametrize("made", [None, 3])
+def test_a_wrapper_that_makes_no_middleware_is_named(composition: Composition, made: Any) -> None:
+    def forgetful(fn: Middleware) -> Any:
+        return made
+
+    composition.wrap(forgetful)
+    composition.use(train, None, False)
+    with pytest.raises(MiddlewareError) as caught:
+        composition.chain()
+    message = str(caught.value)
+    assert f"The step wrapper `forgetful` made {made!r} of the middleware `train`" in message
+    assert "a callable of one ctx was expected" in message
+    assert "end without `return`?" in message
+
+
+# -- by hand -------------------------------------------------------------------------------
+
+
+def test_a_middleware_run_by_hand_is_wrapped_like_the_others(composition: Composition) -> None:
+    composition.wrap(tracing("w"))
+    ctx = Context(calls=[])
+    composition.wrapped(train)(ctx)
+    assert ctx.calls == ["w(", "train", ")w"]
+    assert composition.uses == []
+
+
+def test_a_middleware_run_by_hand_again_is_not_wrapped_again(composition: Composition) -> None:
+    composition.wrap(tracing("w"))
+    assert composition.wrapped(train) is composition.wrapped(train)
+
+
+class Trainer:
+    """Equal to all others, and not hashable: identity must tell them apart."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def step(self, ctx: Context) -> None:
+        ctx.calls.append("step")
+
+    def __call__(self, ctx: Context) -> None:
+        ctx.calls.append("call")
+
+
+def test_a_bound_method_run_by_hand_again_is_not_wrapped_again(composition: Composition) -> None:
+    composition.wrap(tracing("w"))
+    one, other, ctx = Trainer(), Trainer(), Context(calls=[])
+    assert composition.wrapped(one.step) is composition.wrapped(one.step)
+    assert composition.wrapped(one.step) is not composition.wrapped(other.step)
+    assert composition.wrapped(ctx.calls.append) is composition.wrapped(ctx.calls.append)
+
+
+def test_two_objects_that_are_equal_are_two_middleware(composition: Composition) -> None:
+    composition.wrap(tracing("w"))
+    one, other = Trainer(), Trainer()
+    assert composition.wrapped(one) is composition.wrapped(one)
+    assert composition.wrapped(one) is not composition.wrapped(other)
+
+
+@pytest.mark.parametrize("first", ["by hand", "in the chain"])
+def test_a_middleware_of_the_chain_that_is_run_by_hand_is_wrapped_once(
+    composition: Composition, first: str
+) -> None:
+    met = []
+
+    def counting(fn: Middleware) -> Middleware:
+        met.append(name_of(fn))
+        return fn
+
+    composition.wrap(counting)
+    composition.use(train, None, False)
+    if first == "in the chain":
+        composition.chain()
+    for _ in range(2):
+        composition.wrapped(train)
+    composition.chain()
+    assert met == ["train"]
+
+
+def test_what_is_no_middleware_is_refused_by_hand_too(composition: Composition) -> None:
+    with pytest.raises(MiddlewareError, match="not 3, a int"):
+        composition.wrapped(3)  # type: ignore[arg-type]
+
+
+# -- locks ---------------------------------------------------------------------------------
+
+
+def run_at_once(chain: list[Middleware], rounds: int) -> None:
+    start = threading.Barrier(len(chain))
+
+    def repeat(fn: Middleware) -> None:
+        for _ in range(rounds):
+            start.wait()
+            fn(Context())
+
+    threads = [threading.Thread(target=repeat, args=(fn,)) for fn in chain]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_two_middleware_with_locks_never_run_at_the_same_time(
+    composition: Composition,
+) -> None:
+    log: list[str] = []
+
+    def make(name: str) -> Middleware:
+        def fn(ctx: Context) -> None:
+            for _ in range(50):
+                log.append(name)
+                os.stat("/")  # lets another thread run
+
+        return fn
+
+    for name in "abcd":
+        composition.use(make(name), None, True)
+    run_at_once(composition.chain(), rounds=20)
+
+    stretches = [log[begin : begin + 50] for begin in range(0, len(log), 50)]
+    assert len(stretches) == 4 * 20
+    assert [stretch for stretch in stretches if len(set(stretch)) > 1] == []
+
+
+def test_a_middleware_without_a_lock_waits_for_nobody(composition: Composition) -> None:
+    both = threading.Barrier(2)  # neither gets through without the other
+    met: list[int] = []
+
+    def meet(ctx: Context) -> None:
+        met.append(both.wait())
+
+    composition.use(meet, None, True)
+    composition.use(meet, None, False)
+    run_at_once(composition.chain(), rounds=20)
+    assert len(met) == 40
+
+
+def test_a_lock_is_let_go_when_its_middleware_raises(composition: Composition) -> None:
+    def broken(ctx: Context) -> None:
+        raise LookupError("gone")
+
+    composition.use(broken, None, True)
+    composition.use(train, None, True)
+    first, second = composition.chain()
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            first(Context())
+    second(Context())
+
+
+# -- resources -----------------------------------------------------------------------------
+
+
+class Resource:
+    """A middleware and a step wrapper with a lifetime."""
+
+    def __call__(self, ctx: Any) -> Any:
+        return ctx
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None: ...
+
+
+def test_resources_are_the_middleware_and_wrappers_that_can_be_entered(
+    composition: Composition,
+) -> None:
+    here, elsewhere, wrapper = Resource(), Resource(), Resource()
+    composition.wrap(wrapper)
+    composition.wrap(tracing("w"))
+    composition.use(train, None, False)
+    composition.use(here, None, False)
+    composition.use(elsewhere, "elsewhere", False)
+    assert composition.resources() == [here, wrapper]
+
+
+def test_a_resource_that_is_used_twice_is_one(composition: Composition) -> None:
+    resource = Resource()
+    composition.use(resource, None, False)
+    composition.use(resource, None, True)
+    composition.wrap(resource)
+    assert composition.resources() == [resource]
+
+
+def test_the_parts_of_a_composed_middleware_are_entered_like_the_whole(
+    composition: Composition,
+) -> None:
+    first, second = Resource(), Resource()
+    task = Task()
+    composition.use(task.serial(train, first, task.parallel(second, first)), None, False)
+    assert composition.resources() == [first, second]
+
+
+def test_a_function_that_makes_context_managers_is_no_resource(composition: Composition) -> None:
+    @contextmanager
+    def opened(ctx: Context) -> Any:
+        yield
+
+    composition.use(opened, None, False)
+    assert composition.resources() == []
+
+
+# -- distinct ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "numbered"),
+    [
+        ([], []),
+        (["a", "b"], ["a", "b"]),
+        (["a", "b", "a", "a", "b"], ["a", "b", "a#2", "a#3", "b#2"]),
+        (["", ""], ["", "#2"]),
+    ],
+)
+def test_names_that_occur_again_are_numbered(names: list[str], numbered: list[str]) -> None:
+    assert distinct(names) == numbered

@@ -1,0 +1,360 @@
+"""Async mode: everything at once, one barrier, nothing swallowed and nothing left running."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from ding_lite.errors import MiddlewareError
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.router import LocalRouter, current_router, use_router
+from ding_lite.runtime.task import Task
+
+
+def meeting(num_parties: int) -> Callable[[Context], object]:
+    """Make a function that returns only when `num_parties` of its calls run at once."""
+    barrier = threading.Barrier(num_parties, timeout=10.0)
+    return lambda ctx: barrier.wait() and None
+
+
+def test_all_functions_of_a_step_run_at_the_same_time() -> None:
+    meet = meeting(3)
+    with Task(async_mode=True, n_async_workers=3) as task:
+        task.use(meet).use(meet).use(meet).run(max_step=20)
+    assert task.ctx.total_step == 19
+
+
+def test_coroutines_run_at_the_same_time_as_functions_and_each_other() -> None:
+    from_thread, from_loop = threading.Event(), asyncio.Event()
+
+    def function(ctx: Context) -> None:
+        from_thread.wait(10.0)
+
+    async def second(ctx: Context) -> None:
+        from_loop.set()
+
+    async def first(ctx: Context) -> None:
+        await from_loop.wait()
+        from_thread.set()
+
+    with Task(async_mode=True, n_async_workers=1) as task:
+        task.use(function).use(first).use(second).run(max_step=1)
+    assert from_thread.is_set()
+
+
+def test_no_step_begins_before_the_one_before_has_ended() -> None:
+    running: list[int] = []
+    overlaps: list[tuple[int, ...]] = []
+
+    def work(ctx: Context) -> None:
+        running.append(ctx.total_step)
+        if len(set(running)) > 1:
+            overlaps.append(tuple(running))
+        running.remove(ctx.total_step)
+
+    with Task(async_mode=True, n_async_workers=4) as task:
+        for _ in range(8):
+            task.use(work)
+        task.run(max_step=50)
+    assert overlaps == []
+
+
+def test_the_way_out_begins_behind_the_barrier_and_in_reverse_order() -> None:
+    log: list[str] = []
+    meet = meeting(3)
+
+    def onion(name: str) -> Callable[[Context], Iterator[None]]:
+        def _onion(ctx: Context) -> Iterator[None]:
+            meet(ctx)
+            log.append("in")
+            yield
+            log.append(f"out {name}")
+
+        return _onion
+
+    async def async_onion(ctx: Context) -> AsyncIterator[None]:
+        log.append("in")
+        yield
+        log.append("out async")
+
+    with Task(async_mode=True, n_async_workers=3) as task:
+        task.use(onion("a")).use(async_onion).use(onion("b")).use(onion("c")).run(max_step=1)
+    assert log == ["in"] * 4 + ["out c", "out b", "out async", "out a"]
+
+
+def test_a_failure_cancels_the_coroutines_and_awaits_the_functions() -> None:
+    log: list[str] = []
+    failed = threading.Event()
+
+    def slow(ctx: Context) -> None:
+        failed.wait(10.0)
+        log.append("function ended")
+
+    async def endless(ctx: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("coroutine cancelled")
+            failed.set()
+
+    async def _bad(ctx: Context) -> None:
+        raise ValueError("no")
+
+    with Task(async_mode=True) as task:
+        task.use(slow).use(endless).use(_bad)
+        with pytest.raises(ValueError, match=r"no") as caught:
+            task.run(max_step=1)
+        assert sorted(log) == ["coroutine cancelled", "function ended"]
+    assert caught.value.__notes__ == [
+        "in middleware `bad`, step 0, node 0, labels: async, node.0, standalone"
+    ]
+
+
+def test_several_failures_of_one_step_come_as_a_group() -> None:
+    meet = meeting(2)
+
+    def _bad(ctx: Context) -> None:
+        meet(ctx)
+        raise ValueError("a")
+
+    def _worse(ctx: Context) -> None:
+        meet(ctx)
+        raise KeyError("b")
+
+    with Task(async_mode=True) as task, pytest.raises(ExceptionGroup) as caught:
+        task.use(_bad).use(_worse).run(max_step=1)
+    assert [type(error) for error in caught.value.exceptions] == [ValueError, KeyError]
+    notes = [error.__notes__[0].split(",")[0] for error in caught.value.exceptions]
+    assert notes == ["in middleware `bad`", "in middleware `worse`"]
+
+
+def test_a_failure_goes_out_through_the_generators_of_its_step() -> None:
+    def guard(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except ZeroDivisionError:
+            ctx.metrics["failed"] = 1
+
+    with Task(async_mode=True) as task:
+        task.use(guard).use(lambda ctx: 1 / 0 if ctx.total_step == 0 else None)
+        task.run(max_step=2)
+    assert task.ctx.total_step == 1
+
+
+def test_a_listener_s_failure_at_the_barrier_ends_the_step_in_order() -> None:
+    ended: list[str] = []
+
+    def slow(ctx: Context) -> None:
+        task.emit("e")
+        ended.append("slow")
+
+    with Task(async_mode=True) as task:
+        task.on("e", lambda: 1 / 0)
+        task.use(slow)
+        with pytest.raises(ZeroDivisionError):
+            task.run(max_step=1)
+    assert ended == ["slow"]
+
+
+def test_middleware_with_a_lock_never_run_at_the_same_time() -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def function(ctx: Context) -> None:
+        inside.append(1)
+        most.append(len(inside))
+        inside.pop()
+
+    async def coroutine(ctx: Context) -> None:
+        inside.append(1)
+        for _ in range(3):
+            await asyncio.sleep(0)
+            most.append(len(inside))
+        inside.pop()
+
+    async def async_onion(ctx: Context) -> AsyncIterator[None]:
+        await coroutine(ctx)
+        yield
+        await coroutine(ctx)
+
+    with Task(async_mode=True, n_async_workers=4) as task:
+        for fn in (function, coroutine, function, coroutine, async_onion, function):
+            task.use(fn, lock=True)
+        task.run(max_step=50)
+    assert max(most) == 1
+
+
+def test_a_coroutine_cancelled_at_the_lock_does_not_take_it_along() -> None:
+    waiting = threading.Event()
+
+    def holder(ctx: Context) -> None:
+        if ctx.total_step == 0:
+            waiting.wait(10.0)
+
+    async def _bad(ctx: Context) -> None:
+        if ctx.total_step == 0:
+            waiting.set()
+            raise ValueError("no")
+
+    async def waiter(ctx: Context) -> None: ...
+
+    with Task(async_mode=True) as task:
+        task.use(holder, lock=True).use(waiter, lock=True).use(_bad)
+        with pytest.raises(ValueError, match=r"no"):
+            task.run(max_step=1)
+        task.run(max_step=1)  # would hang if the lock were still held
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_wherever_a_middleware_runs_the_router_is_that_of_its_task(async_mode: bool) -> None:
+    router = LocalRouter.group(2)[0]
+    found = []
+
+    def look(ctx: Context) -> None:
+        found.append(current_router())
+
+    def onion(ctx: Context) -> Iterator[None]:
+        look(ctx)
+        yield
+        look(ctx)
+
+    async def coroutine(ctx: Context) -> None:
+        look(ctx)
+
+    async def async_onion(ctx: Context) -> AsyncIterator[None]:
+        look(ctx)
+        yield
+        look(ctx)
+
+    with use_router(router), Task(async_mode=async_mode) as task:
+        task.use(look).use(onion).use(coroutine).use(async_onion).use(task.parallel(look, look))
+        task.run(max_step=2)
+    assert found == [router] * 2 * 8
+
+
+def test_coroutines_run_in_order_where_the_task_is_not_async() -> None:
+    log: list[int] = []
+
+    async def coroutine(ctx: Context) -> None:
+        await asyncio.sleep(0)
+        log.append(1)
+
+    with Task() as task:
+        task.use(lambda ctx: log.append(0)).use(coroutine).use(lambda ctx: log.append(2))
+        task.run(max_step=2)
+    assert log == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_task_runs_inside_of_a_running_loop() -> None:
+    async def notebook() -> int:
+        async def coroutine(ctx: Context) -> None:
+            await asyncio.sleep(0)
+            ctx.n = ctx.setdefault("n", 0) + 1
+            ctx.keep("n")
+
+        with Task() as task:
+            task.use(coroutine).run(max_step=3)
+        return int(task.ctx.n)
+
+    assert asyncio.run(notebook()) == 3
+
+
+def test_a_coroutine_lives_on_between_steps_on_the_same_loop() -> None:
+    log: list[str] = []
+    jobs: list[asyncio.Task[None]] = []
+
+    async def background() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("ended with the task")
+
+    async def starter(ctx: Context) -> None:
+        if ctx.total_step == 0:
+            jobs.append(asyncio.create_task(background()))
+        await asyncio.sleep(0)
+        assert not jobs[0].done()
+
+    with Task() as task:
+        task.use(starter).run(max_step=3)
+        assert log == []
+    assert log == ["ended with the task"]
+
+
+def test_driving_a_coroutine_from_a_coroutine_is_refused() -> None:
+    async def inner(ctx: Context) -> None: ...
+
+    async def outer(ctx: Context) -> None:
+        task.forward(inner, ctx)
+
+    with Task() as task, pytest.raises(MiddlewareError, match=r"`await` the other one"):
+        task.use(outer).run(max_step=1)
+
+
+def test_parallel_runs_its_parts_at_once_and_serial_in_order() -> None:
+    log: list[str] = []
+    meet = meeting(2)
+
+    def say(word: str) -> Callable[[Context], Iterator[None]]:
+        def _say(ctx: Context) -> Iterator[None]:
+            log.append(word)
+            yield
+            log.append(word.upper())
+
+        return _say
+
+    with Task() as task:
+        task.use(task.serial(say("a"), say("b")))
+        task.use(task.parallel(meet, meet))
+        task.use(task.sequence(say("c"), lambda ctx: log.append("d")))
+        task.run(max_step=1)
+    assert log == ["a", "b", "c", "d", "C", "B", "A"]
+    assert "parallel(lambda, lambda)" in str(task.draw())
+
+
+def test_nested_parallel_parts_do_not_wait_for_each_other_s_threads() -> None:
+    with Task(async_mode=True, n_async_workers=1) as task:
+        for _ in range(3):
+            meet = meeting(2)
+            task.use(task.parallel(meet, meet))
+        task.run(max_step=3)
+
+
+@pytest.mark.parametrize("compose", ["serial", "parallel"])
+def test_a_composition_is_an_onion_of_its_own_for_errors(compose: str) -> None:
+    log: list[str] = []
+
+    def guard(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except ZeroDivisionError:
+            log.append("handled inside")
+
+    def outer(ctx: Context) -> Iterator[None]:
+        yield
+        log.append("outer left as usual")
+
+    def bad(ctx: Context) -> None:
+        raise ZeroDivisionError
+
+    with Task() as task:
+        task.use(outer).use(getattr(task, compose)(guard, bad)).run(max_step=1)
+        task.forward(getattr(task, compose)(guard)).backward()
+    assert log == ["handled inside", "outer left as usual"]
+    with Task() as task:
+        task.use(getattr(task, compose)(guard)).use(bad).run(max_step=1)
+    assert log[2:] == ["handled inside"]
+
+
+def test_an_error_in_a_composition_is_noted_once_with_its_name() -> None:
+    def _bad(ctx: Context) -> None:
+        raise ValueError("no")
+
+    with Task() as task, pytest.raises(ValueError, match=r"no") as caught:
+        task.use(task.serial(lambda ctx: None, _bad)).run(max_step=1)
+    assert caught.value.__notes__ == [
+        "in middleware `serial(lambda, bad)` (1st of 1), step 0, node 0, labels: node.0, standalone"
+    ]

@@ -1,0 +1,278 @@
+"""The context: a dict with attributes, renewed at every step."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import ContextError, DeadlineExceeded, DingLiteError
+from ding_lite.runtime.context import Context, Lineage, ParallelContext, latch_of
+from ding_lite.testing.clock import ManualClock
+
+KEYS = st.text("abcxyz", min_size=1, max_size=3).filter(lambda key: not hasattr(dict, key))
+METHODS = sorted(name for name in dir(dict) if not name.startswith("_"))
+
+
+def renewed(ctx: Context) -> Context:
+    return Lineage(ctx).next_of(ctx)
+
+
+def test_items_are_attributes_and_attributes_are_items() -> None:
+    ctx = Context({"a": 1}, b=2)
+    ctx.c = 3
+    ctx["d"] = 4
+    assert (ctx.a, ctx["b"], ctx["c"], ctx.d) == (1, 2, 3, 4)
+    del ctx.a
+    del ctx["b"]
+    assert ctx == {"total_step": 0, "c": 3, "d": 4}
+
+
+def test_it_holds_the_very_objects_it_was_given() -> None:
+    nested = {"x": [1]}
+    ctx = Context(nested=nested)
+    ctx.keep("nested")
+    assert ctx.nested is nested
+    assert renewed(ctx).nested is nested
+
+
+@given(st.dictionaries(KEYS, st.integers()), st.sets(KEYS))
+def test_renewal_hands_on_exactly_what_is_kept(values: dict[str, int], kept: set[str]) -> None:
+    ctx = Context(values)
+    ctx.keep(*kept)
+    expected = {key: value for key, value in values.items() if key in kept}
+    assert renewed(ctx) == {"total_step": 1, **expected}
+
+
+def test_a_kept_key_lives_on_step_after_step_until_it_is_dropped() -> None:
+    ctx = Context(n=1)
+    ctx.keep("n")
+    for _ in range(3):
+        ctx = renewed(ctx)
+        ctx.n += 1
+    assert (ctx.n, ctx.total_step) == (4, 3)
+    ctx.drop("n")
+    assert ctx.n == 4  # until the step ends
+    assert "n" not in renewed(ctx)
+
+
+def test_a_key_may_be_kept_before_it_is_set() -> None:
+    ctx = Context()
+    ctx.keep("later")
+    ctx = renewed(ctx)
+    assert "later" not in ctx
+    ctx.later = 1
+    assert renewed(renewed(ctx)).later == 1
+
+
+def test_dropping_what_is_not_kept_is_refused() -> None:
+    ctx = Context(train_iter=1)
+    ctx.keep("train_iter")
+    with pytest.raises(ContextError, match=r'not kept. Did you mean "train_iter"'):
+        ctx.drop("train_itr")
+
+
+def test_a_step_keeps_its_own_context() -> None:
+    first = Context(x=1)
+    second = renewed(first)
+    second.x = 2
+    assert first.x == 1
+
+
+@pytest.mark.parametrize("name", [*METHODS, "keep", "drop", "kept"])
+def test_a_key_that_would_hide_a_method_is_refused(name: str) -> None:
+    ctx = Context()
+    for attempt in (
+        lambda: setattr(ctx, name, 1),
+        lambda: ctx.__setitem__(name, 1),
+        lambda: ctx.update({name: 1}),
+        lambda: ctx.setdefault(name, 1),
+        lambda: ctx.keep(name),
+        lambda: Context({name: 1}),
+    ):
+        with pytest.raises(ContextError, match=f"`ctx.{name}` cannot be set.*hide the method"):
+            attempt()
+    assert callable(getattr(ctx, name)) or name == "kept"
+
+
+def test_merging_obeys_the_rules_for_one_key() -> None:
+    ctx = Context()
+    ctx |= {"a": 1}
+    assert ctx.a == 1
+    with pytest.raises(ContextError):
+        ctx |= {"items": 1}
+
+
+def test_private_names_and_other_types_of_key_are_refused() -> None:
+    with pytest.raises(ContextError, match=r"`ctx._x` cannot be set.*Use `x`"):
+        Context()._x = 1
+    with pytest.raises(ContextError, match=r"a string, not 3, a int"):
+        Context()[3] = 1  # type: ignore[index]
+
+
+def test_total_step_is_the_runtime_s_to_write() -> None:
+    ctx = Context(total_step=7)
+    assert renewed(ctx).total_step == 8
+    with pytest.raises(ContextError, match=r"counted by the task \(now 7\)"):
+        ctx.total_step = 3
+    with pytest.raises(ContextError, match=r"belongs to the task"):
+        del ctx["total_step"]
+    ctx.update(copy.copy(ctx))  # as some programs do: harmless
+
+
+def test_finish_is_a_latch_that_false_does_not_release() -> None:
+    ctx = Context()
+    assert (ctx.finish, ctx["finish"], ctx.get("finish"), ctx.setdefault("finish", True)) == (
+        (False,) * 4
+    )
+    ctx.finish = False
+    assert not ctx.finish
+    ctx["finish"] = True
+    ctx.finish = False
+    assert (ctx.finish, ctx["finish"], ctx.get("finish")) == (True, True, True)
+
+
+def test_every_context_of_a_task_sees_the_latch_at_once() -> None:
+    first = Context()
+    second = renewed(first)
+    second.update(finish=True)
+    assert first.finish
+    assert renewed(second).finish
+
+
+def test_the_latch_tells_its_listeners_once() -> None:
+    heard: list[bool] = []
+    ctx = Context()
+    latch_of(ctx).listen(lambda: heard.append(ctx.finish))
+    ctx.finish = True
+    ctx.finish = True
+    assert heard == [True]
+
+
+def test_metrics_are_there_at_their_first_use_in_each_step() -> None:
+    ctx = Context()
+    assert "metrics" not in ctx
+    ctx.metrics["loss"] = 0.5
+    ctx["metrics"]["return"] = 9.0
+    assert ctx.metrics == {"loss": 0.5, "return": 9.0}
+    assert renewed(ctx).metrics == {}
+
+
+def test_a_missing_key_is_named_with_what_there_is() -> None:
+    ctx = Context(train_iter=3)
+    with pytest.raises(ContextError) as caught:
+        _ = ctx.train_itr
+    text = str(caught.value)
+    assert 'Did you mean "train_iter"?' in text
+    assert "Set are: total_step, train_iter." in text
+    assert not hasattr(ctx, "train_itr")
+    assert ctx.get("train_itr", 5) == 5
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("train_itr", "train_iter"), ("transition", "transitions"), ("loss", None)]
+)
+def test_a_mistyped_key_of_the_packages_own_middleware_is_recognised(
+    key: str, meant: str | None
+) -> None:
+    with pytest.raises(ContextError) as caught:
+        _ = Context()[key]
+    assert ("Did you mean" in str(caught.value)) == (meant is not None)
+    assert meant is None or f'Did you mean "{meant}"?' in str(caught.value)
+
+
+def test_a_key_that_is_missing_but_rightly_spelled_is_not_suggested_in_its_own_place() -> None:
+    with pytest.raises(ContextError) as caught:
+        _ = Context().train_iter
+    assert "Did you mean" not in str(caught.value)
+    assert '`ctx.keep("train_iter")` hands it on' in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [AttributeError, KeyError, DingLiteError])
+def test_a_missing_key_is_also_the_builtin_error(kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        _ = Context().nothing
+    with pytest.raises(kind):
+        _ = Context()["nothing"]
+    with pytest.raises(kind):
+        del Context().nothing
+
+
+def test_setdefault_sets_once() -> None:
+    ctx = Context()
+    assert ctx.setdefault("n", -1) == -1
+    assert ctx.setdefault("n", 5) == -1
+
+
+@pytest.mark.parametrize(
+    "twin_of", [copy.copy, copy.deepcopy, lambda ctx: pickle.loads(pickle.dumps(ctx))]
+)
+def test_a_copy_has_the_same_items_and_a_life_of_its_own(twin_of: object) -> None:
+    ctx = renewed(Context(total_step=4))
+    ctx.n = [1]
+    ctx.keep("n")
+    twin = twin_of(ctx)  # type: ignore[operator]
+    assert (twin, twin.kept, twin.finish) == (ctx, ("n",), False)
+    twin.finish = True
+    twin.drop("n")
+    assert not ctx.finish
+    assert ctx.kept == ("n",)
+    assert copy.copy(twin).finish
+
+
+class TestParallelContext:
+    """What the other nodes have put on their contexts."""
+
+    def test_each_key_holds_the_newest_value_that_any_node_has_sent(self) -> None:
+        ctx = ParallelContext()
+        ctx.receive(1, {"total_step": 3, "state_dict": "a", "train_iter": 1})
+        ctx.receive(2, {"total_step": 9})
+        assert (ctx.state_dict, ctx.total_step, ctx.get("train_iter")) == ("a", 9, 1)
+
+    def test_one_node_s_own_values_can_be_asked_for(self) -> None:
+        ctx = ParallelContext()
+        ctx.receive(1, {"total_step": 3, "x": 1})
+        ctx.receive(2, {"total_step": 9})
+        assert ctx.of("node.1") == {"total_step": 3, "x": 1}
+        assert ctx.of(2) == {"total_step": 9}
+        assert ctx.of(7) == {"total_step": 0}
+
+    def test_keys_that_no_ctx_may_hold_are_left_out(self) -> None:
+        ctx = ParallelContext()
+        ctx.receive(1, {"items": 1, "finish": True, "x": 2})
+        assert dict(ctx.of(1)) == {"total_step": 0, "x": 2}
+        assert not ctx.finish
+        assert list(ctx.items()) == [("total_step", 0), ("x", 2)]
+
+    def test_a_wait_ends_with_the_first_newer_value(self) -> None:
+        ctx = ParallelContext()
+        ctx.receive(1, {"train_iter": 5})
+        sender = threading.Timer(0.0, lambda: ctx.receive(1, {"train_iter": 6}))
+        sender.start()
+        newest = ctx.wait({"train_iter": 5}, Deadline.after(10.0), lambda: False)
+        sender.join()
+        assert newest is ctx
+        assert ctx.train_iter == 6
+
+    def test_a_wait_past_its_deadline_says_what_has_come(self, clock: ManualClock) -> None:
+        ctx = ParallelContext()
+        ctx.receive(1, {"train_iter": 5})
+        with pytest.raises(DeadlineExceeded, match=r"train_iter > 5 in time.*train_iter=5"):
+            ctx.wait({"train_iter": 5}, Deadline.after(0.0, clock), lambda: False)
+
+    def test_a_wait_can_be_stopped(self) -> None:
+        stopped: list[bool] = []
+        ctx = ParallelContext()
+
+        def stop() -> None:
+            stopped.append(True)
+            ctx.wake()
+
+        stopper = threading.Timer(0.0, stop)
+        stopper.start()
+        assert ctx.wait({}, Deadline.after(10.0), lambda: bool(stopped)) is None
+        stopper.join()

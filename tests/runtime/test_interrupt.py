@@ -1,0 +1,142 @@
+"""Ctrl-C: the step ends, everything closes, and only then it is raised."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Self
+
+import pytest
+
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.interrupt import interruptible
+from ding_lite.runtime.task import Task
+
+
+class Saver:
+    """A middleware that writes at the end of a run."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def __call__(self, ctx: Context) -> None:
+        self.log.append("saver called")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.log.append(f"saved at {kind.__name__ if kind else 'the end'}")
+
+
+def test_the_first_ctrl_c_lets_the_step_end_and_then_raises() -> None:
+    log: list[str] = []
+
+    def onion(ctx: Context) -> Iterator[None]:
+        yield
+        log.append(f"left, finish={ctx.finish}")
+
+    def interrupt(ctx: Context) -> None:
+        signal.raise_signal(signal.SIGINT)
+        assert task.wait_for("never", timeout=10.0) is None  # the end of the job ends the wait
+
+    with Task() as task, pytest.raises(KeyboardInterrupt):
+        task.use(Saver(log)).use(onion).use(interrupt).use(lambda ctx: log.append("rest")).run()
+    assert log == ["saver called", "rest", "left, finish=True", "saved at KeyboardInterrupt"]
+
+
+def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
+    log: list[str] = []
+
+    def terminate(ctx: Context) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        task.wait_for("never", timeout=10.0)
+
+    with Task() as task, pytest.raises(SystemExit) as caught:
+        task.use(Saver(log)).use(terminate).run()
+    assert caught.value.code == 143
+    assert log[-1] == "saved at SystemExit"
+
+
+def test_the_second_ctrl_c_raises_at_once() -> None:
+    log: list[str] = []
+
+    def interrupt(ctx: Context) -> None:
+        signal.raise_signal(signal.SIGINT)
+        log.append("went on after the first")
+        signal.raise_signal(signal.SIGINT)
+        log.append("never here")
+
+    with Task() as task, pytest.raises(KeyboardInterrupt):
+        task.use(interrupt).run()
+    assert log == ["went on after the first"]
+
+
+def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier() -> None:
+    release = threading.Event()
+
+    def slow(ctx: Context) -> None:
+        threading.Timer(0.0, _press_twice).start()
+        release.wait(10.0)
+
+    def _press_twice() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        announced.wait(10.0)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    announced = threading.Event()
+    task = Task(async_mode=True)
+    task.use(slow)
+    with pytest.raises(KeyboardInterrupt):
+        _run_and_tell(task, announced)
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("ding_lite"):
+            thread.join()
+
+
+def _run_and_tell(task: Task, announced: threading.Event) -> None:
+    async def tell(ctx: Context) -> None:
+        while not ctx.finish:
+            await asyncio.sleep(0)
+        announced.set()
+
+    with task:
+        task.use(tell).run()
+
+
+def test_handlers_are_as_before_when_a_run_has_ended() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    inside: list[object] = []
+    with Task() as task:
+        task.use(lambda ctx: inside.append(signal.getsignal(signal.SIGINT))).run(max_step=1)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert inside[0] is not before[0]
+
+
+def test_a_program_s_own_handler_is_left_alone() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, frame: heard.append(signum))
+    try:
+        with interruptible(lambda: heard.append(-1)) as interruption:
+            signal.raise_signal(signal.SIGINT)
+        interruption.raise_if_any()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [signal.SIGINT]
+
+
+def test_a_task_on_another_thread_sets_no_handler() -> None:
+    results: list[int] = []
+
+    def run() -> None:
+        with Task() as task:
+            task.use(lambda ctx: None).run(max_step=2)
+        results.append(task.ctx.total_step)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert results == [1]

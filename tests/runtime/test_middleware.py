@@ -1,0 +1,251 @@
+"""What counts as a middleware, and doing things around one."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ding_lite.errors import MiddlewareError
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import (
+    Middleware,
+    Shape,
+    around,
+    check_middleware,
+    name_of,
+    shape_of,
+)
+from ding_lite.runtime.task import Task
+
+
+def function(ctx: Context) -> None: ...
+
+
+def onion(ctx: Context) -> Iterator[None]:
+    yield
+
+
+async def coroutine(ctx: Context) -> None: ...
+
+
+async def async_onion(ctx: Context) -> AsyncIterator[None]:
+    yield
+
+
+def two(ctx: Context, more: int) -> None: ...
+
+
+class Callable_:
+    """Wears each shape as its `__call__`."""
+
+    def __call__(self, ctx: Context) -> Iterator[None]:
+        yield
+
+    async def method(self, ctx: Context) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [
+        (function, Shape.FUNCTION),
+        (lambda ctx: None, Shape.FUNCTION),
+        (functools.partial(two, more=1), Shape.FUNCTION),
+        (print, Shape.FUNCTION),
+        (onion, Shape.GENERATOR),
+        (functools.partial(onion), Shape.GENERATOR),
+        (Callable_(), Shape.GENERATOR),
+        (coroutine, Shape.COROUTINE),
+        (Callable_().method, Shape.COROUTINE),
+        (async_onion, Shape.ASYNC_GENERATOR),
+    ],
+)
+def test_the_shape_is_told_before_the_first_call(fn: Middleware, shape: Shape) -> None:
+    check_middleware(fn)
+    assert shape_of(fn) is shape
+    assert shape.is_async == shape.value.startswith(("co", "async"))
+
+
+def test_names_leave_out_what_factories_add() -> None:
+    def _train(ctx: Context) -> None: ...
+
+    assert name_of(_train) == "train"
+    assert name_of(functools.partial(two, more=1)) == "two"
+    assert name_of(lambda ctx: None) == "lambda"
+    assert name_of(Callable_()) == "Callable_".strip("_")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (None, "not None. Does the factory that should make it end without `return`"),
+        (onion(Context()), r"`onion` has been called already.*task.use\(onion\)"),
+        (async_onion(Context()), "`async_onion` has been called already"),
+        (Callable_, r"`Callable_` is a class.*task.use\(Callable_\(...\)\)"),
+        (3, "not 3, a int"),
+        (two, r"`two\(ctx.*more.*cannot be called with `ctx` alone.*If it is a factory, call it"),
+        (lambda: None, "Give it one positional argument, `ctx`"),
+    ],
+)
+def test_a_mistake_is_refused_by_name(mistake: object, message: str) -> None:
+    with pytest.raises(MiddlewareError, match=message):
+        Task().use(mistake)  # type: ignore[arg-type]
+
+
+def test_a_coroutine_that_was_called_already_is_refused() -> None:
+    called = coroutine(Context())
+    with pytest.raises(MiddlewareError, match=r"has been called already"):
+        check_middleware(called)
+    called.close()
+
+
+def scope(log: list[str]) -> Callable[[Context], object]:
+    @contextmanager
+    def stretch(ctx: Context) -> Iterator[None]:
+        log.append("(")
+        try:
+            yield
+        finally:
+            log.append(")")
+
+    return stretch
+
+
+def shapes(log: list[str]) -> dict[str, Middleware]:
+    def function(ctx: Context) -> None:
+        log.append("a")
+
+    def onion(ctx: Context) -> Iterator[None]:
+        log.append("a")
+        yield
+        log.append("b")
+
+    async def coroutine(ctx: Context) -> None:
+        await asyncio.sleep(0)
+        log.append("a")
+
+    async def async_onion(ctx: Context) -> AsyncIterator[None]:
+        log.append("a")
+        yield
+        await asyncio.sleep(0)
+        log.append("b")
+
+    return {
+        "function": function,
+        "onion": onion,
+        "coroutine": coroutine,
+        "async_onion": async_onion,
+        "hidden_onion": lambda ctx: onion(ctx),
+        "hidden_coroutine": lambda ctx: coroutine(ctx),
+    }
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("function", "(a)|"),
+        ("onion", "(a)|(b)"),
+        ("coroutine", "(a)|"),
+        ("async_onion", "(a)|(b)"),
+        ("hidden_onion", "()(a)|(b)"),
+        ("hidden_coroutine", "()(a)|"),
+    ],
+)
+def test_around_surrounds_each_stretch_of_every_shape(
+    name: str, expected: str, concurrent: bool
+) -> None:
+    log: list[str] = []
+    with Task(async_mode=concurrent) as task:
+        task.forward(around(shapes(log)[name], scope(log))).sync()  # type: ignore[arg-type]
+        log.append("|")
+        task.backward()
+    assert "".join(log) == expected
+
+
+@pytest.mark.parametrize("name", ["onion", "async_onion", "hidden_onion"])
+def test_around_lets_an_onion_handle_the_exception_of_the_rest(name: str) -> None:
+    log: list[str] = []
+
+    def handler(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except ZeroDivisionError:
+            log.append("handled")
+
+    async def async_handler(ctx: Context) -> AsyncIterator[None]:
+        try:
+            yield
+        except ZeroDivisionError:
+            log.append("handled")
+
+    fn: Middleware = {
+        "onion": handler,
+        "async_onion": async_handler,
+        "hidden_onion": lambda ctx: handler(ctx),
+    }[name]
+    with Task() as task:
+        task.use(around(fn, scope(log)))  # type: ignore[arg-type]
+        task.use(lambda ctx: 1 / 0)
+        task.run(max_step=1)
+    assert "".join(log).endswith("()(handled)")
+
+
+def twice(ctx: Context) -> Iterator[None]:
+    yield
+    yield
+
+
+async def async_twice(ctx: Context) -> AsyncIterator[None]:
+    yield
+    yield
+
+
+def stubborn(ctx: Context) -> Iterator[None]:
+    try:
+        yield
+    except ZeroDivisionError:
+        yield
+
+
+async def async_stubborn(ctx: Context) -> AsyncIterator[None]:
+    try:
+        yield
+    except ZeroDivisionError:
+        yield
+
+
+@pytest.mark.parametrize("surrounded", [False, True])
+@pytest.mark.parametrize("fn", [twice, async_twice, stubborn, async_stubborn])
+def test_a_second_yield_is_refused(fn: Middleware, surrounded: bool) -> None:
+    name = fn.__name__
+    with Task() as task:
+        task.use(around(fn, scope([])) if surrounded else fn)  # type: ignore[arg-type]
+        if "stubborn" in name:
+            task.use(lambda ctx: 1 / 0)
+        with pytest.raises(MiddlewareError, match=f"`{name}` has yielded a second time"):
+            task.run(max_step=1)
+
+
+def test_a_generator_that_ends_before_its_yield_has_no_way_out() -> None:
+    log: list[str] = []
+
+    def sometimes(ctx: Context) -> Iterator[None]:
+        if ctx.total_step == 0:
+            return
+        yield
+        log.append(f"out of {ctx.total_step}")
+
+    async def async_sometimes(ctx: Context) -> AsyncIterator[None]:
+        if ctx.total_step == 1:
+            return
+        yield
+        log.append(f"async out of {ctx.total_step}")
+
+    with Task() as task:
+        task.use(sometimes).use(around(async_sometimes, scope([]))).use(async_sometimes)  # type: ignore[arg-type]
+        task.run(max_step=2)
+    assert log == ["async out of 0", "async out of 0", "out of 1"]

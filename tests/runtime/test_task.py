@@ -1,0 +1,608 @@
+"""The task: steps, errors, the eager form, labels, resources, other nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    LabelError,
+    MiddlewareError,
+)
+from ding_lite.runtime.context import Context, ParallelContext
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.router import LocalRouter, use_router
+from ding_lite.runtime.task import Task
+from ding_lite.testing.clock import ManualClock
+
+
+def onion(log: list[str], name: str) -> Callable[[Context], Iterator[None]]:
+    def _onion(ctx: Context) -> Iterator[None]:
+        log.append(name)
+        yield
+        log.append(name.upper())
+
+    return _onion
+
+
+def boom(ctx: Context) -> None:
+    raise ZeroDivisionError
+
+
+class TestSteps:
+    """How a run goes from step to step and when it ends."""
+
+    def test_a_step_is_an_onion(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.use(onion(log, "a")).use(lambda ctx: log.append("-")).use(onion(log, "b"))
+            task.run(max_step=2)
+        assert "".join(log) == "a-bBA" * 2
+
+    @given(st.lists(st.integers(0, 4), max_size=4))
+    def test_a_further_run_continues_where_the_last_one_ended(self, runs: list[int]) -> None:
+        steps: list[int] = []
+        with Task() as task:
+            task.use(lambda ctx: steps.append(ctx.total_step))
+            for num_steps in runs:
+                task.run(max_step=num_steps)
+                assert task.finish
+        assert steps == list(range(sum(runs)))
+
+    def test_after_a_run_ctx_is_that_of_its_last_step(self) -> None:
+        with Task() as task:
+            task.use(lambda ctx: setattr(ctx, "square", ctx.total_step**2)).run(max_step=5)
+        assert (task.ctx.total_step, task.ctx.square) == (4, 16)
+
+    @pytest.mark.parametrize("end", ["ctx", "task"])
+    def test_finish_lets_the_step_end(self, end: str) -> None:
+        log: list[str] = []
+
+        def stop(ctx: Context) -> None:
+            if ctx.total_step == 2:
+                (ctx if end == "ctx" else task).finish = True
+
+        with Task() as task:
+            task.use(onion(log, "a")).use(stop).use(lambda ctx: log.append("-")).run()
+        assert "".join(log) == "a-A" * 3
+
+    def test_the_way_out_of_the_last_step_sees_that_it_is_the_last(self) -> None:
+        seen: list[tuple[bool, bool]] = []
+
+        def watch(ctx: Context) -> Iterator[None]:
+            before = ctx.finish
+            yield
+            seen.append((before, ctx.finish))
+
+        with Task() as task:
+            task.use(watch).run(max_step=3)
+        assert seen == [(False, False), (False, False), (False, True)]
+
+    def test_a_finish_from_elsewhere_is_seen_on_a_way_out(self) -> None:
+        """Set by another thread when the generator has run already: one more step tells it."""
+        seen: list[bool] = []
+
+        def outer(ctx: Context) -> Iterator[None]:
+            yield
+            if ctx.total_step == 2:
+                other = threading.Thread(target=lambda: setattr(task, "finish", True))
+                other.start()
+                other.join()
+
+        def watch(ctx: Context) -> Iterator[None]:
+            yield
+            seen.append(ctx.finish)
+
+        with Task() as task:
+            task.use(outer).use(watch).run()
+        assert seen == [False, False, False, True]
+
+    def test_a_finish_of_the_way_out_itself_ends_the_run_with_its_step(self) -> None:
+        def stop(ctx: Context) -> Iterator[None]:
+            yield
+            ctx.finish = True
+
+        with Task() as task:
+            task.use(stop).run()
+        assert task.ctx.total_step == 0
+
+    def test_the_first_ctx_can_be_given(self) -> None:
+        ctx = Context(total_step=10, lr=0.1)
+        with Task(ctx=ctx) as task:
+            assert task.ctx is ctx
+            task.run(max_step=2)
+            assert task.ctx.total_step == 11
+        with Task(ctx={"lr": 0.1}) as task:
+            assert task.ctx.lr == 0.1
+
+    @pytest.mark.parametrize("wrong", [-1, 1.5, "3", True])
+    def test_a_max_step_that_is_no_number_of_steps_is_refused(self, wrong: Any) -> None:
+        with pytest.raises(ConfigError, match=r"`max_step` is .* a whole number from 0 on"):
+            Task().run(max_step=wrong)
+
+    def test_counts_may_be_numbers_of_numpy(self) -> None:
+        one: Any = np.int64(1)
+        three: Any = np.int64(3)
+        with Task(async_mode=True, n_async_workers=one) as task:
+            task.use(lambda ctx: None).run(max_step=three)
+        assert task.ctx.total_step == 2
+
+    def test_a_run_that_could_never_end_is_refused(self) -> None:
+        with pytest.raises(MiddlewareError, match=r"no middleware.*would never end"):
+            Task().run()
+
+    @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None])
+    def test_a_wrong_number_of_workers_is_refused(self, wrong: Any) -> None:
+        with pytest.raises(ConfigError, match=r"`n_async_workers` is"):
+            Task(n_async_workers=wrong)
+
+    @pytest.mark.parametrize("what", ["use", "use_step_wrapper", "run", "sync", "renew"])
+    def test_changing_a_running_task_is_refused(self, what: str) -> None:
+        argument: list[Any] = [boom] if what.startswith("use") else []
+
+        def change(ctx: Context) -> None:
+            getattr(task, what)(*argument)
+
+        with Task() as task, pytest.raises(MiddlewareError, match=r"called while the task runs"):
+            task.use(change).run(max_step=1)
+
+
+class TestErrors:
+    """The way of an exception through the open generators."""
+
+    def test_it_gets_one_note_that_says_where(self) -> None:
+        log: list[str] = []
+        with Task() as task, pytest.raises(ZeroDivisionError) as caught:
+            task.use(onion(log, "a")).use(boom).use(onion(log, "b")).run(max_step=3)
+        assert caught.value.__notes__ == [
+            "in middleware `boom` (2nd of 3), step 0, node 0, labels: node.0, standalone"
+        ]
+        assert log == ["a"]
+
+    def test_an_exception_of_the_way_out_is_noted_with_its_own_middleware(self) -> None:
+        def _late(ctx: Context) -> Iterator[None]:
+            yield
+            raise ZeroDivisionError
+
+        log: list[str] = []
+        with Task() as task, pytest.raises(ZeroDivisionError) as caught:
+            task.use(onion(log, "a")).use(_late).use(onion(log, "b")).run(max_step=3)
+        assert caught.value.__notes__[0].startswith("in middleware `late` (2nd of 3), step 0")
+        assert log == ["a", "b", "B"]
+
+    def test_each_open_generator_may_handle_it_and_the_outer_ones_go_on(self) -> None:
+        log: list[str] = []
+
+        def guard(ctx: Context) -> Iterator[None]:
+            try:
+                yield
+            except ZeroDivisionError:
+                log.append("handled")
+
+        with Task() as task:
+            task.use(onion(log, "a")).use(guard).use(onion(log, "b")).use(boom).run(max_step=2)
+        assert log == ["a", "b", "handled", "A"] * 2
+
+    def test_what_a_generator_raises_instead_travels_on(self) -> None:
+        seen: list[str] = []
+
+        def outer(ctx: Context) -> Iterator[None]:
+            try:
+                yield
+            except ValueError as error:
+                seen.append(repr(error.__cause__))
+                raise
+
+        def translate(ctx: Context) -> Iterator[None]:
+            try:
+                yield
+            except ZeroDivisionError as error:
+                raise ValueError("translated") from error
+
+        with Task() as task, pytest.raises(ValueError, match=r"translated") as caught:
+            task.use(outer).use(translate).use(boom).run(max_step=1)
+        assert seen == ["ZeroDivisionError()"]
+        assert caught.value.__notes__[0].startswith("in middleware `translate` (2nd of 3)")
+
+    def test_every_finally_runs(self) -> None:
+        log: list[str] = []
+
+        def closing(ctx: Context) -> Iterator[None]:
+            try:
+                yield
+            finally:
+                log.append("closed")
+
+        with Task() as task, pytest.raises(ZeroDivisionError):
+            task.use(closing).use(closing).use(boom).run(max_step=1)
+        assert log == ["closed", "closed"]
+
+    def test_a_task_can_run_on_after_an_exception(self) -> None:
+        def once(ctx: Context) -> None:
+            if ctx.total_step == 0:
+                raise ZeroDivisionError
+
+        with Task() as task:
+            task.use(once)
+            with pytest.raises(ZeroDivisionError):
+                task.run(max_step=1)
+            task.run(max_step=2)
+        assert task.ctx.total_step == 2
+
+
+class TestByHand:
+    """The eager form."""
+
+    def test_forward_backward_and_renew_drive_an_onion(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.forward(onion(log, "a")).forward(onion(log, "b"))
+            assert log == ["a", "b"]
+            task.backward()
+            assert log == ["a", "b", "B", "A"]
+            assert task.ctx.total_step == 0
+            task.renew()
+            assert task.ctx.total_step == 1
+
+    def test_renew_goes_all_the_way_out_first(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.forward(onion(log, "a")).renew()
+        assert log == ["a", "A"]
+
+    def test_forward_takes_another_ctx(self) -> None:
+        other = Context()
+        with Task() as task:
+            task.forward(lambda ctx: setattr(ctx, "x", 1), other)
+            assert "x" not in task.ctx
+        assert other.x == 1
+
+    def test_in_async_mode_forward_starts_and_sync_waits(self) -> None:
+        go = threading.Event()
+
+        def slow(ctx: Context) -> None:
+            go.wait(10.0)
+            ctx.slow = True
+
+        with Task(async_mode=True) as task:
+            task.forward(slow)
+            assert "slow" not in task.ctx
+            go.set()
+            task.sync()
+            assert task.ctx.slow
+
+    def test_an_exception_of_forward_is_noted_and_closes_the_block(self) -> None:
+        log: list[str] = []
+
+        def closing(ctx: Context) -> Iterator[None]:
+            try:
+                yield
+            finally:
+                log.append("closed")
+
+        with pytest.raises(ZeroDivisionError) as caught, Task() as task:
+            task.forward(closing).forward(boom)
+        assert caught.value.__notes__[0].startswith("in middleware `boom`, step 0")
+        assert log == ["closed"]
+
+    def test_leaving_the_block_takes_the_way_out_of_what_is_open(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.forward(onion(log, "a"))
+        assert log == ["a", "A"]
+
+    def test_step_wrappers_apply_and_count_a_middleware_once(self) -> None:
+        wrapped: list[Middleware] = []
+
+        def wrapper(fn: Middleware) -> Middleware:
+            wrapped.append(fn)
+            return fn
+
+        with Task() as task:
+            task.use_step_wrapper(wrapper)
+            for _ in range(3):
+                task.forward(boom_free).renew()
+        assert wrapped == [boom_free]
+
+    def test_forward_inside_of_a_running_middleware_joins_its_step(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.use(lambda ctx: task.forward(onion(log, "a"), ctx))
+            task.use(lambda ctx: log.append("-")).run(max_step=1)
+        assert log == ["a", "-", "A"]
+
+
+def boom_free(ctx: Context) -> None: ...
+
+
+class Resource:
+    """A middleware that lives as long as a run."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def __call__(self, ctx: Context) -> None:
+        self.log.append(self.name)
+
+    def __enter__(self) -> Self:
+        self.log.append(f"+{self.name}")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
+        self.log.append(f"-{self.name}" + (f":{kind.__name__}" if kind else ""))
+        return True  # whatever it says, an exception is not swallowed
+
+
+class TestResources:
+    """Middleware that are context managers live as long as a run."""
+
+    def test_they_are_entered_and_left_once_a_run_in_reverse_order(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.use(Resource(log, "a")).use(Resource(log, "b"))
+            task.run(max_step=2)
+            assert log == ["+a", "+b", "a", "b", "a", "b", "-b", "-a"]
+            task.run(max_step=1)
+        assert log[8:] == ["+a", "+b", "a", "b", "-b", "-a"]
+
+    def test_they_see_the_exception_and_cannot_swallow_it(self) -> None:
+        log: list[str] = []
+        with Task() as task, pytest.raises(ZeroDivisionError):
+            task.use(Resource(log, "a")).use(boom).run(max_step=1)
+        assert log == ["+a", "a", "-a:ZeroDivisionError"]
+
+    def test_those_entered_are_left_when_a_later_one_cannot_open(self) -> None:
+        log: list[str] = []
+
+        class Broken(Resource):
+            def __enter__(self) -> Self:
+                raise OSError("disk full")
+
+        with Task() as task, pytest.raises(OSError, match=r"disk full"):
+            task.use(Resource(log, "a")).use(Broken(log, "b")).run(max_step=1)
+        assert log == ["+a", "-a:OSError"]
+
+    def test_by_hand_they_live_until_the_block_ends(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.use(Resource(log, "a"))
+            task.forward(boom_free).renew().forward(boom_free)
+            assert log == ["+a"]
+        assert log == ["+a", "-a"]
+
+    def test_parts_of_a_composition_and_what_is_run_by_hand_are_entered_too(self) -> None:
+        log: list[str] = []
+        with Task() as task:
+            task.use(task.serial(boom_free, task.parallel(Resource(log, "a"))))
+            task.run(max_step=1)
+        assert log == ["+a", "a", "-a"]
+        by_hand = Resource(log, "b")
+        with Task() as task:
+            task.forward(by_hand).renew().forward(by_hand)
+        assert log[3:] == ["+b", "b", "b", "-b"]
+
+    def test_without_a_with_block_a_run_closes_everything(self) -> None:
+        log: list[str] = []
+        task = Task(async_mode=True)
+        task.use(Resource(log, "a"))
+        task.run(max_step=1)
+        assert log == ["+a", "a", "-a"]
+        assert not [t for t in threading.enumerate() if t.name.startswith("ding_lite")]
+        task.run(max_step=1)
+        assert task.ctx.total_step == 1
+
+
+class TestLabels:
+    """Which node runs which middleware."""
+
+    def test_a_middleware_runs_where_a_pattern_matches(self) -> None:
+        ran: list[str] = []
+        with Task(labels=["gpu"]) as task:
+            task.use(lambda ctx: ran.append("gpu"), filter_labels=["learner", "g*"])
+            task.use(lambda ctx: ran.append("distributed"), filter_labels="distributed")
+            task.at("node.0").use(lambda ctx: ran.append("node.0"))
+            task.at("node.1").use(lambda ctx: ran.append("node.1"))
+            task.run(max_step=1)
+        assert ran == ["gpu", "node.0"]
+
+    def test_labels_say_what_the_node_is(self) -> None:
+        assert Task().labels == {"standalone", "node.0"}
+        assert Task(async_mode=True, labels="gpu").labels == {
+            "standalone",
+            "node.0",
+            "async",
+            "gpu",
+        }
+        assert Task().match_labels("stand*")
+        assert not Task().match_labels(["learner", "node.1"])
+
+    def test_a_node_on_which_nothing_matches_gets_an_error_with_both_sides(self) -> None:
+        task = Task()
+        task.at("learner", "collector.*").use(boom_free)
+        with pytest.raises(LabelError) as caught:
+            task.run(max_step=1)
+        assert "['node.0', 'standalone']" in str(caught.value)
+        assert "['collector.*', 'learner']" in str(caught.value)
+
+    def test_what_is_left_out_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        with Task() as task, caplog.at_level("INFO", logger="ding_lite"):
+            task.use(boom_free).at("learner").use(boom)
+            task.run(max_step=2)
+            task.run(max_step=2)
+        assert [record.message for record in caplog.records] == [
+            "left out `boom`: it runs on learner, and this node has node.0, standalone"
+        ]
+
+
+def on_nodes(num_nodes: int, main: Callable[[int], object], **kwargs: Any) -> list[Any]:
+    """Run `main(node_id)` on so many nodes, each on a thread; raise the first exception."""
+    results: dict[int, Any] = {}
+
+    def run(router: LocalRouter) -> None:
+        with use_router(router):
+            try:
+                results[router.node_id] = main(router.node_id)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                results[router.node_id] = error
+
+    threads = [
+        threading.Thread(target=run, args=(router,))
+        for router in LocalRouter.group(num_nodes, **kwargs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results.values():
+        if isinstance(result, BaseException):
+            raise result
+    return [results[k] for k in range(num_nodes)]
+
+
+class TestSeveralNodes:
+    """What crosses from node to node, by the router that has them all in one process."""
+
+    def test_finish_on_one_node_finishes_all_at_the_end_of_their_steps(self) -> None:
+        def main(node_id: int) -> bool:
+            with Task() as task:
+                task.use(lambda ctx: setattr(ctx, "finish", node_id == 1 and ctx.total_step == 5))
+                task.run()
+            return task.finish
+
+        assert on_nodes(3, main) == [True] * 3
+
+    def test_reaching_max_step_finishes_the_others(self) -> None:
+        def main(node_id: int) -> int:
+            with Task() as task:
+                task.use(boom_free).run(max_step=5 if node_id == 0 else None)
+            return task.ctx.total_step
+
+        assert on_nodes(2, main)[0] == 4
+
+    def test_the_ctx_of_one_node_reaches_the_parallel_ctx_of_the_other(self) -> None:
+        def learn(ctx: Context) -> None:
+            ctx.train_iter = ctx.setdefault("train_iter", 0) + 1
+            ctx.keep("train_iter")
+            ctx.state_dict = {"w": [ctx.train_iter]}
+            ctx.transitions = "stay home"
+
+        seen: list[int] = []
+
+        def main(node_id: int) -> None:
+            with Task() as task:
+
+                def evaluate(ctx: Context) -> None:
+                    latest = task.wait_parallel_ctx(
+                        newer_than={"train_iter": ctx.setdefault("train_iter", 0)}, timeout=10.0
+                    )
+                    if latest is None:
+                        return
+                    newest = latest.of("node.0")
+                    assert newest.state_dict == {"w": [newest.train_iter]}
+                    assert "transitions" not in newest
+                    seen.append(newest.train_iter)
+                    ctx.train_iter = newest.train_iter
+                    ctx.keep("train_iter")
+                    ctx.finish = newest.train_iter >= 50
+
+                task.use(learn, filter_labels="node.0")
+                task.use(evaluate, filter_labels="node.1")
+                task.run()
+
+        on_nodes(2, main)
+        assert seen == sorted(set(seen))
+        assert seen[-1] >= 50
+
+    def test_share_chooses_keys_and_receivers(self) -> None:
+        arrived: dict[int, set[str]] = {}
+        done = threading.Barrier(3, timeout=10.0)
+
+        def main(node_id: int) -> None:
+            with Task() as task:
+                if node_id == 0:
+                    task.share("weights", to="learner").share("step_time").share("metrics")
+                _ = task.parallel_ctx  # here from the start
+                done.wait()
+                if node_id == 0:
+                    task.forward(
+                        lambda ctx: ctx.update(weights=1, step_time=2, metrics={"a": 1}, secret=3)
+                    ).renew()
+                done.wait()
+                arrived[node_id] = set(task.parallel_ctx.of(0)) - {"total_step"}
+
+        on_nodes(3, main, roles=["x", "learner", "collector"])
+        assert arrived[1] == {"weights", "step_time", "metrics"}
+        assert arrived[2] == {"step_time", "metrics"}
+
+    def test_events_reach_the_other_nodes_and_only_where_asked(self) -> None:
+        def main(node_id: int) -> list[str]:
+            heard: list[str] = []
+            with Task() as task:
+                task.on("e", heard.append)
+                if node_id == 0:
+                    task.emit("e", "all")
+                    task.emit("e", "here", only_local=True)
+                    task.emit("e", "there", only_remote=True)
+                    task.emit("last")
+                else:
+                    task.on("last", lambda: setattr(task, "finish", True))
+                    task.use(lambda ctx: task.wait_for("never")).run()
+            return heard
+
+        assert on_nodes(2, main) == [["all", "here"], ["all", "there"]]
+
+    def test_a_job_that_has_ended_already_runs_no_step(self) -> None:
+        def main(node_id: int) -> None:
+            with Task() as task:
+                if node_id == 0:
+                    task.finish = True
+                task.use(boom).run()
+
+        on_nodes(2, main)
+
+    def test_a_node_that_attaches_gets_the_newest_ctx_before_its_first_step(self) -> None:
+        attached = threading.Event()
+
+        def main(node_id: int) -> Any:
+            log: list[Any] = []
+
+            def adopt(ctx: ParallelContext) -> None:
+                log.append(ctx.train_iter)
+                attached.set()
+
+            if node_id == 0:
+                with Task(ctx={"train_iter": 7}) as task:
+                    task.ctx.keep("train_iter")
+                    task.use(lambda ctx: attached.wait(0.001) and setattr(ctx, "finish", True))
+                    task.run()
+            else:
+                with Task(attach_callback=adopt, attach_timeout=10.0) as task:
+                    task.use(lambda ctx: log.append("step")).run(max_step=1)
+            return log
+
+        assert on_nodes(2, main)[1][:1] == [7]
+
+    def test_attaching_to_a_silent_job_fails_in_time(self, clock: ManualClock) -> None:
+        def main(node_id: int) -> None:
+            if node_id == 1:
+                with Task(attach_callback=print, attach_timeout=5.0, clock=clock) as task:
+                    task.use(boom).run(max_step=1)
+            else:
+                clock.until_waiting()
+                clock.advance(5.0)
+
+        with pytest.raises(DeadlineExceeded, match=r"No other node sent a ctx in time"):
+            on_nodes(2, main)
+
+    def test_waiting_for_other_nodes_alone_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"this task runs alone"):
+            Task().wait_parallel_ctx()
+        with Task(attach_callback=print) as task, pytest.raises(ConfigError, match=r"runs alone"):
+            task.use(boom).run(max_step=1)

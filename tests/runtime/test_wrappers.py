@@ -1,0 +1,668 @@
+"""Timing and tracing the middleware of a task."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware, Shape, shape_of
+from ding_lite.runtime.task import Task
+from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
+from ding_lite.testing.clock import ManualClock
+
+
+@pytest.fixture(autouse=True)
+def _time_stands_still(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only `clock.advance` move the time that is measured; it starts odd on purpose."""
+    clock.advance(1000.0)
+    monkeypatch.setattr("ding_lite.runtime.wrappers.perf_counter", clock.now)
+    for counter in ("time_ns", "perf_counter_ns"):
+        counts = partial(nanoseconds, clock)
+        monkeypatch.setattr(f"ding_lite.runtime.wrappers.{counter}", counts)
+
+
+def nanoseconds(clock: ManualClock) -> int:
+    return round(clock.now() * 1e9)
+
+
+def named(name: str, fn: Callable[[Context], object]) -> Middleware:
+    def middleware(ctx: Context) -> None:
+        fn(ctx)
+
+    middleware.__name__ = name
+    return middleware
+
+
+def lasting(clock: ManualClock, name: str, *seconds: float) -> Middleware:
+    """Make a middleware that takes so many seconds: the same ones, or one after another."""
+    left = list(seconds)
+    return named(name, lambda ctx: clock.advance(left.pop(0) if len(left) > 1 else left[0]))
+
+
+def timed(timer: StepTimer, *fns: Middleware, steps: int = 1) -> list[Timing]:
+    with Task() as task:
+        task.use_step_wrapper(timer)
+        for fn in fns:
+            task.use(fn)
+        task.run(max_step=steps)
+    return timer.summary()
+
+
+# -- StepTimer: the numbers ----------------------------------------------------------------
+
+
+def test_each_middleware_is_timed_in_the_order_of_the_pipeline(clock: ManualClock) -> None:
+    timer = StepTimer(print_per_step=0)
+    timings = timed(timer, lasting(clock, "collect", 3.0), lasting(clock, "train", 1.0), steps=4)
+    assert timings == [Timing("collect", 3.0, 3.0, 0.75), Timing("train", 1.0, 1.0, 0.25)]
+
+
+def test_there_is_nothing_to_sum_up_before_the_first_step() -> None:
+    timer = StepTimer()
+    assert timer.summary() == []
+    assert timed(timer, lambda ctx: None, steps=0) == []
+
+
+def test_the_mean_is_taken_over_the_last_steps_only(clock: ManualClock) -> None:
+    timer = StepTimer(print_per_step=0, smooth_window=2)
+    [timing] = timed(timer, lasting(clock, "train", 100.0, 2.0, 4.0), steps=3)
+    assert (timing.mean, timing.last) == (3.0, 4.0)
+
+
+def test_the_means_of_a_table_cover_all_the_steps_since_the_last_one(clock: ManualClock) -> None:
+    text: list[str] = []
+    timer = StepTimer(print_per_step=4, smooth_window=2, write=text.append)
+    [timing] = timed(timer, lasting(clock, "train", 9.0, 1.0, 1.0, 1.0), steps=4)
+    assert (timing.mean, len(text)) == (3.0, 1)
+
+
+def test_a_window_that_is_not_full_yet_gives_the_mean_so_far(clock: ManualClock) -> None:
+    timer = StepTimer(print_per_step=0, smooth_window=10)
+    [timing] = timed(timer, lasting(clock, "train", 1.0, 2.0), steps=2)
+    assert (timing.mean, timing.last) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize("seconds", [(0.1, 0.2, 0.7), (1e-9, 1e9), (5.0,), (0.0, 1.0), (0.3,) * 7])
+def test_the_shares_add_up_to_one(clock: ManualClock, seconds: tuple[float, ...]) -> None:
+    fns = [lasting(clock, f"m{k}", length) for k, length in enumerate(seconds)]
+    timings = timed(StepTimer(print_per_step=0), *fns, steps=3)
+    assert sum(timing.share for timing in timings) == pytest.approx(1.0)
+    for timing, length in zip(timings, seconds, strict=True):
+        assert timing.share == pytest.approx(length / sum(seconds), abs=1e-6)
+
+
+def test_middleware_that_take_no_time_have_no_share() -> None:
+    [timing] = timed(StepTimer(print_per_step=0), lambda ctx: None)
+    assert timing == Timing("lambda", 0.0, 0.0, 0.0)
+
+
+def test_two_middleware_of_one_name_are_told_apart(clock: ManualClock) -> None:
+    fns = [lasting(clock, "train", 1.0), lasting(clock, "train", 3.0)]
+    timings = timed(StepTimer(print_per_step=0), *fns)
+    assert [(t.name, t.mean) for t in timings] == [("train", 1.0), ("train#2", 3.0)]
+
+
+def test_one_middleware_that_is_used_twice_has_a_time_for_each_use(clock: ManualClock) -> None:
+    train = lasting(clock, "train", 1.0, 5.0)
+    timings = timed(StepTimer(print_per_step=0), train, train)
+    assert [(t.name, t.mean) for t in timings] == [("train", 1.0), ("train#2", 5.0)]
+
+
+def test_both_halves_of_a_generator_count_and_the_rest_of_the_step_does_not(
+    clock: ManualClock,
+) -> None:
+    def onion(ctx: Context) -> Iterator[None]:
+        clock.advance(1.0)
+        yield
+        clock.advance(2.0)
+
+    timings = timed(StepTimer(print_per_step=0), onion, lasting(clock, "train", 50.0), steps=2)
+    assert [(t.name, t.mean) for t in timings] == [("onion", 3.0), ("train", 50.0)]
+
+
+def test_an_asynchronous_generator_is_timed_like_an_ordinary_one(clock: ManualClock) -> None:
+    async def onion(ctx: Context) -> AsyncIterator[None]:
+        clock.advance(1.0)
+        await asyncio.sleep(0)
+        yield
+        clock.advance(2.0)
+
+    timings = timed(StepTimer(print_per_step=0), onion, lasting(clock, "train", 50.0))
+    assert [(t.name, t.mean) for t in timings] == [("onion", 3.0), ("train", 50.0)]
+
+
+def test_a_coroutine_is_timed_to_its_end(clock: ManualClock) -> None:
+    async def fetch(ctx: Context) -> None:
+        clock.advance(1.0)
+        await asyncio.sleep(0)
+        clock.advance(2.0)
+
+    [timing] = timed(StepTimer(print_per_step=0), fetch)
+    assert (timing.name, timing.mean) == ("fetch", 3.0)
+
+
+def test_a_function_that_returns_a_generator_is_timed_like_one(clock: ManualClock) -> None:
+    def onion() -> Iterator[None]:
+        clock.advance(2.0)
+        yield
+        clock.advance(4.0)
+
+    def make(ctx: Context) -> Iterator[None]:
+        clock.advance(1.0)
+        return onion()
+
+    timings = timed(StepTimer(print_per_step=0), make, lasting(clock, "train", 50.0))
+    assert [(t.name, t.mean) for t in timings] == [("make", 7.0), ("train", 50.0)]
+
+
+def test_middleware_that_run_at_the_same_time_are_timed_each_by_itself(
+    clock: ManualClock,
+) -> None:
+    begun, over = threading.Barrier(2), threading.Event()
+
+    def long(ctx: Context) -> None:
+        begun.wait()
+        over.wait()
+        clock.advance(3.0)
+
+    def short(ctx: Context) -> None:
+        clock.advance(1.0)
+        over.set()
+
+    timer = StepTimer(print_per_step=0)
+    with Task(async_mode=True) as task:
+        task.use_step_wrapper(timer).use(long).use(lambda ctx: (begun.wait(), short(ctx)))
+        task.run(max_step=1)
+    assert [(t.name, t.mean) for t in timer.summary()] == [("long", 4.0), ("lambda", 1.0)]
+
+
+def test_a_step_of_an_async_task_is_one_step_whoever_comes_first() -> None:
+    text: list[str] = []
+    timer = StepTimer(print_per_step=50, write=text.append)
+    together = threading.Barrier(3)
+    with Task(async_mode=True, n_async_workers=3) as task:
+        task.use_step_wrapper(timer)
+        for _ in range(3):
+            task.use(lambda ctx: together.wait())
+        task.run(max_step=100)
+    assert [head.split(",")[1] for head in heads(text)] == [" 50 steps", " 100 steps"]
+
+
+def test_two_threads_that_begin_a_step_at_the_same_time_begin_one_step() -> None:
+    together = threading.Barrier(2)
+
+    class Step(int):
+        """Holds up whoever has found the step to be new until the other has, too."""
+
+        def __ne__(self, other: object) -> bool:
+            is_new = int(self) != other
+            together.wait()
+            return is_new
+
+    text: list[str] = []
+    timer = StepTimer(print_per_step=100, write=text.append)
+    fns = [timer(lambda ctx: None) for _ in range(2)]
+    ctx = Context(total_step=Step(0))
+    threads = [threading.Thread(target=fn, args=(ctx,)) for fn in fns]
+    with timer:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [head.split(",")[1] for head in heads(text)] == [" 1 steps"]
+
+
+def test_a_middleware_whose_step_ended_in_an_exception_is_timed_up_to_there(
+    clock: ManualClock,
+) -> None:
+    def onion(ctx: Context) -> Iterator[None]:
+        clock.advance(1.0)
+        try:
+            yield
+        finally:
+            clock.advance(2.0)
+
+    def broken(ctx: Context) -> None:
+        clock.advance(4.0)
+        raise LookupError("gone")
+
+    timer = StepTimer(print_per_step=0)
+    with pytest.raises(LookupError):
+        timed(timer, onion, broken, lasting(clock, "never", 8.0))
+    assert [(t.name, t.mean) for t in timer.summary()] == [
+        ("onion", 3.0),
+        ("broken", 4.0),
+        ("never", 0.0),
+    ]
+
+
+def test_a_middleware_that_this_node_leaves_out_has_no_row(clock: ManualClock) -> None:
+    timer = StepTimer(print_per_step=0)
+    with Task() as task:
+        task.use_step_wrapper(timer).use(lasting(clock, "here", 1.0))
+        task.at("elsewhere").use(lasting(clock, "there", 1.0))
+        task.run(max_step=1)
+    assert [timing.name for timing in timer.summary()] == ["here"]
+
+
+def test_a_second_run_goes_on_with_the_same_rows(clock: ManualClock) -> None:
+    timer = StepTimer(print_per_step=0)
+    with Task() as task:
+        task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0, 2.0, 3.0, 6.0))
+        task.run(max_step=2)
+        clock.advance(100.0)  # between two runs nothing is timed
+        task.run(max_step=2)
+    [timing] = timer.summary()
+    assert (timing.name, timing.mean, timing.last) == ("train", 3.0, 6.0)
+
+
+def test_another_wrapper_between_two_runs_leaves_the_rows_as_they_are(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    timer = StepTimer(print_per_step=0)
+    with Task() as task:
+        task.use_step_wrapper(timer).use(lasting(clock, "train", 1.0))
+        task.run(max_step=1)
+        task.use_step_wrapper(Trace(tmp_path / "trace.json"))
+        task.run(max_step=1)
+    assert [(timing.name, timing.mean) for timing in timer.summary()] == [("train", 1.0)]
+
+
+def test_a_method_that_is_driven_by_hand_has_one_row(clock: ManualClock) -> None:
+    class Trainer:
+        def train(self, ctx: Context) -> None:
+            clock.advance(1.0)
+
+    timer, trainer = StepTimer(print_per_step=0), Trainer()
+    with Task() as task:
+        task.use_step_wrapper(timer)
+        for _ in range(3):
+            task.forward(trainer.train).renew()
+    assert [timing.name for timing in timer.summary()] == ["train"]
+
+
+def test_a_task_that_is_driven_by_hand_is_timed_too(clock: ManualClock) -> None:
+    train = lasting(clock, "train", 1.0, 3.0)
+    timer = StepTimer(print_per_step=0)
+    with Task() as task:
+        task.use_step_wrapper(timer)
+        for _ in range(2):
+            task.forward(train).renew()
+    [timing] = timer.summary()
+    assert (timing.name, timing.mean, timing.last) == ("train", 2.0, 3.0)
+
+
+@pytest.mark.parametrize("shape", list(Shape))
+def test_wrapping_keeps_the_shape_and_the_name(shape: Shape) -> None:
+    def function(ctx: Context) -> None: ...
+    def generator(ctx: Context) -> Iterator[None]:
+        yield
+
+    async def coroutine(ctx: Context) -> None: ...
+    async def async_generator(ctx: Context) -> AsyncIterator[None]:
+        yield
+
+    fn: Any = locals()[shape.value.replace(" ", "_")]
+    for wrapper in (StepTimer(print_per_step=0), Trace("trace.json")):
+        assert wrapper(fn).__name__ == fn.__name__
+        assert shape_of(fn) is shape
+
+
+# -- StepTimer: the table ------------------------------------------------------------------
+
+
+def heads(text: list[str]) -> list[str]:
+    return [table.splitlines()[0] for table in text]
+
+
+def test_the_table_has_a_line_a_middleware_with_mean_last_and_share(clock: ManualClock) -> None:
+    text: list[str] = []
+    timer = StepTimer(print_per_step=2, write=text.append)
+    timed(timer, lasting(clock, "collect", 0.001, 0.005), lasting(clock, "train", 0.009), steps=2)
+    assert text == [
+        "step timer, 2 steps, 12.000 ms a step\n"
+        "  collect      3.000 ms mean      5.000 ms last   25.0 %\n"
+        "  train        9.000 ms mean      9.000 ms last   75.0 %\n"
+    ]
+
+
+def test_the_table_comes_every_so_many_steps_and_once_more_for_the_rest(
+    clock: ManualClock,
+) -> None:
+    text: list[str] = []
+    timer = StepTimer(print_per_step=3, write=text.append)
+    timed(timer, lasting(clock, "train", 1.0), steps=8)
+    assert [head.split(",")[1] for head in heads(text)] == [" 3 steps", " 6 steps", " 8 steps"]
+
+
+def test_the_table_does_not_come_twice_for_the_same_steps(clock: ManualClock) -> None:
+    text: list[str] = []
+    timed(StepTimer(print_per_step=3, write=text.append), lasting(clock, "train", 1.0), steps=6)
+    assert [head.split(",")[1] for head in heads(text)] == [" 3 steps", " 6 steps"]
+
+
+def test_a_run_of_no_steps_shows_no_table() -> None:
+    text: list[str] = []
+    timed(StepTimer(write=text.append), lambda ctx: None, steps=0)
+    assert text == []
+
+
+def test_the_table_comes_also_when_a_step_raises(clock: ManualClock) -> None:
+    def broken(ctx: Context) -> None:
+        clock.advance(1.0)
+        raise LookupError("gone")
+
+    text: list[str] = []
+    with pytest.raises(LookupError):
+        timed(StepTimer(print_per_step=100, write=text.append), broken)
+    assert heads(text) == ["step timer, 1 steps, 1000.000 ms a step"]
+
+
+def test_no_table_is_shown_for_a_period_of_zero(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed(StepTimer(print_per_step=0), lasting(clock, "train", 1.0), steps=5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_table_goes_to_standard_error_every_step_by_default(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed(StepTimer(), lasting(clock, "train", 1.0), steps=3)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("step timer, ") == 3
+
+
+def test_the_means_go_to_the_metrics_in_milliseconds(clock: ManualClock) -> None:
+    found: list[dict[str, Any]] = []
+    timer = StepTimer(print_per_step=2, write=lambda text: None)
+    first, second = lasting(clock, "train", 0.25), lasting(clock, "train", 0.5)
+    timed(timer, first, second, lambda ctx: found.append(dict(ctx.metrics)), steps=4)
+    times = {"time/train": 250.0, "time/train#2": 500.0, "time/lambda": 0.0}
+    assert found == [{}, {}, times, {}]
+
+
+def test_numbers_out_of_range_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError) as caught:
+        StepTimer(-1, 0)
+    message = str(caught.value)
+    assert "`print_per_step` is -1; it must be a whole number from 0 on" in message
+    assert "`smooth_window` is 0; it must be a whole number from 1 on" in message
+
+
+@pytest.mark.parametrize("number", [2.5, True, "3", None])
+def test_steps_are_counted_in_whole_numbers(number: Any) -> None:
+    with pytest.raises(ConfigError, match=r"`print_per_step` is .*`smooth_window` is "):
+        StepTimer(number, number)
+
+
+def test_a_number_of_steps_may_be_one_of_numpy(clock: ManualClock) -> None:
+    never: Any = np.int64(0)
+    two: Any = np.int64(2)
+    timer = StepTimer(never, two)
+    [timing] = timed(timer, lasting(clock, "train", 9.0, 1.0, 2.0), steps=3)
+    assert timing.mean == 1.5
+
+
+# -- Trace ---------------------------------------------------------------------------------
+
+
+def traced(path: Path, *fns: Middleware, steps: int = 1, async_mode: bool = False) -> Any:
+    with Task(async_mode=async_mode) as task:
+        task.use_step_wrapper(Trace(path))
+        for fn in fns:
+            task.use(fn)
+        task.run(max_step=steps)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def of_interest(events: Any) -> list[tuple[str, float, float, int]]:
+    """Name, begin and length in seconds since the clock's start, and step."""
+    return [
+        (event["name"], event["ts"] / 1e6 - 1000.0, event["dur"] / 1e6, event["args"]["step"])
+        for event in events
+    ]
+
+
+def test_a_trace_has_a_slice_for_every_middleware_of_every_step(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    events = traced(
+        tmp_path / "trace.json",
+        lasting(clock, "collect", 1.0),
+        lasting(clock, "train", 2.0),
+        steps=2,
+    )
+    assert of_interest(events) == [
+        ("collect", 0.0, 1.0, 0),
+        ("train", 1.0, 2.0, 0),
+        ("collect", 3.0, 1.0, 1),
+        ("train", 4.0, 2.0, 1),
+    ]
+
+
+def test_a_slice_has_what_the_chrome_trace_format_asks_for(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    [event] = traced(tmp_path / "trace.json", lasting(clock, "train", 0.5))
+    assert event == {
+        "name": "train",
+        "ph": "X",
+        "ts": 1000.0 * 1e6,
+        "dur": 0.5 * 1e6,
+        "pid": os.getpid(),
+        "tid": threading.get_native_id(),
+        "args": {"step": 0},
+    }
+
+
+def test_both_halves_of_a_generator_are_slices(clock: ManualClock, tmp_path: Path) -> None:
+    def onion(ctx: Context) -> Iterator[None]:
+        clock.advance(1.0)
+        yield
+        clock.advance(2.0)
+
+    events = traced(tmp_path / "trace.json", onion, lasting(clock, "train", 5.0))
+    assert of_interest(events) == [
+        ("onion", 0.0, 1.0, 0),
+        ("train", 1.0, 5.0, 0),
+        ("onion", 6.0, 2.0, 0),
+    ]
+
+
+def test_middleware_on_several_threads_have_rows_of_their_own(tmp_path: Path) -> None:
+    together = threading.Barrier(2)
+    fns = [named(name, lambda ctx: together.wait()) for name in ("one", "two")]
+    events = traced(tmp_path / "trace.json", *fns, steps=20, async_mode=True)
+    for step in range(20):
+        rows = [event["tid"] for event in events if event["args"]["step"] == step]
+        assert len(rows) == len(set(rows)) == 2
+
+
+def test_a_second_run_appends_and_the_file_stays_valid(clock: ManualClock, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    lengths = []
+    with Task() as task:
+        task.use_step_wrapper(Trace(path)).use(lasting(clock, "train", 1.0))
+        for steps in (2, 1, 0, 3):
+            task.run(max_step=steps)
+            lengths.append(len(json.loads(path.read_text())))
+    assert lengths == [2, 3, 3, 6]
+    assert len(path.read_text().splitlines()) == 1 + 6 + 1  # a line a slice, within brackets
+    steps_seen = [event["args"]["step"] for event in json.loads(path.read_text())]
+    assert steps_seen == sorted(steps_seen)
+    assert len(set(steps_seen)) == 6
+
+
+def test_a_run_of_no_steps_leaves_a_valid_file_that_the_next_run_fills(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    with Task() as task:
+        task.use_step_wrapper(Trace(path)).use(lasting(clock, "train", 1.0))
+        task.run(max_step=0)
+        assert json.loads(path.read_text()) == []
+        task.run(max_step=1)
+    assert len(json.loads(path.read_text())) == 1
+
+
+def test_a_step_that_raises_is_in_the_file_which_stays_valid(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    def onion(ctx: Context) -> Iterator[None]:
+        yield
+        raise AssertionError("the way out is an exception's")
+
+    def broken(ctx: Context) -> None:
+        clock.advance(1.0)
+        raise LookupError("gone")
+
+    path = tmp_path / "trace.json"
+    with pytest.raises(LookupError):
+        traced(path, onion, broken)
+    events = json.loads(path.read_text())
+    assert [event["name"] for event in events] == ["onion", "broken", "onion"]
+    assert events[1]["dur"] == 1e6
+
+
+def test_a_run_after_one_that_raised_appends_too(clock: ManualClock, tmp_path: Path) -> None:
+    fail = [True, False]
+
+    def train(ctx: Context) -> None:
+        if fail.pop(0):
+            raise LookupError("gone")
+
+    path = tmp_path / "trace.json"
+    with Task() as task:
+        task.use_step_wrapper(Trace(path)).use(train)
+        with pytest.raises(LookupError):
+            task.run(max_step=1)
+        task.run(max_step=1)
+    assert len(json.loads(path.read_text())) == 2
+
+
+def test_a_trace_of_before_is_replaced(clock: ManualClock, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("[" + "old " * 1000)
+    assert len(traced(path, lasting(clock, "train", 1.0))) == 1
+
+
+def test_a_trace_of_two_tasks_is_closed_by_the_last_one(clock: ManualClock, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    trace = Trace(path)
+
+    def inner(ctx: Context) -> None:
+        with Task() as task:
+            task.use_step_wrapper(trace).use(lasting(clock, "inner", 1.0))
+            task.run(max_step=1)
+
+    with Task() as task:
+        task.use_step_wrapper(trace).use(inner).use(lasting(clock, "after", 1.0))
+        task.run(max_step=2)
+    names = [event["name"] for event in json.loads(path.read_text())]
+    assert names == ["inner", "inner", "after"] * 2
+
+
+def test_a_slice_is_in_the_file_as_soon_as_it_has_ended(clock: ManualClock, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    seen = []
+
+    def look(ctx: Context) -> None:  # as after a kill: the closing bracket is missing
+        seen.append([event["name"] for event in json.loads(path.read_text() + "]")])
+
+    traced(path, lasting(clock, "train", 1.0), look, steps=2)
+    assert seen == [["train"], ["train", "look", "train"]]
+
+
+def test_a_wall_clock_that_is_set_back_shortens_no_slice(
+    clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall_ns = 5_000_000_000
+    monkeypatch.setattr("ding_lite.runtime.wrappers.time_ns", lambda: wall_ns)
+
+    def train(ctx: Context) -> None:
+        nonlocal wall_ns
+        wall_ns -= 3_000_000_000
+        clock.advance(1.0)
+
+    [event] = traced(tmp_path / "trace.json", train)
+    assert (event["ts"], event["dur"]) == (5e6, 1e6)
+
+
+def test_the_folders_of_a_trace_are_made(clock: ManualClock, tmp_path: Path) -> None:
+    events = traced(tmp_path / "runs" / "λ" / "trace.json", lasting(clock, 'tr"ain\nλ', 1.0))
+    assert [event["name"] for event in events] == ['tr"ain\nλ']
+
+
+def test_making_a_trace_touches_no_file(tmp_path: Path) -> None:
+    Trace(tmp_path / "runs" / "trace.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_refused_with_an_example(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trace(str(tmp_path))
+    message = str(caught.value)
+    assert f"`{tmp_path}` is a folder; a trace is a file" in message
+    assert "such as `trace.json`" in message
+
+
+def test_own_slices_can_be_recorded_while_a_run_is_under_way(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    trace = Trace(path)
+    with Task() as task:
+        task.use_step_wrapper(trace)
+        task.use(lambda ctx: trace.record("upload", ctx.total_step, 2_000, 5_000))
+        trace.record("too early", 0, 0, 1)
+        task.run(max_step=1)
+        trace.record("too late", 0, 0, 1)
+    upload, middleware = json.loads(path.read_text())
+    assert (upload["name"], upload["ts"], upload["dur"]) == ("upload", 2.0, 3.0)
+    assert middleware["name"] == "lambda"
+
+
+def test_a_trace_that_is_left_again_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with Trace(path) as trace:
+        trace.record("train", 0, 0, 1)
+        trace.__exit__(None, None, None)
+    assert len(json.loads(path.read_text())) == 1
+
+
+def test_what_is_left_of_a_killed_run_holds_every_finished_line(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    with Trace(path) as trace:
+        for step in range(3):
+            trace.record("train", step, 1_000 * step, 1_000 * step + 500)
+    text = path.read_text()
+    *slices, end = text.removeprefix("[\n").split("\n")[:-1]
+    assert end == "]"
+    for cut in range(1, len(slices) + 1):  # the format allows the closing bracket to be missing
+        kept = "\n".join(slices[:cut]).removesuffix(",")
+        assert len(json.loads(f"[{kept}]")) == cut
+
+
+def test_a_timer_and_a_trace_go_around_the_same_middleware(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    timer, path = StepTimer(print_per_step=0), tmp_path / "trace.json"
+    with Task() as task:
+        task.use(lasting(clock, "train", 1.0)).use_step_wrapper(timer)
+        task.use_step_wrapper(Trace(path))
+        task.run(max_step=2)
+    assert [timing.mean for timing in timer.summary()] == [1.0]
+    assert [event["dur"] for event in json.loads(path.read_text())] == [1e6, 1e6]

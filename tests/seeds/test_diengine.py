@@ -1,0 +1,316 @@
+"""The programs of the document about tasks, from a plain loop to async mode, by what they do."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import threading
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.framework import Parallel
+from ding_lite.nest import leaves, path_name
+from ding_lite.rl import Checkpoint, load_checkpoint
+from tests.seeds import (
+    diengine_1_serial,
+    diengine_2_closure,
+    diengine_3_split,
+    diengine_4_ctx,
+    diengine_5_magic,
+)
+from tests.seeds.diengine import (
+    BaseLearner,
+    BaseSerialEvaluator,
+    SampleCollector,
+    cfg,
+    quick_start,
+)
+
+PROGRAMS = [
+    diengine_1_serial,
+    diengine_2_closure,
+    diengine_3_split,
+    diengine_4_ctx,
+    diengine_5_magic,
+]
+TABLE = re.compile(
+    r"step timer, (?P<steps>\d+) steps?, (?P<total>[\d.]+) ms a step\n(?P<rows>(?:  .*\n)+)"
+)
+ROW = re.compile(r"  (\S+) +([\d.]+) ms mean +([\d.]+) ms last +([\d.]+) %")
+GIVE_UP = 10.0
+"""Seconds after which a thread that waits for another one lets the test fail."""
+
+
+@pytest.fixture(autouse=True)
+def _own_cfg_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each test change the config, which is one for all programs, as in the document."""
+    monkeypatch.chdir(tmp_path)
+    before = copy.deepcopy(cfg)
+    yield
+    cfg.update(before)
+
+
+class Played:
+    """What is left of a program that has run."""
+
+    def __init__(self, made: tuple[BaseLearner, SampleCollector, BaseSerialEvaluator]) -> None:
+        self.learner, self.collector, self.evaluator = made
+        self.weights = fingerprint(self.learner.policy.state_dict())
+
+    @property
+    def rounds(self) -> int:
+        """How often it has collected."""
+        return self.collector.envstep // int(cfg.policy.collect.collector.n_sample)
+
+    def saved(self, name: str) -> Checkpoint:
+        return load_checkpoint(self.learner.checkpoints / name)
+
+
+def play(program: ModuleType, **arguments: Any) -> Played:
+    cfg.exp_name = program.__name__.rpartition(".")[2]
+    return Played(program.main(**arguments))
+
+
+def fingerprint(state: Any) -> dict[str, bytes]:
+    """Return every number of a policy's state, bit for bit: networks, optimizer, generator."""
+    return {path_name(path): np.asarray(leaf).tobytes() for path, leaf in leaves(state)}
+
+
+def evaluate_early(*, stop_value: float) -> None:
+    cfg.policy.eval.evaluator.update(eval_freq=80, stop_value=stop_value)
+
+
+# -- one algorithm -------------------------------------------------------------------------
+
+
+def test_all_programs_learn_the_same_bit_for_bit() -> None:
+    evaluate_early(stop_value=math.inf)
+    serial, *others = [play(program, max_iterations=90) for program in PROGRAMS]
+
+    assert serial.learner.train_iter > 400
+    assert serial.collector.envstep == 90 * 8
+    assert len(serial.evaluator.history) > 4
+    for other in others:
+        assert other.weights == serial.weights
+        assert other.evaluator.history == serial.evaluator.history
+        assert other.collector.envstep == serial.collector.envstep
+
+
+def test_another_seed_learns_something_else() -> None:
+    first = play(diengine_4_ctx, max_iterations=40)
+    cfg.seed = 1
+    assert play(diengine_4_ctx, max_iterations=40).weights != first.weights
+
+
+def test_the_first_two_programs_stop_before_they_collect_again() -> None:
+    evaluate_early(stop_value=60)
+    serial, closure = play(diengine_1_serial), play(diengine_2_closure)
+
+    *before, last = [reward for _, _, reward in serial.evaluator.history]
+    assert before
+    assert max(before) < 60 <= last
+    assert closure.weights == serial.weights
+    assert closure.evaluator.history == serial.evaluator.history
+    assert serial.evaluator.history[-1][1] == serial.collector.envstep
+
+
+def test_the_split_programs_finish_the_step_in_which_they_stop() -> None:
+    evaluate_early(stop_value=60)
+    serial = play(diengine_1_serial)
+    programs = [diengine_3_split, diengine_4_ctx, diengine_5_magic]
+    split = [play(program) for program in programs]
+
+    cfg.policy.eval.evaluator.stop_value = math.inf
+    one_round_more = play(diengine_1_serial, max_iterations=serial.rounds + 1)
+    for played in split:
+        assert played.evaluator.history == serial.evaluator.history
+        assert played.rounds == serial.rounds + 1
+        assert played.weights == one_round_more.weights
+        assert played.weights != serial.weights
+
+
+# -- what they leave on disk ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", PROGRAMS[:3], ids=lambda program: program.__name__)
+def test_what_the_evaluator_saves_is_what_it_has_judged(program: ModuleType) -> None:
+    evaluate_early(stop_value=60)
+    played = play(program)
+    best = played.saved("ckpt_best")
+    train_iter, envstep, _ = played.evaluator.history[-1]
+
+    assert best.meta == {"train_iter": train_iter, "envstep": envstep}
+    assert fingerprint(best.state) == play(diengine_1_serial).weights
+
+
+@pytest.mark.parametrize("program", PROGRAMS[3:], ids=lambda program: program.__name__)
+def test_what_the_learner_saves_at_the_end_is_what_it_ends_with(program: ModuleType) -> None:
+    evaluate_early(stop_value=60)
+    played = play(program)
+    last = played.saved("ckpt")
+
+    expected = {"train_iter": played.learner.train_iter, "envstep": played.collector.envstep}
+    assert last.meta == expected
+    policy, _, evaluator_env = quick_start()
+    policy.load_state_dict(last.state)
+    assert fingerprint(policy.state_dict()) == played.weights
+    greedy = policy.act(evaluator_env.obs, explore=False)
+    np.testing.assert_array_equal(
+        greedy, played.learner.policy.act(evaluator_env.obs, explore=False)
+    )
+
+
+def test_each_program_logs_where_its_config_says() -> None:
+    for program in PROGRAMS:
+        play(program, max_iterations=1)
+        assert list(Path(cfg.exp_name, "log", "serial").glob("events.out.tfevents.*"))
+
+
+# -- magic time ----------------------------------------------------------------------------
+
+
+def test_the_step_timer_shows_each_middleware_after_each_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    evaluate_early(stop_value=math.inf)
+    play(diengine_5_magic, max_iterations=60)
+    tables = [
+        (int(table["steps"]), float(table["total"]), ROW.findall(table["rows"]))
+        for table in TABLE.finditer(capsys.readouterr().err)
+    ]
+
+    assert [steps for steps, _, _ in tables] == list(range(1, 61))
+    for steps, total, rows in tables:
+        names, means, lasts, shares = zip(*rows, strict=True)
+        assert names == ("evaluate", "collect", "train")
+        assert sum(map(float, means)) == pytest.approx(total, abs=0.0025)
+        assert sum(map(float, shares)) == pytest.approx(100.0, abs=0.16)
+        for column, mean in enumerate(means):
+            window = [float(rows[column][2]) for _, _, rows in tables[max(0, steps - 10) : steps]]
+            assert float(mean) == pytest.approx(sum(window) / len(window), abs=0.0015)
+            assert float(lasts[column]) == window[-1]
+            part = 100.0 * float(mean) / total
+            assert float(shares[column]) == pytest.approx(part, abs=0.06 + 0.1 / total)
+
+
+class Watcher:
+    """A step wrapper that sees each middleware begin, end its way in, and go its way out.
+
+    With `together` none goes on from its beginning before all three of its step have begun.
+    """
+
+    def __init__(self, *, together: bool = False) -> None:
+        self.seen: list[tuple[int, str]] = []
+        self._together = together
+        self._changed = threading.Condition()
+
+    def __call__(self, fn: Any) -> Any:
+        name = fn.__name__.strip("_")
+
+        def watched(ctx: Any) -> Iterator[None]:
+            self._note(ctx.total_step, f"{name} begins")
+            if self._together:
+                self.wait_for(ctx.total_step, "evaluate begins", "collect begins", "train begins")
+            rest = fn(ctx)
+            if rest is not None:
+                next(rest)
+            self._note(ctx.total_step, f"{name} is through")
+            yield
+            self._note(ctx.total_step, "way out")
+            if rest is not None:
+                next(rest, None)
+
+        return watched
+
+    def wait_for(self, step: int, *events: str) -> None:
+        wanted = {(step, event) for event in events}
+        with self._changed:
+            assert self._changed.wait_for(lambda: wanted <= set(self.seen[-20:]), timeout=GIVE_UP)
+
+    def _note(self, step: int, event: str) -> None:
+        with self._changed:
+            self.seen.append((step, event))
+            self._changed.notify_all()
+
+
+def test_async_mode_runs_a_step_at_once_and_has_one_barrier_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    evaluate_early(stop_value=math.inf)
+    watcher = Watcher(together=True)
+    monkeypatch.setattr(diengine_5_magic, "StepTimer", lambda print_per_step: watcher)
+    played = play(diengine_5_magic, max_iterations=60, async_mode=True)
+
+    assert played.rounds == 60
+    assert played.evaluator.history
+    steps = groupby(watcher.seen, key=lambda entry: entry[0])
+    events = [(step, [event for _, event in entries]) for step, entries in steps]
+    assert [step for step, _ in events] == list(range(60))
+    for _, (*way_in, out_1, out_2, out_3) in events:
+        assert sorted(way_in) == [
+            "collect begins", "collect is through", "evaluate begins",
+            "evaluate is through", "train begins", "train is through",
+        ]  # fmt: skip
+        assert out_1 == out_2 == out_3 == "way out"
+
+
+def test_in_async_mode_a_slow_evaluator_holds_up_nobody_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watcher = Watcher()
+
+    class SlowEvaluator(BaseSerialEvaluator):
+        """Has not begun to evaluate when the rest of its step is through."""
+
+        step = -1
+
+        def should_eval(self, train_iter: int) -> bool:
+            self.step += 1
+            return super().should_eval(train_iter)
+
+        def eval(self, save_fn: Any, train_iter: int, envstep: int) -> tuple[bool, float]:
+            watcher.wait_for(self.step, "collect is through", "train is through")
+            return super().eval(save_fn, train_iter, envstep)
+
+    monkeypatch.setattr(diengine_5_magic, "StepTimer", lambda print_per_step: watcher)
+    monkeypatch.setattr(diengine_5_magic, "BaseSerialEvaluator", SlowEvaluator)
+    evaluate_early(stop_value=60)
+    played = play(diengine_5_magic, async_mode=True)
+
+    assert played.evaluator.history[-1][2] >= 60
+    assert fingerprint(played.saved("ckpt").state) == played.weights
+
+
+def test_async_mode_learns_and_saves_what_it_ends_with() -> None:
+    played = play(diengine_5_magic, max_iterations=2_000, async_mode=True)
+
+    assert played.evaluator.history[-1][2] >= 195
+    assert played.rounds < 2_000
+    assert fingerprint(played.saved("ckpt").state) == played.weights
+
+
+# -- as a whole ----------------------------------------------------------------------------
+
+
+def test_the_ctx_program_runs_unchanged_as_the_main_of_one_node() -> None:
+    evaluate_early(stop_value=60)
+    alone = play(diengine_4_ctx)
+
+    (made,) = Parallel.runner(n_parallel_workers=1, topology="star")(diengine_4_ctx.main)
+    assert Played(made).weights == alone.weights
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_ctx_program_solves_cartpole_and_stops_by_itself(seed: int) -> None:
+    cfg.seed = seed
+    played = play(diengine_4_ctx, max_iterations=1_000)
+
+    assert played.evaluator.history[-1][2] >= 195
+    assert played.collector.envstep < 8_000

@@ -1,0 +1,98 @@
+"""The programs of the document's last part, on processes of their own, by what they do."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.framework import Parallel
+from ding_lite.rl import load_checkpoint
+from tests.seeds import diengine_4_ctx, diengine_6_star, diengine_7_elsewhere
+from tests.seeds.diengine import BaseLearner, DQNPolicy, cfg, digest, quick_start
+
+SOLVED = cfg.policy.eval.evaluator.stop_value
+ROUND = cfg.policy.collect.collector.n_sample
+
+pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
+
+
+@pytest.fixture(autouse=True)
+def _own_cfg_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    before = copy.deepcopy(cfg)
+    yield
+    cfg.update(before)
+
+
+def learn_alone(monkeypatch: pytest.MonkeyPatch, rounds: int) -> dict[str, int]:
+    """Learn in this process; return of which update all the weights on the way were."""
+    cfg.policy.eval.evaluator.stop_value = math.inf
+    updates = {}
+
+    def train(learner: BaseLearner, data: Any, envstep: int) -> None:
+        learner.policy.learn(data)
+        updates[digest(learner.policy)] = learner.train_iter
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseLearner, "train", train)
+        diengine_4_ctx.main(rounds)
+    return updates
+
+
+def policy_of_checkpoint(folder: str) -> DQNPolicy:
+    policy, _, _ = quick_start()
+    policy.load_state_dict(load_checkpoint(Path(folder) / "ckpt" / "ckpt").state)
+    return policy
+
+
+def test_three_processes_do_the_same_and_end_together() -> None:
+    results = Parallel.runner(n_parallel_workers=3, topology="star")(diengine_6_star.main)
+
+    assert len(results) == 3
+    longest = max((result["history"] for result in results), key=len)
+    assert longest[-1][2] >= SOLVED  # no other end was in sight: max_step is 1e8
+    for node_id, result in enumerate(results):
+        assert result["history"] == longest[: len(result["history"])]
+        assert result["train_iter"] > 0
+        assert result["envstep"] >= result["train_iter"]
+        if result["history"] == longest:  # it has set finish itself, before train has looked
+            policy = policy_of_checkpoint(f"{cfg.exp_name}_{node_id}")
+            assert digest(policy) == result["weights"]
+
+
+def test_an_evaluator_elsewhere_plays_with_the_learners_weights_and_ends_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner, evaluator = Parallel.runner(n_parallel_workers=2, topology="star")(
+        diengine_7_elsewhere.main
+    )
+
+    assert learner["history"] == []
+    assert (evaluator["train_iter"], evaluator["envstep"]) == (0, 0)
+    train_iters, envsteps, rewards = zip(*evaluator["history"], strict=True)
+    assert max(rewards[:-1], default=0.0) < SOLVED <= rewards[-1]
+
+    # The learner alone, with the same seed, has the same weights after the same update.
+    updates = learn_alone(monkeypatch, learner["envstep"] // ROUND)
+    assert updates[learner["weights"]] == learner["train_iter"]
+    judged = [updates[weights] for weights in evaluator["judged"]]
+    assert judged == sorted(set(judged))
+    assert list(train_iters) == sorted(set(train_iters))
+    assert list(envsteps) == sorted(set(envsteps))
+    pairs = zip(judged, train_iters, strict=True)
+    assert all(made <= said <= learner["train_iter"] for made, said in pairs)
+    assert digest(policy_of_checkpoint(cfg.exp_name)) == learner["weights"]
+
+
+def test_the_same_file_does_all_of_it_in_one_process() -> None:
+    [alone] = Parallel.runner(n_parallel_workers=1, topology="star")(diengine_7_elsewhere.main)
+
+    assert alone["history"][-1][2] >= SOLVED
+    assert digest(policy_of_checkpoint(cfg.exp_name)) == alone["weights"]
+    *_, (train_iter, envstep, _) = alone["history"]
+    assert (alone["train_iter"], alone["envstep"]) == (train_iter + 8, envstep + ROUND)

@@ -1,0 +1,207 @@
+"""Floors, single owners and bans: ding_lite keeps them, and a house that breaks one is caught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import (
+    NUMBER_OF_TYPE_IGNORES,
+    PACKAGE,
+    RULES,
+    House,
+    Rule,
+    bans,
+    doorways,
+    floors,
+    ground_stands_alone,
+    no_mutable_globals,
+    no_shortcut_through_init,
+    no_torch_at_import,
+    no_unpickling_of_arrays,
+    single_owners,
+    type_ignores_have_codes,
+)
+
+ROOT = Path(__file__).resolve().parent.parent / PACKAGE
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    """Read the real package once."""
+    return House.read(ROOT)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_house_keeps_its_rules(house: House, rule: Rule) -> None:
+    assert len(house.modules) > 20
+    faults = [str(fault) for fault in rule(house)]
+    assert not faults, "\n".join(faults)
+
+
+def test_every_module_is_on_a_floor(house: House) -> None:
+    known = "ground runtime parallel rl evolution distributed middleware recipes cli testing"
+    known += " framework rl_utils __main__"
+    assert {module.floor for module in house} <= {*known.split(), ""}
+
+
+MODULE_OF_EACH_FLOOR = {
+    "ground": "log.py",
+    "runtime": "runtime/task.py",
+    "parallel": "parallel/router.py",
+    "rl": "rl/envs.py",
+    "evolution": "evolution/agent.py",
+    "distributed": "distributed/mailbox.py",
+    "middleware": "middleware/train.py",
+    "recipes": "recipes/dqn.py",
+    "cli": "cli/run.py",
+    "testing": "testing/steps.py",
+}
+FORMS = [
+    "import {0}",
+    "from {0} import thing",
+    "def f():\n    from {0} import thing",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import {0}",
+    "from importlib import import_module\nx = import_module('{0}')",
+]
+# Rows import columns. The lines of the design, spelled out once more and not derived.
+ALLOWED = """
+             ground runtime parallel rl evolution distributed middleware recipes cli testing
+ground       yes    -       -        -  -         -           -          -       -   -
+runtime      yes    yes     -        -  -         -           -          -       -   -
+parallel     yes    yes     yes      -  -         -           -          -       -   -
+rl           yes    -       -        yes -        -           -          -       -   -
+evolution    yes    -       -        yes yes      -           -          -       -   -
+distributed  yes    -       yes      yes -        yes         -          -       -   -
+middleware   yes    yes     -        yes yes      yes         yes        -       -   -
+recipes      yes    yes     yes      yes yes      yes         yes        yes     yes yes
+cli          yes    yes     yes      yes yes      yes         yes        yes     yes yes
+testing      yes    yes     yes      yes yes      yes         yes        yes     yes yes
+"""
+PAIRS = [
+    (row.split()[0], column, answer == "yes")
+    for row in ALLOWED.strip().splitlines()[1:]
+    for column, answer in zip(ALLOWED.strip().splitlines()[0].split(), row.split()[1:], strict=True)
+]
+
+
+@pytest.mark.parametrize(("low", "high", "allowed"), PAIRS)
+def test_a_floor_imports_only_what_its_line_says(
+    tmp_path: Path, low: str, high: str, allowed: bool
+) -> None:
+    target = MODULE_OF_EACH_FLOOR[high].removesuffix(".py").replace("/", ".")
+    files = dict.fromkeys(MODULE_OF_EACH_FLOOR.values(), "")
+    for form in FORMS:
+        files[MODULE_OF_EACH_FLOOR[low]] = form.format(f"{PACKAGE}.{target}")
+        assert (caught(floors, tmp_path, files) == []) is allowed, form
+
+
+FAULTY: list[tuple[Rule, str, str]] = [
+    (floors, "helpers/x.py", "import ding_lite.log"),
+    (floors, "runtime/x.py", "from ..rl import replay"),
+    (ground_stands_alone, "nest.py", "def f():\n    import torch"),
+    (ground_stands_alone, "log.py", "from scipy import stats"),
+    (doorways, "runtime/x.py", "from ding_lite import Task"),
+    (doorways, "middleware/x.py", "from ding_lite.framework import Task"),
+    (doorways, "cli/x.py", "from ding_lite.rl_utils import get_epsilon_greedy_fn"),
+    (doorways, "rl_utils.py", "def get_epsilon_greedy_fn(): ..."),
+    (doorways, "framework/wrapper.py", "STEP = 3"),
+    (no_shortcut_through_init, "rl/x.py", "from ding_lite.rl import DQN"),
+    (no_shortcut_through_init, "rl/x.py", "def f():\n    import ding_lite.rl"),
+    (no_shortcut_through_init, "rl/policies/x.py", "from ding_lite.rl import DQN"),
+    (single_owners, "parallel/router.py", "import zmq"),
+    (single_owners, "parallel/router.py", "from zmq.utils import monitor"),
+    (single_owners, "rl/replay.py", "from multiprocessing import shared_memory"),
+    (single_owners, "rl/replay.py", "from multiprocessing.shared_memory import SharedMemory"),
+    (single_owners, "rl/checkpoint.py", "import pickle"),
+    (single_owners, "rl/checkpoint.py", "def f():\n    from cloudpickle import loads"),
+    (single_owners, "rl/checkpoint.py", "import dill as d"),
+    (single_owners, "rl/checkpoint.py", "import marshal"),
+    (single_owners, "rl/checkpoint.py", "import torch\nx = torch.load('x')"),
+    (single_owners, "rl/checkpoint.py", "import torch as t\nx = t.load('x')"),
+    (single_owners, "rl/checkpoint.py", "from torch import load"),
+    (single_owners, "rl/checkpoint.py", "import torch\nx = torch.serialization.load('x')"),
+    (single_owners, "runtime/task.py", "import os\nx = os.environ['X']"),
+    (single_owners, "runtime/task.py", "import os\nx = os.getenv('X')"),
+    (single_owners, "runtime/task.py", "from os import environ"),
+    (single_owners, "runtime/task.py", "import time\ntime.sleep(1)"),
+    (single_owners, "runtime/task.py", "import time as t\ndef f():\n    t.sleep(1)"),
+    (single_owners, "runtime/task.py", "from time import sleep"),
+    (single_owners, "rl/dqn.py", "from torch.utils.tensorboard import SummaryWriter"),
+    (single_owners, "rl/dqn.py", "import matplotlib.pyplot as plt"),
+    (single_owners, "middleware/train.py", "def f():\n    from rich.table import Table"),
+    (single_owners, "middleware/train.py", "import accelerate"),
+    (single_owners, "parallel/launch.py", "import ray"),
+    (single_owners, "rl/dqn.py", "from easydict import EasyDict"),
+    (no_unpickling_of_arrays, "rl/x.py", "np.load(f, allow_pickle=True)"),
+    (no_unpickling_of_arrays, "rl/x.py", "np.load(f, allow_pickle=trusted)"),
+    (no_torch_at_import, "runtime/task.py", "import torch"),
+    (no_torch_at_import, "parallel/codec.py", "from torch import nn"),
+    (no_torch_at_import, "runtime/task.py", "try:\n    import torch\nexcept ImportError: ..."),
+    (no_torch_at_import, "runtime/task.py", "class A:\n    import torch"),
+    (bans, "rl/x.py", "print('hello')"),
+    (bans, "testing/x.py", "def f():\n    print('hello')"),
+    (bans, "rl/x.py", "assert x"),
+    (bans, "rl/x.py", "eval('1')"),
+    (bans, "rl/x.py", "def f():\n    global x\n    x = 1"),
+    (no_mutable_globals, "rl/x.py", "registry = {}"),
+    (no_mutable_globals, "rl/x.py", "_seen: set[str] = set()"),
+    (no_mutable_globals, "rl/x.py", "seen = collections.defaultdict(int)"),
+    (no_mutable_globals, "rl/x.py", "SEEN = []\ndef f(x):\n    SEEN.append(x)"),
+    (no_mutable_globals, "rl/x.py", "SEEN = {}\ndef f(x):\n    SEEN[x] = 1"),
+    (no_mutable_globals, "rl/x.py", "SEEN = {}\ndef f(x):\n    del SEEN[x]"),
+    (type_ignores_have_codes, "rl/x.py", "x = 1  # type: ignore"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), FAULTY)
+def test_a_fault_is_caught(tmp_path: Path, rule: Rule, path: str, source: str) -> None:
+    assert caught(rule, tmp_path, {path: source})
+
+
+def test_one_ignore_more_than_agreed_is_caught(tmp_path: Path) -> None:
+    lines = "x = 1  # type: ignore[assignment]\n" * (NUMBER_OF_TYPE_IGNORES + 1)
+    (fault,) = caught(type_ignores_have_codes, tmp_path, {"rl/x.py": lines})
+    assert f"number {NUMBER_OF_TYPE_IGNORES + 1}" in fault
+
+
+INNOCENT: list[tuple[str, str]] = [
+    ("rl/x.py", "from ding_lite.rl import replay\nfrom ding_lite.rl.replay import ReplayBuffer"),
+    ("rl/__init__.py", "from ding_lite.rl.replay import ReplayBuffer"),
+    ("middleware/x.py", "from ding_lite.runtime import Context\nfrom ding_lite.rl import DQN"),
+    ("__init__.py", "from ding_lite.framework import Task\nfrom ding_lite.runtime import Context"),
+    ("framework/__init__.py", '"""Door."""\nfrom ding_lite.runtime.task import Task\n__all__ = []'),
+    ("runtime/x.py", "from ding_lite import log\nfrom ding_lite.log import once"),
+    ("nest.py", "import ast\nimport numpy as np\nfrom ding_lite.errors import ConfigError"),
+    ("settings.py", "import os\nfrom easydict import EasyDict\nx = os.environ"),
+    ("clock.py", "import time\ntime.sleep(1)"),
+    ("parallel/transport/zeromq.py", "import zmq"),
+    ("parallel/shared_memory.py", "from multiprocessing import shared_memory"),
+    ("middleware/report.py", "def f():\n    import matplotlib\n    from rich import table"),
+    ("middleware/report_files.py", "from torch.utils.tensorboard import SummaryWriter"),
+    ("cli/top.py", "from rich.live import Live\nprint('hello')"),
+    ("runtime/x.py", "import os, time\nx = os.path, time.monotonic()"),
+    ("runtime/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+    ("runtime/x.py", "def f():\n    import torch"),
+    ("rl/x.py", "import torch\nclass A:\n    def load(self): ...\nA().load()\nself.sleep()"),
+    ("rl/x.py", "np.load(f, allow_pickle=False)"),
+    ("rl/x.py", "TABLE = {'a': 1}\n__all__ = ['f']\ndef f(seen):\n    seen.append(TABLE['a'])"),
+    ("rl/x.py", "'''print('x'); assert x; # type: ignore'''"),
+]
+
+
+@pytest.mark.parametrize(("path", "source"), INNOCENT)
+def test_what_is_allowed_is_left_alone(tmp_path: Path, path: str, source: str) -> None:
+    for rule in RULES:
+        assert caught(rule, tmp_path, {path: source}) == []
+
+
+def caught(rule: Rule, folder: Path, files: dict[str, str]) -> list[str]:
+    """Build a small house with these files and return what a rule says about it."""
+    common = {"log.py": "", "errors.py": "", "rl/__init__.py": "", "rl/replay.py": ""}
+    for path, source in (common | files).items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+    return [str(fault) for fault in rule(House.read(folder))]

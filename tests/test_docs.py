@@ -1,0 +1,182 @@
+"""Every program of README.md and docs/ runs as printed, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.docpages import blocks, faults_of_page, program
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SECONDS_PER_PAGE = 120.0
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Future[list[str]]]:
+    """Start on all pages, two at a time; the tests below wait for theirs."""
+    with ThreadPoolExecutor(2, thread_name_prefix="page") as pool:
+        folders = [tmp_path_factory.mktemp("page") for _ in PAGES]
+        # The pool ends, with all its processes, before the first test looks for leaks.
+        return {
+            page: pool.submit(faults_of_page, page, folder, timeout=SECONDS_PER_PAGE)
+            for page, folder in zip(PAGES, folders, strict=True)
+        }
+
+
+@pytest.mark.deadline(SECONDS_PER_PAGE * max(1, len(PAGES)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_tells_the_truth(checked: dict[Path, Future[list[str]]], page: Path) -> None:
+    faults = checked[page].result()
+    assert not faults, "\n".join(faults)
+
+
+GOOD = """
+# A page
+
+See [below](#second-part), [another](other.md#its-title) and [the web](https://example.org).
+
+```python
+x = 1 + 1
+print(x)
+# prints: 2
+```
+
+## Second part
+
+```bash
+rm -rf not-run
+```
+
+    ```python
+    print("a"); print(f"{x:.3f} s")
+    # prints:
+    # a
+    # ... s
+    ```
+
+```python no-run
+undefined(x)
+```
+"""
+
+
+def test_a_good_page_passes(tmp_path: Path) -> None:
+    assert faults(tmp_path, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "complaint"),
+    [
+        ("# prints: 2", "# prints: 3", "page.md:7: says it prints\n  3\nbut prints\n  2"),
+        ("# ... s", "# ... m", "but prints\n  a\n  2.000 s"),
+        ("    # a\n", "", "but prints\n  a\n  2.000 s"),
+        ("# prints: 2", "# prints: 2\nx += 1", "page.md:7: `# prints:` must start a line"),
+        ("print(x)\n# prints", "print(x)  # prints", "page.md:7: `# prints:` must start a line"),
+        ("x = 1 + 1", "x = 1 + ", "page.md:7: invalid syntax"),
+        ("undefined(x)", "undefined(x", "page.md:26: '(' was never closed"),
+        ("print(x)", "print(y)", "name 'y' is not defined"),
+        ("print(x)", "raise SystemExit(3)", "exit code 3"),
+        ("print(x)", "import time; time.sleep(60)", "still running after 5 s"),
+        ("other.md#its", "other.md#no", "no heading for `other.md#no-title`"),
+        ("other.md#its", "gone.md#its", "`gone.md#its-title` does not exist"),
+        ("#second-part", "#third-part", "no heading for `#third-part`"),
+        ("# A page", "![curve](curve.png)", "`curve.png` does not exist"),
+    ],
+)
+def test_a_wrong_page_fails(tmp_path: Path, was: str, becomes: str, complaint: str) -> None:
+    assert was in GOOD
+    (fault,) = faults(tmp_path, GOOD.replace(was, becomes))
+    assert complaint in fault
+
+
+def test_a_traceback_points_into_the_page(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, GOOD.replace("print(x)", "print(1 / 0)"))
+    assert "line 8, in <module>" in fault
+
+
+def test_pages_run_in_their_own_folder_and_without_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DING_LITE_LABELS", "learner")
+    text = "```python\nimport os\nprint(sorted(os.listdir()), 'DING_LITE_LABELS' in os.environ)\n"
+    text += "# prints: ['page.py'] False\n```\n"
+    assert faults(tmp_path, text) == []
+    assert "DING_LITE_LABELS" in os.environ
+
+
+ALONE = """
+```python
+x = 1
+```
+
+```python alone
+print("x" in globals())
+# prints: False
+```
+
+```python
+print(x)
+# prints: 1
+```
+"""
+
+
+def test_a_block_may_be_a_program_by_itself(tmp_path: Path) -> None:
+    assert faults(tmp_path, ALONE) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "complaint"),
+    [
+        ("prints: False", "prints: True", "page.md:7: says it prints\n  True\nbut prints\n  False"),
+        ("print(x)", "print(2 * x)", "page.md:12: says it prints\n  1\nbut prints\n  2"),
+        ('print("x"', '1 / 0; print("x"', "line 7, in <module>"),
+    ],
+)
+def test_a_wrong_block_by_itself_is_found(
+    tmp_path: Path, was: str, becomes: str, complaint: str
+) -> None:
+    (fault,) = faults(tmp_path, ALONE.replace(was, becomes))
+    assert complaint in fault
+
+
+def test_a_page_may_start_nodes_which_import_it(tmp_path: Path) -> None:
+    text = """
+```python
+from ding_lite import Parallel
+
+
+def main() -> int:
+    return 10 + Parallel().node_id
+```
+
+```python
+if __name__ == "__main__":
+    print(Parallel.runner(n_parallel_workers=2)(main))
+# prints: [10, 11]
+```
+
+```python
+if __name__ == "__main__":
+    print("after that")
+# prints: after that
+```
+"""
+    assert faults(tmp_path, text, timeout=20.0) == []
+
+
+def test_blocks_know_their_line_and_program_keeps_it() -> None:
+    assert [block.line for block in blocks(GOOD)] == [7, 15, 19, 26]
+    assert program(blocks(GOOD)).splitlines()[6] == "x = 1 + 1"
+
+
+def faults(folder: Path, text: str, *, timeout: float = 5.0) -> list[str]:
+    """Write a page, and a second one that it links to, and check it."""
+    (folder / "page.md").write_text(text)
+    (folder / "other.md").write_text("# Its title\n")
+    (folder / "run").mkdir()
+    return faults_of_page(folder / "page.md", folder / "run", timeout=timeout)

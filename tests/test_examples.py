@@ -1,0 +1,174 @@
+"""Every example runs, in a process of its own, and ends by saying how it went."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from ding_lite import Context, Task
+from ding_lite.recipes.run import _JUDGE_SEED
+from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, mean_return
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+KEYS = [
+    *("example", "env", "seed", "solved", "env_steps", "episodes"),
+    *("train_iter", "wall_s", "eval_return", "nodes"),
+]
+NODES = {"evaluate_elsewhere": 2}
+"""How many nodes an example has that has several."""
+
+
+@contextmanager
+def started(example: Path, *arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start an example where its `runs` harm nobody, and end it whatever happens."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", str(example), *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def running_in(folder: Path) -> list[int]:
+    """Return the ids of the processes that work in a folder: all that an example has started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended, or is none of ours
+            if (process / "cwd").readlink() == folder:
+                found.append(int(process.name))
+    return found
+
+
+def saved_in_checkpoint(folder: Path) -> DQN:
+    """Make the policy that an example with the settings of the demo has saved."""
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(lr=3e-3, hidden=(64, 64), n_step=3, target_tau=0.01))
+    policy.load_state_dict(load_checkpoint(folder / "checkpoint").state)
+    return policy
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_ends_with_its_verdict(example: Path, tmp_path: Path) -> None:
+    with started(example, "--smoke", "--seed", "7", cwd=tmp_path) as process:
+        out, err = process.communicate()
+
+    assert process.returncode == 0, err
+    result = json.loads(out.splitlines()[-1])
+    assert list(result) == KEYS
+    assert (result["example"], result["env"], result["seed"]) == (example.stem, "CartPole-v1", 7)
+    assert 0 < result["env_steps"] <= 2_000
+    assert result["train_iter"] > 0
+    assert result["solved"] == (result["eval_return"] >= 475.0)
+    assert result["nodes"] == NODES.get(example.stem, 1)
+    assert (tmp_path / "runs" / example.stem / "1" / "config.json").exists()
+    assert running_in(tmp_path) == []
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("name", ["dqn_cartpole", "evaluate_elsewhere"])
+def test_a_run_leaves_all_that_it_should(name: str, tmp_path: Path) -> None:
+    with started(
+        ROOT / "examples" / f"{name}.py", "--smoke", "--out", "here", cwd=tmp_path
+    ) as process:
+        _, err = process.communicate()
+
+    left = {path.name.partition(".out.")[0] for path in (tmp_path / "here").iterdir()}
+    assert left == {"config.json", "metrics.jsonl", "checkpoint", "curve.png", "events"}
+    assert (tmp_path / "here" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "curve        here/curve.png" in err
+    assert "Try next: " in err
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("nodes", ["1", "2", "3"])
+def test_what_was_good_elsewhere_is_shown_judged_and_saved(nodes: str, tmp_path: Path) -> None:
+    example = ROOT / "examples" / "evaluate_elsewhere.py"
+    arguments = ("--nodes", nodes, "--target", "100", "--out", "here")
+    with started(example, *arguments, cwd=tmp_path) as process:
+        out, err = process.communicate()
+
+    assert process.returncode == 0, err
+    assert out.count("\n") == 1
+    result = json.loads(out)
+    assert result["nodes"] == int(nodes)
+    assert result["env_steps"] < 50_000
+    last = json.loads((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["eval_return"] >= 100.0
+    with make_envs("CartPole-v1", 20, seed=_JUDGE_SEED) as envs:
+        judged_again = mean_return(saved_in_checkpoint(tmp_path / "here"), envs, episodes=20)
+    assert judged_again == result["eval_return"]
+    assert running_in(tmp_path) == []
+
+
+def test_a_learner_ends_with_the_weights_that_were_good_elsewhere() -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "evaluate_elsewhere.py"))
+    with make_envs("CartPole-v1", 1) as envs:
+        policy, good = DQN(envs.spec), DQN(envs.spec, DQNConfig(seed=1)).weights()
+    own = policy.weights()
+
+    def same(some: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(some[name], value) for name, value in policy.weights().items())
+
+    def tell(ctx: Context) -> None:
+        task.emit("evaluated", *[(99.0, None), (100.0, good), (9.0, None)][ctx.total_step])
+
+    seen: list[tuple[float, bool, bool]] = []
+    with Task() as task:
+        task.use(tell)
+        task.use(example["hear_evaluations"](task, policy, target=100.0))
+        task.use(lambda ctx: seen.append((ctx.metrics["eval_return"], same(own), same(good))))
+        task.run(max_step=3)
+    assert seen == [(99.0, True, False), (100.0, False, True)]
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("dqn_cartpole", ()), ("evaluate_elsewhere", ()), ("evaluate_elsewhere", ("--nodes", "1"))],
+)
+def test_ctrl_c_ends_a_run_with_everything_saved(
+    name: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    example = ROOT / "examples" / f"{name}.py"
+    arguments = (*options, "--target", "1000", "--max-env-steps", "100000000", "--out", "here")
+    with started(example, *arguments, cwd=tmp_path) as process:
+        metrics = tmp_path / "here" / "metrics.jsonl"
+        while not metrics.exists() or not metrics.stat().st_size:
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"It ended by itself, with {process.wait(0.05)}.")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Interrupted; the checkpoint is in here/checkpoint." in err
+    assert "Traceback" not in err
+    saved = load_checkpoint(tmp_path / "here" / "checkpoint")
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert saved.meta["train_iter"] == saved.state["train_iter"] == last["train_iter"] > 0
+    assert (tmp_path / "here" / "curve.png").exists()
+    assert running_in(tmp_path) == []

@@ -1,0 +1,116 @@
+"""The tables of docs/reference say what the code says, and README's numbers were measured."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from ding_lite import errors, middleware as mw
+from ding_lite.runtime.context import LOCAL_KEYS
+from ding_lite.settings import PREFIX, Settings
+from tests.bench.history import Run
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def table_rows(page: str) -> list[list[str]]:
+    """Read the cells of all tables of a page, headings left out."""
+    lines = (REFERENCE / page).read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    rows += [line.strip("| ").split(" | ") for line in lines if line.startswith("| [`")]
+    assert rows
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def field_docs(owner: type) -> dict[str, str]:
+    """Return the sentence below each field of a dataclass."""
+    (definition,) = ast.parse(inspect.getsource(owner)).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            assert isinstance(text, ast.Expr)
+            docs[field.target.id] = str(ast.literal_eval(text.value))
+    return docs
+
+
+def test_environment_lists_every_setting_with_its_default_and_meaning() -> None:
+    shown = {name.strip("`"): cells for name, *cells in table_rows("environment.md")}
+    docs = field_docs(Settings)
+
+    def default(value: object) -> str:
+        return "none" if value in (None, ()) else str(value)
+
+    assert shown == {
+        PREFIX + field.name.upper(): [default(field.default), docs[field.name]]
+        for field in fields(Settings)
+    }
+
+
+def test_errors_lists_every_class_with_the_builtin_it_is() -> None:
+    shown = {}
+    for name, bases in table_rows("errors.md"):
+        shown[re.sub(r"[\[\]`]|\(.*\)", "", name)] = set(re.findall(r"`(\w+)`", bases))
+
+    defined = {
+        name: {base.__name__ for base in cls.__bases__ if base is not errors.DingLiteError}
+        for name, cls in vars(errors).items()
+        if inspect.isclass(cls) and issubclass(cls, errors.DingLiteError)
+    }
+    del defined["DingLiteError"]
+    assert shown == defined
+
+
+def test_each_error_is_raised_somewhere_and_explained() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    source = "\n".join(file.read_text() for file in Path(errors.__file__).parent.rglob("*.py"))
+    for name, _ in table_rows("errors.md"):
+        bare = re.sub(r"[\[\]`]|\(.*\)", "", name)
+        assert re.search(rf"(?<!class ){bare}\(", source), bare
+        assert f"\n## {bare}\n" in page, bare
+
+
+def keys_by_verb(factory: object) -> dict[str, set[str]]:
+    """Read the `Context:` block of a factory's docstring."""
+    block = re.search(r"^Context:\n((?:    .*\n)+)", inspect.getdoc(factory) or "", re.MULTILINE)
+    assert block, factory
+    found: dict[str, set[str]] = {"reads": set(), "writes": set(), "keeps": set()}
+    for verb, keys in re.findall(r"^ +(\w+): (.*)$", block[1], re.MULTILINE):
+        found[verb] = set(re.sub(r" \([^)]*\)", "", keys).split(", "))
+    return found
+
+
+def test_ctx_keys_names_all_who_read_write_and_keep_a_key() -> None:
+    blocks = {name: keys_by_verb(getattr(mw, name)) for name in mw.__all__}
+    shown = {cells[0].strip("`"): cells for cells in table_rows("ctx-keys.md")}
+    touched = set().union(*(keys for block in blocks.values() for keys in block.values()))
+    assert set(shown) == touched | {"total_step", "finish"}
+
+    def named(cell: str) -> set[str]:
+        return set(re.findall(r"\w+", cell)) & set(mw.__all__)
+
+    for key, (_, _, writers, readers, kept, sent) in shown.items():
+        assert named(writers) == {name for name in blocks if key in blocks[name]["writes"]}, key
+        assert named(readers) == {name for name in blocks if key in blocks[name]["reads"]}, key
+        if key not in ("total_step", "finish"):
+            is_kept = any(key in block["keeps"] for block in blocks.values())
+            assert (kept == "yes") == is_kept, key
+            assert (sent == "no") == (key in LOCAL_KEYS), key
+
+
+def test_numbers_in_readme_are_those_of_the_run_it_names() -> None:
+    page = (ROOT / "README.md").read_text()
+    (source,) = re.findall(r"\((docs/benchmarks/history/[^)]+)\)", page)
+    measured = set()
+    for row in Run.load(ROOT / source).rows.values():
+        values = [row.median] if row.baseline is None else [row.median, row.baseline]
+        measured |= {(float(f"{value:.3g}"), row.unit) for value in values}
+
+    shown = re.findall(r"([\d.,]+) (us|s|env steps) \|", page)
+    assert len(shown) >= 7
+    for number, unit in shown:
+        assert (float(number.replace(",", "")), unit) in measured, f"{number} {unit}"

@@ -1,0 +1,128 @@
+"""The roof and the doorways: names that other modules own, and when they are imported."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ding_lite
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_fresh(program: str) -> str:
+    """Run a program in a process of its own, where nothing is imported yet."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [
+        ("Context", "ding_lite.runtime.context"),
+        ("Middleware", "ding_lite.runtime.middleware"),
+        ("Parallel", "ding_lite.parallel.launch"),
+        ("StepWrapper", "ding_lite.runtime.middleware"),
+        ("Task", "ding_lite.runtime.task"),
+    ],
+)
+def test_a_name_of_the_roof_is_the_one_of_its_home(name: str, home: str) -> None:
+    assert getattr(ding_lite, name) is getattr(importlib.import_module(home), name)
+
+
+def test_every_name_that_is_announced_is_there() -> None:
+    for name in ding_lite.__all__:
+        assert getattr(ding_lite, name) is not None
+    assert dir(ding_lite) == sorted(ding_lite.__all__)
+
+
+def test_a_star_import_brings_what_is_announced() -> None:
+    names: dict[str, object] = {}
+    exec("from ding_lite import *", names)
+    assert set(names) - {"__builtins__"} == set(ding_lite.__all__)
+
+
+@pytest.mark.parametrize("name", ["Taks", "task", "__wrapped__", "_HOME"])
+def test_an_unknown_name_is_an_ordinary_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(ding_lite, name)
+    assert "'ding_lite'" in str(caught.value)
+    assert f"{name!r}" in str(caught.value)
+    assert not hasattr(ding_lite, name)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("Taks", "Task"), ("stepwraper", "StepWrapper")])
+def test_a_mistyped_name_is_answered_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=f'Did you mean "{meant}"'):
+        getattr(ding_lite, name)
+
+
+def test_an_unknown_name_cannot_be_imported() -> None:
+    with pytest.raises(ImportError, match="Taks"):
+        exec("from ding_lite import Taks")
+
+
+def test_the_version_is_a_version() -> None:
+    numbers = ding_lite.__version__.split(".")
+    assert len(numbers) == 3
+    assert all(number.isdecimal() for number in numbers)
+
+
+def test_the_package_is_silent_until_a_program_asks_for_its_lines() -> None:
+    handlers = logging.getLogger("ding_lite").handlers
+    assert any(isinstance(handler, logging.NullHandler) for handler in handlers)
+
+
+def test_importing_the_package_imports_nothing_of_it() -> None:
+    program = "import sys, ding_lite; print([m for m in sys.modules if m.startswith('ding_lite.')])"
+    assert run_fresh(program) == "[]"
+
+
+def test_the_runtime_and_the_runner_need_no_torch() -> None:
+    program = (
+        "import sys; from ding_lite import *; import ding_lite.framework.wrapper; "
+        "Task().use(lambda ctx: None).run(max_step=1); print('torch' in sys.modules)"
+    )
+    assert run_fresh(program) == "False"
+
+
+def test_the_line_of_the_readme_finds_the_middleware() -> None:
+    from ding_lite import middleware as mw
+
+    assert mw.__name__ == "ding_lite.middleware"
+
+
+# -- doorways ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("doorway", "name", "home"),
+    [
+        ("ding_lite.framework", "Context", "ding_lite.runtime.context"),
+        ("ding_lite.framework", "Parallel", "ding_lite.parallel.launch"),
+        ("ding_lite.framework", "Task", "ding_lite.runtime.task"),
+        ("ding_lite.framework.wrapper", "StepTimer", "ding_lite.runtime.wrappers"),
+        ("ding_lite.framework.wrapper", "Trace", "ding_lite.runtime.wrappers"),
+        ("ding_lite.rl_utils", "get_epsilon_greedy_fn", "ding_lite.rl.schedules"),
+    ],
+)
+def test_a_doorway_leads_to_the_real_thing(doorway: str, name: str, home: str) -> None:
+    module = importlib.import_module(doorway)
+    assert name in module.__all__
+    assert getattr(module, name) is getattr(importlib.import_module(home), name)
+
+
+@pytest.mark.parametrize("doorway", ["ding_lite.framework", "ding_lite.parallel"])
+def test_what_a_doorway_announces_is_there(doorway: str) -> None:
+    module = importlib.import_module(doorway)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []

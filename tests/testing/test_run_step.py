@@ -1,0 +1,135 @@
+"""One step of a middleware, and what it did to the ctx."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from ding_lite.errors import ContextError
+from ding_lite.runtime.context import Context
+from ding_lite.testing import StepRecord, run_step
+
+
+def test_reading_writing_and_keeping_are_told_apart() -> None:
+    def count(ctx: Context) -> None:
+        ctx.seen = ctx.get("seen", 0) + ctx.step_size
+        ctx.keep("seen")
+        ctx.metrics["seen"] = ctx.seen
+
+    ctx, record = run_step(count, step_size=2)
+    assert ctx.seen == 2
+    assert record == StepRecord(
+        reads={"seen", "step_size"}, writes={"seen", "metrics"}, keeps={"seen"}, metrics={"seen"}
+    )
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda ctx: ctx.loss,
+        lambda ctx: ctx["loss"],
+        lambda ctx: ctx.get("loss"),
+        lambda ctx: "loss" in ctx,
+        lambda ctx: ctx.setdefault("loss", 1.0),
+    ],
+)
+def test_every_way_of_reading_counts(read: object) -> None:
+    def reader(ctx: Context) -> None:
+        read(ctx)  # type: ignore[operator]
+
+    assert run_step(reader, loss=0.5)[1] == StepRecord(reads={"loss"})
+
+
+def test_asking_for_a_key_that_is_not_there_is_reading_too() -> None:
+    def reader(ctx: Context) -> None:
+        assert ctx.get("loss") is None
+
+    assert run_step(reader)[1].reads == {"loss"}
+
+
+def test_what_was_written_in_the_step_is_not_read_from_outside() -> None:
+    def writer(ctx: Context) -> None:
+        ctx.loss = 1.0
+        ctx.loss += 1.0
+
+    assert run_step(writer)[1] == StepRecord(writes={"loss"})
+
+
+def test_ending_the_job_is_writing_finish() -> None:
+    def stop(ctx: Context) -> None:
+        ctx.finish = True
+
+    assert run_step(stop)[1] == StepRecord(writes={"finish"})
+
+
+def test_metrics_are_read_when_they_are_looked_at() -> None:
+    seen: dict[str, float] = {}
+
+    def watch(ctx: Context) -> None:
+        seen.update(ctx.metrics)
+
+    ctx, record = run_step(watch, metrics={"loss": 0.5})
+    assert seen == ctx.metrics == {"loss": 0.5}
+    assert record == StepRecord(reads={"metrics"})
+
+
+def test_both_halves_of_a_generator_count() -> None:
+    def onion(ctx: Context) -> Iterator[None]:
+        ctx.before = 1
+        yield
+        ctx.after = ctx.total_step
+
+    ctx, record = run_step(onion, total_step=4)
+    assert (ctx.before, ctx.after) == (1, 4)
+    assert record == StepRecord(reads={"total_step"}, writes={"before", "after"})
+
+
+def test_coroutines_and_asynchronous_generators_are_middleware_too() -> None:
+    async def coroutine(ctx: Context) -> None:
+        ctx.done = ctx.given
+
+    async def generator(ctx: Context) -> AsyncIterator[None]:
+        ctx.before = ctx.given
+        yield
+        ctx.after = ctx.given
+
+    assert run_step(coroutine, given=1)[1] == StepRecord(reads={"given"}, writes={"done"})
+    record = run_step(generator, given=1)[1]
+    assert record == StepRecord(reads={"given"}, writes={"before", "after"})
+
+
+def test_the_tasks_own_doings_are_not_recorded() -> None:
+    assert run_step(lambda ctx: None)[1] == StepRecord()
+
+
+def test_an_exception_comes_out_as_it_would_of_a_run() -> None:
+    with pytest.raises(ContextError, match="missing"):
+        run_step(lambda ctx: ctx.missing)
+
+
+def test_an_object_with_a_lifetime_is_entered_and_left() -> None:
+    class Resource:
+        log: list[str]
+
+        def __init__(self) -> None:
+            self.log = []
+
+        def __enter__(self) -> Resource:
+            self.log.append("entered")
+            return self
+
+        def __call__(self, ctx: Context) -> None:
+            self.log.append("called")
+
+        def __exit__(self, *error: object) -> None:
+            self.log.append("left")
+
+    resource = Resource()
+    run_step(resource)
+    assert resource.log == ["entered", "called", "left"]
+
+
+def test_records_of_two_steps_join() -> None:
+    joined = StepRecord(reads={"a"}) | StepRecord(reads={"b"}, keeps={"c"})
+    assert joined == StepRecord(reads={"a", "b"}, keeps={"c"})
