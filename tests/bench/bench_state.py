@@ -13,14 +13,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import monotonic, thread_time
 from typing import Any
 
 import numpy as np
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.security import make_key
 from ding_lite.parallel.topology import NodeSpec, edges, neighbours
 from tests.bench.harness import Row, row_from_samples
 
@@ -124,10 +126,11 @@ def state_of(megabytes: int) -> dict[str, np.ndarray]:
 class Readers:
     """Knows what the other nodes have loaded."""
 
-    def __init__(self, router: NodeRouter, count: int) -> None:
+    def __init__(self, router: NodeRouter, pids: list[int]) -> None:
         """Listen from now on."""
-        self.count = count
-        self._loaded = dict.fromkeys(range(1, count + 1), (0, 0.0))
+        self.pids = pids
+        self.count = len(pids)
+        self._loaded = dict.fromkeys(range(1, self.count + 1), (0, 0.0))
         self._changed = threading.Condition()
         router.join(self)
 
@@ -159,16 +162,21 @@ class Loader:
         """Load from now on."""
         self._router = router
         self._own: dict[str, np.ndarray] = {}
+        self._dawdle_s = 0.0
         self.has_ended = threading.Event()
         router.join(self)
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """End when the publisher says so."""
-        if event in ("end", "node_lost"):
+        """End when the publisher says so, or take more time from now on."""
+        if event == "dawdle":
+            [self._dawdle_s] = args
+        elif event in ("end", "node_lost"):
             self.has_ended.set()
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
         """Load, and say so."""
+        if self._dawdle_s:
+            SYSTEM_CLOCK.sleep(self._dawdle_s)
         for name, array in values.get("state", {}).items():
             own = self._own.get(name)
             if own is None or own.shape != array.shape:
@@ -178,51 +186,49 @@ class Loader:
             self._router.emit("loaded", values["number"], monotonic())
 
 
-def spec_of(directory: str, node_id: int, num_nodes: int) -> NodeSpec:
+def spec_of(address: str, key_file: str, node_id: int, num_nodes: int) -> NodeSpec:
     """Describe a node of a star whose hub publishes."""
-    pairs = edges("star", num_nodes)
-    hub = f"ipc://{directory}/hub"
     return NodeSpec(
         node_id=node_id,
         num_nodes=num_nodes,
         labels=frozenset({f"node.{node_id}"}),
-        listen=hub if node_id == 0 else None,
-        dials={} if node_id == 0 else {0: hub},
-        neighbours=neighbours(pairs, node_id),
+        listen=address if node_id == 0 else None,
+        dials={} if node_id == 0 else {0: address},
+        neighbours=neighbours(edges("star", num_nodes), node_id),
+        key_file=key_file,
     )
 
 
-def be_a_reader(directory: str, node_id: int, num_nodes: int) -> None:
+def be_a_reader(address: str, key_file: str, node_id: int, num_nodes: int) -> None:
     """Run as one of the other processes."""
-    with closing(NodeRouter(spec_of(directory, node_id, num_nodes))) as router:
+    with closing(NodeRouter(spec_of(address, key_file, node_id, num_nodes))) as router:
         Loader(router).has_ended.wait()
 
 
 @contextmanager
-def job(*, num_readers: int) -> Iterator[tuple[NodeRouter, Readers]]:
+def job(*, num_readers: int, protocol: str = "ipc") -> Iterator[tuple[NodeRouter, Readers]]:
     """Start a publisher here and its readers elsewhere."""
     code = "import sys; from tests.bench.bench_state import be_a_reader as run; "
-    code += "run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
+    code += "run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))"
     num_nodes = num_readers + 1
-    with tempfile.TemporaryDirectory() as directory:
-        children = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, directory, str(node), str(num_nodes)], cwd=ROOT
-            )
-            for node in range(1, num_nodes)
-        ]
-        try:
-            with closing(NodeRouter(spec_of(directory, 0, num_nodes))) as router:
-                readers = Readers(router, num_readers)
-                router.wait_ready(30.0)
-                yield router, readers
-                router.emit("end")
-                for child in children:
-                    child.wait(10.0)
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory())
+        key_file = str(make_key(Path(directory) / "key"))
+        listen = f"ipc://{directory}/hub" if protocol == "ipc" else "tcp://127.0.0.1:0"
+        router = stack.enter_context(closing(NodeRouter(spec_of(listen, key_file, 0, num_nodes))))
+        children = []
+        for node in range(1, num_nodes):
+            command = [sys.executable, "-c", code, str(router.address), key_file]
+            child = subprocess.Popen([*command, str(node), str(num_nodes)], cwd=ROOT)
+            stack.callback(child.wait)
+            stack.callback(child.kill)
+            children.append(child)
+        readers = Readers(router, [child.pid for child in children])
+        router.wait_ready(30.0)
+        yield router, readers
+        router.emit("end")
+        for child in children:
+            child.wait(10.0)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from statistics import median, quantiles
 from typing import Literal
 
 ClockName = Literal["cpu", "wall"]
-Unit = Literal["s", "ms", "us", "ns", "env steps"]
+Unit = Literal["s", "ms", "us", "ns", "MB", "env steps"]
 
 MIN_REPEATS = 5
 _CLOCKS: dict[ClockName, Callable[[], float]] = {
@@ -169,7 +169,7 @@ def row_from_samples(
     target: float | None = None,
     tracked: bool = False,
 ) -> Row:
-    """Make a row of costs measured elsewhere: seconds, or env steps when that is the unit.
+    """Make a row of costs measured elsewhere: seconds, or MB or env steps if that is the unit.
 
     `baseline` holds as many samples as `samples`, taken beside them; without one the target is
     one for the median.
