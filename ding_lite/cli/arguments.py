@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -19,6 +20,8 @@ MOST_OF_A_ROLE = 999
 
 Roles: TypeAlias = tuple[tuple[str, ...], ...]
 """The roles of each node."""
+Topology: TypeAlias = str | tuple[tuple[int, int], ...]
+"""One of TOPOLOGIES, or the pairs of connected nodes."""
 
 
 def whole_number(low: int) -> Callable[[str], int]:
@@ -49,19 +52,83 @@ def one_of(choices: Sequence[str]) -> Callable[[str], str]:
     return read
 
 
-def seconds(word: str) -> float | None:
+def seconds(word: str) -> float:
+    """Read a number of seconds above 0."""
+    return _seconds(word, "")
+
+
+def seconds_or_none(word: str) -> float | None:
     """Read a number of seconds above 0, or `none`."""
-    if word.lower() == "none":
-        return None
+    return None if word.lower() == "none" else _seconds(word, ", or `none` to wait for ever")
+
+
+def _seconds(word: str, or_else: str) -> float:
     try:
         number = float(word)
     except ValueError:
         number = math.nan
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(
-            f"found {word!r}; expected are seconds, a number above 0, or `none` to wait for ever."
+            f"found {word!r}; expected are seconds, a number above 0{or_else}."
         )
     return number
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names that are separated by commas.
+
+    Example:
+        >>> names("gpu, fast")
+        ('gpu', 'fast')
+    """
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; expected are names, separated by commas: gpu,fast."
+        )
+    return found
+
+
+def topology(text: str) -> Topology:
+    """Read who is connected to whom.
+
+    Example:
+        >>> topology("star")
+        'star'
+        >>> topology("0-1, 1-2")
+        ((0, 1), (1, 2))
+    """
+    if text in TOPOLOGIES:
+        return text
+    pairs = []
+    for entry in text.split(","):
+        pair = re.fullmatch(r"\s*([0-9]{1,6})\s*-\s*([0-9]{1,6})\s*", entry)
+        if pair is None or int(pair[1]) == int(pair[2]):
+            is_word = text.replace("-", "").isalpha()
+            raise argparse.ArgumentTypeError(
+                f"found {text!r}; expected is one of: {', '.join(TOPOLOGIES)}, or the pairs of "
+                f"connected nodes: 0-1,1-2."
+                + (did_you_mean(text, TOPOLOGIES) if is_word else f" {entry!r} is no such pair.")
+            )
+        pairs.append((int(pair[1]), int(pair[2])))
+    return tuple(pairs)
+
+
+def ports(text: str) -> int | tuple[int, ...]:
+    """Read one port, or that of each node.
+
+    Example:
+        >>> ports("50515"), ports("7000,7001")
+        (50515, (7000, 7001))
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) < 65_536 for word in words):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}; expected is a port from 1 to 65535, from which the nodes count on, "
+            f"or that of each node, separated by commas: 7000,7001."
+        )
+    numbers = tuple(map(int, words))
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def roles(text: str) -> Roles:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from ding_lite import __version__
 from ding_lite.cli import arguments
 from ding_lite.errors import ConfigError, did_you_mean
 
@@ -122,6 +123,12 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
         description="Run a program on several nodes, and see what it would run with.",
         example="ding-lite run train.py:main --nodes 3",
     )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"ding-lite {__version__}",
+        help="show which version this is",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     of_command = {
         "run": commands.add_parser(
@@ -175,10 +182,10 @@ def _add_run(parser: Parser) -> None:
     )
     add(
         "--topology",
-        type=arguments.one_of(arguments.TOPOLOGIES),
-        metavar="{" + ",".join(arguments.TOPOLOGIES) + "}",
-        help="who is connected to whom: all to node 0, each to each, or nobody "
-        "(default: DING_LITE_TOPOLOGY, else mesh)",
+        type=arguments.topology,
+        metavar="{" + ",".join(arguments.TOPOLOGIES) + ",0-1...}",
+        help="who is connected to whom: all to node 0, each to each, nobody, or the pairs that "
+        "are: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)",
     )
     add(
         "--roles",
@@ -188,10 +195,35 @@ def _add_run(parser: Parser) -> None:
         "learner+collector (default: DING_LITE_ROLES, else none)",
     )
     add(
+        "--labels",
+        type=arguments.names,
+        metavar="LABELS",
+        help="labels of all nodes beside those that they have anyway: gpu,fast (added to those "
+        "of DING_LITE_LABELS)",
+    )
+    add(
         "--protocol",
         type=arguments.one_of(arguments.PROTOCOLS),
         metavar="{" + ",".join(arguments.PROTOCOLS) + "}",
         help="how nodes talk (default: DING_LITE_PROTOCOL, else ipc)",
+    )
+    add(
+        "--address",
+        metavar="HOST",
+        help="with tcp, the interface to listen on (default: DING_LITE_ADDRESS, else 127.0.0.1)",
+    )
+    add(
+        "--ports",
+        type=arguments.ports,
+        metavar="PORTS",
+        help="with tcp, the port of node 0, from which the others count on, or that of each: "
+        "7000,7001 (default: DING_LITE_PORTS, else free ones)",
+    )
+    add(
+        "--key-file",
+        metavar="FILE",
+        help="with tcp, the key that all nodes share, from `ding-lite keygen` (default: "
+        "DING_LITE_KEY_FILE, else one of this user's, for this machine only)",
     )
     add(
         "--auto-recover",
@@ -206,7 +238,7 @@ def _add_run(parser: Parser) -> None:
     )
     add(
         "--startup-timeout",
-        type=arguments.seconds,
+        type=arguments.seconds_or_none,
         default=60.0,
         metavar="SECONDS",
         help="within which all nodes must be connected; `none` waits for ever (default: 60)",

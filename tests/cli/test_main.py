@@ -62,7 +62,7 @@ def test_the_page_has_all_options_with_their_help() -> None:
         assert f"\n{parser.usage}\n" in "\n".join(lines)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "--node"]])
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "--node"], ["--version"]])
 def test_help_and_slips_wait_for_no_import(words: list[str]) -> None:
     code = f"""
 import sys
@@ -77,6 +77,12 @@ print("loaded", [name for name in {SLOW!r} if name in sys.modules], code)
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=15
     ).stdout
     assert out.splitlines()[-1] == f"loaded [] {2 if '--node' in words else 0}"
+
+
+def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
+    import ding_lite
+
+    assert call(tmp_path, "--version") == (0, f"ding-lite {ding_lite.__version__}\n", "")
 
 
 def test_the_console_script_and_the_module_are_the_same(
@@ -100,6 +106,8 @@ def test_the_console_script_and_the_module_are_the_same(
         ("--hlep", "ding-lite: there is no option '--hlep'. Did you mean \"--help\"?"),
         ("run", "ding-lite run: the following arguments are required: PROGRAM."),
         ("run a:b --node 3", "there is no option '--node'. Did you mean \"--nodes\"?"),
+        ("run a:b --topology sar", "argument --topology: found 'sar'; expected is one of: star,"),
+        ("run a:b --lables x", "there is no option '--lables'. Did you mean \"--labels\"?"),
         ("run a:b --nodes x", "argument --nodes: found 'x'; a whole number from 1 on was expected"),
         ("run a:b --nodes", "argument --nodes: expected one argument."),
         ("run a:b --roles a,*2", "argument --roles: found '*2' in 'a,*2'; expected is a role"),

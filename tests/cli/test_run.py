@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.cli.run import summary
+from ding_lite.parallel.address import free_ports
 from tests.cli.calls import MODULE, PROGRAM, call, environment
 
 pytestmark = pytest.mark.procs
@@ -84,6 +85,26 @@ def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
     )
     said = call(folder, "run", "program:take", "--nodes", "2", "--", "a", command=(str(script),))
     assert_summary(said, "2 nodes", "('a', 'usual') on node 0, ('a', 'usual') on node 1")
+
+
+def test_edges_say_who_is_connected_to_whom_and_labels_go_to_all(folder: Path) -> None:
+    words = ["--nodes", "3", "--topology", "2-1,0-1", "--labels", "gpu,fast"]
+    code, out, error = call(folder, "run", "program:neighbours", *words)
+    assert (code, error) == (0, "")
+    for node in range(3):  # who is connected to both 0 and 2 is node 1
+        assert f"(['distributed', 'fast', 'gpu', 'node.{node}'], 1) on node {node}" in out
+
+
+def test_nodes_listen_where_the_command_line_says(folder: Path) -> None:
+    code, out, error = call(folder, "keygen", "job.key")
+    assert code == 0
+    ports = ",".join(map(str, free_ports("127.0.0.2", 2)))
+    words = ["--nodes", "2", "--protocol", "tcp", "--address", "127.0.0.2", "--ports", ports]
+    code, out, error = call(
+        folder, "run", "program:place", *words, "--key-file", "job.key", XDG_STATE_HOME="/nowhere"
+    )
+    assert (code, error) == (0, "")
+    assert f"'tcp://127.0.0.2:{ports.split(',')[0]}' on node 0" in out
 
 
 @pytest.mark.parametrize("nodes", ["1", "2"])
@@ -209,6 +230,17 @@ def test_ctrl_c_ends_with_130(folder: Path, nodes: int) -> None:
         ("program:inner --nodes 2", "is a lambda, and a node, which is another process, could not"),
         ("program:main --nodes 3 --roles a", "--nodes is 3, and --roles has entries for 1."),
         ("program:main --roles node", "'node' cannot be a role"),
+        ("program:main --nodes 2 --topology 0-9", "`topology` has the entry (0, 9); each must be"),
+        ("program:main --nodes 2 --ports 7000", "`ports` is 7000, but the protocol is `ipc`"),
+        ("program:main --labels a*", "'a*' is no label."),
+        (
+            "program:main --nodes 2 --protocol tcp --address 0.0.0.0",
+            "can be reached from other machines, and no key says who may connect.",
+        ),
+        (
+            "program:main --nodes 2 --protocol tcp --key-file none.key",
+            "The key file none.key cannot be read",
+        ),
         ("program:main --max-retries 2", "--max-retries is 2, but no node is started again"),
     ],
 )
