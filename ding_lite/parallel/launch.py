@@ -34,13 +34,8 @@ from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.supervise import run_job
 from ding_lite.parallel.topology import NodeSpec, Topology
 from ding_lite.runtime.labels import several
-from ding_lite.runtime.router import (
-    LocalRouter,
-    Router,
-    current_router,
-    labels_of_environment,
-    use_router,
-)
+from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
+from ding_lite.runtime.router import Router, current_router, use_router
 from ding_lite.settings import Settings, at_least, check_all, one_of
 
 ENGINES = ("local",)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
-from ding_lite.errors import ConfigError, PeerLost, RemoteError, did_you_mean
+from ding_lite.errors import CodecError, ConfigError, PeerLost, RemoteError, did_you_mean
+from ding_lite.parallel.codec import Encoded
+from ding_lite.parallel.session import encode_reply
 
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
@@ -94,15 +97,23 @@ class Calls:
 
     def handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         """Answer a call; the result never raises here, only in whoever asks for it."""
+        return self.guard(partial(self._dispatch, name), args, kwargs)
+
+    def _dispatch(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise ConfigError(
+                f"No call is answered under the name `{name}` on this node."
+                f"{did_you_mean(name, self._handlers)} Registered are: "
+                f"{', '.join(sorted(self._handlers)) or 'none'}."
+            )
+        return handler(*args, **kwargs)
+
+    @staticmethod
+    def guard(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+        """Put what a handler returns, or why it does not, into a future."""
         answer: Future[Any] = Future()
         try:
-            handler = self._handlers.get(name)
-            if handler is None:
-                raise ConfigError(
-                    f"No call is answered under the name `{name}` on this node."
-                    f"{did_you_mean(name, self._handlers)} Registered are: "
-                    f"{', '.join(sorted(self._handlers)) or 'none'}."
-                )
             result = handler(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - it is the asker's to raise
             answer.set_exception(error)
@@ -111,6 +122,67 @@ class Calls:
                 return result
             answer.set_result(result)
         return answer
+
+
+class Answers:
+    """What a node owes to others that have called it.
+
+    Args:
+        send: Sends a node the answer to the call of a number.
+    """
+
+    def __init__(self, send: Callable[[int, int, Encoded], object]) -> None:
+        self._send = send
+        self._owed: dict[tuple[int, int], Future[Any] | None] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, node_id: int, number: int) -> None:
+        """Note that a call has come, which a handler is about to see."""
+        with self._lock:
+            self._owed[node_id, number] = None
+
+    def give(self, node_id: int, number: int, answer: Future[Any]) -> None:
+        """Send what a handler has returned, as soon as it is there."""
+        with self._lock:
+            if (node_id, number) not in self._owed:  # the asker is gone
+                return
+            self._owed[node_id, number] = answer
+        answer.add_done_callback(lambda done: self._reply(node_id, number, done))
+
+    def forget(self, node_id: int) -> None:
+        """Owe a node nothing any more: its calls have failed, and their numbers may come again."""
+        with self._lock:
+            for key in [key for key in self._owed if key[0] == node_id]:
+                del self._owed[key]
+
+    def has_any_for(self, nodes: Container[int]) -> bool:
+        """Whether one of these nodes waits for an answer that is there or being made.
+
+        One that a handler has put off, as a meeting that not all have come to, may never be.
+        """
+        with self._lock:
+            return any(
+                node in nodes and (answer is None or answer.done())
+                for (node, _), answer in self._owed.items()
+            )
+
+    def _reply(self, node_id: int, number: int, answer: Future[Any]) -> None:
+        with self._lock:
+            if self._owed.get((node_id, number)) is not answer:
+                return
+        self._send(node_id, number, _encode_answer(answer))
+        with self._lock:
+            self._owed.pop((node_id, number), None)
+
+
+def _encode_answer(answer: Future[Any]) -> Encoded:
+    error = answer.exception()
+    if error is None:
+        try:
+            return encode_reply(True, answer.result())
+        except CodecError as unsendable:
+            error = unsendable
+    return encode_reply(False, describe(error))
 
 
 def describe(error: BaseException) -> list[str]:

@@ -53,9 +53,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class Joined:
-    """The peer has introduced itself, for the first time or after a restart."""
+    """The peer has introduced itself: for the first time, or again after a broken link."""
 
     peer: Identity
+    is_new_life: bool
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,10 @@ class Session:
         self._owes_ack = False
 
         self._letters: deque[Envelope] = deque()
+        self._num_letters = 0
+        self._num_letters_taken = 0
+        self._letters_at_bye: int | None = None
+        self._peer_has_greeted = False
         self._slots: dict[str, Any] = {}
         self._changed: dict[str, None] = {}
         self._under_way: tuple[int, dict[str, Published | None]] | None = None
@@ -231,7 +236,9 @@ class Session:
 
         self.peer, self.is_open, self.has_left = peer, True, False
         self._heard_at = now
-        return [Joined(peer)] if is_new else []
+        self._peer_has_greeted = envelope.kind is Kind.WELCOME
+        self._owes_ack = self._peer_has_greeted  # it waits for a word before it sends bulk
+        return [Joined(peer, is_new)]
 
     def close_link(self) -> None:
         """Note that the link has broken: what was under way goes again after a greeting."""
@@ -246,6 +253,9 @@ class Session:
             self._under_way = None
         self._owes_ack, self._owes_credit = False, 0
         self._letters.clear()
+        self._num_letters = self._num_letters_taken = 0
+        self._letters_at_bye = None
+        self._peer_has_greeted = False
 
     # -- what has come -------------------------------------------------------------------
 
@@ -259,6 +269,7 @@ class Session:
             self.num_rejected += 1
             return []
         self._heard_at = now
+        self._peer_has_greeted = True
         self._acknowledge(envelope.ack)
 
         if envelope.kind is Kind.EVENT:
@@ -272,17 +283,24 @@ class Session:
                 raise CodecError("A ctx message announces what lies in memory that is not shared.")
             self._owes_credit = 0
             return [CtxArrived(values, envelope.seq)]
-        if envelope.kind is Kind.CALL:
-            return [_read_call(envelope)]
-        if envelope.kind is Kind.REPLY:
-            return [_read_reply(envelope)]
+        if envelope.kind in (Kind.CALL, Kind.REPLY):
+            self._num_letters_taken += 1
+            letter = _read_call(envelope) if envelope.kind is Kind.CALL else _read_reply(envelope)
+            return [letter, *self._leave_if_complete()]
         if envelope.kind is Kind.CREDIT:
             if self._under_way is not None and self._under_way[0] == envelope.seq:
                 self._under_way = None
         elif envelope.kind is Kind.BYE:
-            self.has_left, self.is_open = True, False
-            return [Left()]
+            self._letters_at_bye = envelope.seq
+            return self._leave_if_complete()
         return []
+
+    def _leave_if_complete(self) -> list[Arrival]:
+        """Let the peer go once all its letters are here: large ones travel beside its good-bye."""
+        if self._letters_at_bye is None or self._num_letters_taken < self._letters_at_bye:
+            return []
+        self.has_left, self.is_open = True, False
+        return [Left()]
 
     def _take_events(self, envelope: Envelope) -> list[Arrival]:
         arrivals: list[Arrival] = []
@@ -311,15 +329,22 @@ class Session:
     # -- what is to be sent --------------------------------------------------------------
 
     def outgoing(self, now: float) -> Iterator[tuple[Lane, Envelope]]:
-        """Yield what is to be sent now; each counts as sent when the next one is asked for."""
+        """Yield what is to be sent now; each counts as sent when the next one is asked for.
+
+        Nothing goes by the lane for bulk before the peer is known to have taken this node's
+        greeting, which goes by the other one and could come later.
+        """
         if not self.is_open:
             return
         while self._waiting:
             yield Lane.CONTROL, self._next_events(now)
         while self._letters:
-            letter = self._letters.popleft()
-            yield (Lane.CONTROL if letter.payload_bytes < BULK_BYTES else Lane.BULK), letter
-        if self._changed and self._under_way is None:
+            is_bulky = self._letters[0].payload_bytes >= BULK_BYTES
+            if is_bulky and not self._peer_has_greeted:
+                break
+            self._num_letters += 1
+            yield (Lane.BULK if is_bulky else Lane.CONTROL), self._letters.popleft()
+        if self._changed and self._under_way is None and self._peer_has_greeted:
             yield Lane.BULK, self._next_ctx(now)
         if self._owes_credit:
             seq, self._owes_credit = self._owes_credit, 0
@@ -338,8 +363,8 @@ class Session:
         return self._envelope(Kind.PING)
 
     def good_bye(self) -> Envelope:
-        """Make the message by which this node leaves."""
-        return self._envelope(Kind.BYE)
+        """Make the message by which this node leaves; it says how many letters went before."""
+        return self._envelope(Kind.BYE, seq=self._num_letters)
 
     def _next_events(self, now: float) -> Envelope:
         """Take a batch of small events from the queue, or one that has buffers of its own."""

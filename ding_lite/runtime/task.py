@@ -20,6 +20,7 @@ from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middlewa
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.router import FINISH, Router, current_router
+from ding_lite.runtime.streams import Item
 from ding_lite.settings import check_all, whole
 
 
@@ -344,6 +345,45 @@ class Task:
 
     # -- other nodes ---------------------------------------------------------------------
 
+    def send(
+        self,
+        stream: str,
+        tree: Any,
+        *,
+        to: str | Iterable[str],
+        in_flight: int = 2,
+        timeout: float | None = 60.0,
+    ) -> bool:
+        """Send an item to exactly one of the nodes that label patterns match; see `Router.send`.
+
+        Returns:
+            Whether it was sent; False when the job is to end, and nobody had room before.
+
+        Raises:
+            DeadlineExceeded: No receiver had room in time.
+            CodecError: The item cannot travel.
+        """
+        return self._router.send(
+            stream,
+            tree,
+            to=to,
+            in_flight=in_flight,
+            timeout=timeout,
+            until=lambda: self._latch.is_set,
+        )
+
+    def receive(self, stream: str, *, timeout: float | None = 60.0) -> Item | None:
+        """Wait for the next item of a stream that nodes have sent here; see `Router.receive`.
+
+        Returns:
+            The item and who has sent it; None when the job is to end, and none was left.
+
+        Raises:
+            DeadlineExceeded: None came in time.
+        """
+        self._connect()
+        return self._router.receive(stream, timeout=timeout, until=lambda: self._latch.is_set)
+
     @property
     def labels(self) -> frozenset[str]:
         """The labels of this node."""
@@ -446,6 +486,7 @@ class Task:
         """Spread the end of the job; called once, on the thread that has set the latch."""
         if self._router.is_active:
             self._router.emit(FINISH)
+        self._router.wake()
         self._events.post(FINISH, (), {})
         self._events.wake()
         self._parallel_ctx.wake()

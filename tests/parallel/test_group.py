@@ -10,7 +10,8 @@ import pytest
 
 from ding_lite.distributed import World
 from ding_lite.errors import ConfigError, DeadlineExceeded
-from ding_lite.runtime.router import LocalRouter, use_router
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import use_router
 
 
 def on_nodes(main: Callable[[World], object], *, roles: list[str]) -> list[Any]:

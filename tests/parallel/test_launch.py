@@ -11,7 +11,8 @@ import pytest
 from ding_lite.errors import ConfigError, LabelError
 from ding_lite.parallel import Parallel
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.router import LocalRouter, current_router, use_router
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import current_router, use_router
 from ding_lite.runtime.task import Task
 
 

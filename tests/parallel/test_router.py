@@ -14,10 +14,10 @@ import pytest
 
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.streams import Item
 from ding_lite.parallel.topology import NodeSpec, edges, neighbours
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.router import use_router
+from ding_lite.runtime.streams import Item
 from ding_lite.runtime.task import Task
 
 
@@ -319,6 +319,12 @@ class TestCalls:
             router.register("f", sum)
 
 
+def taken_from(router: NodeRouter) -> Item:
+    item = router.receive("work", timeout=10.0)
+    assert item is not None
+    return item
+
+
 class TestStreams:
     """Each item goes to exactly one receiver."""
 
@@ -328,7 +334,7 @@ class TestStreams:
         lock = threading.Lock()
 
         def take(router: NodeRouter) -> None:
-            while (item := router.receive("work", timeout=10.0)).value is not None:
+            while (item := taken_from(router)).value is not None:
                 with lock:
                     taken.append(item)
 
@@ -350,9 +356,9 @@ class TestStreams:
             routers[0].send("work", number, to="node.1", in_flight=3)
         with pytest.raises(DeadlineExceeded, match=r"took an item within 0.05 s.*\[1\].*have 3"):
             routers[0].send("work", 3, to="node.1", in_flight=3, timeout=0.05)
-        assert routers[1].receive("work").value == 0
+        assert taken_from(routers[1]).value == 0
         routers[0].send("work", 3, to="node.1", in_flight=3, timeout=10.0)
-        assert [routers[1].receive("work").value for _ in range(3)] == [1, 2, 3]
+        assert [taken_from(routers[1]).value for _ in range(3)] == [1, 2, 3]
 
     def test_nobody_to_receive_and_nothing_to_receive_say_so(self, start: Start) -> None:
         routers = start(2)
@@ -365,10 +371,10 @@ class TestStreams:
         routers = start(3, "star")
         for number in range(4):
             routers[0].send("work", number, to="leaf")
-        assert routers[1].receive("work").value == 0
+        assert taken_from(routers[1]).value == 0
         arrived = threading.Event()
         Ears(routers[0])
         routers[1]._transport.close()
-        got = [routers[2].receive("work", timeout=10.0).value for _ in range(3)]
+        got = [taken_from(routers[2]).value for _ in range(3)]
         assert sorted(got) == [1, 2, 3]
         assert not arrived.is_set()

@@ -105,8 +105,8 @@ def test_the_two_introduce_themselves_to_each_other() -> None:
     pair = Pair()
     pair.settle()
     assert [side.session.is_open for side in pair.sides] == [True, True]
-    assert pair.sides[0].heard == [Joined(pair.sides[1].me)]
-    assert pair.sides[1].heard == [Joined(pair.sides[0].me)]
+    assert pair.sides[0].heard == [Joined(pair.sides[1].me, True)]
+    assert pair.sides[1].heard == [Joined(pair.sides[0].me, True)]
 
 
 OPS = st.one_of(
@@ -201,7 +201,7 @@ def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_life_had_not_s
     pair.settle()
     assert pair.sides[1].events == [2, 3]
     assert pair.sides[1].ctx == {"train_iter": 5}
-    assert pair.sides[0].heard[-1] == Joined(pair.sides[1].me)
+    assert pair.sides[0].heard[-1] == Joined(pair.sides[1].me, True)
 
 
 def test_what_lasts_is_told_to_every_life_of_a_peer_once() -> None:

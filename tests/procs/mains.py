@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.parallel.topology import NodeSpec
-from ding_lite.runtime.router import LocalRouter, current_router
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import current_router
 
 
 class LoneRouter(LocalRouter):

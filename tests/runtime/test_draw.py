@@ -6,7 +6,8 @@ import re
 from collections.abc import AsyncIterator, Iterator
 
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.router import LocalRouter, use_router
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import use_router
 from ding_lite.runtime.task import Task
 
 

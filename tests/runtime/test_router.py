@@ -17,13 +17,8 @@ import pytest
 
 from ding_lite.errors import CodecError, ConfigError, LabelError
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.router import (
-    LocalRouter,
-    Router,
-    current_router,
-    labels_of_environment,
-    use_router,
-)
+from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
+from ding_lite.runtime.router import Router, current_router, use_router
 from ding_lite.runtime.task import Task
 
 

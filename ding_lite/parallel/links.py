@@ -1,0 +1,418 @@
+"""The links of a node: who is connected to it, from the first greeting to the good-bye.
+
+It stands between the transport, which knows links and no nodes, and the sessions, which know
+what two nodes owe each other and no links. A link belongs to a node from the greeting on; what
+comes on it goes to that node's session, and what the session has to say goes out on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from ding_lite.clock import Clock, Deadline
+from ding_lite.errors import AuthenticationError, CodecError, DeadlineExceeded
+from ding_lite.log import Throttle
+from ding_lite.parallel.codec import decode, encode
+from ding_lite.parallel.envelope import VERSION, Envelope, Kind, version_of
+from ding_lite.parallel.session import HEARTBEAT_S, Arrival, Identity, Joined, Session
+from ding_lite.parallel.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
+
+logger = logging.getLogger(__name__)
+
+FAREWELL_TIMEOUT_S = 1.0
+"""How long `close` waits for the peers to answer its good-bye."""
+FLUSH_TIMEOUT_S = 5.0
+"""How long `close` waits for the peers to acknowledge what was emitted."""
+
+
+class Links:
+    """A node's links to its neighbours; the sink of its transport.
+
+    Args:
+        spec: Who this node is and whom it is connected to.
+        transport: What moves the messages.
+        clock: What silence and waits are measured by.
+        nearby: The neighbours that may share memory with this node.
+        memory: What memory that is.
+        on_arrival: Takes what a node has sent, on the transport's thread.
+        on_lost: Hears of a node that is gone without a good-bye, on the same thread.
+        on_turn: Is called now and then, on the same thread.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        transport: Transport,
+        clock: Clock,
+        *,
+        nearby: frozenset[int],
+        memory: str,
+        on_arrival: Callable[[int, Arrival], None],
+        on_lost: Callable[[int], None],
+        on_turn: Callable[[], None],
+    ) -> None:
+        self._spec = spec
+        self._transport = transport
+        self._clock = clock
+        self._on_arrival = on_arrival
+        self._on_lost = on_lost
+        self._on_turn = on_turn
+        self._throttle = Throttle(logger, clock)
+
+        me = Identity(spec.node_id, spec.epoch, spec.num_nodes, spec.labels)
+        near = replace(me, memory=memory)
+        self.sessions = {
+            peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.neighbours)
+        }
+        """What this node and each of its neighbours owe each other; look at it under `changed`."""
+        self.changed = threading.Condition()
+        self.num_rejected = 0
+        """Messages that were dropped because they were none, or not for this node."""
+        self.is_active = False
+        """Whether anybody is connected."""
+        self.address: str | None = None
+        """Where others dial this node, if they do."""
+
+        self._of_peers: dict[int, Link] = {}
+        self._peers: dict[Link, int] = {}
+        self._lost: set[int] = set()
+        self._refusals: dict[int, str] = {}
+        self._left_behind: set[int] = set()
+        self._is_closing = False
+        self._io_thread = -1
+
+    # -- from the program's threads ----------------------------------------------------------
+
+    def start(self) -> None:
+        """Listen and dial.
+
+        Raises:
+            ConfigError: Strangers could reach the address, or it is on another machine and there
+                is no key.
+            TransportError: The address cannot be taken.
+        """
+        if self._spec.listen is not None:
+            self.address = self._transport.listen(self._spec.listen)
+        for peer, address in self._spec.dials.items():
+            self._transport.dial(peer, address)
+        self._transport.start(self)
+
+    @property
+    def connected(self) -> tuple[int, ...]:
+        """The ids of the nodes that are connected."""
+        with self.changed:
+            return tuple(peer for peer, session in self.sessions.items() if session.is_open)
+
+    @property
+    def on_own_thread(self) -> bool:
+        """Whether the transport's thread asks, which must not wait for itself."""
+        return threading.get_ident() == self._io_thread
+
+    def labels_of(self, peer: int) -> frozenset[str]:
+        """Return the labels of a neighbour; none before it has introduced itself."""
+        who = self.sessions[peer].peer
+        return frozenset() if who is None else who.labels
+
+    def wake(self) -> None:
+        """Send what the sessions have to say, soon."""
+        self._transport.wake()
+
+    def wait_ready(self, timeout: float | None) -> None:
+        """Block until every neighbour has introduced itself.
+
+        Raises:
+            DeadlineExceeded: Somebody did not in time; says who.
+            AuthenticationError: Somebody has refused this node; says why.
+        """
+        with self.changed:
+            in_time = Deadline.after(timeout, self._clock).wait(
+                self.changed,
+                lambda: (
+                    bool(self._refusals) or all(s.peer is not None for s in self.sessions.values())
+                ),
+            )
+            refusals = dict(self._refusals)
+            missing = [peer for peer, s in self.sessions.items() if s.peer is None]
+        for peer, reason in refusals.items():
+            raise AuthenticationError(
+                f"Node {peer} has refused node {self._spec.node_id}: {reason} All nodes of a job "
+                f"need the same key, the same number of nodes and the same version of ding_lite."
+            )
+        if not in_time:
+            who = ", ".join(map(self._place_of, missing))
+            of_all = f" of {self._spec.num_nodes}" if self._spec.num_nodes else ""
+            raise DeadlineExceeded(
+                f"Node {self._spec.node_id} has waited {timeout:g} s for node {who}{of_all}. Were "
+                f"all nodes started, with the same addresses? A slow start needs a longer "
+                f"`startup_timeout`."
+            )
+
+    def _place_of(self, peer: int) -> str:
+        address = self._spec.dials.get(peer, "")
+        return f"{peer} ({address})" if address.startswith("tcp") else f"{peer}"
+
+    def close(self, *, good_bye: bool, owes: Callable[[], bool]) -> None:
+        """Wait until the peers have what was sent, and exchange good-byes.
+
+        A transport may drop what a peer has not read when it disconnects, so this node stays
+        until the peers have answered its good-bye, which is the last thing that it sends.
+
+        Args:
+            good_bye: Whether to take leave.
+            owes: Tells whether there is more to be sent than the sessions know.
+        """
+        with self.changed:
+            Deadline.after(FLUSH_TIMEOUT_S, self._clock).wait(
+                self.changed,
+                lambda: (
+                    all(s.is_flushed or not s.is_open for s in self.sessions.values())
+                    and not owes()
+                ),
+            )
+            self._is_closing = good_bye
+        self._transport.wake()
+        with self.changed:
+            Deadline.after(FAREWELL_TIMEOUT_S if good_bye else 0.0, self._clock).wait(
+                self.changed, lambda: not any(s.is_open for s in self.sessions.values())
+            )
+
+    def reject(self, reason: str) -> None:
+        """Count a message that was dropped, and say so now and then."""
+        self.num_rejected += 1
+        self._throttle.every(
+            10.0,
+            logging.WARNING,
+            "rejected",  # not the reason: who sends rubbish would fill the memory with reasons
+            "dropped a message (%d in all): %s",
+            self.num_rejected,
+            reason,
+        )
+
+    # -- what the transport says, on its thread ----------------------------------------------
+
+    def on_up(self, link: Link, node_id: int) -> None:
+        """Introduce this node on a link that it has dialled."""
+        with self.changed:
+            self._bind(link, node_id)
+            self._say(link, self.sessions[node_id].greeting(Kind.HELLO))
+
+    def on_message(self, link: Link, frames: list[Frame]) -> None:
+        """Take a message: reject it, or hand on what it brings."""
+        try:
+            envelope = Envelope.from_frames(frames)
+            arrivals = self._take(link, envelope)
+        except CodecError as error:
+            self.reject(str(error))
+            self._check_version(link, version_of(frames))
+            return
+        for arrival in arrivals:
+            if isinstance(arrival, Joined):
+                self._lost.discard(envelope.src)
+            try:
+                self._on_arrival(envelope.src, arrival)
+            except Exception:  # this thread must live on; a task's own listeners raise in the task
+                logger.exception("a listener of node %d's router has raised", self._spec.node_id)
+
+    def on_down(self, link: Link) -> None:
+        """A dialled link has broken."""
+        with self.changed:
+            peer = self._peers.get(link)
+            if peer is not None:
+                self._unbind(peer)
+            self._update()
+        if peer is not None:
+            self._note_lost(peer)
+
+    def on_doubt(self) -> None:
+        """Some peer that has dialled this node is gone: speaking to all of them tells which."""
+        with self.changed:
+            gone = [peer for peer, link in self._of_peers.items() if not self._ping(peer, link)]
+            for peer in gone:
+                self._unbind(peer)
+            self._update()
+        for peer in gone:
+            self._note_lost(peer)
+
+    def on_refused(self, node_id: int, reason: str) -> None:
+        """A node that this one has dialled does not let it in."""
+        with self.changed:
+            self._note_refusal(node_id, reason)
+            self._update()
+
+    def on_rejected(self, reason: str) -> None:
+        """Something was dropped before it could be a message."""
+        self.reject(reason)
+
+    def on_turn(self) -> float:
+        """Send what the sessions have to say, and look for peers that have fallen silent."""
+        self._on_turn()
+        now = self._clock.now()
+        self._io_thread = threading.get_ident()
+        with self.changed:
+            if self._is_closing:
+                for peer in list(self._of_peers):
+                    if self.sessions[peer].is_open:
+                        self._say_good_bye(peer)
+            silent = [
+                peer for peer, link in self._of_peers.items() if not self._speak(peer, link, now)
+            ]
+            for peer in silent:
+                self._unbind(peer)
+            self._update()
+            wait_s = min((s.next_turn(now) for s in self.sessions.values()), default=HEARTBEAT_S)
+        for peer in silent:
+            self._note_lost(peer)
+        return wait_s
+
+    # -- greetings -----------------------------------------------------------------------------
+
+    def _take(self, link: Link, envelope: Envelope) -> list[Arrival]:
+        now = self._clock.now()
+        owner = self._transport.owner(link)
+        if owner is not None and owner != envelope.src:
+            raise CodecError(f"Node {owner} wrote in the name of node {envelope.src}.")
+        is_replaced = False
+        with self.changed:
+            session = self.sessions.get(envelope.src)
+            if session is None or envelope.dst != self._spec.node_id:
+                raise CodecError(
+                    f"Node {envelope.src} is no neighbour of node {self._spec.node_id}, or wrote "
+                    f"to node {envelope.dst}."
+                )
+            arrivals: list[Arrival] = []
+            if envelope.kind in (Kind.HELLO, Kind.WELCOME):
+                was_open = session.is_open
+                arrivals = self._greet(link, session, envelope, now)
+                is_replaced = was_open
+            elif envelope.kind is Kind.REFUSE:
+                self._take_refusal(link, session, envelope)
+            elif self._peers.get(link) != envelope.src:
+                self._ask_for_greeting(link, session)
+            else:
+                arrivals = session.take(envelope, now)
+                if session.has_left:
+                    self._say_good_bye(envelope.src)
+            self._update()
+        if is_replaced:  # it was gone before this node has noticed
+            self._note_lost(envelope.src)
+        return arrivals
+
+    def _greet(self, link: Link, session: Session, envelope: Envelope, now: float) -> list[Arrival]:
+        """Take a greeting and answer it, or say why not: its sender waits for the answer."""
+        try:
+            self._check_not_doubled(link, session, envelope)
+            arrivals = session.greet(envelope, now)
+        except CodecError as error:
+            if envelope.kind is Kind.HELLO:
+                self._turn_away(link, envelope.src, str(error))
+            raise
+        self._bind(link, envelope.src)
+        self._refusals.pop(envelope.src, None)
+        if envelope.kind is Kind.HELLO:
+            self._say(link, session.greeting(Kind.WELCOME))
+        return arrivals
+
+    def _check_not_doubled(self, link: Link, session: Session, envelope: Envelope) -> None:
+        """Refuse a second process of the same node id, unless it is a later life of the node."""
+        present = self._of_peers.get(envelope.src, link)
+        known = session.peer
+        if present == link or known is None or not session.is_open:
+            return
+        is_later_life = known.epoch < envelope.epoch < FIRST_UNCOUNTED_EPOCH
+        if not is_later_life and self._ping(envelope.src, present):
+            raise CodecError(
+                f"there is a node {envelope.src} already. Give each node an id of its own."
+            )
+
+    def _ask_for_greeting(self, link: Link, session: Session) -> None:
+        """Answer somebody who speaks before a greeting: this node may have been restarted."""
+        self._say(link, session.greeting(Kind.REFUSE))
+
+    def _turn_away(self, link: Link, node_id: int, reason: str) -> None:
+        refusal = Envelope(
+            kind=Kind.REFUSE,
+            src=self._spec.node_id,
+            dst=node_id,
+            epoch=self._spec.epoch,
+            meta=encode(reason).meta,
+        )
+        self._say(link, refusal)
+
+    def _take_refusal(self, link: Link, session: Session, envelope: Envelope) -> None:
+        """Greet a node that asks for it, or note why it wants nothing of this one."""
+        body = decode(envelope.meta, envelope.buffers)
+        if not isinstance(body, str):
+            self._say(link, session.greeting(Kind.HELLO))
+        elif self._peers.get(link) == envelope.src and not session.is_open:
+            self._note_refusal(envelope.src, body)
+
+    def _check_version(self, link: Link, version: int | None) -> None:
+        """Let neither side wait for an answer where each speaks another version."""
+        if version is None or version == VERSION:
+            return
+        with self.changed:
+            peer = self._peers.get(link)
+            if peer is None:
+                self._turn_away(link, 0, "")  # the version in the header says it all
+            elif not self.sessions[peer].is_open:
+                self._note_refusal(peer, f"it speaks version {version} of the protocol.")
+                self._update()
+
+    def _note_refusal(self, peer: int, reason: str) -> None:
+        if self.sessions[peer].peer is None:
+            self._refusals[peer] = reason
+        self._throttle.every(
+            10.0, logging.WARNING, f"refused {peer}", "node %d refused this one: %s", peer, reason
+        )
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _say(self, link: Link, envelope: Envelope) -> bool:
+        return self._transport.send(link, Lane.CONTROL, envelope.frames())
+
+    def _speak(self, peer: int, link: Link, now: float) -> bool:
+        """Send all that a session has to say; tell whether its peer is there."""
+        session = self.sessions[peer]
+        for lane, envelope in session.outgoing(now):
+            if not self._transport.send(link, lane, envelope.frames()):
+                return False
+        return not session.is_silent(now)
+
+    def _ping(self, peer: int, link: Link) -> bool:
+        return self._say(link, self.sessions[peer].ping())
+
+    def _say_good_bye(self, peer: int) -> None:
+        """Tell a peer once that this node leaves, or that it has heard that the peer does."""
+        if peer in self._of_peers and peer not in self._left_behind:
+            self._left_behind.add(peer)
+            self._say(self._of_peers[peer], self.sessions[peer].good_bye())
+
+    def _bind(self, link: Link, peer: int) -> None:
+        self._unlink(peer)
+        self._left_behind.discard(peer)
+        self._of_peers[peer] = link
+        self._peers[link] = peer
+
+    def _unlink(self, peer: int) -> None:
+        if (old := self._of_peers.pop(peer, None)) is not None:
+            del self._peers[old]
+            self._transport.forget(old)
+
+    def _unbind(self, peer: int) -> None:
+        self._unlink(peer)
+        self.sessions[peer].close_link()
+
+    def _update(self) -> None:
+        """Let everyone who waits look again."""
+        self.is_active = any(session.is_open for session in self.sessions.values())
+        self.changed.notify_all()
+
+    def _note_lost(self, peer: int) -> None:
+        if self.sessions[peer].has_left or peer in self._lost:
+            return
+        self._lost.add(peer)
+        self._on_lost(peer)
