@@ -158,6 +158,19 @@ def free_ports(host: str, count: int) -> list[int]:
             one.close()
 
 
+def is_taken(path: str | Path) -> bool:
+    """Tell whether somebody listens on a socket file, rather than was killed and left it."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:  # many others wait to be let in
+            return True
+        except OSError:
+            return False
+    return True
+
+
 # -- the private directory -----------------------------------------------------------------
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import zmq
 
+pytest.register_assert_rewrite("tests.parallel.contract")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _zero_copy() -> None:

@@ -2,10 +2,16 @@
 
 A message is a list of frames, all or nothing. Between two nodes lies one link with two lanes:
 `CONTROL` for what is small and urgent, `BULK` for what is large, so that a large message never
-delays a small one. A link may break and come back; messages under way are lost then, and it is
-the caller's to send them again.
+delays a small one. Each lane keeps its order, in each direction; between the lanes there is none.
 
-A transport has one thread, and everything of the sink is called on it.
+A link may break and come back. Messages under way are lost then, whole, and nothing else ever
+loses one; it is the caller's to send them again. A node whose sink is slow does not make the
+others wait: what is sent to it waits in memory, and it is the caller's to bound that.
+
+A transport has one thread. Everything of the sink is called on it, one call after the other, from
+`start` until `close` returns. What the sink raises is logged, and costs nothing but that call.
+
+`tests/parallel/contract.py` holds every transport to every sentence of this page.
 """
 
 from __future__ import annotations
@@ -13,6 +19,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from typing import NewType, Protocol, TypeAlias
+
+from ding_lite.errors import TransportError
+
+CLOSE_TIMEOUT_S = 1.0
+"""How long `close` tries to send what was taken."""
 
 Link = NewType("Link", bytes)
 """One end of a connection: names whom a message goes to or came from."""
@@ -36,15 +47,18 @@ class Sink(Protocol):
         ...
 
     def on_message(self, link: Link, frames: list[Frame]) -> None:
-        """A message has come; its frames stay valid for as long as they are referred to."""
+        """A message has come; its frames are the receiver's own, for as long as it wants them."""
         ...
 
     def on_down(self, link: Link) -> None:
-        """A link that was dialled has broken; it comes back by itself if it can."""
+        """A link that was dialled has broken; it comes back by itself if it can, as the same."""
         ...
 
     def on_doubt(self) -> None:
-        """Some link that was dialled from elsewhere has broken; a `send` will tell which."""
+        """Some link that was dialled from elsewhere has broken; a `send` will tell which.
+
+        It may take a moment until a `send` knows; then this is called again.
+        """
         ...
 
     def on_refused(self, node_id: int, reason: str) -> None:
@@ -56,7 +70,10 @@ class Sink(Protocol):
         ...
 
     def on_turn(self) -> float:
-        """Send what there is to send; return the seconds until the next turn at the latest."""
+        """Send what there is to send; return the seconds until the next turn at the latest.
+
+        The last call of all, when the transport is closed, is one of these.
+        """
         ...
 
 
@@ -64,11 +81,19 @@ class Transport(Protocol):
     """Moves messages between this node and others."""
 
     def listen(self, address: str) -> str:
-        """Let others dial this node, before `start`; return where."""
+        """Let others dial this node, before `start`; return where.
+
+        Raises:
+            ConfigError: The address is none, or not one to listen at.
+            TransportError: It is taken.
+        """
         ...
 
     def dial(self, node_id: int, address: str) -> None:
-        """Connect to a node, now or as soon as it listens; before `start`."""
+        """Connect to a node, now or as soon as it listens; before `start`.
+
+        Each call makes a link of its own. It may dial any number of nodes, and listen as well.
+        """
         ...
 
     def start(self, sink: Sink) -> None:
@@ -78,8 +103,13 @@ class Transport(Protocol):
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; only within a call of the sink. Frames must not change any more.
 
+        It never waits.
+
         Returns:
-            Whether it was taken; False where the link is broken or full.
+            Whether it was taken; False where the link is broken or nobody knows it.
+
+        Raises:
+            TransportError: It is called from elsewhere.
         """
         ...
 
@@ -92,9 +122,20 @@ class Transport(Protocol):
         ...
 
     def wake(self) -> None:
-        """Make the sink's next turn come now; safe from any thread."""
+        """Make the sink's next turn come now; safe from any thread and at any time."""
         ...
 
     def close(self) -> None:
-        """Send what was taken, within a second, and end the thread."""
+        """Send what was taken, within a second, and end the thread.
+
+        Safe at any time and twice, but not within a call of the sink.
+        """
         ...
+
+
+def off_thread() -> TransportError:
+    """Make the error of a `send` that does not come from the sink."""
+    return TransportError(
+        "A transport was asked to send from outside of its own thread. Queue the message, call "
+        "`wake`, and send it in `on_turn`."
+    )

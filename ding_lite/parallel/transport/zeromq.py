@@ -17,7 +17,9 @@ chunks. On tcp all is encrypted, and whoever connects must prove to be a neighbo
 
 from __future__ import annotations
 
+import errno
 import logging
+import math
 import os
 import threading
 import traceback
@@ -31,9 +33,9 @@ from zmq.utils.monitor import recv_monitor_message
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import CodecError, TransportError
 from ding_lite.log import Throttle
-from ding_lite.parallel.address import Address
+from ding_lite.parallel.address import Address, is_taken
 from ding_lite.parallel.security import check_dialling, load_key, place_to_listen, user_key
-from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, off_thread
 from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, Assembler, is_chunk, size_of, split
 from ding_lite.parallel.transport.zeromq_curve import Doorkeeper, owner_of
 from ding_lite.parallel.transport.zeromq_dealers import (
@@ -54,7 +56,7 @@ _BULK_COUNTS = 16
 """How many small messages a bulky one counts for."""
 _EVENTS_AT_ONCE = 64
 _DOUBT_EVERY_S = 0.02
-_LONG_S = 1.0
+_LONGEST_POLL_S = 3_600.0
 _LANES = {lane.value: lane for lane in Lane}
 _OWNED = b"@"
 """Stands in a link's name before the node that it is proved to come from."""
@@ -93,6 +95,7 @@ class ZeroMQTransport:
         self._num_doubts = 0
         self._doubts_at = 0.0
         self._thread: threading.Thread | None = None
+        self._thread_id = 0
         self._closing = False
         self._lock = threading.Lock()
 
@@ -117,6 +120,8 @@ class ZeroMQTransport:
             self._keys().guard(socket)
             self._is_guarded = True
         try:
+            if place.scheme == "ipc" and is_taken(place.place):
+                raise zmq.ZMQError(errno.EADDRINUSE)  # ZeroMQ itself would take it over
             socket.bind(str(place))
         except zmq.ZMQError as error:
             raise TransportError(
@@ -206,7 +211,13 @@ class ZeroMQTransport:
     # -- on the transport's thread -------------------------------------------------------
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; large frames are not copied, so they must not change any more."""
+        """Send a message; large frames are not copied, so they must not change any more.
+
+        Raises:
+            TransportError: It is called on another thread.
+        """
+        if threading.get_ident() != self._thread_id:
+            raise off_thread()
         if sum(map(size_of, frames)) <= CHUNK_ABOVE:
             return self._send(link, lane, frames)
         self._num_streams += 1
@@ -227,11 +238,15 @@ class ZeroMQTransport:
         dealers = self._dealers.get(link)
         try:
             if dealers is not None:
+                if not dealers.is_there:  # one lane may be, or ZeroMQ may not have noticed yet
+                    return False
                 dealers.sockets[lane].send_multipart(frames, zmq.NOBLOCK, copy=False)
             elif self._router is not None:
                 token = link.rpartition(_OWNED)[0] if self._is_guarded else link
                 route = token + lane.value
                 self._router.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
+            else:
+                return False
         except zmq.ZMQError as error:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 return False
@@ -239,6 +254,7 @@ class ZeroMQTransport:
         return True
 
     def _run(self, sink: Sink) -> None:
+        self._thread_id = threading.get_ident()
         while not self._closing:
             try:
                 self._turn(sink)
@@ -257,7 +273,7 @@ class ZeroMQTransport:
         wait_s = min(sink.on_turn(), self._settle_doubts(sink))
         if self._wants_turn:  # by somebody who was told something just now
             wait_s = 0.0
-        for socket, _ in self._poller.poll(max(0, int(1e3 * wait_s))):
+        for socket, _ in self._poller.poll(int(1e3 * min(max(0.0, wait_s), _LONGEST_POLL_S))):
             if socket == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
             elif socket in self._monitors:
@@ -356,7 +372,7 @@ class ZeroMQTransport:
     def _settle_doubts(self, sink: Sink) -> float:
         """Let the sink look who has gone, not more often than makes sense; return when to."""
         if not self._num_doubts:
-            return _LONG_S
+            return math.inf
         now = SYSTEM_CLOCK.now()
         if now < self._doubts_at:
             return self._doubts_at - now

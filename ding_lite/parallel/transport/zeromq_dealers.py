@@ -70,19 +70,23 @@ class Dealers:
         socket.connect(self.address)
         self.sockets[lane] = socket
 
+    @property
+    def is_there(self) -> bool:
+        """Whether both sockets are connected."""
+        return len(self._up) == len(Lane)
+
     def note_up(self, lane: Lane) -> bool:
         """Note that a socket is connected; return whether that makes the peer be there."""
         self._num_hang_ups = 0
         if lane in self._up:
             return False
         self._up.add(lane)
-        is_there = len(self._up) == len(Lane)
-        self._was_there = self._was_there or is_there
-        return is_there
+        self._was_there = self._was_there or self.is_there
+        return self.is_there
 
     def note_down(self, lane: Lane) -> bool:
         """Note that a socket is not connected; return whether the peer was there until now."""
-        was_there = len(self._up) == len(Lane)
+        was_there = self.is_there
         self._up.discard(lane)
         return was_there and lane not in self._up
 

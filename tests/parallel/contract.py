@@ -1,0 +1,580 @@
+"""What every transport promises: each sentence of `transport/base.py`, tried out.
+
+A test module of a transport makes a `Bench` for it, offers that as the fixture `bench`, and
+derives a class from `TransportContract`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import TransportError
+from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Transport
+from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
+
+CONTROL, BULK = Lane.CONTROL, Lane.BULK
+FOREVER_S = 1_000.0
+"""Until the next turn: what is not woken is not done."""
+
+
+class End:
+    """One node's transport, with a sink that notes everything and speaks on its turn."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.messages: list[tuple[Link, list[Frame]]] = []
+        self.ups: list[tuple[Link, int]] = []
+        self.downs: list[Link] = []
+        self.gone: set[Link] = set()
+        self.refusals: list[tuple[int, str]] = []
+        self.rejected: list[str] = []
+        self.num_turns = 0
+        self.turn_every_s = FOREVER_S
+        self.calls: list[str] = []
+        self.callers: set[int] = set()
+        self._heard_from: set[Link] = set()
+        self._todo: list[Callable[[], object]] = []
+        self._changed = threading.Condition()
+
+    def start(self) -> End:
+        self.transport.start(self)
+        return self
+
+    def do(self, call: Callable[[], Any]) -> Any:
+        """Call something on the transport's thread, and return what it returns."""
+        results: list[Any] = []
+
+        def act() -> None:
+            result = call()
+            with self._changed:
+                results.append(result)
+                self._changed.notify_all()
+
+        with self._changed:
+            self._todo.append(act)
+        self.transport.wake()
+        self.wait(lambda: bool(results))
+        return results[0]
+
+    def send(self, link: Link, lane: Lane, *frames: Frame) -> bool:
+        return bool(self.do(lambda: self.transport.send(link, lane, frames)))
+
+    def wait(self, ready: Callable[[], bool], timeout: float = 10.0) -> None:
+        with self._changed:
+            assert self._changed.wait_for(ready, timeout)
+
+    def hear(self, num_messages: int, timeout: float = 10.0) -> list[list[bytes]]:
+        """Wait until so many messages have come, and return them."""
+        self.wait(lambda: len(self.messages) >= num_messages, timeout)
+        return self.contents
+
+    @property
+    def contents(self) -> list[list[bytes]]:
+        return [[bytes(frame) for frame in frames] for _, frames in self.messages]
+
+    def _note(self, name: str, where: list[Any], what: Any) -> None:
+        with self._changed:
+            self.calls.append(name)
+            self.callers.add(threading.get_ident())
+            where.append(what)
+            self._changed.notify_all()
+
+    def on_up(self, link: Link, node_id: int) -> None:
+        self._note("up", self.ups, (link, node_id))
+
+    def on_message(self, link: Link, frames: list[Frame]) -> None:
+        self._heard_from.add(link)
+        self._note("message", self.messages, (link, frames))
+
+    def on_down(self, link: Link) -> None:
+        self._note("down", self.downs, link)
+
+    def on_doubt(self) -> None:
+        for link in self._heard_from:
+            if not all(self.transport.send(link, lane, [b"still there?"]) for lane in Lane):
+                self.gone.add(link)
+        self._note("doubt", [], None)
+
+    def on_refused(self, node_id: int, reason: str) -> None:
+        self._note("refused", self.refusals, (node_id, reason))
+
+    def on_rejected(self, reason: str) -> None:
+        self._note("rejected", self.rejected, reason)
+
+    def on_turn(self) -> float:
+        with self._changed:
+            self.num_turns += 1
+            self.calls.append("turn")
+            self.callers.add(threading.get_ident())
+            self._changed.notify_all()
+            todo, self._todo = self._todo, []
+        for act in todo:
+            act()
+        return self.turn_every_s
+
+
+class Bench(ABC):
+    """Makes ends of one kind of transport, which end with the test."""
+
+    proves = True
+    """Whether the transport knows who is at the other end."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    @abstractmethod
+    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport:
+        """Make a node's transport."""
+
+    @abstractmethod
+    def anywhere(self) -> str:
+        """Return an address where nobody listens, or that stands for one."""
+
+    def end(self, node_id: int, *, peers: tuple[int, ...] = (1, 2, 3)) -> End:
+        transport = self.make(node_id, peers)
+        self._stack.callback(transport.close)
+        return End(transport)
+
+    def listener(self, node_id: int = 0, *, at: str | None = None) -> tuple[End, str]:
+        """Start a node that listens; return also where."""
+        end = self.end(node_id)
+        address = end.transport.listen(at or self.anywhere())
+        return end.start(), address
+
+    def dialler(self, address: str, node_id: int = 1) -> tuple[End, Link]:
+        """Start a node that dials node 0; return also the link, once it is up."""
+        end = self.end(node_id)
+        end.transport.dial(0, address)
+        end.start()
+        end.wait(lambda: bool(end.ups))
+        return end, end.ups[0][0]
+
+    def both(self) -> tuple[End, End, Link, Link]:
+        """Start two ends and let them meet; return the link as each of them knows it."""
+        hub, address = self.listener()
+        leaf, to_hub = self.dialler(address)
+        return hub, leaf, self.greet(hub, leaf, to_hub), to_hub
+
+    def greet(self, hub: End, leaf: End, to_hub: Link) -> Link:
+        """Let the one that has dialled speak first; return the link as the other one knows it."""
+        assert leaf.send(to_hub, CONTROL, b"hello")
+        hub.wait(lambda: bool(hub.messages))
+        return hub.messages.pop()[0]
+
+
+class TransportContract:
+    """The promises."""
+
+    # -- messages ------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("lane", [CONTROL, BULK])
+    def test_messages_arrive_whole_in_both_directions(self, bench: Bench, lane: Lane) -> None:
+        hub, leaf, to_leaf, to_hub = bench.both()
+        sent: list[list[Frame]] = [[b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]]
+        for frames in sent:
+            assert leaf.send(to_hub, lane, *frames)
+            assert hub.send(to_leaf, lane, *frames)
+        for end, link in ((hub, to_leaf), (leaf, to_hub)):
+            assert end.hear(3) == [[bytes(frame) for frame in frames] for frames in sent]
+            assert {each for each, _ in end.messages} == {link}
+
+    def test_a_lane_keeps_its_order_through_thousands_of_small_messages(self, bench: Bench) -> None:
+        hub, leaf, to_leaf, to_hub = bench.both()
+
+        def burst(end: End, link: Link) -> bool:
+            return all(
+                end.transport.send(link, lane, [lane.value, b"%d" % number])
+                for number in range(5_000)
+                for lane in Lane
+            )
+
+        assert leaf.do(lambda: burst(leaf, to_hub))
+        assert hub.do(lambda: burst(hub, to_leaf))
+        for end in (hub, leaf):
+            heard = end.hear(10_000)
+            for lane in Lane:
+                numbers = [int(number) for name, number in heard if name == lane.value]
+                assert numbers == list(range(5_000))
+
+    @pytest.mark.deadline(60)
+    def test_a_hundred_megabytes_arrive_whole_for_arrays_to_lie_on(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        weights = np.arange(100_000_000 // 8, dtype=np.float64)
+        assert leaf.send(to_hub, BULK, b"h" * 56, b"meta", weights.data, b"", b"end")
+        hub.hear(1, 40.0)
+        head, meta, block, nothing, end = hub.messages[0][1]
+        parts = [bytes(part) for part in (head, meta, nothing, end)]
+        assert parts == [b"h" * 56, b"meta", b"", b"end"]
+        found = np.frombuffer(block, np.float64)
+        np.testing.assert_array_equal(found, weights)
+        assert found.flags.aligned
+        assert found.flags.writeable
+
+    @pytest.mark.parametrize("lane", [CONTROL, BULK])
+    def test_messages_of_every_size_arrive(self, bench: Bench, lane: Lane) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        sizes = (0, 1, 65_535, CHUNK_ABOVE - 1, CHUNK_ABOVE, CHUNK_ABOVE + 1, 2 * CHUNK_ABOVE + 7)
+        for size in sizes:
+            assert leaf.send(to_hub, lane, np.full(size, size % 251, np.uint8).data)
+        for [frame], size in zip(hub.hear(len(sizes)), sizes, strict=True):
+            assert frame == bytes([size % 251]) * size
+
+    def test_a_message_of_very_many_frames_arrives(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        frames = [b"%d" % number for number in range(1_000)]
+        large = [bytes(20_000)] * 1_000
+        assert leaf.send(to_hub, BULK, *frames)
+        assert leaf.send(to_hub, BULK, *large)
+        assert hub.hear(2) == [frames, large]
+
+    def test_what_has_come_is_the_receivers_own(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        block = np.arange(CHUNK_ABOVE + 8, dtype=np.uint8)
+        sent: list[Frame] = [b"small" * 10, block.data]
+        for _ in range(3):
+            assert leaf.send(to_hub, BULK, *sent)
+        before = hub.hear(3)
+        first = np.frombuffer(hub.messages[0][1][1], np.uint8)
+        assert first.flags.writeable
+        first[:] = 0
+        assert hub.contents[1:] == before[1:]
+        assert bytes(block) == before[0][1]
+        leaf.transport.close()
+        hub.transport.close()
+        del sent, block
+        assert hub.contents[1:] == before[1:]
+
+    @pytest.mark.deadline(60)
+    def test_what_is_urgent_overtakes_what_is_large(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        large = np.zeros(60_000_000, np.uint8).data
+
+        def speak() -> bool:
+            sent = [leaf.transport.send(to_hub, BULK, [b"large", large]) for _ in range(4)]
+            return all([*sent, leaf.transport.send(to_hub, CONTROL, [b"urgent"])])
+
+        assert leaf.do(speak)
+        order = [frames[0] for frames in hub.hear(5, 40.0)]
+        assert order.index(b"urgent") < 4
+
+    def test_a_receiver_that_stands_still_makes_nobody_wait(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        leaf, to_hub = bench.dialler(address)
+        to_leaf = bench.greet(hub, leaf, to_hub)
+        other, from_other = bench.dialler(address, 2)
+        to_other = bench.greet(hub, other, from_other)
+        is_stuck, may_go_on = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            is_stuck.set()
+            may_go_on.wait()
+
+        stuck = threading.Thread(target=lambda: leaf.do(stand_still))
+        stuck.start()
+        is_stuck.wait()
+        try:
+            numbers = [b"%d" % number for number in range(3_000)]
+            assert hub.do(
+                lambda: all(hub.transport.send(to_leaf, BULK, [n, bytes(10_000)]) for n in numbers)
+            )
+            assert hub.send(to_other, CONTROL, b"and you")
+            assert other.hear(1) == [[b"and you"]]
+        finally:
+            may_go_on.set()
+            stuck.join()
+        assert [frames[0] for frames in leaf.hear(3_000)] == numbers
+
+    def test_sending_from_outside_of_the_sink_is_refused(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        with pytest.raises(TransportError, match=r"from outside of its own thread\. Queue"):
+            leaf.transport.send(to_hub, CONTROL, [b"hello"])
+        assert leaf.send(to_hub, CONTROL, b"as it should be")
+        assert hub.hear(1) == [[b"as it should be"]]
+
+    # -- links ---------------------------------------------------------------------------
+
+    def test_a_broken_link_is_noticed_and_comes_back_as_the_same(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        leaf, to_hub = bench.dialler(address)
+        for turn in range(3):
+            hub.transport.close()
+            leaf.wait(lambda turn=turn: leaf.downs == [to_hub] * (turn + 1))  # type: ignore[misc]
+            assert not leaf.send(to_hub, CONTROL, b"is anybody there")
+            assert not leaf.send(to_hub, BULK, b"is anybody there")
+            hub, _ = bench.listener(at=address)
+            leaf.wait(lambda turn=turn: leaf.ups == [(to_hub, 0)] * (turn + 2))  # type: ignore[misc]
+            assert leaf.send(to_hub, BULK, b"welcome back")
+            assert leaf.send(to_hub, CONTROL, b"welcome back")
+            assert hub.hear(2) == [[b"welcome back"]] * 2
+        assert leaf.refusals == []
+
+    def test_what_breaks_off_is_lost_whole(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        leaf, to_hub = bench.dialler(address)
+        blocks = [np.full(CHUNK_ABOVE + 1, number, np.uint8) for number in range(12)]
+        for block in blocks:
+            leaf.do(
+                lambda block=block: leaf.transport.send(  # type: ignore[misc]
+                    to_hub, BULK, [b"%d" % block[0], block.data, b"end"]
+                )
+            )
+        hub.wait(lambda: bool(hub.messages))
+        hub.transport.close()
+        leaf.wait(lambda: bool(leaf.downs))
+        again, _ = bench.listener(at=address)
+        leaf.wait(lambda: len(leaf.ups) == 2)
+        assert leaf.send(to_hub, BULK, b"99", np.full(CHUNK_ABOVE + 1, 99, np.uint8).data, b"end")
+        again.wait(lambda: bool(again.messages) and again.contents[-1][0] == b"99")
+        arrived = hub.contents + again.contents
+        for number, content, end in arrived:
+            assert content == bytes([int(number)]) * (CHUNK_ABOVE + 1)
+            assert end == b"end"
+        numbers = [int(number) for number, _, _ in arrived]
+        assert numbers == sorted(numbers)
+
+    def test_a_peer_that_has_gone_leaves_a_doubt_that_a_send_settles(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        leaf, to_hub = bench.dialler(address)
+        to_leaf = bench.greet(hub, leaf, to_hub)
+        other, to_hub_too = bench.dialler(address, 2)
+        to_other = bench.greet(hub, other, to_hub_too)
+        assert hub.send(to_leaf, BULK, b"hello")
+        leaf.transport.close()
+        hub.wait(lambda: hub.gone == {to_leaf})
+        assert not hub.send(to_leaf, CONTROL, b"still there")
+        assert not hub.send(to_leaf, BULK, b"still there")
+        assert hub.send(to_other, CONTROL, b"you are")
+
+    def test_nothing_is_sent_to_whom_nobody_knows(self, bench: Bench) -> None:
+        hub, _, to_leaf, _ = bench.both()
+        stranger = Link(b"nobody" + to_leaf[6:])
+        for lane in Lane:
+            assert not hub.send(stranger, lane, b"hello")
+
+    def test_dialling_may_come_before_listening(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        hub.transport.close()
+        leaf = bench.end(1)
+        leaf.transport.dial(0, address)
+        leaf.start()
+        again, _ = bench.listener(at=address)
+        leaf.wait(lambda: len(leaf.ups) == 1)
+        assert leaf.send(leaf.ups[0][0], CONTROL, b"hello")
+        assert again.hear(1) == [[b"hello"]]
+
+    def test_a_node_may_dial_several_others_and_listen_as_well(self, bench: Bench) -> None:
+        first, to_first = bench.listener()
+        middle = bench.end(1)
+        at_middle = middle.transport.listen(bench.anywhere())
+        second, to_second = bench.listener(2)
+        middle.transport.dial(0, to_first)
+        middle.transport.dial(2, to_second)
+        middle.start()
+        last = bench.end(3)
+        last.transport.dial(1, at_middle)
+        last.start()
+        middle.wait(lambda: len(middle.ups) == 2)
+        last.wait(lambda: len(last.ups) == 1)
+        links = {node_id: link for link, node_id in middle.ups}
+        assert links.keys() == {0, 2}
+        for node_id, end in ((0, first), (2, second)):
+            assert middle.send(links[node_id], CONTROL, b"%d" % node_id)
+            assert end.hear(1) == [[b"%d" % node_id]]
+            assert end.ups == []  # only who dials is told so
+        assert last.send(last.ups[0][0], BULK, b"3")
+        assert middle.hear(1) == [[b"3"]]
+
+    def test_a_second_dial_makes_a_second_link(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        leaf = bench.end(1)
+        leaf.transport.dial(0, address)
+        leaf.transport.dial(0, address)
+        leaf.start()
+        leaf.wait(lambda: len(leaf.ups) == 2)
+        for link, node_id in leaf.ups:
+            assert node_id == 0
+            assert leaf.send(link, CONTROL, link)
+        hub.hear(2)
+        for to_leaf, frames in list(hub.messages):
+            assert hub.send(to_leaf, BULK, *frames)
+        assert leaf.hear(2) == [[link] for link, _ in leaf.messages]
+
+    def test_who_has_sent_a_message_is_proved_or_said_to_be_unknown(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        for node_id in (1, 3):
+            leaf, to_hub = bench.dialler(address, node_id)
+            assert leaf.send(to_hub, CONTROL, b"%d" % node_id)
+            assert leaf.do(lambda leaf=leaf, to_hub=to_hub: leaf.transport.owner(to_hub)) == 0  # type: ignore[misc]
+        hub.hear(2)
+        for link, frames in hub.messages:
+            owner = hub.do(lambda link=link: hub.transport.owner(link))  # type: ignore[misc]
+            assert owner == (int(bytes(frames[0])) if bench.proves else None)
+
+    def test_who_is_not_expected_is_refused_where_that_can_be_told(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        leaf, to_hub = bench.dialler(address)
+        stranger = bench.end(7)
+        stranger.transport.dial(0, address)
+        stranger.start()
+        if bench.proves:
+            stranger.wait(lambda: bool(stranger.refusals))
+            hub.wait(lambda: bool(hub.rejected))
+            ((node_id, reason),) = stranger.refusals
+            assert (node_id, stranger.ups) == (0, [])
+            assert "neighbour" in reason
+            assert "of node 0" in hub.rejected[0]
+        else:
+            stranger.wait(lambda: len(stranger.ups) == 1)
+            assert stranger.refusals == []
+        assert leaf.send(to_hub, CONTROL, b"and I")
+        assert hub.hear(1) == [[b"and I"]]
+
+    def test_a_place_that_is_taken_is_refused(self, bench: Bench) -> None:
+        hub, address = bench.listener()
+        with pytest.raises(TransportError, match=r"cannot listen on .* Is another job using it\?"):
+            bench.end(2).transport.listen(address)
+        leaf, to_hub = bench.dialler(address)
+        assert leaf.send(to_hub, CONTROL, b"hello")
+        hub.wait(lambda: bool(hub.messages))
+
+    # -- the sink ------------------------------------------------------------------------
+
+    def test_the_sink_is_called_on_one_thread_and_last_of_all_for_a_turn(
+        self, bench: Bench
+    ) -> None:
+        hub, leaf, to_leaf, to_hub = bench.both()
+        for number in range(100):
+            assert leaf.send(to_hub, CONTROL, b"%d" % number)
+            assert hub.send(to_leaf, BULK, b"%d" % number)
+        leaf.hear(100)
+        for end in (leaf, hub):
+            end.transport.close()
+            end.transport.wake()
+        calls = [list(leaf.calls), list(hub.calls)]
+        bench.both()  # so some time has passed
+        assert [leaf.calls, hub.calls] == calls
+        for end in (leaf, hub):
+            assert end.calls[-1] == "turn"
+            assert len(end.callers) == 1
+            assert threading.get_ident() not in end.callers
+        assert leaf.callers != hub.callers
+
+    def test_a_turn_comes_when_it_is_due_and_when_it_is_asked_for(self, bench: Bench) -> None:
+        end = bench.end(1)
+        end.turn_every_s = 0.005
+        end.start()
+        end.wait(lambda: end.num_turns >= 5)  # nobody has asked for one
+        end.turn_every_s = FOREVER_S
+        for _ in range(200):
+            before = end.num_turns
+            end.transport.wake()
+            end.wait(lambda before=before: end.num_turns > before)  # type: ignore[misc]
+
+    def test_a_turn_that_asks_for_another_one_gets_it(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+
+        def ask() -> None:
+            leaf._todo.append(lambda: leaf.transport.send(to_hub, CONTROL, [b"next turn"]))
+            leaf.transport.wake()
+
+        leaf.do(ask)
+        assert hub.hear(1) == [[b"next turn"]]
+
+    def test_a_sink_that_raises_loses_nothing_but_what_it_raised_about(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        note = hub.on_message
+
+        def take(link: Link, frames: list[Frame]) -> None:
+            if bytes(frames[0]) == b"poison":
+                raise RuntimeError("a listener's own error")
+            note(link, frames)
+
+        hub.on_message = take  # type: ignore[method-assign]
+
+        def speak() -> bool:
+            frames = [b"1", b"poison", b"2", b"poison", b"3"]
+            return all(leaf.transport.send(to_hub, CONTROL, [frame]) for frame in frames)
+
+        assert leaf.do(speak)
+        hub.wait(lambda: len(hub.messages) == 3)
+        assert hub.contents == [[b"1"], [b"2"], [b"3"]]
+        assert caplog.text.count("could not be handled") == 1
+        assert "a listener's own error" in caplog.text
+
+    # -- the end -------------------------------------------------------------------------
+
+    def test_closing_is_safe_at_any_time_and_twice(self, bench: Bench) -> None:
+        gone, address = bench.listener()
+        gone.transport.close()
+        hub, leaf, _, _ = bench.both()
+        unused, listening, waiting = bench.end(2), bench.end(2), bench.end(3)
+        listening.transport.listen(bench.anywhere())
+        waiting.transport.dial(0, address)
+        waiting.start()
+        for end in (unused, listening, waiting, leaf, hub):
+            end.transport.close()
+            end.transport.close()
+            end.transport.wake()
+
+    def test_what_was_taken_before_closing_still_arrives(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        assert leaf.send(to_hub, BULK, np.ones(20_000_000, np.uint8).data)
+        assert leaf.send(to_hub, CONTROL, b"bye")
+        leaf.transport.close()
+        assert sorted(len(frames[0]) for frames in hub.hear(2)) == [3, 20_000_000]
+
+    def test_the_last_turn_may_still_say_something(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        is_closing = threading.Event()
+        take_turn = leaf.on_turn
+
+        def say_good_bye() -> float:
+            if is_closing.is_set():
+                leaf.transport.send(to_hub, CONTROL, [b"good-bye"])
+            return take_turn()
+
+        leaf.on_turn = say_good_bye  # type: ignore[method-assign]
+        is_closing.set()
+        leaf.transport.close()
+        assert {frames[0] for frames in hub.hear(1)} == {b"good-bye"}
+
+    def test_closing_does_not_wait_for_who_does_not_read(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        is_stuck, may_go_on = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            is_stuck.set()
+            may_go_on.wait()
+
+        stuck = threading.Thread(target=lambda: hub.do(stand_still))
+        stuck.start()
+        is_stuck.wait()
+        try:
+            for _ in range(10):
+                assert leaf.send(to_hub, BULK, np.ones(10_000_000, np.uint8).data)
+            started = monotonic()
+            leaf.transport.close()
+            assert monotonic() - started < CLOSE_TIMEOUT_S + 4.0  # of a busy machine
+        finally:
+            may_go_on.set()
+            stuck.join()
+
+    def test_nodes_start_and_stop_many_times_without_a_trace(self, bench: Bench) -> None:
+        files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        for _ in range(20):
+            hub, leaf, _, _ = bench.both()
+            hub.transport.close()
+            leaf.transport.close()
+        assert len(os.listdir("/proc/self/fd")) <= files
+        assert threading.active_count() <= threads
