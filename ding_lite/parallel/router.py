@@ -378,8 +378,10 @@ class NodeRouter:
         _, args, _ = decode(parcel.body.meta, parcel.body.buffers)
         return self._calls.guard(self._streams.arrive, (node, *args), {})
 
-    def _withdraw(self, node: int, numbers: Sequence[int]) -> None:
-        self._ask(node, _WITHDRAW, encode_call(_WITHDRAW, (self._spec.epoch, [*numbers]), {}))
+    def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
+        return self._ask(
+            node, _WITHDRAW, encode_call(_WITHDRAW, (self._spec.epoch, [*numbers]), {})
+        )
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
         """Return the nodes at hand whose labels match."""

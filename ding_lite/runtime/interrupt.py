@@ -1,17 +1,30 @@
 """Ctrl-C as the end of a step instead of the middle of one.
 
 The first SIGINT or SIGTERM sets the job's latch: the step ends, open generators close,
-checkpoints are written. A second one raises at once, wherever the program is.
+checkpoints are written. A second one raises at once, wherever the program is. Who ends a program
+often signals it twice, itself and its process group, so the same signal within half a second of
+the first one counts as one.
+
+A program that seems to ignore Ctrl-C is killed by its user, and saves nothing. So this is the one
+thing that is said also where nobody has asked for log lines: one line, on a terminal only, and
+not by the processes that another one of the program has started.
 """
 
 from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.log import is_configured
+
+REPEAT_S = 0.5
+"""Seconds within which the same signal again is no second one."""
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +34,8 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+        self.at = 0.0
+        """When it came."""
 
     def raise_if_any(self) -> None:
         """Raise what the signal would have raised: now that the step has ended.
@@ -36,19 +51,28 @@ class Interruption:
 
 
 @contextmanager
-def interruptible(end: Callable[[], None]) -> Iterator[Interruption]:
+def interruptible(
+    end: Callable[[], None], *, clock: Clock = SYSTEM_CLOCK
+) -> Iterator[Interruption]:
     """Call `end()` at the first signal instead of raising, for the length of a `with` block.
 
     Signals that the program already handles are left alone, and so is everything on a thread
     that is not the main one, where no handler can be set.
+
+    Args:
+        end: What to call, on a thread of its own.
+        clock: What tells a repeated signal from a second one.
     """
     interruption = Interruption()
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        now = clock.now()
+        if interruption.signum == signum and now - interruption.at < REPEAT_S:
+            return
         if interruption.signum is not None:
             interruption.signum = signum
             interruption.raise_if_any()
-        interruption.signum = signum
+        interruption.signum, interruption.at = signum, now
         # Handlers interrupt any code, also code that holds a lock which `end` needs.
         threading.Thread(target=_announce, args=(signum, end), name="interrupt").start()
 
@@ -68,3 +92,17 @@ def _announce(signum: int, end: Callable[[], None]) -> None:
     end()
     name = signal.Signals(signum).name
     logger.warning("%s: the run ends after this step; once more ends it at once", name)
+    if not is_configured(logger):
+        _tell_the_terminal("Ctrl-C" if signum == signal.SIGINT else name)
+
+
+def _tell_the_terminal(name: str) -> None:
+    """Say it on standard error, if that is a terminal and this the process that a user started."""
+    from multiprocessing import parent_process  # not before: it is slow to import
+
+    if parent_process() is not None:
+        return
+    with suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\n{name}: the run ends after this step; once more ends it at once\n")
+            sys.stderr.flush()

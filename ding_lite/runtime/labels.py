@@ -18,6 +18,7 @@ from ding_lite.errors import LabelError
 _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _PATTERN_PART = re.compile(r"[A-Za-z0-9_.\-*?]|\[!?\]?[^\]]*\]")
 _FIRST_OF_A_LABEL = string.ascii_letters + string.digits + "_"
+_COUNTED = re.compile(r".*\.[0-9]+")
 _RESERVED = re.compile(r"standalone|distributed|async|node(\..*)?")
 
 
@@ -105,6 +106,33 @@ def node_labels(
     """
     kind = "distributed" if distributed else "standalone"
     return frozenset({kind, f"node.{node_id}", *roles, *extra})
+
+
+def roles_of(labels: AbstractSet[str]) -> tuple[str, ...]:
+    """Return the roles that a node's labels tell of; without any, what the user has added.
+
+    Example:
+        >>> roles_of({"distributed", "node.2", "collector", "collector.1", "gpu"})
+        ('collector',)
+        >>> roles_of({"distributed", "node.2", "gpu"})
+        ('gpu',)
+    """
+    own = {label for label in labels if not _RESERVED.fullmatch(label)}
+    counted = {
+        label for label in own if _COUNTED.fullmatch(label) and label.rpartition(".")[0] in own
+    }
+    roles = {label.rpartition(".")[0] for label in counted}
+    return tuple(sorted(roles or own))
+
+
+def describe_node(node_id: int, labels: AbstractSet[str]) -> str:
+    """Name a node as its log lines do: by its number and its roles.
+
+    Example:
+        >>> describe_node(1, {"distributed", "node.1", "collector", "collector.0"})
+        'node 1 collector'
+    """
+    return " ".join([f"node {node_id}", "+".join(roles_of(labels))]).strip()
 
 
 def count_roles(

@@ -246,8 +246,8 @@ class LocalRouter:
             self._node_id, 0, parcel.stream, number, number, parcel.body
         )
 
-    def _withdraw(self, node: int, numbers: Sequence[int]) -> None:
-        """Do nothing: no node here is ever lost."""
+    def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
+        raise AssertionError("no node of one process is ever lost")
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
         return [r._node_id for r in (self, *self._group) if matches(r._labels, patterns)]

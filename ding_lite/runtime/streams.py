@@ -84,7 +84,7 @@ class Streams:
     def __init__(
         self,
         carry: Callable[[int, Parcel], Future[Any]],
-        withdraw: Callable[[int, Sequence[int]], object],
+        withdraw: Callable[[int, Sequence[int]], Future[Any]],
         receivers: Callable[[Iterable[str]], list[int]],
         clock: Clock,
     ) -> None:
@@ -99,7 +99,7 @@ class Streams:
         self._in_flight: Counter[tuple[str, int]] = Counter()
         self._doubtful: list[tuple[Deadline, int, Parcel]] = []
         self._stranded: list[Parcel] = []
-        self._moved: dict[int, list[int]] = {}
+        self._moved: dict[int, set[int]] = {}
         self._gone: set[int] = set()
 
         self._arrived: dict[str, deque[_Waiting]] = {}
@@ -180,6 +180,8 @@ class Streams:
             elif error is not None:
                 logger.error("node %d could not take an item of `%s`", node, parcel.stream)
 
+        with self._changed:
+            self._moved.get(node, set()).discard(parcel.number)
         self._carry(node, parcel).add_done_callback(on_done)
 
     def _settle(self, stream: str, node: int, number: int | None) -> None:
@@ -215,14 +217,16 @@ class Streams:
             self._gone.discard(node)
             again = [parcel for _, of, parcel in self._doubtful if of == node]
             self._doubtful = [doubt for doubt in self._doubtful if doubt[1] != node]
-            moved = self._moved.pop(node, [])
+            if is_new_life:
+                self._moved.pop(node, None)
+            moved = sorted(self._moved.get(node, ()))
             stranded, self._stranded = self._stranded, []
             if not is_new_life:
                 for parcel in again:
                     self._in_flight[parcel.stream, node] += 1
             self._changed.notify_all()
-        if moved and not is_new_life:
-            self._withdraw(node, moved)
+        if moved:
+            self._withdraw_from(node, moved)
         for parcel in again:
             if is_new_life:
                 self._send_again(parcel)
@@ -247,6 +251,14 @@ class Streams:
         with self._changed:
             self._changed.notify_all()
 
+    def _withdraw_from(self, node: int, numbers: Sequence[int]) -> None:
+        def on_done(answer: Future[Any]) -> None:
+            if answer.exception() is None:  # else it is told when it is back once more
+                with self._changed:
+                    self._moved.get(node, set()).difference_update(numbers)
+
+        self._withdraw(node, numbers).add_done_callback(on_done)
+
     def _resolve(self, is_over: Callable[[tuple[Deadline, int, Parcel]], bool]) -> None:
         with self._changed:
             over = [doubt for doubt in self._doubtful if is_over(doubt)]
@@ -255,7 +267,7 @@ class Streams:
             self._doubtful = [doubt for doubt in self._doubtful if not is_over(doubt)]
             for _, node, parcel in over:
                 if node not in self._gone:
-                    self._moved.setdefault(node, []).append(parcel.number)
+                    self._moved.setdefault(node, set()).add(parcel.number)
         for _, _, parcel in over:
             self._send_again(parcel)
 

@@ -201,7 +201,7 @@ class Task:
 
         self._running = True
         try:
-            with interruptible(self._latch.set) as interruption:
+            with interruptible(self._latch.set, clock=self._clock) as interruption:
                 self._open()
                 self._run(max_step)
                 interruption.raise_if_any()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,71 @@ class TestCalls:
         with pytest.raises(PeerLost, match=r"not connected"):
             routers[0].call(1, "never")
 
+    def test_an_answer_that_is_being_made_is_given_before_its_node_leaves(
+        self, start: Start
+    ) -> None:
+        routers = start(2)
+        asked, may_answer = threading.Event(), threading.Event()
+
+        def slow() -> str:
+            asked.set()
+            may_answer.wait(10.0)
+            return "answer"
+
+        routers[1].register("slow", slow)
+        answer = routers[0].ask(1, "slow")
+        assert asked.wait(10.0)
+        closing = threading.Thread(target=routers[1].close)
+        closing.start()
+        closing.join(0.2)  # until it would be gone if it did not wait
+        may_answer.set()
+        assert answer.result(10.0) == "answer"
+        closing.join()
+
+    def test_a_node_that_leaves_ends_the_calls_that_it_has_put_off(self, start: Start) -> None:
+        routers = start(2)
+        asked = threading.Event()
+        never: Future[int] = Future()
+        routers[1].register("never", lambda: asked.set() or never)
+        answer = routers[0].ask(1, "never")
+        assert asked.wait(10.0)
+        routers[1].close()
+        with pytest.raises(PeerLost, match=r"Node 1 is gone"):
+            answer.result(10.0)
+
+    def test_a_new_life_of_a_node_gets_no_answer_to_a_call_of_its_former_one(
+        self, tmp_path: Path
+    ) -> None:
+        hub_spec, leaf_spec = specs(tmp_path, 2, "star")
+        old, new = Future[str](), Future[str]()
+        answers = iter([old, new])
+        asked = [threading.Event(), threading.Event()]
+        seen = iter(asked)
+
+        def which() -> Future[str]:
+            answer = next(answers)
+            next(seen).set()
+            return answer
+
+        with ExitStack() as stack:
+            hub = NodeRouter(hub_spec)
+            stack.callback(hub.close)
+            hub.register("which", which)
+            first = NodeRouter(leaf_spec)
+            first.wait_ready(10.0)
+            first.ask(0, "which")
+            assert asked[0].wait(10.0)
+            first.close(good_bye=False)
+
+            second = NodeRouter(replace(leaf_spec, epoch=leaf_spec.epoch + 1))
+            stack.callback(second.close)
+            second.wait_ready(10.0)
+            answer = second.ask(0, "which")
+            assert asked[1].wait(10.0)
+            old.set_result("of the former life")  # its call had the same number
+            new.set_result("of this one")
+            assert answer.result(10.0) == "of this one"
+
     def test_handlers_may_ask_back(self, start: Start) -> None:
         routers = start(2)
         routers[0].register("name", lambda: "zero")
@@ -378,3 +444,37 @@ class TestStreams:
         got = [taken_from(routers[2]).value for _ in range(3)]
         assert sorted(got) == [1, 2, 3]
         assert not arrived.is_set()
+
+    def test_a_wait_ends_when_its_reason_to_go_on_has_gone(self, start: Start) -> None:
+        routers = start(2)
+        over = threading.Event()
+        for _ in range(2):
+            assert routers[0].send("work", 1, to="node.1", until=over.is_set)
+        results: list[object] = []
+        waits = [
+            threading.Thread(
+                target=lambda: results.append(
+                    routers[0].send("work", 2, to="node.1", timeout=None, until=over.is_set)
+                )
+            ),
+            threading.Thread(
+                target=lambda: results.append(
+                    routers[0].receive("nothing", timeout=None, until=over.is_set)
+                )
+            ),
+        ]
+        for wait in waits:
+            wait.start()
+        over.set()
+        routers[0].wake()
+        for wait in waits:
+            wait.join(10.0)
+        assert sorted(map(str, results)) == ["False", "None"]
+        assert routers[1].receive("work", until=over.is_set) == Item(0, 1)  # what is there counts
+
+    def test_a_node_may_send_to_itself(self, start: Start) -> None:
+        (router,) = start(1)
+        sent = {"w": np.zeros(3)}
+        assert router.send("work", sent, to="hub")
+        sent["w"] += 1.0
+        np.testing.assert_array_equal(taken_from(router).value["w"], np.zeros(3))

@@ -21,8 +21,10 @@ from ding_lite.parallel.session import (
     Identity,
     Joined,
     Left,
+    ReplyArrived,
     Session,
     encode_event,
+    encode_reply,
 )
 from ding_lite.parallel.transport.base import Lane
 
@@ -285,6 +287,46 @@ def test_a_good_bye_is_no_loss() -> None:
     assert pair.sides[0].heard[-1] == Left()
     assert pair.sides[0].session.has_left
     assert pair.sides[0].session.is_flushed
+
+
+def test_a_good_bye_waits_for_the_letters_that_went_before_it() -> None:
+    pair = Pair()
+    pair.settle()
+    leaving, staying = pair.sides
+    large = encode_reply(True, b"x" * 100_000)
+    leaving.session.reply(1, large)
+    leaving.session.reply(2, encode_reply(True, "small"))
+    leaving.say()
+    leaving.sent[Lane.CONTROL].append(leaving.session.good_bye())
+    while pair.carry(0, Lane.CONTROL):
+        pass
+    assert not staying.session.has_left
+    assert pair.carry(0, Lane.BULK)
+    assert [type(arrival) for arrival in staying.heard[-3:]] == [ReplyArrived, ReplyArrived, Left]
+    assert staying.session.has_left
+
+
+def test_nothing_bulky_overtakes_a_greeting() -> None:
+    pair = Pair()
+    hub, leaf = pair.sides
+    hub.session.offer({"weights": encode(b"x" * 100_000)})
+    assert pair.carry(1, Lane.CONTROL)  # the leaf's HELLO
+    hub.say()
+    assert hub.session.is_open
+    assert not leaf.session.is_open
+    assert not hub.sent[Lane.BULK]
+    pair.settle()
+    assert leaf.ctx == {"weights": b"x" * 100_000}
+
+
+def test_a_peer_that_is_back_joins_again_in_the_same_life() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.cut()
+    pair.settle()
+    assert [a for a in pair.sides[0].heard if isinstance(a, Joined)] == [
+        Joined(pair.sides[1].me, is_new_life) for is_new_life in (True, False)
+    ]
 
 
 def test_a_full_window_says_so() -> None:

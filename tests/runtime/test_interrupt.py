@@ -11,8 +11,9 @@ from typing import Self
 import pytest
 
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.interrupt import interruptible
+from ding_lite.runtime.interrupt import REPEAT_S, interruptible
 from ding_lite.runtime.task import Task
+from ding_lite.testing.clock import ManualClock
 
 
 class Saver:
@@ -60,21 +61,50 @@ def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
     assert log[-1] == "saved at SystemExit"
 
 
-def test_the_second_ctrl_c_raises_at_once() -> None:
+def test_the_second_ctrl_c_raises_at_once(clock: ManualClock) -> None:
     log: list[str] = []
 
     def interrupt(ctx: Context) -> None:
         signal.raise_signal(signal.SIGINT)
         log.append("went on after the first")
+        clock.advance(REPEAT_S)
         signal.raise_signal(signal.SIGINT)
         log.append("never here")
 
-    with Task() as task, pytest.raises(KeyboardInterrupt):
+    with Task(clock=clock) as task, pytest.raises(KeyboardInterrupt):
         task.use(interrupt).run()
     assert log == ["went on after the first"]
 
 
-def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier() -> None:
+def test_a_signal_that_comes_twice_is_one(clock: ManualClock) -> None:
+    log: list[str] = []
+
+    def terminate(ctx: Context) -> None:
+        for _ in range(4):  # as to a process and to its group; the last one still in time
+            signal.raise_signal(signal.SIGTERM)
+            clock.advance(REPEAT_S / 4)
+        log.append("the step ended")
+
+    with Task(clock=clock) as task, pytest.raises(SystemExit):
+        task.use(Saver(log)).use(terminate).run()
+    assert log == ["saver called", "the step ended", "saved at SystemExit"]
+
+
+def test_another_signal_is_a_second_one_at_any_time(clock: ManualClock) -> None:
+    log: list[str] = []
+
+    def interrupt(ctx: Context) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        log.append("never here")
+
+    with Task(clock=clock) as task, pytest.raises(SystemExit) as caught:
+        task.use(interrupt).run()
+    assert caught.value.code == 143
+    assert log == []
+
+
+def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier(clock: ManualClock) -> None:
     release = threading.Event()
 
     def slow(ctx: Context) -> None:
@@ -84,10 +114,11 @@ def test_the_second_ctrl_c_also_ends_the_wait_at_the_barrier() -> None:
     def _press_twice() -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         announced.wait(10.0)
+        clock.advance(REPEAT_S)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     announced = threading.Event()
-    task = Task(async_mode=True)
+    task = Task(async_mode=True, clock=clock)
     task.use(slow)
     with pytest.raises(KeyboardInterrupt):
         _run_and_tell(task, announced)

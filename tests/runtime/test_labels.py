@@ -14,6 +14,7 @@ from ding_lite.runtime.labels import (
     check_labels,
     check_patterns,
     count_roles,
+    describe_node,
     matches,
     node_labels,
 )
@@ -278,3 +279,19 @@ def test_as_many_entries_as_nodes_are_needed(num_nodes: int) -> None:
 def test_a_role_that_is_no_label_is_refused(entry: Any) -> None:
     with pytest.raises(LabelError, match="is no role"):
         count_roles(["fine", entry])
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        ({"standalone", "node.0"}, "node 0"),
+        ({"distributed", "node.0", "learner", "learner.0"}, "node 0 learner"),
+        ({"distributed", "node.0", "b", "b.1", "a", "a.0", "gpu"}, "node 0 a+b"),
+        ({"distributed", "async", "node.0", "gpu", "fast"}, "node 0 fast+gpu"),
+        ({"distributed", "node.0", "site.3"}, "node 0 site.3"),
+    ],
+)
+def test_a_node_is_named_by_its_roles_or_else_by_what_the_user_has_added(
+    labels: set[str], name: str
+) -> None:
+    assert describe_node(0, labels) == name

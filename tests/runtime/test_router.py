@@ -9,13 +9,21 @@ import pickle
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ding_lite.errors import CodecError, ConfigError, LabelError
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    DeadlineExceeded,
+    LabelError,
+    PeerLost,
+    RemoteError,
+)
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.router import Router, current_router, use_router
@@ -644,3 +652,78 @@ def test_an_event_of_one_node_is_heard_by_the_tasks_of_the_others() -> None:
 def test_a_node_that_is_alone_cannot_wait_for_others() -> None:
     with use_router(LocalRouter()), Task() as task, pytest.raises(ConfigError, match="runs alone"):
         task.wait_parallel_ctx()
+
+
+def test_each_item_of_a_stream_goes_to_one_of_the_nodes_that_match() -> None:
+    hub, *leaves = LocalRouter.group(3, roles=["learner", "collector", "collector"])
+    items = [{"n": np.full(2, number)} for number in range(4)]
+    for item in items:
+        assert hub.send("work", item, to="collector")
+        item["n"] += 100  # what was sent is a copy
+    taken = [leaf.receive("work", timeout=0.0) for leaf in leaves for _ in range(2)]
+    assert sorted(int(item.value["n"][0]) for item in taken if item is not None) == [0, 1, 2, 3]
+    assert {item.node_id for item in taken if item is not None} == {0}
+
+
+def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item() -> None:
+    hub, leaf = LocalRouter.group(2)
+    assert hub.send("work", 1, to="node.1", in_flight=1)
+    with pytest.raises(DeadlineExceeded, match=r"took an item within 0 s.*each may have 1"):
+        hub.send("work", 2, to="node.1", in_flight=1, timeout=0.0)
+    assert leaf.receive("work") == (0, 1)
+    assert hub.send("work", 2, to="node.1", in_flight=1)
+
+
+def test_a_file_with_streams_runs_in_one_process_with_all_roles() -> None:
+    router = LocalRouter(labels={"learner", "collector"})
+    learned: list[object] = []
+    with use_router(router), Task() as task:
+        task.at("collector").use(lambda ctx: task.send("work", ctx.total_step, to="learner"))
+        task.at("learner").use(lambda ctx: learned.append(task.receive("work")))
+        task.run(max_step=5)
+    assert learned == [(0, number) for number in range(5)]
+
+
+def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
+    hub, leaf = LocalRouter.group(2)
+    said: list[object] = []
+
+    def wait(router: LocalRouter, how: Callable[[Task], object]) -> None:
+        with use_router(router), Task() as task:
+            task.use(lambda ctx: said.append(how(task)))
+            task.run()
+
+    begun = threading.Event()
+
+    def receive(task: Task) -> object:
+        begun.set()
+        return task.receive("nothing", timeout=None)
+
+    def give_up(task: Task) -> object:
+        begun.wait(10.0)
+        task.send("work", 1, to="node.1", timeout=None)
+        task.send("work", 1, to="node.1", timeout=None)
+        task.finish = True
+        return task.send("work", 1, to="node.1", timeout=None)
+
+    on_threads(
+        lambda: wait(leaf, receive),
+        lambda: wait(hub, give_up),
+    )
+    assert sorted(map(str, said)) == ["False", "None"]
+
+
+def test_asking_without_waiting_gives_what_a_call_gives() -> None:
+    hub, leaf = LocalRouter.group(2)
+    later: Future[list[int]] = Future()
+    leaf.register("later", lambda: later)
+    leaf.register("fails", lambda: 1 / 0)
+    answer = hub.ask(1, "later")
+    assert not answer.done()
+    later.set_result([1])
+    assert answer.result() == [1]
+    assert answer.result() is not later.result()
+    with pytest.raises(RemoteError, match="ZeroDivisionError on node 1"):
+        hub.ask(1, "fails").result()
+    with pytest.raises(PeerLost, match=r"the nodes here are \[0, 1\]"):
+        hub.ask(7, "later").result()
