@@ -10,16 +10,20 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, did_you_mean
 
 _ROOT = "ding_lite"
+_ALONE = "node 0"
+_NAMELESS = (None, "MainProcess")
 
 
 def configure(
-    level: int | str = logging.INFO, *, node: str = "node 0", stream: TextIO | None = None
+    level: int | str = logging.INFO, *, node: str | None = None, stream: TextIO | None = None
 ) -> logging.Handler:
     """Show this package's log lines on a stream.
 
@@ -27,7 +31,8 @@ def configure(
 
     Args:
         level: The least important level shown, by number or by name: `"debug"`.
-        node: Who is speaking, as the line shall name it: `node 1 collector`.
+        node: Who is speaking, as each line shall name it; by default the node that this process
+            is, with its role, such as `node 1 collector`.
         stream: Where the lines go; standard error by default.
 
     Returns:
@@ -60,10 +65,36 @@ def _number_of(level: int | str) -> int:
     return number
 
 
+@contextmanager
+def speaking_as(name: str) -> Iterator[None]:
+    """Let this process's log lines say who it is, for the length of a `with` block.
+
+    The name becomes that of the process, which `logging` knows as `%(processName)s`.
+    """
+    from multiprocessing import current_process
+
+    process = current_process()
+    before, process.name = process.name, name
+    try:
+        yield
+    finally:
+        process.name = before
+
+
+def is_configured(logger: logging.Logger) -> bool:
+    """Tell whether a program has said where the lines of a logger go."""
+    here: logging.Logger | None = logger
+    while here is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in here.handlers):
+            return True
+        here = here.parent if here.propagate else None
+    return False
+
+
 class _LineFormatter(logging.Formatter):
     """`12:03:44.120 node 1 collector | parallel.router | connected to node 0`."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str | None) -> None:
         super().__init__()
         self._node = node
 
@@ -71,7 +102,10 @@ class _LineFormatter(logging.Formatter):
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
         module = record.name.removeprefix(f"{_ROOT}.")
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
-        line = f"{stamp}.{int(record.msecs):03d} {self._node} | {module} | {level}"
+        name = self._node
+        if name is None:
+            name = _ALONE if record.processName in _NAMELESS else record.processName
+        line = f"{stamp}.{int(record.msecs):03d} {name} | {module} | {level}"
         line += record.getMessage()
 
         if record.exc_info:

@@ -52,7 +52,7 @@ def run_program(options: argparse.Namespace) -> int:
             )
         main, args = _find(options.program, options.args)
         # Else nobody would hear that a node was restarted, or ended late.
-        configure("warning", node="node 0" if num_nodes == 1 else "launcher")
+        configure("warning")
         runner = Parallel.runner(
             num_nodes,
             topology=options.topology,

@@ -26,6 +26,7 @@ import numpy as np
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.topology import NodeSpec
+from ding_lite.runtime.labels import describe_node
 from ding_lite.runtime.router import Router, use_router
 
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -140,6 +141,7 @@ class NodeProcess(ForkProcess):
             with self._reporting():
                 _take_signals()
                 work = self._load()
+                self.name = describe_node(self.node_id, work.spec.labels)
                 self._enter(CONNECTING)
                 with closing(work.make_router(work.spec)) as router, self._reporting():
                     router.wait_ready(work.spec.startup_timeout)

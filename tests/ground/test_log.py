@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.log import Throttle, configure
+from ding_lite.log import Throttle, configure, is_configured, speaking_as
 from ding_lite.testing.clock import ManualClock
 
 PACKAGE = logging.getLogger("ding_lite")
@@ -178,6 +178,62 @@ def test_a_program_that_configures_nothing_hears_nothing(
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
     logging.getLogger("ding_lite.x").error("unheard")
     assert capsys.readouterr() == ("", "")
+
+
+# -- who speaks -----------------------------------------------------------------------------
+
+
+def speakers(stream: io.StringIO) -> list[str]:
+    return [line.split(" ", 1)[1].partition(" | ")[0] for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_names_whom_the_process_speaks_as(stream: io.StringIO) -> None:
+    configure(stream=stream)
+    logger = logging.getLogger("ding_lite.x")
+    logger.info("alone")
+    with speaking_as("node 1 collector"):
+        logger.info("as a node")
+        thread = threading.Thread(target=logger.info, args=("on another thread",))
+        thread.start()
+        thread.join()
+    logger.info("alone again")
+    assert speakers(stream) == ["node 0", "node 1 collector", "node 1 collector", "node 0"]
+
+
+def test_a_name_that_the_program_has_chosen_stays(stream: io.StringIO) -> None:
+    configure(stream=stream, node="the boss")
+    with speaking_as("node 1"):
+        logging.getLogger("ding_lite.x").info("hello")
+    assert speakers(stream) == ["the boss"]
+
+
+def test_a_name_is_given_back_also_when_an_error_comes(stream: io.StringIO) -> None:
+    configure(stream=stream)
+    with pytest.raises(LookupError), speaking_as("node 1"):
+        raise LookupError
+    logging.getLogger("ding_lite.x").info("hello")
+    assert speakers(stream) == ["node 0"]
+
+
+def test_a_logger_is_configured_once_lines_of_it_can_be_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+    logger = logging.getLogger("ding_lite.x")
+    assert not is_configured(logger)  # the package's NullHandler shows nothing
+    PACKAGE.removeHandler(configure(logging.ERROR))
+    assert not is_configured(logger)
+    configure(logging.ERROR)
+    assert is_configured(logger)
+
+
+def test_a_handler_of_the_root_counts_where_lines_get_that_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler()])
+    assert is_configured(logging.getLogger("ding_lite.x"))
+    monkeypatch.setattr(PACKAGE, "propagate", False)
+    assert not is_configured(logging.getLogger("ding_lite.x"))
 
 
 # -- Throttle --------------------------------------------------------------------------------

@@ -1,0 +1,143 @@
+"""What a user hears of a job without asking, and that each line says who speaks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ding_lite.parallel.address import LOOPBACK, free_ports
+from tests.procs.programs import Program, run
+from tests.procs.terminals import CTRL_C, Terminal
+
+SPEAKING = """
+def main():
+    logging.getLogger("ding_lite.test").info("main runs")
+
+ding_lite.log.configure()
+logging.getLogger("ding_lite.test").info("imported")
+if __name__ == "__main__":
+    runner = Parallel.runner({}, roles=["learner", {{"collector", "evaluator"}}][:{}])
+    logging.getLogger("ding_lite.test").info("not yet")
+    runner(main)
+    logging.getLogger("ding_lite.test").info("over")
+"""
+WAITING = """
+def main():
+    with Task() as task:
+        def step(ctx):
+            say("up", task.router.node_id, os.getpid())
+            task.wait_for("the end")
+            say("after", task.router.node_id, ctx.finish)
+        task.use(step).run()
+
+if __name__ == "__main__":
+    Parallel.runner({})(main)
+"""
+HINT = "Ctrl-C: the run ends after this step; once more ends it at once"
+
+
+def speakers(said: str) -> set[tuple[str, ...]]:
+    found = re.findall(r"^[0-9:.]{12} (.*?) \| test \| (.*)$", said, re.MULTILINE)
+    return set(found)
+
+
+# -- log lines -----------------------------------------------------------------------------
+
+
+def test_the_nodes_of_a_launcher_say_who_they_are(folder: Path) -> None:
+    code, said = run(folder, SPEAKING.format(2, 2))
+    assert code == 0
+    assert speakers(said) == {
+        ("node 0", "imported"),
+        ("node 0", "not yet"),
+        ("node 0", "over"),
+        ("node 1", "imported"),
+        ("node 0 learner", "main runs"),
+        ("node 1 collector+evaluator", "main runs"),
+    }
+
+
+def test_a_launcher_speaks_as_one(folder: Path) -> None:
+    source = """
+def main(file):
+    if not os.path.exists(file):
+        open(file, "w").close()
+        os.abort()
+
+if __name__ == "__main__":
+    ding_lite.log.configure()
+    Parallel.runner(2, "alone", auto_recover=True)(main, "once")
+"""
+    code, said = run(folder, source)
+    assert code == 0
+    assert re.search(r"launcher \| parallel.supervise \| warning: node . .* was killed by", said)
+
+
+def test_one_node_in_this_process_has_its_role_in_its_name(folder: Path) -> None:
+    code, said = run(folder, SPEAKING.format(1, 1))
+    assert code == 0
+    assert ("node 0 learner", "main runs") in speakers(said)
+
+
+def test_nodes_that_are_started_by_hand_say_who_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    source = """
+def main():
+    logging.getLogger("ding_lite.test").info("main runs")
+
+if __name__ == "__main__":
+    os.environ |= dict(word.split("=") for word in sys.argv[1:])
+    ding_lite.log.configure()
+    Parallel.runner(2)(main)
+"""
+    ours = ["DING_LITE_NUM_NODES=2", "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}"]
+    theirs = ["DING_LITE_NUM_NODES=2", "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
+    theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
+    with (
+        Program(folder, source, "program.py", *ours) as one,
+        Program(folder, source, "program.py", *theirs) as other,
+    ):
+        assert speakers(one.end()[1]) == {("node 0", "main runs")}
+        assert speakers(other.end()[1]) == {("node 1 collector", "main runs")}
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ctrl_c_at_a_terminal_is_answered_once_whatever_the_number_of_nodes(
+    folder: Path, nodes: int
+) -> None:
+    with Terminal(folder, WAITING.format(nodes)) as terminal:
+        terminal.wait_for("up ", times=nodes)
+        terminal.type(CTRL_C)
+        code, shown = terminal.end()
+    assert code == -2
+    assert shown.count("the run ends after this step") == 1
+    assert f"\n{HINT}\n" in shown  # on a line of its own: the terminal has shown ^C
+    for node in range(nodes):
+        assert f"after {node} True" in shown
+
+
+def test_a_program_with_log_lines_of_its_own_hears_it_as_one_of_them(folder: Path) -> None:
+    with Terminal(folder, "ding_lite.log.configure()\n" + WAITING.format(1)) as terminal:
+        terminal.wait_for("up ")
+        terminal.type(CTRL_C)
+        code, shown = terminal.end()
+    assert code == -2
+    assert "node 0 | runtime.interrupt | warning: SIGINT: the run ends after" in shown
+    assert shown.count("the run ends after this step") == 1
+
+
+def test_where_nobody_sits_at_a_terminal_nothing_is_said(folder: Path) -> None:
+    with Program(folder, WAITING.format(1)) as program:
+        program.line("up ")
+        program.process.send_signal(2)
+        code, said = program.end()
+    assert code == -2
+    assert "the run ends" not in said
