@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
+from ding_lite.log import speaking_as
 from ding_lite.parallel.address import PrivateDirectory
 from ding_lite.parallel.by_hand import connected, guest, node_of_environment, tcp_only
 from ding_lite.parallel.job import Job
@@ -33,7 +34,7 @@ from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.supervise import run_job
 from ding_lite.parallel.topology import NodeSpec, Topology
-from ding_lite.runtime.labels import several
+from ding_lite.runtime.labels import describe_node, several
 from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.router import Router, current_router, use_router
 from ding_lite.settings import Settings, at_least, check_all, one_of
@@ -150,7 +151,7 @@ def _run_here(plan: Plan) -> Runner[Any]:
     router = LocalRouter(labels=labels | labels_of_environment())
 
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
-        with _running_here(), use_router(router):
+        with _running_here(router.node_id, router.labels), use_router(router):
             return [main(*args, **kwargs)]
 
     return run
@@ -158,18 +159,19 @@ def _run_here(plan: Plan) -> Runner[Any]:
 
 def _run_as_node(spec: NodeSpec) -> Runner[Any]:
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
-        with _running_here(), connected(spec):
+        with _running_here(spec.node_id, spec.labels), connected(spec):
             return [main(*args, **kwargs)]
 
     return run
 
 
 @contextmanager
-def _running_here() -> Iterator[None]:
+def _running_here(node_id: int, labels: frozenset[str]) -> Iterator[None]:
     _refuse_nesting()
     token = _RUNS_HERE.set(True)
     try:
-        yield
+        with speaking_as(describe_node(node_id, labels)):
+            yield
     finally:
         _RUNS_HERE.reset(token)
 
@@ -190,7 +192,8 @@ def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
                 max_retries=max_retries,
                 preload=slow_to_import(),
             )
-            return run_job(job)
+            with speaking_as("launcher"):
+                return run_job(job)
         finally:
             directory.remove()
 
