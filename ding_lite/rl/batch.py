@@ -70,6 +70,18 @@ class Transitions:
         return len(self.reward)
 
 
+@dataclass(frozen=True, slots=True)
+class PrioritizedTransitions(Transitions):
+    """Transitions that were not equally likely to be sampled."""
+
+    weight: Array
+    """What the loss of each is to be multiplied by, so that the mean is that of a uniform
+    sample: the importance weight, above 0 and at most 1, [B] float32."""
+    serial: NumpyArray
+    """Which ones they are: how many transitions the replay had been given before each, [B] int64.
+    No number is ever given twice, so one that was overwritten meanwhile can be told."""
+
+
 def to_numpy(array: Array) -> NumpyArray:
     """Look at an array or a tensor as an array, without a copy."""
     return array.numpy() if isinstance(array, Tensor) else array

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions, Transitions
 from ding_lite.rl.spec import EnvSpec
 
 
@@ -42,8 +42,12 @@ class Policy(Protocol):
     def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
         """Choose an action for each observation, [N, ...] -> [N] or [N, ...]."""
 
-    def learn(self, batch: Transitions) -> dict[str, float]:
-        """Do one update and return its metrics, `loss` among them."""
+    def learn(self, batch: Transitions) -> Mapping[str, float | NumpyArray]:
+        """Do one update and return its metrics, `loss` among them.
+
+        From `PrioritizedTransitions` it learns with their weights, and returns beside the metrics
+        `td_error`, [B]: how far off the value of each was, which becomes its priority.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -77,3 +81,14 @@ class Replay(Protocol):
 
     def sample(self, batch_size: int) -> Transitions:
         """Draw transitions, as torch tensors."""
+
+
+@runtime_checkable
+class Prioritized(Replay, Protocol):
+    """A replay in which some transitions are sampled more often than others."""
+
+    def sample(self, batch_size: int, *, beta: float | None = None) -> PrioritizedTransitions:
+        """Draw transitions in proportion to their priorities, with importance weights."""
+
+    def update_priorities(self, batch: PrioritizedTransitions, priority: NumpyArray) -> int:
+        """Give sampled transitions new priorities, [B]; return how many were still there."""
