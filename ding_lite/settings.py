@@ -115,6 +115,14 @@ def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {name: text for name, text in sorted(ours.items()) if text}
 
 
+def process_environ() -> Mapping[str, str]:
+    """Return the environment variables of this process as they are now, to be read only.
+
+    For those that ask who has started this process: see `ding_lite.parallel.environment`.
+    """
+    return types.MappingProxyType(dict(os.environ))
+
+
 def state_home(environ: Mapping[str, str] | None = None) -> Path:
     """Return where this user's programs keep what outlives them.
 

@@ -1,38 +1,49 @@
-"""One node of a job that was started by hand: this process, with no launcher above it.
+"""This process as one node of a job whose other nodes it does not start.
 
-There are two ways in. With `DING_LITE_NUM_NODES` set, each shell starts the same file as one of
-the job's nodes, and the environment says which. With `attach_to`, a program takes a place in a
-job that runs already, one that a node has left or lost. Either way the node runs here, knows
-its neighbours by the addresses it was given, and hears their labels when they greet it.
+There are three ways in. With `DING_LITE_NUM_NODES` set, each shell starts the same file as one of
+the job's nodes, and the environment says which. A launcher such as torchrun or srun starts the
+file once for each node and says which is which in variables of its own. With `attach_to`, a
+program takes a place in a job that runs already, one that a node has left or lost. In each of
+them the node runs here, and knows its neighbours by the addresses it was given.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, DeadlineExceeded, TransportError
 from ding_lite.parallel.address import LOOPBACK, Address
+from ding_lite.parallel.environment.base import Place
 from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.topology import NodeSpec, neighbours
+from ding_lite.parallel.topology import NodeSpec, listeners, neighbours
 from ding_lite.runtime.labels import check_labels, node_labels
 from ding_lite.runtime.router import use_router
 from ding_lite.settings import Settings
 
+ALL_INTERFACES = ("0.0.0.0", "::")
+"""The hosts that stand for every interface of a machine, of version 4 and 6."""
+LOOK_S = 1.0
+"""Seconds to wait for a connection when a neighbour is missing, to say why."""
+
+logger = logging.getLogger(__name__)
+
 
 def tcp_only(protocol: str | None) -> str:
-    """Return the protocol of nodes that were started by hand.
+    """Return the protocol of nodes that are not started by the runner of one of them.
 
     Raises:
         ConfigError: Another one was asked for.
     """
     if protocol not in (None, "tcp"):
         raise ConfigError(
-            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but nodes that are started by "
-            f"hand or join by `attach_to` meet over tcp. Leave it out."
+            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but nodes that a launcher or a "
+            f"hand starts, or that join by `attach_to`, meet over tcp. Leave it out."
         )
     return "tcp"
 
@@ -110,6 +121,78 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
     return [*addresses]
 
 
+def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
+    """Return the place of the node that a launcher has started here.
+
+    Node k listens at the k-th port of the plan, on its own machine. The launcher runs the same
+    program everywhere, so each node knows the roles of all.
+
+    Args:
+        plan: The whole job, as every node of it plans it, with the port of each.
+        place: What the launcher says.
+
+    Raises:
+        ConfigError: The launcher does not say where the nodes are that others dial, or they are
+            on other machines and there is no key for that.
+    """
+    node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
+    if links and not place.on_one_machine:
+        _check_machines(plan, place)
+    inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
+
+    def machine_of(peer: int) -> str:
+        return inside if place.on_one_machine else place.hosts[peer]
+
+    listen = None
+    if node_id in listeners(links):
+        host = plan.address or (inside if place.on_one_machine else _all_interfaces(place))
+        listen = str(Address("tcp", host, ports[node_id]))
+    near = neighbours(links, node_id)
+    lower = sorted(peer for peer in near if peer < node_id)
+    world = tuple(plan.labels_of_nodes(distributed=True))
+    return NodeSpec(
+        node_id=node_id,
+        num_nodes=place.num_nodes,
+        labels=world[node_id],
+        listen=listen,
+        dials={peer: str(Address("tcp", machine_of(peer), ports[peer])) for peer in lower},
+        neighbours=near,
+        key_file=plan.key_file,
+        startup_timeout=plan.startup_timeout,
+        # Labels of the environment may be another node's own, so each must tell its labels.
+        world=() if plan.settings.labels else world,
+        edges=links,
+    )
+
+
+def _check_machines(plan: Plan, place: Place) -> None:
+    """Refuse a job on several machines that could not meet, on all nodes alike."""
+    unknown = sorted(listeners(plan.edges) - place.hosts.keys())
+    if 0 in unknown:
+        raise ConfigError(
+            f"{place.launcher} has started {place.num_nodes} nodes on several machines and does "
+            f"not say where node 0 is, which others dial. {place.how_to_tell}"
+        )
+    if unknown:
+        raise ConfigError(
+            f"In this topology others dial the nodes {unknown}, and {place.launcher} does not say "
+            f"on which machines these run, only where node 0 is. Use a star, in which all dial "
+            f"node 0: topology='star' (or DING_LITE_TOPOLOGY=star)."
+        )
+    if plan.key_file is None:
+        raise ConfigError(
+            f"{place.launcher} has started {place.num_nodes} nodes on several machines, and no "
+            f"key says who may connect. Make one with `ding-lite keygen FILE`, copy it to all of "
+            f"them, and give it as `key_file=...` or DING_LITE_KEY_FILE."
+        )
+
+
+def _all_interfaces(place: Place) -> str:
+    """Return the host that stands for them, of the kind of address by which node 0 is dialled."""
+    four, six = ALL_INTERFACES
+    return six if ":" in place.hosts.get(0, "") else four
+
+
 def guest(
     plan: Plan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
@@ -166,17 +249,30 @@ def guest(
 
 
 @contextmanager
-def connected(spec: NodeSpec) -> Iterator[NodeRouter]:
+def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Iterator[NodeRouter]:
     """Be the node for the length of a `with` block, from when all neighbours have greeted.
 
     Where the block raises, the node leaves without a good-bye, so that the others hear of its
     loss; not so where the user ends it, by Ctrl-C or `sys.exit`.
+
+    Args:
+        spec: The node's place.
+        starter: What has started it, for the log.
+        advice: What else to say where it finds its place taken or its neighbours missing.
     """
     # Nobody counts the lives of this node: nanoseconds are above FIRST_UNCOUNTED_EPOCH, and grow.
-    router = NodeRouter(replace(spec, epoch=time.time_ns()))
+    router = _take_place(replace(spec, epoch=time.time_ns()), advice)
+    logger.info(
+        "node %d of %s, started by %s, listens on %s and dials %s",
+        spec.node_id,
+        spec.num_nodes or "a running job",
+        starter,
+        router.address or "nothing",
+        ", ".join(spec.dials.values()) or "nobody",
+    )
     good_bye = True
     try:
-        router.wait_ready(spec.startup_timeout)
+        _meet(router, spec, advice)
         with use_router(router):
             yield router
     except Exception:
@@ -184,3 +280,36 @@ def connected(spec: NodeSpec) -> Iterator[NodeRouter]:
         raise
     finally:
         router.close(good_bye=good_bye)
+
+
+def _take_place(spec: NodeSpec, advice: str) -> NodeRouter:
+    try:
+        return NodeRouter(spec)
+    except TransportError as error:
+        raise TransportError(f"{error} {advice}".rstrip()) from error
+
+
+def _meet(router: NodeRouter, spec: NodeSpec, advice: str) -> None:
+    """Wait for the neighbours; where some are missing, look what there is instead of them."""
+    try:
+        router.wait_ready(spec.startup_timeout)
+    except DeadlineExceeded as error:
+        said = [str(error)]
+        said += [what_is_at(at) for peer, at in spec.dials.items() if peer not in router.peers]
+        if spec.listen is not None:
+            said.append(f"This node listens on {router.address}.")
+        raise DeadlineExceeded(" ".join([*said, advice]).rstrip()) from error
+
+
+def what_is_at(address: str) -> str:
+    """Say in a sentence what a connection to a tcp address finds."""
+    there = Address.parse(address)
+    try:
+        socket.create_connection((there.place, there.port), timeout=LOOK_S).close()
+    except (socket.gaierror, UnicodeError) as error:
+        return f"The host `{there.place}` cannot be looked up ({error})."
+    except TimeoutError:
+        return f"{address} gives no answer: is it another machine, or behind a firewall?"
+    except OSError as error:
+        return f"Nothing can be reached at {address} ({error.strerror})."
+    return f"Something listens on {address}, but it is no node that waits for this one."

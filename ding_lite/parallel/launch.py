@@ -2,8 +2,9 @@
 
 With one worker `main` runs in this process, under the labels of a node that is alone; that is
 how a distributed file is debugged. With more, each node is a process of its own and this one
-watches over them. Where the environment or `attach_to` says that this process is itself one node
-of a job, nothing is started: `by_hand` tells how that node finds its place.
+watches over them. Where the environment, a launcher such as torchrun, or `attach_to` says that
+this process is itself one node of a job, nothing is started: `by_hand` tells how that node finds
+its place.
 
 What is ugly here and why: a node must find `main` again by importing the program a second
 time, which Python does under the name `__mp_main__`. That cannot work for a function within a
@@ -27,7 +28,15 @@ from typing import Any, TypeAlias, TypeVar
 from ding_lite.errors import ConfigError
 from ding_lite.log import speaking_as
 from ding_lite.parallel.address import PrivateDirectory
-from ding_lite.parallel.by_hand import connected, guest, node_of_environment, tcp_only
+from ding_lite.parallel.by_hand import (
+    connected,
+    guest,
+    node_of_environment,
+    node_of_launcher,
+    tcp_only,
+)
+from ding_lite.parallel.environment.base import Place
+from ding_lite.parallel.environment.detect import place_of
 from ding_lite.parallel.job import Job
 from ding_lite.parallel.node import NodeProcess
 from ding_lite.parallel.plan import Plan
@@ -37,7 +46,7 @@ from ding_lite.parallel.topology import NodeSpec, Topology
 from ding_lite.runtime.labels import describe_node, several
 from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.router import Router, current_router, use_router
-from ding_lite.settings import Settings, at_least, check_all, one_of
+from ding_lite.settings import Settings, at_least, check_all, process_environ
 
 ENGINES = ("local",)
 SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
@@ -82,6 +91,8 @@ class Parallel:
         What is None is taken from the environment (`DING_LITE_TOPOLOGY` and so on), and else
         has the usual value. With `DING_LITE_NUM_NODES` set nothing is started: this process is
         node `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` give way.
+        Nor is anything under torchrun, srun, mpirun or an indexed job of Kubernetes: they have
+        started a process for each node, and `n_parallel_workers` gives way to their number.
 
         Args:
             n_parallel_workers: How many nodes. One runs in this process; of more, each is a
@@ -103,13 +114,14 @@ class Parallel:
             max_retries: How often each node is started again.
             key_file: The key that the nodes of a job share over `tcp`. By default it is one of
                 this user's on this machine, which serves on the loopback interface.
-            engine: What starts the nodes: `local`, this process. No other in this version.
+            engine: What starts the nodes: `local`, this process, also where a launcher has
+                started it. No other in this version.
             startup_timeout: Seconds within which all nodes must be connected, also after a
                 restart; None waits for ever.
 
         Returns:
             A function of `main` and its arguments that returns the nodes' results, by node;
-            of a job that was started by hand, this node's result only.
+            of a job that was not started here, this node's result only.
             When a node has failed it ends the others and raises NodeFailed, which shows the
             traceback of the first error and has that error as its cause.
 
@@ -117,27 +129,33 @@ class Parallel:
             ConfigError: An argument is out of range, or this version cannot honour it.
         """
         settings = Settings.from_environ()
-        is_here = settings.num_nodes is not None  # so this process is a node, and starts none
+        _check_engine(engine or settings.engine or "local")
+        check_all(at_least(0, max_retries=max_retries))
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
+        place = None if engine or attach_to else place_of(settings, process_environ())
+        is_by_hand = place is None and settings.num_nodes is not None
+        if is_by_hand:  # DING_LITE_PORTS is then the port of this node alone
+            ports = None
+        elif place is not None and ports is None and not settings.ports:
+            ports = place.port
+        is_here = place is not None or is_by_hand or bool(attach_to)
         plan = Plan(
-            num_nodes=n_parallel_workers if settings.num_nodes is None else settings.num_nodes,
+            num_nodes=place.num_nodes if place else settings.num_nodes or n_parallel_workers,
             topology=topology,
-            protocol=tcp_only(protocol or settings.protocol) if is_here or attach_to else protocol,
+            protocol=tcp_only(protocol or settings.protocol) if is_here else protocol,
             address=address,
-            ports=None if is_here else ports,
+            ports=ports,
             labels=labels,
             roles=roles,
             key_file=None if key_file is None else os.fspath(key_file),
             startup_timeout=startup_timeout,
-            settings=replace(settings, ports=()) if is_here else settings,
+            settings=replace(settings, ports=()) if is_by_hand else settings,
         )
-        check_all(
-            one_of(ENGINES, engine=engine or settings.engine or "local"),
-            at_least(0, max_retries=max_retries),
-        )
+        if place is not None:
+            return _run_where_launched(plan, place)
         if settings.num_nodes == 1 and not attach_to:
             return _run_here(plan)
-        if is_here:
+        if is_by_hand:
             return _run_as_node(node_of_environment(plan, settings, attach_to))
         if attach_to:
             return _run_as_node(guest(plan, settings, attach_to, node_ids))
@@ -157,9 +175,23 @@ def _run_here(plan: Plan) -> Runner[Any]:
     return run
 
 
-def _run_as_node(spec: NodeSpec) -> Runner[Any]:
+def _run_where_launched(plan: Plan, place: Place) -> Runner[Any]:
+    spec = node_of_launcher(plan, place)
+    advice = (
+        f"{place.launcher} has started this process as node {place.node_id} of "
+        f"{place.num_nodes}, whose ports count from {plan.chosen_ports[0]} on: DING_LITE_PORTS "
+        f"chooses another one for all of them. DING_LITE_ENGINE=local lets this process start "
+        f"the nodes instead."
+    )
+    return _run_as_node(spec, starter=place.launcher, advice=advice)
+
+
+def _run_as_node(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Runner[Any]:
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
-        with _running_here(spec.node_id, spec.labels), connected(spec):
+        with (
+            _running_here(spec.node_id, spec.labels),
+            connected(spec, starter=starter, advice=advice),
+        ):
             return [main(*args, **kwargs)]
 
     return run
@@ -207,6 +239,14 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 # -- refusals ------------------------------------------------------------------------------
+
+
+def _check_engine(engine: str) -> None:
+    if engine not in ENGINES:
+        raise ConfigError(
+            f"`engine` (or DING_LITE_ENGINE) is {engine!r}, which this version does not have. "
+            f"Leave it out, or choose {' or '.join(ENGINES)!r}: this process then starts the nodes."
+        )
 
 
 def _refuse_a_place_in_no_job(node_ids: object, settings: Settings) -> None:

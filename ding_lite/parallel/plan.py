@@ -109,6 +109,11 @@ class Plan:
         """Who is connected to whom."""
         return edges(self.topology or (), self.num_nodes)
 
+    @property
+    def chosen_ports(self) -> tuple[int, ...]:
+        """The port of each node; none where free ones are to be taken."""
+        return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
+
     def specs(self, directory: PrivateDirectory) -> tuple[NodeSpec, ...]:
         """Tell each node its place; ports that nobody has chosen are chosen now."""
         links = self.edges
@@ -146,9 +151,7 @@ class Plan:
         if self.protocol == "ipc":
             return [str(directory.socket_of(node_id)) for node_id in range(self.num_nodes)]
         host = self.address or LOOPBACK
-        ports = self.ports if self.ports is not None else free_ports(host, self.num_nodes)
-        if isinstance(ports, int):
-            ports = [ports]
+        ports = self.chosen_ports or free_ports(host, self.num_nodes)
         return [str(Address("tcp", host, port)) for port in ports]
 
 

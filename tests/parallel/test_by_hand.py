@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,14 @@ from ding_lite.distributed import World
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.address import LOOPBACK, free_ports
-from ding_lite.parallel.by_hand import connected, guest, node_of_environment
+from ding_lite.parallel.by_hand import (
+    connected,
+    guest,
+    node_of_environment,
+    node_of_launcher,
+    what_is_at,
+)
+from ding_lite.parallel.environment.base import Place
 from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.security import make_key
 from ding_lite.parallel.topology import NodeSpec
@@ -99,6 +107,105 @@ def test_all_but_the_number_of_nodes_and_the_ports_wins_over_the_environment(
         Parallel.runner(1, protocol="ipc")
     with pytest.raises(ConfigError, match="has 1 entries for 3 nodes"):
         Parallel.runner(1, roles=["learner"])
+
+
+# -- launched ------------------------------------------------------------------------------
+
+
+def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
+    place = Place(
+        launcher="torchrun",
+        node_id=node_id,
+        num_nodes=num_nodes,
+        job="4711",
+        on_one_machine=more.pop("on_one_machine", True),
+        hosts=more.pop("hosts", {}),
+    )
+    whole = Plan(**{"num_nodes": num_nodes, "protocol": "tcp", "ports": 20_000, **more})
+    return node_of_launcher(whole, place)
+
+
+def test_nodes_of_one_machine_meet_on_its_loopback_interface() -> None:
+    zero, one, two = (launched(node) for node in range(3))
+    assert (zero.listen, zero.dials) == ("tcp://127.0.0.1:20000", {})
+    assert (one.listen, one.dials) == ("tcp://127.0.0.1:20001", {0: zero.listen})
+    assert (two.listen, two.dials) == (None, {0: zero.listen, 1: one.listen})
+    assert [set(spec.neighbours) for spec in (zero, one, two)] == [{1, 2}, {0, 2}, {0, 1}]
+
+
+@pytest.mark.parametrize(
+    ("address", "listens", "dials"),
+    [
+        ("127.0.0.2", "tcp://127.0.0.2:20001", "tcp://127.0.0.2:20000"),
+        ("0.0.0.0", "tcp://0.0.0.0:20001", "tcp://127.0.0.1:20000"),
+    ],
+)
+def test_an_address_is_that_of_all_nodes_of_a_machine(
+    address: str, listens: str, dials: str, tmp_path: Path
+) -> None:
+    key = str(make_key(tmp_path / "key"))
+    spec = launched(1, address=address, key_file=key)
+    assert (spec.listen, spec.dials) == (listens, {0: dials})
+
+
+def test_ports_may_be_chosen_one_by_one() -> None:
+    spec = launched(2, ports=[7000, 7010, 7020])
+    assert list(spec.dials.values()) == ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7010"]
+
+
+def test_all_know_the_roles_of_all_because_all_run_the_same_program() -> None:
+    roles = ["learner", {"collector", "big"}, "collector"]
+    specs = [launched(node, topology="star", roles=roles, labels="gpu") for node in range(3)]
+    assert specs[2].labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
+    assert all(spec.world == tuple(other.labels for other in specs) for spec in specs)
+
+
+def test_labels_of_the_environment_may_be_one_nodes_own_so_all_must_tell_theirs() -> None:
+    spec = launched(2, settings=Settings(labels=("gpu",)))
+    assert spec.labels == {"distributed", "node.2", "gpu"}
+    assert spec.world == ()
+
+
+def apart(node_id: int, hosts: dict[int, str], tmp_path: Path, **more: Any) -> NodeSpec:
+    key = tmp_path / "key"
+    if not key.exists():
+        make_key(key)
+    more = {"key_file": str(key), **more}
+    return launched(node_id, on_one_machine=False, hosts=hosts, **more)
+
+
+def test_on_several_machines_each_listens_on_its_own_and_dials_by_name(tmp_path: Path) -> None:
+    hosts = {0: "gpu08", 1: "gpu08", 2: "gpu09"}
+    one, two = (apart(node, hosts, tmp_path) for node in (1, 2))
+    assert one.listen == "tcp://0.0.0.0:20001"
+    assert two.dials == {0: "tcp://gpu08:20000", 1: "tcp://gpu08:20001"}
+    bound = apart(1, hosts, tmp_path, address="10.0.0.7")
+    assert (bound.listen, bound.dials) == ("tcp://10.0.0.7:20001", {0: "tcp://gpu08:20000"})
+
+
+def test_a_machine_with_a_number_of_version_6_is_listened_on_in_the_same_way(
+    tmp_path: Path,
+) -> None:
+    zero = apart(0, {0: "fd00::7"}, tmp_path, topology="star")
+    assert zero.listen == "tcp://[::]:20000"
+    assert apart(1, {0: "fd00::7"}, tmp_path, topology="star").dials == {0: "tcp://[fd00::7]:20000"}
+
+
+def test_several_machines_need_a_key_on_all_nodes(tmp_path: Path) -> None:
+    hosts = dict.fromkeys(range(3), "gpu08")
+    for node in range(3):
+        with pytest.raises(ConfigError, match=r"no key says who may connect\. Make one"):
+            apart(node, hosts, tmp_path, key_file=None)
+    assert apart(0, {}, tmp_path, key_file=None, topology="alone").listen is None
+
+
+def test_a_job_whose_machines_are_not_told_is_refused_on_all_nodes(tmp_path: Path) -> None:
+    for node in range(3):
+        with pytest.raises(ConfigError, match="does not say where node 0 is"):
+            apart(node, {}, tmp_path)
+        with pytest.raises(ConfigError, match=r"dial the nodes \[1\], .* Use a star"):
+            apart(node, {0: "gpu08"}, tmp_path)
+    assert apart(2, {0: "gpu08"}, tmp_path, topology="star").dials == {0: "tcp://gpu08:20000"}
 
 
 # -- joining a running job -----------------------------------------------------------------
@@ -235,3 +342,25 @@ def test_connecting_to_nobody_closes_what_was_opened(ports: list[int]) -> None:
     impatient = replace(alone, startup_timeout=0.1)
     with pytest.raises(TimeoutError, match="for node 1 of 2"), connected(impatient):
         raise AssertionError("nobody is there")
+
+
+def test_who_is_missing_is_looked_for_where_it_should_be(ports: list[int]) -> None:
+    [_, alone] = job(2, "star", ports)
+    impatient = replace(alone, startup_timeout=0.1)
+    with (
+        pytest.raises(
+            TimeoutError, match=r"for node 0 .* Nothing can be reached at tcp://127"
+        ) as e,
+        connected(impatient, advice="Look elsewhere."),
+    ):
+        raise AssertionError("nobody is there")
+    assert str(e.value).endswith("(Connection refused). Look elsewhere.")
+
+
+def test_what_is_at_an_address_is_said_in_a_sentence(ports: list[int]) -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        said = what_is_at(f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
+    assert said.startswith("Something listens on tcp://127.0.0.1:")
+    assert "(Connection refused)" in what_is_at(f"tcp://{LOOPBACK}:{ports[0]}")
+    no_name = "x" * 64
+    assert what_is_at(f"tcp://{no_name}:1").startswith(f"The host `{no_name}` cannot be looked up")

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import ConfigError, LabelError
-from ding_lite.parallel import Parallel
+from ding_lite.parallel import Parallel, launch
+from ding_lite.parallel.environment.detect import detect
+from ding_lite.parallel.topology import NodeSpec
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.router import current_router, use_router
 from ding_lite.runtime.task import Task
+from tests.parallel.environment.environs import TORCHRUN
 
 
 def labels_within(**options: Any) -> set[str]:
@@ -179,10 +182,11 @@ def test_a_node_of_a_job_without_a_number_or_a_job_is_refused(
 def test_what_a_later_version_will_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"`node_ids` is \[2, 3\], the place to take"):
         Parallel.runner(2, node_ids=[2, 3])
-    with pytest.raises(ConfigError, match="`engine` is 'ray'"):
+    ray = r"`engine` \(or DING_LITE_ENGINE\) is 'ray', which this version does not have"
+    with pytest.raises(ConfigError, match=ray):
         Parallel.runner(2, engine="ray")
     monkeypatch.setenv("DING_LITE_ENGINE", "ray")
-    with pytest.raises(ConfigError, match="`engine` is 'ray'"):
+    with pytest.raises(ConfigError, match=ray):
         Parallel.runner(2)
 
 
@@ -197,3 +201,83 @@ def test_a_fault_of_the_environment_is_found_before_main_runs(
     monkeypatch.setenv("DING_LITE_ROLE", "learner")
     with pytest.raises(ConfigError, match="DING_LITE_ROLES"):
         Parallel.runner(1)
+
+
+# -- launchers -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchrun(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.fixture
+def spec(monkeypatch: pytest.MonkeyPatch) -> list[NodeSpec]:
+    """Collect the places that runners take, instead of taking them."""
+    taken: list[NodeSpec] = []
+    monkeypatch.setattr(launch, "_run_as_node", lambda spec, **more: taken.append(spec))
+    return taken
+
+
+def test_a_launcher_decides_how_many_nodes_there_are(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    Parallel.runner(8, "star", roles=["learner", "collector", "collector"])
+    [one] = spec
+    assert (one.node_id, one.num_nodes) == (1, 3)
+    assert "collector.0" in one.labels
+    with pytest.raises(ConfigError, match="`roles` has 8 entries for 3 nodes"):
+        Parallel.runner(8, roles=["collector"] * 8)
+
+
+def test_ports_are_those_of_the_call_then_of_the_environment_then_derived(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    Parallel.runner(3, "star")
+    torchrun.setenv("DING_LITE_PORTS", "7000")
+    Parallel.runner(3, "star")
+    Parallel.runner(3, "star", ports=[6000, 6001, 6002])
+    place = detect(TORCHRUN)
+    assert place is not None
+    ports = [int(one.dials[0].rpartition(":")[2]) for one in spec]
+    assert ports == [place.port, 7000, 6000]
+
+
+def test_a_job_by_hand_wins_over_a_launcher(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    torchrun.setenv("DING_LITE_NUM_NODES", "2")
+    torchrun.setenv("DING_LITE_NODE_ID", "0")
+    torchrun.setenv("DING_LITE_PORTS", "50515")
+    Parallel.runner(3)
+    [zero] = spec
+    assert (zero.node_id, zero.num_nodes, zero.listen) == (0, 2, "tcp://127.0.0.1:50515")
+
+
+def test_joining_a_running_job_wins_over_a_launcher(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    Parallel.runner(1, attach_to="tcp://127.0.0.1:50515", node_ids=[4])
+    [guest] = spec
+    assert (guest.node_id, guest.num_nodes) == (4, 0)
+
+
+def test_the_local_engine_starts_nodes_under_a_launcher_too(
+    torchrun: pytest.MonkeyPatch,
+) -> None:
+    assert labels_within(engine="local") == {"standalone", "node.0"}
+    torchrun.setenv("DING_LITE_ENGINE", "local")
+    assert labels_within() == {"standalone", "node.0"}
+
+
+def test_a_launcher_of_one_process_leaves_it_as_it_is(torchrun: pytest.MonkeyPatch) -> None:
+    torchrun.setenv("RANK", "0")
+    torchrun.setenv("WORLD_SIZE", "1")
+    assert labels_within() == {"standalone", "node.0"}
+
+
+def test_nodes_of_a_launcher_do_not_meet_in_socket_files(torchrun: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but nodes that a launcher"):
+        Parallel.runner(3, protocol="ipc")

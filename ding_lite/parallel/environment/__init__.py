@@ -1,0 +1,1 @@
+"""Launchers: what each of them tells a process that it has started, one module a launcher."""
