@@ -1,9 +1,10 @@
 """Checkpoints: a tree of tensors, arrays and plain values in a directory.
 
-The numbers go into a safetensors file, everything else into `manifest.json`, which also names
-that file. Saving writes a new tensor file beside the old one, and then puts the new manifest
-in place with one atomic rename: at every moment the directory holds one whole checkpoint, the
-old or the new. Nothing is pickled, so loading runs no code from the file.
+The numbers go into a safetensors file, large arrays into files of their own, and everything
+else into `manifest.json`, which also names those files. Saving writes new files beside the old
+ones, and then puts the new manifest in place with one atomic rename: at every moment the
+directory holds one whole checkpoint, the old or the new. Nothing is pickled, so loading runs
+no code from the file.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,11 +26,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ding_lite.errors import CheckpointError
+from ding_lite.rl.checkpoint_rows import LARGE_BYTES, Rows, files_in, load_rows
 
 Tree: TypeAlias = Any
 """Nested dicts, lists and tuples of what a checkpoint can hold."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 
 
@@ -78,28 +80,36 @@ def save_checkpoint(
         CheckpointError: If a value cannot be saved, or the disk refuses.
     """
     path = Path(directory)
-    tensors: dict[str, Tensor] = {}
-    plain_state = _plain(state, "state", tensors)
-    plain_meta = _plain(dict(meta or {}), "meta", tensors)
-    payload = save(tensors)
+    rows = Rows(path, _write_atomically)
+    old_tensors = set(path.glob("tensors-*.safetensors"))
+    old_files = files_in(path) | old_tensors | set(path.glob("*.tmp"))
+    encoded = b""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        old_files = set(path.glob("tensors-*.safetensors")) | set(path.glob("*.tmp"))
-        tensors_file = _next_name(old_files)
+        tree = _Tree(rows)
+        plain_state = tree.plain(state, "state")
+        plain_meta = tree.plain(dict(meta or {}), "meta")
+        payload = save(tree.tensors)
+        tensors_file = _next_name(old_tensors)
         body = msgspec.json.encode(
             _Body(plain_state, plain_meta, tensors_file, zlib.crc32(payload))
         )
         manifest = _Manifest(FORMAT_VERSION, zlib.crc32(body), msgspec.Raw(body))
+        encoded = msgspec.json.encode(manifest)
         _write_atomically(path / tensors_file, payload)
-        _write_atomically(path / MANIFEST, msgspec.json.encode(manifest))
-    except OSError as error:
+        _write_atomically(path / MANIFEST, encoded)
+    except BaseException as error:
         _remove(path.glob("*.tmp"))  # half a file would only keep a full disk full
+        if not _holds(path / MANIFEST, encoded):
+            _remove(rows.written)
+        if not isinstance(error, OSError):
+            raise
         raise CheckpointError(
             f"The checkpoint could not be written to {path}: {error}. A checkpoint that was "
             f"there before is still whole."
         ) from error
 
-    _remove(old_files)
+    _remove(old_files - rows.used)
     return path / MANIFEST
 
 
@@ -107,6 +117,13 @@ def _remove(files: Iterable[Path]) -> None:
     for file in files:
         with contextlib.suppress(OSError):  # the next save tries again
             file.unlink()
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def load_checkpoint(directory: str | os.PathLike[str]) -> Checkpoint:
@@ -128,6 +145,7 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> Checkpoint:
                 f"The checkpoint in {path} is damaged: {body.tensors_file} has changed."
             )
         tensors = load(payload)
+        return Checkpoint(_restore(body.state, tensors, path), _restore(body.meta, tensors, path))
     except FileNotFoundError as error:
         raise CheckpointError(
             f"There is no checkpoint in {path}: {error.filename} is missing. Give the directory "
@@ -135,60 +153,78 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> Checkpoint:
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError, SafetensorError) as error:
         raise CheckpointError(f"The checkpoint in {path} is damaged: {error}.") from error
-    return Checkpoint(_restore(body.state, tensors), _restore(body.meta, tensors))
 
 
-def _plain(value: Tree, name: str, tensors: dict[str, Tensor]) -> Tree:
-    """Replace tensors by references and tuples by tagged lists, for JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
+@dataclass
+class _Tree:
+    """What becomes of a tree when it is saved."""
+
+    rows: Rows
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def plain(self, value: Tree, name: str) -> Tree:
+        """Replace arrays by references and tuples by tagged lists, for JSON."""
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointError(
+                f"`{name}` is {value}, which JSON cannot hold. Save it as an array, or leave it "
+                f"out."
+            )
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
+            _check_numbers(value, name)
+            return {"$rows": self.rows.save(value)}
+        if isinstance(value, Tensor | np.ndarray | np.generic):
+            self.tensors[name] = _tensor(value, name)
+            return {"$tensor" if isinstance(value, Tensor) else "$array": name}
+        if isinstance(value, list | tuple):
+            items = [self.plain(item, f"{name}.{i}") for i, item in enumerate(value)]
+            return items if isinstance(value, list) else {"$tuple": items}
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str) or key.startswith("$"):
+                    raise CheckpointError(
+                        f"`{name}` has the key {key!r}; texts that do not begin with $ were "
+                        f"expected."
+                    )
+            return {key: self.plain(item, f"{name}.{key}") for key, item in value.items()}
         raise CheckpointError(
-            f"`{name}` is {value}, which JSON cannot hold. Save it as an array, or leave it out."
+            f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
+            f"arrays, numbers, texts, and dicts, lists and tuples of them."
         )
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        tensors[name] = _tensor(value, name)
-        return {"$tensor" if isinstance(value, Tensor) else "$array": name}
-    if isinstance(value, list | tuple):
-        items = [_plain(item, f"{name}.{i}", tensors) for i, item in enumerate(value)]
-        return items if isinstance(value, list) else {"$tuple": items}
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str) or key.startswith("$"):
-                raise CheckpointError(
-                    f"`{name}` has the key {key!r}; texts that do not begin with $ were expected."
-                )
-        return {key: _plain(item, f"{name}.{key}", tensors) for key, item in value.items()}
-    raise CheckpointError(
-        f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
-        f"arrays, numbers, texts, and dicts, lists and tuples of them."
-    )
+
+
+def _check_numbers(array: np.ndarray[Any, Any], name: str) -> None:
+    if array.dtype.kind not in "biuf":
+        raise CheckpointError(
+            f"`{name}` is an array of {array.dtype}, which a checkpoint cannot hold. Save "
+            f"numbers or booleans."
+        )
 
 
 def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Tensor:
     """Copy the numbers, so that views of one tensor are saved as what they are: apart."""
-    try:
-        tensor = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
-        return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-    except TypeError as error:
-        raise CheckpointError(
-            f"`{name}` is an array of {value.dtype}, which a checkpoint cannot hold. Save "
-            f"numbers or booleans."
-        ) from error
+    if not isinstance(value, Tensor):
+        array = np.array(value)
+        _check_numbers(array, name)
+        value = torch.from_numpy(array)
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
-def _restore(value: Tree, tensors: dict[str, Tensor]) -> Tree:
+def _restore(value: Tree, tensors: dict[str, Tensor], path: Path) -> Tree:
     if isinstance(value, list):
-        return [_restore(item, tensors) for item in value]
+        return [_restore(item, tensors, path) for item in value]
     if not isinstance(value, dict):
         return value
+    if "$rows" in value:
+        return load_rows(path, value["$rows"])
     if "$tensor" in value:
         return tensors[value["$tensor"]]
     if "$array" in value:
         return tensors[value["$array"]].numpy()
     if "$tuple" in value:
-        return tuple(_restore(item, tensors) for item in value["$tuple"])
-    return {key: _restore(item, tensors) for key, item in value.items()}
+        return tuple(_restore(item, tensors, path) for item in value["$tuple"])
+    return {key: _restore(item, tensors, path) for key, item in value.items()}
 
 
 def _check_version(version: int, path: Path) -> None:
@@ -200,11 +236,11 @@ def _check_version(version: int, path: Path) -> None:
 
 
 def _next_name(old_files: set[Path]) -> str:
-    numbers = [int(p.stem.rpartition("-")[2]) for p in old_files if p.stem[-1:].isdigit()]
+    numbers = [int(p.stem.rpartition("-")[2]) for p in old_files]
     return f"tensors-{max(numbers, default=0) + 1:08d}.safetensors"
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def _write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write beside the target, reach the disk, then take the target's name."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:

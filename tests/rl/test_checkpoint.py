@@ -88,6 +88,7 @@ def test_a_newer_checkpoint_replaces_the_older_one(tmp_path):
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors"]
 
 
+@pytest.mark.parametrize("num_rows", [3, 600_000], ids=["small", "two files more"])
 @pytest.mark.parametrize(
     ("failing", "call"),
     [
@@ -96,8 +97,12 @@ def test_a_newer_checkpoint_replaces_the_older_one(tmp_path):
         *(("replace", call) for call in (1, 2)),
     ],
 )
-def test_the_old_checkpoint_survives_a_failure_at_any_moment(tmp_path, monkeypatch, failing, call):
-    save_checkpoint(tmp_path, {"x": torch.zeros(3)}, meta={"which": "old"})
+def test_the_old_checkpoint_survives_a_failure_at_any_moment(
+    tmp_path, monkeypatch, failing, call, num_rows
+):
+    old, new = np.zeros(num_rows), np.ones(num_rows)
+    save_checkpoint(tmp_path, {"x": old}, meta={"which": "old"})
+    num_files = len(list(tmp_path.iterdir()))
     operations: dict[str, Callable[..., Any]] = {
         "fsync": os.fsync, "replace": Path.replace, "open": Path.open,
     }  # fmt: skip
@@ -114,14 +119,14 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(tmp_path, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(os if failing == "fsync" else Path, failing, fail_once)
         with pytest.raises(CheckpointError, match=r"No space left.* still whole"):
-            save_checkpoint(tmp_path, {"x": torch.ones(3)}, meta={"which": "new"})
+            save_checkpoint(tmp_path, {"x": new}, meta={"which": "new"})
 
     checkpoint = load_checkpoint(tmp_path)
     assert checkpoint.meta == {"which": "old"}
-    assert checkpoint.state["x"].tolist() == [0.0] * 3
-    save_checkpoint(tmp_path, {"x": torch.ones(3)}, meta={"which": "next"})
+    np.testing.assert_array_equal(checkpoint.state["x"], old)
+    save_checkpoint(tmp_path, {"x": new}, meta={"which": "next"})
     assert load_checkpoint(tmp_path).meta == {"which": "next"}
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) <= num_files
 
 
 def test_every_damaged_byte_is_noticed(tmp_path):
@@ -141,6 +146,65 @@ def test_every_damaged_byte_is_noticed(tmp_path):
     assert load_checkpoint(tmp_path).state["n"] == 12
 
 
+def large():
+    return np.random.default_rng(0).random((300_000, 3), dtype=np.float32)  # 3.6 MB
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        large(),
+        large()[::2],
+        large().T,
+        np.arange(200_000).astype(">i8"),
+        np.ones((2, 1 << 20), dtype=np.bool_),
+        np.asfortranarray(large()),
+    ],
+    ids=["plain", "every second row", "turned", "big-endian", "long rows", "column by column"],
+)
+def test_a_large_array_is_loaded_as_it_was(tmp_path, array):
+    save_checkpoint(tmp_path, {"replay": [array]})
+    found = load_checkpoint(tmp_path).state["replay"][0]
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+
+
+def rows_of(directory):
+    return {p.name: p.stat().st_ino for p in directory.glob("rows-*")}
+
+
+def test_of_a_large_array_only_what_has_changed_is_written_again(tmp_path):
+    array = np.random.default_rng(0).random((4_000_000,))  # 32 MB
+    save_checkpoint(tmp_path, {"replay": array})
+    before = rows_of(tmp_path)
+    array[5:10] += 1.0
+    save_checkpoint(tmp_path, {"replay": array})
+    after = rows_of(tmp_path)
+    assert len(before) == len(after) >= 6
+    assert len(before.items() & after.items()) == len(before) - 1
+    np.testing.assert_array_equal(load_checkpoint(tmp_path).state["replay"], array)
+
+
+def test_files_that_no_checkpoint_needs_any_more_are_removed(tmp_path):
+    save_checkpoint(tmp_path, {"replay": large()})
+    assert rows_of(tmp_path)
+    save_checkpoint(tmp_path, {"replay": np.zeros(3)})
+    assert not rows_of(tmp_path)
+
+
+def test_a_large_array_that_has_changed_on_disk_is_noticed(tmp_path):
+    save_checkpoint(tmp_path, {"replay": large()})
+    file = sorted(tmp_path.glob("rows-*"))[0]
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{file.name} has changed"):
+        load_checkpoint(tmp_path)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=rf"{file.name} is missing"):
+        load_checkpoint(tmp_path)
+
+
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*nowhere.*manifest.json"):
         load_checkpoint(tmp_path / "nowhere")
@@ -152,9 +216,9 @@ def test_what_is_not_there_is_named(tmp_path):
 
 def test_another_version_is_named(tmp_path):
     manifest = save_checkpoint(tmp_path, {"x": 1})
-    text = manifest.read_text().replace('"format_version":1', '"format_version":7')
+    text = manifest.read_text().replace('"format_version":2', '"format_version":7')
     manifest.write_text(text)
-    with pytest.raises(CheckpointError, match=r"has format 7; .* reads format 1"):
+    with pytest.raises(CheckpointError, match=r"has format 7; .* reads format 2"):
         load_checkpoint(tmp_path)
 
 
