@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.supervise import run_job
 from tests.procs import mains
 from tests.procs.programs import short_folder
+from tests.procs.shells import Desk, Type
 
 RunJob = Callable[..., list[Any]]
 
@@ -29,6 +31,13 @@ def folder() -> Iterator[Path]:
     """Return an empty folder with a short path."""
     with short_folder() as path:
         yield path
+
+
+@pytest.fixture
+def type_line(folder: Path) -> Iterator[Type]:
+    """Return what types a line into a shell of its own; all of them end with the test."""
+    with ExitStack() as stack:
+        yield Desk(folder, stack).type_line
 
 
 @pytest.fixture

@@ -5,19 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-
-import pytest
 
 from ding_lite.parallel.address import LOOPBACK, free_ports
 from ding_lite.parallel.security import make_key
 from tests.docpages import blocks
-from tests.procs.programs import PREAMBLE, ROOT, Program
+from tests.procs.programs import ROOT
+from tests.procs.shells import Type
 
 NODE_0 = (
     "DING_LITE_NUM_NODES=2 DING_LITE_NODE_ID=0 DING_LITE_LABELS=learner DING_LITE_PORTS=50515 "
@@ -60,58 +54,10 @@ LEARNED = "[(['distributed', 'learner', 'node.0'], True, ['from 0', 'from 1'])]\
 COLLECTED = "[(['collector', 'distributed', 'node.1'], True, ['from 0', 'from 1'])]\n"
 
 
-class Shell(Program):
-    """A shell that somebody has typed a line into."""
-
-    def __init__(self, folder: Path, line: str, **environ: str) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
-        path = f"{Path(sys.executable).parent}:{kept['PATH']}"
-        self.folder, self.seen = folder, ""
-        self.process = subprocess.Popen(
-            ["sh", "-c", line],
-            cwd=folder,
-            env={**kept, "PYTHONPATH": str(ROOT), "PATH": path, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            text=True,
-        )
-
-    def kill(self) -> None:
-        """End the program at once, and wait until it has ended."""
-        os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def __exit__(self, *error: object) -> None:
-        with self.process:
-            if self.process.poll() is None:
-                self.kill()
-
-
-Type = Callable[..., Shell]
-
-
-@pytest.fixture
-def type_line(folder: Path) -> Iterator[Type]:
-    """Return what types a line into a shell of its own; all of them end with the test."""
-    with ExitStack() as stack:
-
-        def type_line(line: str, port: int, *, user: str = "me", source: str = TRAIN) -> Shell:
-            own = Path(tempfile.mkdtemp(dir=folder))
-            (own / "train.py").write_text(PREAMBLE + source)
-            line = line.replace("50515", str(port))
-            shell = Shell(own, line, XDG_STATE_HOME=str(folder / user))
-            return stack.enter_context(shell)
-
-        yield type_line
-
-
 def test_the_two_lines_train_together(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
-    learner, collector = type_line(NODE_0, port), type_line(NODE_1, port)
-    assert learner.end() == (0, LEARNED)
-    assert collector.end() == (0, COLLECTED)
+    shells = [type_line(line, port, source=TRAIN) for line in (NODE_0, NODE_1)]
+    assert [shell.end() for shell in shells] == [(0, LEARNED), (0, COLLECTED)]
 
 
 def test_a_job_with_a_key_of_its_own_does_not_mix_with_its_neighbour(
@@ -120,12 +66,13 @@ def test_a_job_with_a_key_of_its_own_does_not_mix_with_its_neighbour(
     make_key(folder / "key")
     own, other = free_ports(LOOPBACK, 2)
     keyed = f"export DING_LITE_KEY_FILE={folder / 'key'}; "
-    shells = [
-        type_line(f"{NODE_0} 1000", own),
-        type_line(f"{keyed}{NODE_0} 2000", other),
-        type_line(f"{keyed}{NODE_1} 2000", other),
-        type_line(f"{NODE_1} 1000", own),
+    lines = [
+        (f"{NODE_0} 1000", own),
+        (f"{keyed}{NODE_0} 2000", other),
+        (f"{keyed}{NODE_1} 2000", other),
+        (f"{NODE_1} 1000", own),
     ]
+    shells = [type_line(line, port, source=TRAIN) for line, port in lines]
     said = [LEARNED, LEARNED, COLLECTED, COLLECTED]
     assert [shell.end() for shell in shells] == [(0, text) for text in said]
 

@@ -1,0 +1,69 @@
+"""Shells that somebody has typed a line into, for what is started by hand or by a launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.procs.programs import PREAMBLE, ROOT, Program
+
+
+class Shell(Program):
+    """A shell that somebody has typed a line into."""
+
+    def __init__(self, folder: Path, line: str, **environ: str) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
+        path = f"{Path(sys.executable).parent}:{kept['PATH']}"
+        self.folder, self.seen = folder, ""
+        self.process = subprocess.Popen(
+            ["sh", "-c", line],
+            cwd=folder,
+            env={**kept, "PYTHONPATH": str(ROOT), "PATH": path, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+        )
+
+    def kill(self) -> None:
+        """End the program at once, and wait until it has ended."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def __exit__(self, *error: object) -> None:
+        with self.process:
+            if self.process.poll() is None:
+                self.kill()
+
+
+Type = Callable[..., Shell]
+
+
+class Desk:
+    """Where lines are typed into shells; all of them end when it is left.
+
+    Args:
+        folder: Where programs and keys are kept.
+        stack: What ends the shells.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+
+    def type_line(
+        self, line: str, port: int, *, source: str, user: str = "me", **environ: str
+    ) -> Shell:
+        """Type a line that starts `train.py`, with another port in place of 50515."""
+        own = Path(tempfile.mkdtemp(dir=self._folder))
+        (own / "train.py").write_text(PREAMBLE + source)
+        line = line.replace("50515", str(port))
+        shell = Shell(own, line, XDG_STATE_HOME=str(self._folder / user), **environ)
+        return self._stack.enter_context(shell)

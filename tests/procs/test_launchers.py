@@ -1,0 +1,206 @@
+"""Nodes that a launcher starts, a process each: torchrun itself, the others by their variables."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from typing import Any
+
+import pytest
+
+from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.environment.torchrun import detect
+from tests.procs.shells import Type
+
+TORCHRUN = "python -m torch.distributed.run --standalone --nproc-per-node 3"
+
+STAR = """
+from ding_lite.distributed import World
+
+def main():
+    arrived = set()
+    with Task() as task:
+        def play(ctx):
+            task.emit("played", task.router.node_id)
+            task.wait_for("the end that never comes")
+        def learn(ctx):
+            task.wait_for("the end that never comes")
+        def hear(node):
+            arrived.add(node)
+            if len(arrived) == 2:
+                task.finish = True
+        if task.match_labels("learner"):
+            task.on("played", hear)
+        task.use(play, filter_labels="collector").use(learn, filter_labels="learner").run()
+        members = World.current().group("collector").members
+    say(task.router.node_id, sorted(task.labels), members)
+
+if __name__ == "__main__":
+    Parallel.runner(8, "star", roles=["learner", "collector", "collector"])(main)
+"""
+SAID = [
+    "0 ['distributed', 'learner', 'learner.0', 'node.0'] (1, 2)",
+    "1 ['collector', 'collector.0', 'distributed', 'node.1'] (1, 2)",
+    "2 ['collector', 'collector.1', 'distributed', 'node.2'] (1, 2)",
+]
+
+
+def lines_of_nodes(said: str) -> list[str]:
+    return sorted(line for line in said.splitlines() if line[:2] in ("0 ", "1 ", "2 "))
+
+
+# -- torchrun ------------------------------------------------------------------------------
+
+
+@pytest.mark.deadline(60)  # torchrun imports torch first
+def test_torchrun_runs_a_star_of_three_with_roles(type_line: Type) -> None:
+    code, said = type_line(f"{TORCHRUN} train.py", 0, source=STAR).end()
+    assert (code, lines_of_nodes(said)) == (0, SAID), said
+
+
+AGAIN = """
+def main():
+    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    arrived = set()
+    with Task() as task:
+        node = task.router.node_id
+        def play(ctx):
+            if life == 0 and node == 1:
+                fail()
+            if life == 1:
+                task.emit("played", node)
+            task.wait_for("the end that never comes")
+        def hear(other):
+            arrived.add(other)
+            if len(arrived) == 2 and node == 0:
+                task.finish = True
+        task.on("played", hear)
+        task.use(play).run()
+    say(node, "in life", life)
+
+def fail():
+    if "kill" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ZeroDivisionError
+
+if __name__ == "__main__":
+    Parallel.runner(3, "mesh")(main)
+"""
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_a_gang_that_torchrun_starts_again_meets_again(type_line: Type, how: str) -> None:
+    line = f"{TORCHRUN} --max-restarts 1 train.py {how}"
+    code, said = type_line(line, 0, source=AGAIN).end()
+    assert code == 0, said
+    lives = [line for line in lines_of_nodes(said) if "in life 1" in line]
+    assert lives == [f"{node} in life 1" for node in range(3)], said
+
+
+# -- the variables of others ---------------------------------------------------------------
+
+
+def open_mpi(node: int, job: str) -> dict[str, str]:
+    name = "OMPI_COMM_WORLD_"
+    return {
+        f"{name}RANK": f"{node}",
+        f"{name}SIZE": "3",
+        f"{name}LOCAL_SIZE": "3",
+        "PMIX_NAMESPACE": job,
+    }
+
+
+def slurm(node: int, job: str) -> dict[str, str]:
+    return {
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": f"{node}",
+        "SLURM_STEP_NUM_TASKS": "3",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_NODELIST": socket.gethostname(),
+        "SLURM_STEP_TASKS_PER_NODE": "3",
+    }
+
+
+def kubernetes(node: int, job: str) -> dict[str, str]:
+    return {
+        "JOB_COMPLETION_INDEX": f"{node}",
+        "HOSTNAME": f"train-{job}-{node}",
+        "DING_LITE_NUM_NODES": "3",
+        "MASTER_ADDR": LOOPBACK,
+    }
+
+
+def torchrun(node: int, job: str) -> dict[str, str]:
+    return {
+        "TORCHELASTIC_RUN_ID": job,
+        "RANK": f"{node}",
+        "WORLD_SIZE": "3",
+        "LOCAL_WORLD_SIZE": "3",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
+
+
+@pytest.mark.parametrize("environ", [open_mpi, slurm, kubernetes])
+@pytest.mark.parametrize("topology", ["star", "mesh"])
+def test_a_rank_is_a_node_under_every_launcher(
+    type_line: Type, environ: Any, topology: str
+) -> None:
+    job, source = uuid.uuid4().hex, STAR.replace('"star"', f'"{topology}"')
+    shells = [
+        type_line("python train.py", 0, source=source, **environ(node, job)) for node in range(3)
+    ]
+    assert [shell.end() for shell in shells] == [(0, f"{line}\n") for line in SAID]
+
+
+def test_a_launcher_may_be_told_to_leave_the_nodes_to_the_runner(type_line: Type) -> None:
+    environ = {"DING_LITE_ENGINE": "local", **torchrun(1, "4711")}
+    source = STAR.replace("runner(8", "runner(3")
+    code, said = type_line("python train.py", 0, source=source, **environ).end()
+    assert (code, lines_of_nodes(said)) == (0, SAID), said
+
+
+# -- what keeps it from starting -----------------------------------------------------------
+
+MEET = """
+def main(): ...
+
+if __name__ == "__main__":
+    Parallel.runner(3, "star", startup_timeout=float(sys.argv[1]))(main)
+"""
+
+
+def test_a_derived_port_that_is_taken_is_named_with_what_to_do(type_line: Type) -> None:
+    job = uuid.uuid4().hex
+    place = detect(torchrun(0, job))
+    assert place is not None
+    with socket.create_server((LOOPBACK, place.port)):
+        code, said = type_line("python train.py 15", 0, source=MEET, **torchrun(0, job)).end()
+    assert code == 1
+    assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{place.port}" in said
+    assert "torchrun has started this process as node 0 of 3" in said
+    assert "DING_LITE_PORTS chooses another one for all of them" in said
+
+
+def test_nodes_that_a_launcher_has_not_started_are_told_of_with_what_to_do(
+    type_line: Type,
+) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    environ = {"DING_LITE_PORTS": "50515", **slurm(1, "4711")}
+    line = f"DING_LITE_PORTS={port} python train.py 0.2"
+    code, said = type_line(line, port, source=MEET, **environ).end()
+    assert code == 1
+    assert f"DeadlineExceeded: Node 1 has waited 0.2 s for node 0 (tcp://127.0.0.1:{port})" in said
+    assert f"Nothing can be reached at tcp://127.0.0.1:{port} (Connection refused)." in said
+    assert "srun has started this process as node 1 of 3" in said
+    assert "DING_LITE_ENGINE=local lets this process start the nodes instead." in said
+
+
+def test_nodes_of_several_machines_without_a_key_end_at_once(type_line: Type) -> None:
+    environ = {**torchrun(1, "4711"), "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "gpu08"}
+    code, said = type_line("python train.py 15", 0, source=MEET, **environ).end()
+    assert code == 1
+    assert "ConfigError: torchrun has started 3 nodes on several machines, and no key" in said
+    assert "`ding-lite keygen FILE`" in said
