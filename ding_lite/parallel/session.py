@@ -101,6 +101,21 @@ class ReplyArrived:
     value: Any
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """What has passed between two nodes, and what waits."""
+
+    events_out: int
+    events_in: int
+    ctx_out: int
+    ctx_in: int
+    unacknowledged: int
+    heard_s: float | None
+    """Seconds since the peer was last heard of; None if it never was."""
+    ctx_s: float | None
+    """Seconds since its newest ctx came."""
+
+
 Arrival: TypeAlias = Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived
 
 
@@ -144,6 +159,9 @@ class Session:
         self._under_way: tuple[int, dict[str, Published | None]] | None = None
         self._num_ctx = 0
         self._owes_credit = 0
+        self._num_events_taken = 0
+        self._num_ctx_taken = 0
+        self._ctx_at: float | None = None
 
     # -- what this node wants to say ------------------------------------------------------
 
@@ -160,6 +178,18 @@ class Session:
             return True
         said = not (self._waiting or self._unacked or self._letters)
         return said and not (self._changed or self._under_way)
+
+    def traffic(self, now: float) -> Traffic:
+        """Tell what has passed so far, for who watches the node."""
+        return Traffic(
+            events_out=self._last_posted - len(self._waiting),
+            events_in=self._num_events_taken,
+            ctx_out=self._num_ctx,
+            ctx_in=self._num_ctx_taken,
+            unacknowledged=len(self._waiting) + len(self._unacked),
+            heard_s=None if self.peer is None else now - self._heard_at,
+            ctx_s=None if self._ctx_at is None else now - self._ctx_at,
+        )
 
     def post(self, event: Encoded, *, lasting: bool = False) -> None:
         """Queue an event, encoded by `encode_event`.
@@ -277,6 +307,8 @@ class Session:
         if envelope.kind is Kind.STATE:
             self._owes_credit = envelope.seq
             values = _read_ctx(envelope)
+            self._num_ctx_taken += 1
+            self._ctx_at = now
             if not any(isinstance(value, Announcement) for value in values.values()):
                 return [CtxArrived(values)]
             if not self._shares_memory:
@@ -308,6 +340,7 @@ class Session:
         for seq, (meta, buffers) in enumerate(_read_events(envelope), start=envelope.seq):
             if seq == self._last_seen + 1:
                 self._last_seen = seq
+                self._num_events_taken += 1
                 arrivals.append(_read_event(decode(meta, buffers)))
         return arrivals
 
@@ -424,7 +457,7 @@ class Session:
             dst=self.peer_id,
             epoch=self._me.epoch,
             seq=seq,
-            ack=self._last_seen,
+            ack=self._last_seen if self.is_open else 0,  # else it may be of an earlier life
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

@@ -90,6 +90,16 @@ class Network:
                 for end in wire.ends:
                     end._changed.notify()
 
+    def heal(self) -> None:
+        """Undo every `cut` and `hold`."""
+        with self._lock:
+            self._cut.clear()
+            self._held.clear()
+            for wire in list(self._wires):
+                self._connect(wire)
+                for end in wire.ends:
+                    end._changed.notify()
+
     def remove(self, node_id: int) -> None:
         """Let a node vanish as one that is killed: its links break, and nobody hears of it again.
 
@@ -129,7 +139,7 @@ class Network:
                 f"Is another job using it?"
             )
         self._listening[name] = transport
-        for wire in self._wires:
+        for wire in list(self._wires):
             self._connect(wire)
 
     def _dial(self, transport: InprocTransport, node_id: int, name: str) -> None:

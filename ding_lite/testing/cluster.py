@@ -1,0 +1,240 @@
+"""A job of several nodes in one process, for tests of programs and of what breaks them.
+
+Each node has the router that it has as a process of its own, on threads of this one; what lies
+between them is a `Network` that the test may cut, hold and mend. Nothing listens anywhere, and
+nothing is left when the test ends. What this cannot show is a process that dies in the middle of
+its work: threads cannot be killed.
+"""
+
+# ruff: noqa: ANN401 - arguments and results of any type, as those of `Parallel.runner`
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.topology import NodeSpec, Topology, edges, listeners, neighbours
+from ding_lite.parallel.transport.inproc import InprocTransport, Network
+from ding_lite.runtime.labels import check_labels, count_roles, node_labels
+from ding_lite.runtime.router import FINISH, use_router
+from ding_lite.settings import check_all, whole
+
+RUN_TIMEOUT_S = 60.0
+"""How long `run` waits for `main` by default."""
+
+
+class Cluster:
+    """Several connected nodes in one process; a context manager.
+
+    Args:
+        num_nodes: How many.
+        topology: `star`, `mesh`, `alone`, or the pairs of connected nodes.
+        roles: One entry a node, as for `Parallel.runner`.
+        labels: Labels that all nodes get.
+        clock: What the nodes measure silence and waits by. With a `ManualClock` time passes only
+            where the test says so.
+
+    Raises:
+        ConfigError: An argument is wrong.
+
+    Example:
+        >>> from ding_lite.runtime.router import current_router
+        >>> def main():
+        ...     return sorted(current_router().labels)
+        >>> with Cluster(2, "star", roles=["learner", "collector"]) as cluster:
+        ...     print(cluster.run(main)[1])
+        ['collector', 'collector.0', 'distributed', 'node.1']
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        topology: Topology = "mesh",
+        *,
+        roles: Sequence[str | Iterable[str]] | None = None,
+        labels: str | Iterable[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        check_all(whole(1, num_nodes=num_nodes))
+        self.network = Network()
+        """What lies between the nodes."""
+        self._clock = clock
+        self._specs = _specs(num_nodes, topology, roles, labels)
+        self._routers: list[NodeRouter] = []
+        self._mains: list[Future[Any]] = []
+        self._threads: list[threading.Thread] = []
+        try:
+            for spec in self._specs:
+                self._routers.append(self._make(spec))
+            for router in self._routers:
+                router.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def routers(self) -> tuple[NodeRouter, ...]:
+        """The router of each node, by its id."""
+        return tuple(self._routers)
+
+    def run(
+        self,
+        main: Callable[..., Any],
+        *args: Any,
+        timeout: float | None = RUN_TIMEOUT_S,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Run a program on all nodes, as `Parallel.runner` does; return the results, by node.
+
+        Raises:
+            DeadlineExceeded: It has not ended in time; says where.
+            Exception: What `main` has raised on a node; what it has raised on several is a group.
+                The tasks of the other nodes are told to finish.
+        """
+        self.start(main, *args, **kwargs)
+        return self.results(timeout=timeout)
+
+    def start(self, main: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Begin to run a program on all nodes; `results` waits for its end.
+
+        Raises:
+            ConfigError: One has been started already.
+        """
+        if self._mains:
+            raise ConfigError("This cluster has a program already; make another one for another.")
+        for router in self._routers:
+            done: Future[Any] = Future()
+            self._mains.append(done)
+            self._threads.append(
+                threading.Thread(
+                    target=_live,
+                    args=(router, done, main, args, kwargs),
+                    name=f"ding_lite-node-{router.node_id}",
+                    daemon=True,  # a test that fails must not wait for a node that hangs
+                )
+            )
+        for thread in self._threads:
+            thread.start()
+
+    def results(self, *, timeout: float | None = RUN_TIMEOUT_S) -> list[Any]:
+        """Wait until the program has ended on all nodes; return and raise as `run` does."""
+        deadline = Deadline.after(timeout)
+        for thread in self._threads:
+            thread.join(deadline.remaining)
+        late = [node_id for node_id, done in enumerate(self._mains) if not done.done()]
+        if late:
+            raise DeadlineExceeded(
+                f"`main` has not ended within {timeout:g} s on node {', '.join(map(str, late))}. "
+                f"Does it wait for something that no other node sends?"
+            )
+        errors = [(k, error) for k, done in enumerate(self._mains) if (error := done.exception())]
+        for node_id, error in errors:
+            error.add_note(f"in `main` of node {node_id}")
+        if len(errors) > 1:
+            raise BaseExceptionGroup("`main` has raised", [error for _, error in errors])
+        for _, error in errors:
+            raise error
+        return [done.result() for done in self._mains]
+
+    def restart(self, node_id: int) -> NodeRouter:
+        """Let a node vanish without a word, and begin a later life of it; return its router.
+
+        Raises:
+            ConfigError: It has a program, which cannot be killed with it.
+        """
+        if self._mains:
+            raise ConfigError(
+                f"Node {node_id} runs a program, and a thread cannot be killed. Restart nodes "
+                f"before `start`, or use processes: Parallel.runner(..., auto_recover=True)."
+            )
+        self.network.remove(node_id)
+        self._routers[node_id].close(good_bye=False)
+        spec = self._specs[node_id]
+        spec = self._specs[node_id] = replace(spec, epoch=spec.epoch + 1)
+        self._routers[node_id] = self._make(spec)
+        return self._routers[node_id]
+
+    def close(self) -> None:
+        """Mend the network and close all nodes; does nothing the second time."""
+        self.network.heal()
+        for router in self._routers:
+            router.close()
+        self._routers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _make(self, spec: NodeSpec) -> NodeRouter:
+        transport = InprocTransport(
+            self.network, spec.node_id, peers=spec.neighbours, clock=self._clock
+        )
+        return NodeRouter(spec, transport=transport, clock=self._clock)
+
+
+def _specs(
+    num_nodes: int,
+    topology: Topology,
+    roles: Sequence[str | Iterable[str]] | None,
+    labels: str | Iterable[str],
+) -> list[NodeSpec]:
+    links = edges(topology, num_nodes)
+    heard = listeners(links)
+    counted = count_roles([()] * num_nodes if roles is None else roles, num_nodes=num_nodes)
+    extra = check_labels(labels)
+    world = tuple(
+        node_labels(node_id, distributed=num_nodes > 1, roles=names, extra=extra)
+        for node_id, names in enumerate(counted)
+    )
+    return [
+        NodeSpec(
+            node_id=node_id,
+            num_nodes=num_nodes,
+            labels=world[node_id],
+            listen=f"inproc://{node_id}" if node_id in heard else None,
+            dials={peer: f"inproc://{peer}" for peer in sorted(near) if peer < node_id},
+            neighbours=near,
+            world=world,
+            edges=links,
+        )
+        for node_id, near in ((k, neighbours(links, k)) for k in range(num_nodes))
+    ]
+
+
+def _live(
+    router: NodeRouter,
+    done: Future[Any],
+    main: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Be a node: run the program, leave, and say how it has ended."""
+    result: Any = None
+    failure: BaseException | None = None
+    try:
+        with use_router(router):
+            result = main(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001 - raised where the test waits for it
+        failure = error
+    try:
+        if failure is not None:
+            router.emit(FINISH)
+        router.close()
+    finally:
+        if failure is not None:
+            done.set_exception(failure)
+        else:
+            done.set_result(result)

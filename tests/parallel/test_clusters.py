@@ -1,0 +1,283 @@
+"""Whole clusters in one process, and a network that does its worst: what nodes promise holds.
+
+CHAOS_SEEDS=200 in the environment tries more; a failure names its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import PeerLost
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.session import SILENCE_S
+from ding_lite.parallel.topology import Topology
+from ding_lite.parallel.transport.base import Lane
+from ding_lite.runtime.router import FINISH
+from ding_lite.testing import Cluster, ManualClock
+
+NUM_SEEDS = int(os.environ.get("CHAOS_SEEDS", "4"))
+RING = [(0, 1), (1, 2), (2, 3), (0, 3)]
+TOPOLOGIES: dict[str, tuple[int, Topology]] = {
+    "pair": (2, "mesh"),
+    "star": (4, "star"),
+    "mesh": (5, "mesh"),
+    "ring": (4, RING),
+    "eight": (8, "mesh"),
+}
+Said = tuple[int, int]
+"""Which life of its sender has said it, and as its how manieth."""
+
+
+class Ears:
+    """Takes what arrives at one life of a node."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        self.router = router
+        self.events: dict[int, list[Said]] = defaultdict(list)
+        self.ctx: dict[tuple[int, str], list[Said]] = defaultdict(list)
+        self.presence: dict[int, list[str]] = defaultdict(list)
+        self.finished_by: set[int] = set()
+        self._changed = threading.Condition()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
+        with self._changed:
+            if event == FINISH:
+                self.finished_by.add(node_id)
+            elif event in ("node_lost", "node_joined"):
+                self.presence[node_id].append(event)
+            else:
+                self.events[node_id].append((args[0], args[1]))
+            self._changed.notify_all()
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        with self._changed:
+            for key, value in values.items():
+                life, number = (int(part) for part in np.asarray(value).flat[:2])
+                assert (np.asarray(value).reshape(-1, 2) == (life, number)).all()
+                self.ctx[node_id, key].append((life, number))
+            self._changed.notify_all()
+
+    def wait(self, ready: Any, what: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(ready, 15.0), what
+
+
+class Story:
+    """A cluster, what its nodes have said in all their lives, and who has heard it."""
+
+    def __init__(self, cluster: Cluster, clock: ManualClock) -> None:
+        self.cluster = cluster
+        self.clock = clock
+        self.edges = [
+            (router.node_id, peer)
+            for router in cluster.routers
+            for peer in router.peers
+            if router.node_id < peer
+        ]
+        self.lives = [[self._begin(router)] for router in cluster.routers]
+        self.emitted: dict[tuple[int, int], int] = Counter()
+        self.published: dict[tuple[int, int, str], int] = {}
+        self.num_published = 0
+        self.calls: list[tuple[int, Future[Any]]] = []
+        self.handled: Counter[int] = Counter()
+
+    def _begin(self, router: NodeRouter) -> Ears:
+        router.register("double", self._double)
+        return Ears(router)
+
+    def _double(self, number: int) -> int:
+        self.handled[number] += 1
+        return 2 * number
+
+    def life(self, node: int) -> int:
+        return len(self.lives[node])
+
+    def emit(self, node: int, rng: random.Random) -> None:
+        for _ in range(rng.choice([1, 1, 5, 200])):
+            number = self.emitted[node, self.life(node)]
+            self.emitted[node, self.life(node)] += 1
+            extra = [np.zeros(20_000)] if rng.random() < 0.02 else []
+            self.cluster.routers[node].emit("said", self.life(node), number, *extra)
+
+    def publish(self, node: int, rng: random.Random) -> None:
+        key = f"key{rng.randrange(3)}"
+        self.num_published += 1
+        value = np.array([[self.life(node), self.num_published]] * rng.choice([1, 10, 30_000]))
+        self.cluster.routers[node].publish_ctx({key: value})
+        self.published[node, self.life(node), key] = self.num_published
+
+    def ask(self, node: int, rng: random.Random) -> None:
+        peer = rng.choice([sum(edge) - node for edge in self.edges if node in edge])
+        number = len(self.calls)
+        self.calls.append((number, self.cluster.routers[node].ask(peer, "double", number)))
+
+    def restart(self, node: int) -> None:
+        router = self.cluster.restart(node)
+        self.lives[node].append(self._begin(router))
+
+    def trouble(self, rng: random.Random) -> None:
+        network = self.cluster.network
+        one, other = rng.sample(rng.choice(self.edges), 2)
+        lanes = rng.choice([(), (Lane.CONTROL,), (Lane.BULK,)])
+        what = rng.randrange(7)
+        if what == 0:
+            network.cut(one, other)
+        elif what <= 2:
+            network.mend(one, other)
+        elif what == 3:
+            network.cut(one, other)
+            network.mend(one, other)
+        elif what == 4:
+            network.hold(one, other, *lanes)
+        else:
+            network.release(one, other, *lanes)
+
+    def act(self, rng: random.Random) -> None:
+        node = rng.randrange(len(self.lives))
+        what = rng.random()
+        if what < 0.3:
+            self.emit(node, rng)
+        elif what < 0.5:
+            self.publish(node, rng)
+        elif what < 0.6:
+            self.ask(node, rng)
+        elif what < 0.95:
+            self.trouble(rng)
+        elif what < 0.98:
+            self.clock.advance(rng.choice([0.5, 1.0, 1.0 + SILENCE_S]))
+        elif max(map(len, self.lives)) < 4:
+            self.restart(node)
+
+    # -- what must hold at the end ---------------------------------------------------------
+
+    def settle(self) -> None:
+        """Mend the network, and wait until everything has arrived that is to."""
+        self.cluster.network.heal()
+        for one, other in self.edges:
+            for sender, receiver in ((one, other), (other, one)):
+                self._wait_for_all(sender, receiver)
+        for _, answer in self.calls:
+            answer.exception(15.0)
+
+    def _wait_for_all(self, sender: int, receiver: int) -> None:
+        ears, life = self.lives[receiver][-1], self.life(sender)
+        story = f"of node {sender} at node {receiver}"
+        ears.wait(lambda: sender in ears.router.peers, f"no link {story}")
+        if emitted := self.emitted[sender, life]:
+            heard = [said for each in self.lives[receiver] for said in each.events[sender]]
+            if (life, emitted - 1) not in heard:
+                last = lambda: ears.events[sender][-1:] == [(life, emitted - 1)]  # noqa: E731
+                ears.wait(last, f"the last event {story}")
+        for (node, of_life, key), newest in self.published.items():
+            if (node, of_life) == (sender, life):
+                got = ears.ctx[sender, key]
+                ears.wait(lambda got=got, newest=newest: (life, newest) in got, f"{key} {story}")
+
+    def check(self) -> None:
+        for one, other in self.edges:
+            for sender, receiver in ((one, other), (other, one)):
+                self._check_events(sender, receiver)
+                self._check_ctx(sender, receiver)
+                self._check_presence(sender, receiver)
+        for number, answer in self.calls:
+            error = answer.exception()
+            assert isinstance(error, PeerLost) or answer.result() == 2 * number
+        assert set(self.handled.values()) <= {1}
+        assert all(router.num_rejected == 0 for router in self.cluster.routers)
+
+    def _check_events(self, sender: int, receiver: int) -> None:
+        """Each life of the receiver has heard one piece of each life of the sender, whole."""
+        heard_to: dict[int, int] = Counter()
+        for ears in self.lives[receiver]:
+            said = ears.events[sender]
+            assert said == sorted(set(said)), f"node {receiver} heard node {sender} say {said}"
+            for life in {life for life, _ in said}:
+                numbers = [number for of_life, number in said if of_life == life]
+                assert numbers == list(range(numbers[0], numbers[-1] + 1))
+                assert numbers[0] <= heard_to[life], f"node {receiver} has missed some"
+                heard_to[life] = numbers[-1] + 1
+        life = self.life(sender)
+        assert heard_to[life] == self.emitted[sender, life]
+
+    def _check_ctx(self, sender: int, receiver: int) -> None:
+        for ears in self.lives[receiver]:
+            for (node, _), said in ears.ctx.items():
+                if node == sender:
+                    assert said == sorted(said), "an older value came after a newer one"
+        for (node, life, key), newest in self.published.items():
+            if (node, life) == (sender, self.life(sender)):
+                assert self.lives[receiver][-1].ctx[sender, key][-1] == (life, newest)
+
+    def _check_presence(self, sender: int, receiver: int) -> None:
+        for ears in self.lives[receiver]:
+            found = ears.presence[sender]
+            assert all(one != other for one, other in pairwise(["node_joined", *found])), found
+
+
+@contextmanager
+def story(clock: ManualClock, name: str) -> Iterator[Story]:
+    num_nodes, topology = TOPOLOGIES[name]
+    with Cluster(num_nodes, topology, clock=clock) as cluster:
+        yield Story(cluster, clock)
+
+
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_whatever_the_network_does_every_class_keeps_its_promise(
+    clock: ManualClock, name: str, seed: int
+) -> None:
+    rng = random.Random(seed)
+    with story(clock, name) as job:
+        for _ in range(rng.choice([20, 100, 300])):
+            job.act(rng)
+        job.settle()
+        job.check()
+        node = rng.randrange(len(job.lives))
+        job.trouble(rng)
+        job.cluster.routers[node].emit(FINISH)
+        job.cluster.network.heal()
+        for peer in range(len(job.lives)):
+            if (min(node, peer), max(node, peer)) in job.edges:
+                job.restart(peer)  # also who comes late is told
+                ears = job.lives[peer][-1]
+                ears.wait(lambda ears=ears: node in ears.finished_by, "the end of the job")
+
+
+# -- what chaos has found --------------------------------------------------------------------
+
+
+def said(ears: Ears, node: int) -> list[Said]:
+    return ears.events[node]
+
+
+def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -> None:
+    """Node 1 speaks to the second life of node 0 while it knows of the first one only."""
+    with Cluster(3, "mesh", clock=clock) as cluster:
+        network, ears = cluster.network, Ears(cluster.routers[1])
+        for number in range(5):
+            cluster.routers[0].emit("said", 1, number)
+        ears.wait(lambda: len(said(ears, 0)) == 5, "the first life")
+
+        network.hold(0, 1)
+        again = cluster.restart(0)
+        in_touch = Ears(again)
+        in_touch.wait(lambda: 1 in again.peers, "no greeting")
+        for number in range(3):
+            again.emit("said", 2, number)
+        network.cut(1, 2)  # whom has node 1 lost? it speaks to all of them
+        ears.wait(lambda: ears.presence[2] == ["node_lost"], "no doubt")
+        network.cut(0, 1)
+        network.heal()
+        ears.wait(lambda: said(ears, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second life")
