@@ -1,7 +1,7 @@
 """The stages of a training pipeline: `from ding_lite import middleware as mw`."""
 
 from ding_lite.middleware.buffer import add_to, wait_for
-from ding_lite.middleware.checkpoint import checkpoint
+from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.report import log, progress, tensorboard
@@ -17,6 +17,7 @@ __all__ = [
     "log",
     "progress",
     "random_warmup",
+    "resume",
     "stop_at",
     "tensorboard",
     "train",

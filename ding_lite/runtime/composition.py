@@ -23,8 +23,10 @@ from ding_lite.runtime.middleware import (
     around,
     check_middleware,
     name_of,
+    parts_of,
     resources_of,
 )
+from ding_lite.runtime.saving import Stateful
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +115,14 @@ class Composition:
         found = {id(r): r for candidate in candidates for r in resources_of(candidate)}
         return list(found.values())
 
+    def stateful(self) -> dict[str, Stateful]:
+        """Return the middleware, and parts of composed ones, that can be saved, by their names."""
+        here = [part for use in self._here() for part in _with_parts(use.fn)]
+        names = distinct([name_of(part) for part in here])
+        return {
+            name: part for name, part in zip(names, here, strict=True) if isinstance(part, Stateful)
+        }
+
     def wrapped(self, fn: Middleware) -> Middleware:
         """Return a middleware that is run by hand as it stands in the chain, or would stand."""
         identity = _identity(fn)
@@ -139,6 +149,10 @@ class Composition:
                 )
         self._wrapped[key] = use, fn, len(self._wrappers)
         return around(fn, lambda ctx: self._turnstile) if use.lock else fn
+
+
+def _with_parts(fn: Any) -> list[Any]:
+    return [fn, *(inner for part in parts_of(fn) for inner in _with_parts(part))]
 
 
 def _identity(fn: Middleware) -> object:

@@ -281,6 +281,11 @@ def latch_of(ctx: Context) -> Latch:
     return ctx._shared.latch
 
 
+def set_total_step(ctx: Context, total_step: int) -> None:
+    """Count a context's steps from another number; for the runtime's own use."""
+    _put(ctx, "total_step", total_step)
+
+
 def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Context:
     """Rebuild a copied or unpickled context: same items, a life of its own."""
     ctx = Context(items)

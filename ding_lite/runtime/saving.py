@@ -1,0 +1,57 @@
+"""What a task must remember to go on in another process: its ctx, and middleware with a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from ding_lite.errors import CheckpointError
+from ding_lite.runtime.context import Context, set_total_step
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything that can be saved and go on from there."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to go on from: dicts, lists, arrays and plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Return what lives on from step to step, as it is behind the step of this ctx."""
+    return {
+        "total_step": ctx.total_step,
+        "kept": list(ctx.kept),
+        "ctx": {key: ctx[key] for key in ctx.kept if key in ctx},
+        "middleware": {name: part.state_dict() for name, part in middleware.items()},
+    }
+
+
+def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
+    """Make a ctx and middleware what `state_of` found.
+
+    Raises:
+        CheckpointError: The state is of a task with other middleware, or none at all.
+    """
+    if not {"total_step", "kept", "ctx", "middleware"} <= state.keys():
+        raise CheckpointError(
+            f"This is not the state of a task: it has {sorted(state)}. Give what "
+            f"`task.state_dict()` has returned."
+        )
+    saved = state["middleware"]
+    if saved.keys() != middleware.keys():
+        raise CheckpointError(
+            f"The task was saved with the states of the middleware {sorted(saved)}; this one has "
+            f"{sorted(middleware)}. Use the same middleware, in the same order, before you load."
+        )
+    for name, part in middleware.items():
+        part.load_state_dict(saved[name])
+    ctx.clear()
+    set_total_step(ctx, state["total_step"])
+    ctx.keep(*state["kept"])
+    ctx.update(state["ctx"])
