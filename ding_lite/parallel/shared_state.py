@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import weakref
 import zlib
-from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from queue import Queue
 from typing import Any
@@ -24,9 +21,9 @@ from ding_lite.errors import CodecError
 from ding_lite.log import Throttle
 from ding_lite.parallel.codec import Encoded, decode
 from ding_lite.parallel.envelope import LIMITS
+from ding_lite.parallel.pool import Pool, places
 from ding_lite.parallel.shared_memory import (
     Announcement,
-    Bytes,
     Overtaken,
     Published,
     Segment,
@@ -43,7 +40,6 @@ MIN_SHARED_BYTES = 256 * 1024
 CLOSE_TIMEOUT_S = 5.0
 """How long `close` waits for a receiver that takes its time."""
 _ROOM_TO_GROW = 1.125
-_ALIGNMENT = 64
 
 
 def local_peers(spec: NodeSpec) -> frozenset[int]:
@@ -72,6 +68,7 @@ class SharedSender:
         self._num_receivers = num_receivers
         self._segments: dict[str, Segment] = {}
         self._retired: list[Segment] = []
+        self._pools: dict[str, Pool] = {}
         self._throttle = Throttle(logger)
         self._lock = threading.Lock()
         self._is_closed = False
@@ -87,7 +84,7 @@ class SharedSender:
             published = self._publish(key, borrowed)
             if published is not None:
                 return published
-        return _snapshot(borrowed)
+        return _snapshot(borrowed, self._pools.setdefault(key, Pool()))
 
     def _publish(self, key: str, borrowed: Encoded) -> Published | None:
         with self._lock:
@@ -140,42 +137,18 @@ def _close_if_idle(segment: Segment) -> bool:
     return False
 
 
-def _snapshot(borrowed: Encoded) -> Encoded:
-    copies = [np.frombuffer(buffer, np.uint8).copy() for buffer in borrowed.buffers]
-    buffers = [copy.data.toreadonly() for copy in copies]
-    return Encoded(borrowed.meta, buffers, borrowed.num_arrays)
-
-
-class Pool:
-    """Memory that is used again once nothing refers any more to what lies in it.
-
-    Fresh memory costs several times what the copy into it costs, for the kernel clears it page
-    by page.
-    """
-
-    def __init__(self, max_free: int = 2) -> None:
-        self._free: deque[Bytes] = deque(maxlen=max_free)
-
-    @property
-    def num_free(self) -> int:
-        """Blocks that wait for their next use."""
-        return len(self._free)
-
-    def allocate(self, nbytes: int) -> memoryview:
-        """Return writable memory of that size."""
-        block = self._block(nbytes)
-        lease = block[:nbytes]
-        weakref.finalize(lease, self._free.append, block).atexit = False
-        return lease.data
-
-    def _block(self, nbytes: int) -> Bytes:
-        with suppress(IndexError):
-            while True:
-                block = self._free.pop()
-                if nbytes <= block.nbytes <= 2 * nbytes:
-                    return block
-        block = np.empty(nbytes + _ALIGNMENT, np.uint8)
-        return block[-block.ctypes.data % _ALIGNMENT :]
+def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
+    """Copy a value into memory that an earlier one has left, if it takes much."""
+    sizes = [buffer.nbytes for buffer in borrowed.buffers]
+    starts, nbytes = places(sizes)
+    block = pool.allocate(nbytes)
+    views = []
+    for start, size, buffer in zip(starts, sizes, borrowed.buffers, strict=True):
+        view = block[start : start + size]
+        # numpy's copy lets other threads run meanwhile, unlike a memoryview's.
+        np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(buffer, np.uint8))
+        views.append(view.toreadonly())
+    return Encoded(borrowed.meta, views, borrowed.num_arrays)
 
 
 class SharedReceiver:

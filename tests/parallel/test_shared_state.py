@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ding_lite.parallel.shared_memory import (
     SegmentReader,
     domain,
 )
-from ding_lite.parallel.shared_state import MIN_SHARED_BYTES, Pool, SharedReceiver, SharedSender
+from ding_lite.parallel.shared_state import MIN_SHARED_BYTES, SharedReceiver, SharedSender
 from ding_lite.parallel.topology import NodeSpec
 from tests.parallel.test_router import Ears, specs
 
@@ -360,38 +360,40 @@ class TestSender:
         assert isinstance(sender.keep("w", encode(full(1), borrow=True)), Encoded)
         assert not segments()
 
+    def test_what_no_peer_can_read_from_memory_is_a_snapshot_as_bytes(self) -> None:
+        """Of arrays of any size, and of an empty one."""
+        sender = SharedSender("test", 0)
+        tree = {"large": full(1), "few": np.arange(2_100.0), "none": np.zeros((0, 3))}
+        kept = sender.keep("w", encode(tree, borrow=True))
+        assert isinstance(kept, Encoded)
+        for array in tree.values():
+            array[:] = 7
+        arrived = decode(kept.meta, kept.buffers)
+        np.testing.assert_array_equal(arrived["large"], full(1))
+        np.testing.assert_array_equal(arrived["few"], np.arange(2_100.0))
+        assert arrived["none"].shape == (0, 3)
+        with pytest.raises(ValueError, match="read-only"):
+            arrived["large"][0] = 3
 
-class TestPool:
-    def test_memory_is_used_again_when_the_last_view_of_it_is_gone(self) -> None:
-        pool = Pool()
-        array = np.frombuffer(pool.allocate(1_000)[100:200], np.uint8)
-        tensor = torch.from_numpy(array)[3:5]
-        address = tensor.data_ptr()
-        del array
-        assert pool.num_free == 0
-        del tensor
-        assert pool.num_free == 1
-        again = np.frombuffer(pool.allocate(990), np.uint8)
-        assert again.ctypes.data == address - 103
-        assert pool.num_free == 0
+    def test_the_memory_of_a_snapshot_is_used_again_once_it_is_gone(self) -> None:
+        sender = SharedSender("test", 0)
 
-    def test_memory_of_another_size_is_not_used(self) -> None:
-        pool = Pool()
-        for nbytes in (1_000, 100_000, 1_000):
-            with suppress(BufferError):
-                pool.allocate(nbytes).release()
-        assert pool.num_free == 1
+        def addresses(*kept: object) -> list[int]:
+            return [
+                np.frombuffer(one.buffers[0], np.uint8).ctypes.data
+                for one in kept
+                if isinstance(one, Encoded)
+            ]
 
-    def test_little_memory_waits_for_its_next_use(self) -> None:
-        pool = Pool(max_free=2)
-        blocks = [pool.allocate(1_000) for _ in range(5)]
-        del blocks
-        assert pool.num_free == 2
-
-    def test_blocks_begin_at_a_cache_line(self) -> None:
-        pool = Pool()
-        blocks = [np.frombuffer(pool.allocate(size), np.uint8) for size in (1, 65, 1_000)]
-        assert [block.ctypes.data % 64 for block in blocks] == [0, 0, 0]
+        first = sender.keep("w", encode(full(1), borrow=True))
+        second = sender.keep("w", encode(full(2), borrow=True))
+        [one], [two] = addresses(first), addresses(second)
+        assert one != two
+        del first
+        third = sender.keep("w", encode(full(3), borrow=True))
+        assert addresses(third) == [one]
+        assert isinstance(second, Encoded)
+        assert (decode(second.meta, second.buffers) == 2).all()
 
 
 def test_nothing_is_delivered_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:

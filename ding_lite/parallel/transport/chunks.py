@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ding_lite.errors import CodecError
+from ding_lite.parallel.pool import Pool, places
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20
@@ -37,9 +36,7 @@ _MAGIC = b"DCHK"
 _VERSION = 1
 _BEGIN, _MORE = 1, 2
 _HEAD = Struct("<4sBBHIQQ")  # magic, version, kind, no flags, frames, stream, bytes or offset
-_ALIGNED = 64
 _SIZE = np.dtype("<u8")
-_Block: TypeAlias = npt.NDArray[np.uint8]
 
 
 def size_of(frame: Frame) -> int:
@@ -91,6 +88,7 @@ class Assembler:
         self._max_under_way = max_under_way
         self._max_bytes = max_bytes
         self._partial: dict[tuple[Link, Lane], _Partial] = {}
+        self._pool = Pool()
 
     def __len__(self) -> int:
         return len(self._partial)
@@ -136,7 +134,12 @@ class Assembler:
         sizes = [int(size) for size in np.frombuffer(chunk[1], _SIZE)]
         if sum(sizes) != total:
             raise CodecError(f"The frames of a message have {sum(sizes)} bytes, not {total}.")
-        return _Partial.of(stream, sizes)
+        starts, block_bytes = places(sizes)
+        try:
+            block = self._pool.allocate(block_bytes)  # pages are taken as they are filled
+        except MemoryError as error:
+            raise CodecError(f"There is no memory for a message of {total} bytes.") from error
+        return _Partial(stream, sizes, starts, block)
 
 
 @dataclass
@@ -147,26 +150,15 @@ class _Partial:
     sizes: list[int]
     starts: list[int]
     """Where each frame begins in the block; aligned, so that arrays can lie on it."""
-    block: _Block
+    block: memoryview
     received: int = 0
     frame: int = 0
     """The frame that the next byte belongs to."""
     inside: int = 0
     """How many bytes of that frame have come."""
 
-    @classmethod
-    def of(cls, stream: int, sizes: list[int]) -> _Partial:
-        starts, end = [], 0
-        for size in sizes:
-            starts.append(end)
-            end += -(-size // _ALIGNED) * _ALIGNED
-        try:
-            block = np.empty(end, np.uint8)  # pages are taken as they are filled
-        except MemoryError as error:
-            raise CodecError(f"There is no memory for a message of {end} bytes.") from error
-        partial = cls(stream, sizes, starts, block)
-        partial._skip_full()
-        return partial
+    def __post_init__(self) -> None:
+        self._skip_full()
 
     @property
     def is_complete(self) -> bool:
@@ -181,17 +173,16 @@ class _Partial:
             if self.is_complete or not 0 < size <= self.sizes[self.frame] - self.inside:
                 raise CodecError(f"A piece of {size} bytes does not fit into its frame.")
             start = self.starts[self.frame] + self.inside
+            place = self.block[start : start + size]
             # Large copies by numpy let other threads run meanwhile.
-            np.copyto(self.block[start : start + size], np.frombuffer(piece, np.uint8))
+            np.copyto(np.frombuffer(place, np.uint8), np.frombuffer(piece, np.uint8))
             self.received += size
             self.inside += size
             self._skip_full()
 
     def frames(self) -> list[Frame]:
-        view = self.block.data
-        return [
-            view[start : start + size] for start, size in zip(self.starts, self.sizes, strict=True)
-        ]
+        places = zip(self.starts, self.sizes, strict=True)
+        return [self.block[start : start + size] for start, size in places]
 
     def _skip_full(self) -> None:
         while not self.is_complete and self.inside == self.sizes[self.frame]:

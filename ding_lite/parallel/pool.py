@@ -1,0 +1,63 @@
+"""Memory for large values that is used again: fresh memory costs more than what fills it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64
+"""Bytes; where a block of memory begins is a multiple of it, so that any array may lie there."""
+
+_Block: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Pool:
+    """Memory that is used again once nothing refers any more to what lies in it.
+
+    Fresh memory costs several times what the copy into it costs, for the kernel clears it page
+    by page.
+
+    Args:
+        max_free: Blocks that may wait for their next use; beyond that the oldest goes back to
+            the system.
+    """
+
+    def __init__(self, max_free: int = 2) -> None:
+        self._free: deque[_Block] = deque(maxlen=max_free)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that wait for their next use."""
+        return len(self._free)
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """Return writable memory of that size."""
+        block = self._block(nbytes)
+        lease = block[:nbytes]
+        weakref.finalize(lease, self._free.append, block).atexit = False
+        return lease.data
+
+    def _block(self, nbytes: int) -> _Block:
+        with suppress(IndexError):  # another thread may take one meanwhile
+            for _ in range(len(self._free)):
+                block = self._free.popleft()
+                if nbytes <= block.nbytes <= 2 * nbytes:
+                    return block
+                self._free.append(block)
+        block = np.empty(nbytes + ALIGNMENT, np.uint8)
+        return block[-block.ctypes.data % ALIGNMENT :]
+
+
+def places(sizes: Iterable[int]) -> tuple[list[int], int]:
+    """Return where parts of these sizes begin in one block, and how large it must be."""
+    starts, end = [], 0
+    for size in sizes:
+        starts.append(end)
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    return starts, end
