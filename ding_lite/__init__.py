@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ding_lite.parallel.launch import Parallel as Parallel
+    from ding_lite.records import register as register
     from ding_lite.runtime.context import Context as Context
     from ding_lite.runtime.middleware import Middleware as Middleware, StepWrapper as StepWrapper
     from ding_lite.runtime.task import Task as Task
 
 __version__ = "0.1.0"
-__all__ = ["Context", "Middleware", "Parallel", "StepWrapper", "Task", "__version__"]
+__all__ = [
+    "Context",
+    "Middleware",
+    "Parallel",
+    "StepWrapper",
+    "Task",
+    "__version__",
+    "register",
+]
 
 _HOMES = {
     "Context": "ding_lite.runtime.context",
@@ -25,6 +34,7 @@ _HOMES = {
     "Parallel": "ding_lite.parallel.launch",
     "StepWrapper": "ding_lite.runtime.middleware",
     "Task": "ding_lite.runtime.task",
+    "register": "ding_lite.records",
 }
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

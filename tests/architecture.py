@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "ding_lite"
-GROUND = {"errors", "clock", "settings", "log", "nest"}
+GROUND = {"errors", "clock", "settings", "log", "nest", "records"}
 DOORWAYS = {"framework", "rl_utils"}
 ROOF = {"", "__main__"}
 MAY_IMPORT: dict[str, set[str]] = {

@@ -47,7 +47,7 @@ from ding_lite.parallel.codec_read import (
     TUPLE,
     Reader,
 )
-from ding_lite.parallel.records import RECORDS
+from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
 MAX_META_BYTES = 1024 * 1024

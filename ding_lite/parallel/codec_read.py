@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ding_lite.errors import CodecError, ContextError
 from ding_lite.parallel.codec_arrays import NumpyArray, Unpacking, shorten, tensor_of
-from ding_lite.parallel.records import RECORDS
+from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
 LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)

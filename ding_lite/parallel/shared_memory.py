@@ -51,7 +51,7 @@ import numpy.typing as npt
 from ding_lite.errors import CodecError, TransportError
 from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.envelope import LIMITS
-from ding_lite.parallel.records import register
+from ding_lite.records import register
 
 Bytes = npt.NDArray[np.uint8]
 

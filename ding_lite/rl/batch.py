@@ -13,12 +13,15 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from ding_lite.records import register
+
 NumpyArray: TypeAlias = npt.NDArray[Any]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Array: TypeAlias = NumpyArray | Tensor
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class Step:
     """One env step of N environments at once.
@@ -44,6 +47,7 @@ class Step:
         return len(self.reward)
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class Transitions:
     """Experience to learn from: B transitions of one or more env steps each.
@@ -70,6 +74,7 @@ class Transitions:
         return len(self.reward)
 
 
+@register
 @dataclass(frozen=True, slots=True)
 class PrioritizedTransitions(Transitions):
     """Transitions that were not equally likely to be sampled."""

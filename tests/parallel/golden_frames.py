@@ -18,7 +18,7 @@ import torch
 
 from ding_lite.parallel.codec import Encoded, decode, encode
 from ding_lite.parallel.envelope import Envelope, Kind, pack_batch, unpack_batch
-from ding_lite.parallel.records import register
+from ding_lite.records import register
 from ding_lite.runtime.context import Context
 
 FOLDER = Path(__file__).parent / "golden" / "v1"

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as npst
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import MAX_META_BYTES, decode, encode
 from ding_lite.parallel.codec_arrays import DTYPES, MAX_ARRAYS, MAX_BUFFERS
-from ding_lite.parallel.records import register
+from ding_lite.records import register
 from ding_lite.runtime.context import Context, Lineage, ParallelContext
 
 LARGE = 16 * 1024

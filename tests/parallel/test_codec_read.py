@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import MAX_META_BYTES, decode, encode
-from ding_lite.parallel.records import register
+from ding_lite.records import register
 
 
 @register(name="test_reading.Step")

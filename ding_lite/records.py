@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import reprlib
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from ding_lite.errors import CodecError, ConfigError, did_you_mean
-from ding_lite.parallel.codec_arrays import shorten
 
 ClassT = TypeVar("ClassT", bound=type)
 
@@ -77,7 +77,7 @@ class Records:
             return cls(**fields)
         except Exception as error:
             raise CodecError(
-                f"`{name}` cannot be built from the fields {shorten(list(fields))}: {error}"
+                f"`{name}` cannot be built from the fields {reprlib.repr(list(fields))}: {error}"
             ) from error
 
 

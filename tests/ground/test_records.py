@@ -9,7 +9,7 @@ import pytest
 
 from ding_lite.errors import CodecError, ConfigError
 from ding_lite.parallel.codec import decode, encode
-from ding_lite.parallel.records import Records, register
+from ding_lite.records import Records, register
 
 
 def test_a_registered_class_is_itself_and_travels_by_its_qualified_name() -> None:
