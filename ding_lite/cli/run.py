@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TypeAlias
 
 from ding_lite.cli.main import DONE, FAILED, WRONG_USAGE
@@ -24,11 +24,11 @@ from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
 from ding_lite.log import configure
 from ding_lite.parallel import Parallel
+from ding_lite.parallel.traces import within_program
 from ding_lite.settings import Settings
 
 MOST_SHOWN = 8
 """Results of more nodes than that are only counted."""
-_MACHINERY = {"ding_lite", "importlib", "multiprocessing"}
 
 Main: TypeAlias = Callable[..., object]
 
@@ -211,7 +211,7 @@ def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:
 
 def _tell(error: Exception) -> int:
     """Show an error as its reader needs it; return the exit code."""
-    in_program = _within_program(error.__traceback__)
+    in_program = within_program(error.__traceback__)
     if isinstance(error, DingLiteError) and in_program is None:
         # Among these is NodeFailed, whose message has the traceback from the node.
         print(f"ding-lite run: {error}", file=sys.stderr)
@@ -220,13 +220,3 @@ def _tell(error: Exception) -> int:
         error = error.with_traceback(in_program)
     traceback.print_exception(error)
     return FAILED
-
-
-def _within_program(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out how the program was called; None if the error never passed through it."""
-    while trace is not None:
-        module = trace.tb_frame.f_globals.get("__name__", "")
-        if module.split(".")[0] not in _MACHINERY:
-            return trace
-        trace = trace.tb_next
-    return None

@@ -26,6 +26,7 @@ import numpy as np
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.topology import NodeSpec
+from ding_lite.parallel.traces import format_error
 from ding_lite.runtime.labels import describe_node
 from ding_lite.runtime.router import Router, use_router
 
@@ -199,7 +200,7 @@ class NodeProcess(ForkProcess):
             raise
 
     def _report(self, error: BaseException) -> None:
-        text = "".join(traceback.format_exception(error))
+        text = format_error(error)
         kind = type(error).__qualname__
         with suppress(OSError):  # nobody is left to tell
             self._connection.send(Failed(self._stage, kind, _message_of(error), text))

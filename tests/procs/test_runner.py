@@ -200,10 +200,20 @@ def test_a_second_signal_ends_all_at_once(folder: Path) -> None:
         pids = program.pids(2)
         os.kill(program.pid, signal.SIGINT)
         program.line("SIGINT: the run ends after this step")
-        os.kill(program.pid, signal.SIGINT)
-        assert program.end()[0] == -2
+        os.kill(program.pid, signal.SIGTERM)
+        assert program.end()[0] == 143
         wait_until_gone(*pids.values())
         assert program.left_over() == []
+
+
+def test_a_signal_to_the_launcher_and_to_its_group_is_one(folder: Path) -> None:
+    with Program(folder, STEPS + TWO_ALONE) as program:
+        program.pids(2)
+        os.kill(program.pid, signal.SIGTERM)
+        os.killpg(program.pid, signal.SIGTERM)
+        assert program.end()[0] == 143
+        assert "after 0 True" in program.seen
+        assert "after 1 True" in program.seen
 
 
 def test_a_signal_during_the_start_ends_all(folder: Path) -> None:
@@ -271,3 +281,13 @@ def test_a_node_that_is_killed_ends_the_program_with_its_name(folder: Path) -> N
         assert said in program.seen
         wait_until_gone(*pids.values())
         assert program.left_over() == []
+
+
+def test_a_failure_is_shown_from_the_program_on(folder: Path) -> None:
+    source = "def main():\n    fail()\ndef fail():\n    raise LookupError\n" + TWO_ALONE
+    code, said = run(folder, source)
+    assert code == 1
+    told = said[said.index("NodeFailed: Node ") :]
+    trace = told[told.index("Traceback (most recent call last):") :].splitlines()
+    assert [line.rpartition(", in ")[2] for line in trace if ", in " in line] == ["main", "fail"]
+    assert "parallel/node.py" not in told
