@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from ding_lite.cli.main import DONE, FAILED, WRONG_USAGE
 from ding_lite.errors import ConfigError
-from ding_lite.settings import PREFIX, Settings, variables_set
+from ding_lite.parallel.environment.base import Place
+from ding_lite.parallel.environment.detect import as_settings, place_of
+from ding_lite.settings import PREFIX, Settings, process_environ, variables_set
 
 HEADINGS = ("name", "value", "source", "meaning")
 
@@ -25,7 +27,7 @@ class Variable:
     value: object
     """As it was understood; as it was typed where that cannot be."""
     source: str
-    """`environment` or `default`."""
+    """`environment`, the launcher that has started this process, or `default`."""
     meaning: str
 
     @property
@@ -46,12 +48,13 @@ def show_environment(*, as_json: bool) -> int:
     Returns:
         The exit code.
     """
-    fault = None
+    settings = place = fault = None
     try:
         settings = Settings.from_environ()
+        place = place_of(settings, process_environ())
     except ConfigError as error:
-        settings, fault = None, error
-    variables = list_variables(settings)
+        fault = error
+    variables = list_variables(settings, place)
     try:
         if as_json:
             print(json.dumps([dataclasses.asdict(variable) for variable in variables], indent=1))
@@ -67,13 +70,15 @@ def show_environment(*, as_json: bool) -> int:
     return DONE
 
 
-def list_variables(settings: Settings | None) -> list[Variable]:
+def list_variables(settings: Settings | None, place: Place | None = None) -> list[Variable]:
     """Put together what is known of every variable.
 
     Args:
         settings: What the environment was understood as; None if it could not be.
+        place: What a launcher says, if one has started this process.
     """
     typed = variables_set()
+    told = {} if place is None else as_settings(place)
     meanings = _meanings()
     found = []
     for field in dataclasses.fields(Settings):
@@ -83,6 +88,8 @@ def list_variables(settings: Settings | None) -> list[Variable]:
         if is_set:
             value = typed[name] if settings is None else getattr(settings, field.name)
         source = "environment" if is_set else "default"
+        if place is not None and field.name in told and not is_set:
+            value, source = told[field.name], place.launcher
         found.append(Variable(name, value, source, meanings[field.name]))
     return found
 
@@ -116,6 +123,6 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
         table.add_column(heading, no_wrap=whole, overflow="fold")
     for row in rows:
         # As texts: brackets in a value are no markup.
-        style = "bold" if row[2] == "environment" else ""
+        style = "" if row[2] == "default" else "bold"
         table.add_row(*(Text(cell, style) for cell in row))
     Console().print(table)

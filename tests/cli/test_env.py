@@ -10,9 +10,11 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from ding_lite.settings import PREFIX, Settings, variables_set
 from tests.cli.calls import MODULE, call, environment
+from tests.parallel.environment.environs import TORCHRUN
 
 NAMES = [PREFIX + field.name.upper() for field in fields(Settings)]
 
@@ -67,6 +69,26 @@ def test_a_wrong_variable_is_shown_as_it_was_typed_and_explained(tmp_path: Path)
     assert code == 2
     assert out.count("\n") == len(NAMES) + 1
     assert 'Did you mean "DING_LITE_LABELS"?' in error
+
+
+def test_what_a_launcher_says_is_listed_with_its_name(tmp_path: Path) -> None:
+    given: Any = {**TORCHRUN, "DING_LITE_PORTS": "7000", "DING_LITE_LABELS": "gpu"}
+    code, out, error = call(tmp_path, "env", "--json", **given)
+    assert (code, error) == (0, "")
+    found = {row["name"]: (row["value"], row["source"]) for row in json.loads(out)}
+    assert found.pop("DING_LITE_NUM_NODES") == (3, "torchrun")
+    assert found.pop("DING_LITE_NODE_ID") == (1, "torchrun")
+    assert found.pop("DING_LITE_PORTS") == ([7000], "environment")
+    assert found.pop("DING_LITE_LABELS") == (["gpu"], "environment")
+    assert {source for _, source in found.values()} == {"default"}
+
+
+def test_a_launcher_that_is_contradicted_is_explained_below_the_table(tmp_path: Path) -> None:
+    given: Any = {**TORCHRUN, "DING_LITE_NUM_NODES": "4"}
+    code, out, error = call(tmp_path, "env", **given)
+    assert code == 2
+    assert out.count("\n") == len(NAMES) + 1
+    assert error.startswith("ding-lite env: DING_LITE_NUM_NODES is 4, but torchrun has started")
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
