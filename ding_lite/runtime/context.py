@@ -351,12 +351,21 @@ class ParallelContext(Context):
             if has_come():
                 return self
         if not in_time:
-            wanted = ", ".join(f"{key} > {value!r}" for key, value in newer_than.items())
-            arrived = ", ".join(f"{key}={value!r:.40}" for key, value in self.items())
+            wanted = ", ".join(f"`{key}` > {value!r}" for key, value in newer_than.items())
             raise DeadlineExceeded(
-                f"No other node sent {wanted or 'a ctx'} in time. Arrived so far: {arrived}."
+                f"No other node sent {wanted or 'a ctx'} in time. {self._arrived()} A ctx is sent "
+                f"at the end of each step: does a middleware of a connected node set these keys?"
             )
         return None
+
+    def _arrived(self) -> str:
+        """Say what has come from each node."""
+        with self._changed:
+            said = [
+                f"{node} sent {', '.join(f'`{k}`={v!r:.40}' for k, v in values.items())}."
+                for node, values in sorted(self._by_node.items())
+            ]
+        return " ".join(said) or "Nothing has come from any node."
 
     def wake(self) -> None:
         """Let every wait look at its `stop` again."""
