@@ -18,7 +18,7 @@ from ding_lite.errors import ConfigError, did_you_mean
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 """The exit codes; the last one is what a shell expects after Ctrl-C."""
-COMMANDS = ("run", "env", "keygen")
+COMMANDS = ("run", "top", "env", "keygen")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -34,6 +34,12 @@ def main(words: Sequence[str] | None = None) -> int:
                 from ding_lite.cli.run import run_program
 
                 return run_program(options)
+            case "top":
+                from ding_lite.cli.top import show_top
+
+                return show_top(
+                    options.job, once=options.once, as_json=options.json, every=options.every
+                )
             case "env":
                 from ding_lite.cli.env import show_environment
 
@@ -139,6 +145,14 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
             prog="ding-lite run",
             example="ding-lite run train.py:main --roles learner,collector*3 -- --seed 1",
         ),
+        "top": commands.add_parser(
+            "top",
+            help="show what the nodes of your running jobs do, and renew it every second",
+            description="Show what the nodes of your running jobs do, and renew it every second.",
+            usage="ding-lite top [options] [JOB]",
+            prog="ding-lite top",
+            example="ding-lite top --once",
+        ),
         "env": commands.add_parser(
             "env",
             help="show every DING_LITE_* variable, its value, and where that comes from",
@@ -157,6 +171,7 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
         ),
     }
     _add_run(of_command["run"])
+    _add_top(of_command["top"])
     of_command["env"].add_argument(
         "--json", action="store_true", help="as JSON, a list with one object a variable"
     )
@@ -242,4 +257,24 @@ def _add_run(parser: Parser) -> None:
         default=60.0,
         metavar="SECONDS",
         help="within which all nodes must be connected; `none` waits for ever (default: 60)",
+    )
+
+
+def _add_top(parser: Parser) -> None:
+    add = parser.add_argument
+    add(
+        "job",
+        metavar="JOB",
+        nargs="?",
+        help="which job: its name as the table shows it, the beginning of that, or the process id "
+        "of a node (default: all)",
+    )
+    add("--once", action="store_true", help="show one table, and end")
+    add("--json", action="store_true", help="show one JSON object with all that is known, and end")
+    add(
+        "--every",
+        type=arguments.seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="how long a table stands; the nodes tell something new once a second (default: 1)",
     )

@@ -14,7 +14,9 @@ import os
 import re
 import shutil
 import socket
+import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,6 +203,42 @@ class PrivateDirectory:
         if self.lock_fd >= 0:
             os.close(self.lock_fd)
             self.lock_fd = -1
+
+
+def live_directories(folders: Iterable[Path] | None = None) -> list[Path]:
+    """Return the private directories of this user's jobs that run, on this machine.
+
+    Args:
+        folders: Where they may be; by default wherever this package makes them.
+    """
+    usual = (Path(f"/run/user/{os.getuid()}"), Path(tempfile.gettempdir()), Path("/tmp"))
+    found = []
+    for folder in dict.fromkeys(usual if folders is None else folders):
+        for path in sorted(folder.glob(f"{_PREFIX}*")):
+            with suppress(OSError):  # it may go while it is looked at
+                if _is_alive(path):
+                    found.append(path)
+    return found
+
+
+def job_name(directory: Path) -> str:
+    """Return what tells a job from the others that run, by its private directory."""
+    return directory.name.removeprefix(_PREFIX)
+
+
+def _is_alive(path: Path) -> bool:
+    """Tell whether a directory is private, this user's, and its lock held by a job."""
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        return False
+    lock = os.open(path / _LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _base() -> Path:

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DeadlineExceeded, TransportError
 from ding_lite.parallel.address import LOOPBACK, Address
 from ding_lite.parallel.environment.base import Place
+from ding_lite.parallel.metrics import own_directory
 from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.topology import NodeSpec, listeners, neighbours
@@ -260,26 +262,29 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         starter: What has started it, for the log.
         advice: What else to say where it finds its place taken or its neighbours missing.
     """
-    # Nobody counts the lives of this node: nanoseconds are above FIRST_UNCOUNTED_EPOCH, and grow.
-    router = _take_place(replace(spec, epoch=time.time_ns()), advice)
-    logger.info(
-        "node %d of %s, started by %s, listens on %s and dials %s",
-        spec.node_id,
-        spec.num_nodes or "a running job",
-        starter,
-        router.address or "nothing",
-        ", ".join(spec.dials.values()) or "nobody",
-    )
-    good_bye = True
-    try:
-        _meet(router, spec, advice)
-        with use_router(router):
-            yield router
-    except Exception:
-        good_bye = False
-        raise
-    finally:
-        router.close(good_bye=good_bye)
+    with own_directory() as directory:
+        # Nobody counts the lives of this node: nanoseconds are above FIRST_UNCOUNTED_EPOCH, and
+        # grow.
+        life = replace(spec, epoch=time.time_ns(), directory=directory, began=SYSTEM_CLOCK.now())
+        router = _take_place(life, advice)
+        logger.info(
+            "node %d of %s, started by %s, listens on %s and dials %s",
+            spec.node_id,
+            spec.num_nodes or "a running job",
+            starter,
+            router.address or "nothing",
+            ", ".join(spec.dials.values()) or "nobody",
+        )
+        good_bye = True
+        try:
+            _meet(router, spec, advice)
+            with use_router(router):
+                yield router
+        except Exception:
+            good_bye = False
+            raise
+        finally:
+            router.close(good_bye=good_bye)
 
 
 def _take_place(spec: NodeSpec, advice: str) -> NodeRouter:

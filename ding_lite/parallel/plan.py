@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.address import (
     LOOPBACK,
@@ -120,6 +121,7 @@ class Plan:
         heard = listeners(links)
         where = self._addresses(directory)
         world = tuple(self.labels_of_nodes(distributed=True))
+        began = SYSTEM_CLOCK.now()
         specs = []
         for node_id, labels in enumerate(world):
             near = neighbours(links, node_id)
@@ -135,6 +137,8 @@ class Plan:
                     startup_timeout=self.startup_timeout,
                     world=world,
                     edges=links,
+                    directory=str(directory.path),
+                    began=began,
                 )
             )
         return tuple(specs)

@@ -13,6 +13,8 @@ from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, Transpor
 from ding_lite.log import Throttle
 from ding_lite.parallel.codec import MAX_META_BYTES, Encoded, decode, encode
 from ding_lite.parallel.links import Links
+from ding_lite.parallel.metrics import State
+from ding_lite.parallel.reporter import Reporter
 from ding_lite.parallel.rpc import Answers, Calls, Handler
 from ding_lite.parallel.session import (
     Arrival,
@@ -100,13 +102,14 @@ class NodeRouter:
             memory=memory,
             on_arrival=self._deliver,
             on_lost=self._note_lost,
-            on_turn=self._streams.look,
+            on_turn=self._turn,
         )
+        self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
         self._shared_receiver = SharedReceiver(self._deliver_ctx, self._links.reject)
         try:
             self._links.start()
         except BaseException:
-            self._end()
+            self._end("failed")
             raise
 
     # -- who is there ------------------------------------------------------------------------
@@ -454,16 +457,24 @@ class NodeRouter:
         self._links.close(
             good_bye=good_bye, owes=lambda: self._answers.has_any_for(self._links.connected)
         )
-        self._end()
+        self._end("ended" if good_bye else "failed")
         self._links.is_active = False
 
-    def _end(self) -> None:
+    def _end(self, state: State) -> None:
         self._transport.close()
+        self._reporter.close(state)
         self._shared_receiver.close()
         self._shared_sender.close()
         self._workers.close()
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._streams.look()
+        self._reporter.turn()
+
+    def _loads(self) -> tuple[int, int, int]:
+        return self._streams.num_sent, self._streams.num_waiting, self._calls.num_under_way
 
     def _encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Make of each value what may wait in a slot: itself if it never changes, or its bytes."""

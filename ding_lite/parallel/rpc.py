@@ -49,6 +49,11 @@ class Calls:
                 )
             self._handlers[name] = fn
 
+    @property
+    def num_under_way(self) -> int:
+        """How many calls of this node wait for their answers."""
+        return len(self._under_way)
+
     def begin(self, node_id: int) -> tuple[int, Future[Any]]:
         """Open a call to a node; return its number and what will hold the answer."""
         answer: Future[Any] = Future()

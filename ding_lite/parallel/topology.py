@@ -54,6 +54,10 @@ class NodeSpec:
     """The labels of every node of the job; none where only the neighbours will be known."""
     edges: frozenset[Edge] = frozenset()
     """Who is connected to whom."""
+    directory: str | None = None
+    """The private directory of the job, where the node writes its metrics; None writes none."""
+    began: float | None = None
+    """When the job began, in seconds of this machine's monotonic clock."""
 
 
 def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:

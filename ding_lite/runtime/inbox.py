@@ -10,7 +10,30 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+
+class Progress(NamedTuple):
+    """How far a task has come, seen from another thread."""
+
+    total_step: int
+    env_step: Any
+    """What stands under that key of its ctx."""
+    num_waiting: int
+    """Events that its listeners have yet to hear of."""
+    finish: bool
+    """Whether it is to end."""
+    thread: int
+    """On which thread it runs."""
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """A receiver that can tell how far it has come."""
+
+    def progress(self) -> Progress:
+        """Tell it; called on any thread, and must not wait."""
+        ...
 
 
 class Receiver(Protocol):
@@ -50,6 +73,17 @@ class Inbox:
         self._ctx: dict[int, dict[str, Any]] = {}
         self._delivering = False
         self._lock = threading.Lock()
+
+    @property
+    def receivers(self) -> tuple[Receiver, ...]:
+        """Who is there."""
+        with self._lock:
+            return tuple(self._receivers)
+
+    @property
+    def num_waiting(self) -> int:
+        """Events that wait until somebody is there."""
+        return len(self._events)
 
     def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Take an event from a node."""

@@ -105,6 +105,17 @@ class Streams:
         self._arrived: dict[str, deque[_Waiting]] = {}
         self._senders: dict[int, _Sender] = {}
 
+    @property
+    def num_sent(self) -> int:
+        """How many items this node has sent."""
+        return self._last_number
+
+    @property
+    def num_waiting(self) -> int:
+        """How many items wait for this node's program."""
+        with self._changed:
+            return sum(map(len, self._arrived.values()))
+
     # -- sending ---------------------------------------------------------------------------
 
     def send(

@@ -14,12 +14,14 @@ from ding_lite.runtime.concurrency import Crew
 from ding_lite.runtime.context import LOCAL_KEYS, Context, ParallelContext, latch_of
 from ding_lite.runtime.draw import Drawing, draw
 from ding_lite.runtime.events import Emission, Events, Listener
+from ding_lite.runtime.inbox import Progress
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.labels import check_labels, check_patterns, matches
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.router import FINISH, Router, current_router
+from ding_lite.runtime.saving import load_state, state_of
 from ding_lite.runtime.streams import Item
 from ding_lite.settings import check_all, whole
 
@@ -227,6 +229,24 @@ class Task:
             router=self._router,
             publish=self._publish,
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next step depends on: the kept keys of ctx, and middleware with a memory.
+
+        What middleware refer to, such as a policy or envs, is theirs to save.
+        """
+        return state_of(self.ctx, self._composition.stateful())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on behind the step in which `state_dict` was taken, at the next `run`.
+
+        Raises:
+            MiddlewareError: The task is running.
+            CheckpointError: The state is of a task with other middleware.
+        """
+        self._refuse_while_running("load_state_dict")
+        load_state(self._pipeline.ctx, self._composition.stateful(), state)
+        self._stepped = True
 
     def forward(self, fn: Middleware, ctx: Context | None = None) -> Self:
         """Run one middleware now, up to its `yield`; in async mode only start it."""
@@ -439,6 +459,17 @@ class Task:
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Take what another node has put on its ctx; called by the router."""
         self._parallel_ctx.receive(node_id, values)
+
+    def progress(self) -> Progress:
+        """Tell how far the task has come; called on the router's thread."""
+        ctx = self._pipeline.ctx
+        return Progress(
+            total_step=ctx["total_step"],
+            env_step=ctx.get("env_step"),
+            num_waiting=len(self._events.pending),
+            finish=self._latch.is_set,
+            thread=self._events.owner,
+        )
 
     # -- a context manager ---------------------------------------------------------------
 

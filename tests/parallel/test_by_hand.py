@@ -14,7 +14,7 @@ import pytest
 from ding_lite.distributed import World
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.address import LOOPBACK, PrivateDirectory, free_ports
 from ding_lite.parallel.by_hand import (
     connected,
     guest,
@@ -323,7 +323,9 @@ def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         Parallel.runner(2, protocol="tcp", key_file=tmp_path / "missing")
     key = make_key(tmp_path / "key")
-    [spec, _] = Plan(num_nodes=2, protocol="tcp", key_file=str(key)).specs(None)  # type: ignore[arg-type]
+    directory = PrivateDirectory(tmp_path)
+    [spec, _] = Plan(num_nodes=2, protocol="tcp", key_file=str(key)).specs(directory)
+    directory.remove()
     assert spec.key_file == str(key)
     Plan(num_nodes=2, protocol="tcp", address="0.0.0.0", key_file=str(key))
 

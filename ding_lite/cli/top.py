@@ -1,0 +1,346 @@
+"""`ding-lite top`: what the nodes of the jobs that run here do, as a table that renews itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ding_lite.cli.main import DONE, FAILED
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.parallel.metrics import NodeMetrics
+from ding_lite.parallel.running import Node, RunningJob, choose, running_jobs
+from ding_lite.runtime.labels import roles_of
+
+NOBODY = "No job of yours runs on this machine."
+_PLAIN_WIDTH = 1000
+_GAP = 2
+_STYLES = {
+    "running": "green",
+    "waiting": "yellow",
+    "starting": "cyan",
+    "finishing": "cyan",
+    "ended": "dim",
+    "elsewhere": "dim",
+}
+_ALARM = "bold red"
+
+
+class Column(NamedTuple):
+    """One column of the table."""
+
+    heading: str
+    cell: Callable[[Node], str]
+    rank: int
+    """Where there is no room for all, those of the highest rank are left out first."""
+    is_text: bool = False
+    """Whether it stands on the left of its column, and not on the right as numbers do."""
+    may_be_empty: bool = True
+    """Whether it is shown also where no node has anything to say in it."""
+
+
+def show_top(
+    name: str | None, *, once: bool = False, as_json: bool = False, every: float = 1.0
+) -> int:
+    """Show the jobs of this user that run, until they have ended or the user has seen enough.
+
+    Args:
+        name: Which job; all by default.
+        once: Whether to show one table, and end.
+        as_json: Whether to show one JSON object, and end.
+        every: Seconds between two tables.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: There is no job of that name.
+    """
+    jobs = running_jobs()
+    if name is not None:
+        jobs = [choose(jobs, name)]
+        name = jobs[0].name
+    try:
+        if as_json:
+            print(json.dumps({"jobs": [_as_dict(job) for job in jobs]}, indent=1))
+        elif once or not jobs or not sys.stdout.isatty():
+            return _print_tables(jobs, name, once=once, every=every)
+        else:
+            _live(jobs, name, every)
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return DONE
+
+
+def _jobs(name: str | None) -> list[RunningJob]:
+    return [job for job in running_jobs() if name in (None, job.name)]
+
+
+# -- without a terminal --------------------------------------------------------------------
+
+
+def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every: float) -> int:
+    """Print a table after the other, until no job is left."""
+    if not jobs:
+        print(f"ding-lite top: {NOBODY}", file=sys.stderr)
+        return FAILED
+    width = os.get_terminal_size().columns if sys.stdout.isatty() else _PLAIN_WIDTH
+    while jobs:
+        for job in jobs:
+            print(title(job))
+            for line in plain_table(job.nodes, width=width):
+                print(line)
+        sys.stdout.flush()
+        if once:
+            break
+        SYSTEM_CLOCK.sleep(every)
+        jobs = _jobs(name)
+    return DONE
+
+
+def title(job: RunningJob) -> str:
+    """Say in a line which job a table is of."""
+    here = [node for node in job.nodes if node.told is not None]
+    nodes = "1 node" if job.num_nodes == 1 else f"{job.num_nodes} nodes"
+    if len(here) < job.num_nodes:
+        nodes += f", {len(here)} of them here"
+    clock = time.strftime("%H:%M:%S")
+    return f"{clock}  job {job.name}  {job.program}  {nodes}, for {_duration(job.age_s)}"
+
+
+def plain_table(nodes: Sequence[Node], *, width: int) -> list[str]:
+    """Return the lines of a table that is not wider than `width` characters."""
+    table = Table.of(nodes, width)
+    lines = [[column.heading for column in table.columns], *table.rows]
+    return [
+        (" " * _GAP)
+        .join(
+            cell.ljust(size) if column.is_text else cell.rjust(size)
+            for cell, size, column in zip(line, table.widths, table.columns, strict=True)
+        )
+        .rstrip()
+        for line in lines
+    ]
+
+
+# -- at a terminal -------------------------------------------------------------------------
+
+
+def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
+    """Rewrite the tables in place until the user presses q or Ctrl-C, or the job is over."""
+    from rich.console import Console, Group, RenderableType
+    from rich.live import Live
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = Console(highlight=False)
+
+    def picture(jobs: Sequence[RunningJob]) -> RenderableType:
+        parts: list[RenderableType] = [] if jobs else [Text(f"{NOBODY} Press q to leave.")]
+        for job in jobs:
+            rich_table = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+            table = Table.of(job.nodes, console.width)
+            for column in table.columns:
+                rich_table.add_column(
+                    column.heading,
+                    justify="left" if column.is_text else "right",
+                    no_wrap=True,
+                    overflow="ellipsis",
+                )
+            for node, row in zip(job.nodes, table.rows, strict=True):
+                style = _STYLES.get(node.state, _ALARM)
+                rich_table.add_row(
+                    *(
+                        Text(cell, style if column.heading == "state" else "")
+                        for cell, column in zip(row, table.columns, strict=True)
+                    )
+                )
+            parts += [Text(title(job), "bold"), rich_table]
+        return Group(*parts)
+
+    with (
+        _keys() as pressed,
+        Live(picture(jobs), console=console, auto_refresh=False, screen=False) as live,
+    ):
+        while not pressed("q", every):
+            jobs = _jobs(name)
+            live.update(picture(jobs), refresh=True)
+            if name is not None and not jobs:
+                break
+    if name is not None and not jobs:
+        print(f"Job {name} has ended.")
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[str, float], bool]]:
+    """Yield what waits so many seconds for a key, for as long as keys need no return."""
+    fds = [sys.stdin.fileno()] if sys.stdin.isatty() else []
+
+    def pressed(key: str, seconds: float) -> bool:
+        ready, _, _ = select.select(fds, [], [], seconds)
+        return bool(ready) and key.encode() in os.read(fds[0], 64).lower()
+
+    before = [termios.tcgetattr(fd) for fd in fds]
+    try:
+        for fd in fds:
+            tty.setcbreak(fd)
+        yield pressed
+    finally:
+        for fd, mode in zip(fds, before, strict=True):
+            termios.tcsetattr(fd, termios.TCSADRAIN, mode)
+
+
+# -- the table -----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """The cells of a table, and as many columns as there is room for."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    widths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], width: int) -> Table:
+        """Make a table of nodes that is not wider than so many characters.
+
+        The last text is cut where that makes room for it.
+        """
+        columns = [
+            column
+            for column in COLUMNS
+            if column.may_be_empty or any(column.cell(node) for node in nodes)
+        ]
+        while True:
+            rows = [[column.cell(node) or "-" for column in columns] for node in nodes]
+            widths = [
+                max(len(cell) for cell in (column.heading, *(row[k] for row in rows)))
+                for k, column in enumerate(columns)
+            ]
+            excess = sum(widths) + _GAP * (len(widths) - 1) - width
+            if excess > 0 and columns[-1] is WHERE and widths[-1] - excess >= _SHORTEST_WHERE:
+                widths[-1] -= excess
+                rows = [[*row[:-1], _cut(row[-1], widths[-1])] for row in rows]
+                excess = 0
+            if excess <= 0 or len(columns) == 1:
+                return cls(tuple(columns), tuple(map(tuple, rows)), tuple(widths))
+            columns.remove(max(columns, key=lambda column: column.rank))
+
+
+def _told(cell: Callable[[NodeMetrics], str]) -> Callable[[Node], str]:
+    return lambda node: "" if node.told is None else cell(node.told)
+
+
+WHERE = Column("where", _told(lambda told: told.where), 8, is_text=True)
+_SHORTEST_WHERE = 16
+COLUMNS = (
+    Column("node", lambda node: str(node.node_id), 0),
+    Column("role", lambda node: "+".join(roles_of(set(node.labels))), 1, is_text=True),
+    Column("pid", _told(lambda told: str(told.pid)), 9),
+    Column("state", lambda node: node.state, 1, is_text=True),
+    Column("step", _told(lambda told: _whole(told.total.total_step)), 2),
+    Column("step/s", _told(lambda told: _rate(told.per_second.total_step)), 2),
+    Column("env/s", _told(lambda told: _rate(told.per_second.env_step)), 4, may_be_empty=False),
+    Column("ev out/s", _told(lambda told: _rate(told.per_second.events_out)), 6),
+    Column("ev in/s", _told(lambda told: _rate(told.per_second.events_in)), 6),
+    Column("ctx out/s", _told(lambda told: _rate(told.per_second.ctx_out)), 7),
+    Column("ctx in/s", _told(lambda told: _rate(told.per_second.ctx_in)), 7),
+    Column("unacked", _told(lambda told: str(told.unacknowledged)), 10),
+    Column("inbox", _told(lambda told: str(told.inbox)), 10),
+    Column("items", _told(lambda told: str(told.items)), 10),
+    Column("lag", _told(lambda told: _seconds(told.lag_s)), 3),
+    Column("beat", lambda node: _seconds(node.beat_s), 3),
+    Column("RSS", lambda node: _size(node.rss_bytes), 5),
+    Column("restarts", _told(lambda told: str(told.restarts or 0)), 11),
+    WHERE,
+)
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else f"{text[: size - 1]}…"
+
+
+def _whole(number: float | None) -> str:
+    return "" if number is None else f"{number:.0f}"
+
+
+def _rate(number: float | None) -> str:
+    """Write a number a second in at most five characters.
+
+    Example:
+        >>> [_rate(number) for number in (0, 0.25, 9.96, 43.21, 1234, 98_765, 3_400_000)]
+        ['0', '0.2', '10', '43', '1234', '98.8k', '3.4M']
+    """
+    if number is None:
+        return ""
+    for unit, size in (("M", 1e6), ("k", 1e4)):
+        if number >= size:
+            return f"{number / (1e3 if unit == 'k' else size):.1f}{unit}"
+    return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"
+
+
+def _seconds(number: float | None) -> str:
+    """Write seconds in at most five characters.
+
+    Example:
+        >>> [_seconds(number) for number in (None, 0.04, 2.26, 75, 7300)]
+        ['', '0.0s', '2.3s', '75s', '122m']
+    """
+    if number is None:
+        return ""
+    if number < 10:
+        return f"{number:.1f}s"
+    return f"{number:.0f}s" if number < 1000 else f"{number / 60:.0f}m"
+
+
+def _size(number: int | None) -> str:
+    """Write bytes in at most five characters.
+
+    Example:
+        >>> [_size(number) for number in (None, 38_129_664, 2_500_000_000)]
+        ['', '36M', '2.3G']
+    """
+    if number is None:
+        return ""
+    mebibytes = number / 2**20
+    return f"{mebibytes:.0f}M" if mebibytes < 1000 else f"{mebibytes / 1024:.1f}G"
+
+
+def _duration(number: float) -> str:
+    """Write a duration as a clock would.
+
+    Example:
+        >>> [_duration(number) for number in (7.4, 127, 3 * 3600 + 65)]
+        ['7 s', '2:07 min', '3:01 h']
+    """
+    if number < 60:
+        return f"{number:.0f} s"
+    minutes, seconds = divmod(int(number), 60)
+    return f"{minutes}:{seconds:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"
+
+
+# -- for programs --------------------------------------------------------------------------
+
+
+def _as_dict(job: RunningJob) -> dict[str, Any]:
+    """Put a job into plain values: what a node tells of itself stands beside what is seen of it."""
+    nodes = []
+    for node in job.nodes:
+        told = {} if node.told is None else dataclasses.asdict(node.told)
+        seen = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
+        nodes.append({**told, **seen, "role": "+".join(roles_of(set(node.labels)))})
+        del nodes[-1]["told"]
+        if node.told is not None:
+            nodes[-1] |= {"unacknowledged": node.told.unacknowledged, "lag_s": node.told.lag_s}
+    fields = ("name", "program", "num_nodes", "age_s")
+    return {**{name: getattr(job, name) for name in fields}, "nodes": nodes}
