@@ -17,7 +17,15 @@ from ding_lite.errors import AuthenticationError, CodecError, DeadlineExceeded
 from ding_lite.log import Throttle
 from ding_lite.parallel.codec import decode, encode
 from ding_lite.parallel.envelope import VERSION, Envelope, Kind, version_of
-from ding_lite.parallel.session import HEARTBEAT_S, Arrival, Identity, Joined, Session
+from ding_lite.parallel.messages import (
+    Arrival,
+    Identity,
+    Joined,
+)
+from ding_lite.parallel.session import (
+    HEARTBEAT_S,
+    Session,
+)
 from ding_lite.parallel.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
 

@@ -13,10 +13,7 @@ from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, Transpor
 from ding_lite.log import Throttle
 from ding_lite.parallel.codec import MAX_META_BYTES, Encoded, decode, encode
 from ding_lite.parallel.links import Links
-from ding_lite.parallel.metrics import State
-from ding_lite.parallel.reporter import Reporter
-from ding_lite.parallel.rpc import Answers, Calls, Handler
-from ding_lite.parallel.session import (
+from ding_lite.parallel.messages import (
     Arrival,
     CallArrived,
     CtxArrived,
@@ -24,9 +21,14 @@ from ding_lite.parallel.session import (
     Joined,
     Left,
     ReplyArrived,
-    Session,
     encode_call,
     encode_event,
+)
+from ding_lite.parallel.metrics import State
+from ding_lite.parallel.reporter import Reporter
+from ding_lite.parallel.rpc import Answers, Calls, Handler
+from ding_lite.parallel.session import (
+    Session,
 )
 from ding_lite.parallel.shared_memory import domain
 from ding_lite.parallel.shared_state import SharedReceiver, SharedSender, job_of, local_peers

@@ -15,7 +15,9 @@ from typing import Any
 
 from ding_lite.errors import CodecError, ConfigError, PeerLost, RemoteError, did_you_mean
 from ding_lite.parallel.codec import Encoded
-from ding_lite.parallel.session import encode_reply
+from ding_lite.parallel.messages import (
+    encode_reply,
+)
 
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""

@@ -21,7 +21,9 @@ from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.parallel import metrics
 from ding_lite.parallel.address import job_name, live_directories
 from ding_lite.parallel.metrics import NodeMetrics, PeerMetrics, State, read_metrics
-from ding_lite.parallel.session import SILENCE_S
+from ding_lite.parallel.session import (
+    SILENCE_S,
+)
 
 Seen: TypeAlias = State | Literal["stopped", "silent", "gone", "elsewhere", "lost"]
 """What a node does, in its own words or, where it has none any more, in the reader's:

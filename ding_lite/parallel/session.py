@@ -16,11 +16,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import Encoded, decode, encode
-from ding_lite.parallel.envelope import Envelope, Kind, pack_batch, unpack_batch
+from ding_lite.parallel.envelope import Envelope, Kind, pack_batch
+from ding_lite.parallel.messages import (
+    Arrival,
+    CtxArrived,
+    Identity,
+    Joined,
+    Left,
+    read_call,
+    read_ctx,
+    read_event,
+    read_events,
+    read_greeting,
+    read_reply,
+    write_ctx,
+)
 from ding_lite.parallel.shared_memory import Announcement, Published
 from ding_lite.parallel.transport.base import Lane
 
@@ -38,70 +52,6 @@ _BATCH = 512
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Who a node is, as it introduces itself."""
-
-    node_id: int
-    epoch: int
-    """Which life of the node this is: a restarted one has a higher epoch."""
-    num_nodes: int
-    """How many nodes the job has; 0 from one that joins a running job and is yet to hear."""
-    labels: frozenset[str]
-    memory: str = ""
-    """What memory it can share over this link: two that say the same can. "" is none."""
-
-
-@dataclass(frozen=True)
-class Joined:
-    """The peer has introduced itself: for the first time, or again after a broken link."""
-
-    peer: Identity
-    is_new_life: bool
-
-
-@dataclass(frozen=True)
-class Left:
-    """The peer has said good-bye."""
-
-
-@dataclass(frozen=True)
-class EventArrived:
-    """The peer has emitted an event."""
-
-    event: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class CtxArrived:
-    """The peer has put values on its ctx."""
-
-    values: dict[str, Any]
-    owes_credit: int = 0
-    """The number of the message if values in it are only announced: see `Session.credit`."""
-
-
-@dataclass(frozen=True)
-class CallArrived:
-    """The peer asks this node something."""
-
-    number: int
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ReplyArrived:
-    """The peer has answered a call of this node."""
-
-    number: int
-    ok: bool
-    value: Any
-
-
-@dataclass(frozen=True)
 class Traffic:
     """What has passed between two nodes, and what waits."""
 
@@ -114,9 +64,6 @@ class Traffic:
     """Seconds since the peer was last heard of; None if it never was."""
     ctx_s: float | None
     """Seconds since its newest ctx came."""
-
-
-Arrival: TypeAlias = Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived
 
 
 class Session:
@@ -240,7 +187,7 @@ class Session:
         Raises:
             CodecError: It is no greeting of a node of this job.
         """
-        body = _read_greeting(decode(envelope.meta, envelope.buffers), envelope.src)
+        body = read_greeting(decode(envelope.meta, envelope.buffers), envelope.src)
         peer = Identity(
             envelope.src,
             envelope.epoch,
@@ -306,7 +253,7 @@ class Session:
             return self._take_events(envelope)
         if envelope.kind is Kind.STATE:
             self._owes_credit = envelope.seq
-            values = _read_ctx(envelope)
+            values = read_ctx(envelope)
             self._num_ctx_taken += 1
             self._ctx_at = now
             if not any(isinstance(value, Announcement) for value in values.values()):
@@ -317,7 +264,7 @@ class Session:
             return [CtxArrived(values, envelope.seq)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
             self._num_letters_taken += 1
-            letter = _read_call(envelope) if envelope.kind is Kind.CALL else _read_reply(envelope)
+            letter = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
             return [letter, *self._leave_if_complete()]
         if envelope.kind is Kind.CREDIT:
             if self._under_way is not None and self._under_way[0] == envelope.seq:
@@ -337,11 +284,11 @@ class Session:
     def _take_events(self, envelope: Envelope) -> list[Arrival]:
         arrivals: list[Arrival] = []
         self._owes_ack = True
-        for seq, (meta, buffers) in enumerate(_read_events(envelope), start=envelope.seq):
+        for seq, (meta, buffers) in enumerate(read_events(envelope), start=envelope.seq):
             if seq == self._last_seen + 1:
                 self._last_seen = seq
                 self._num_events_taken += 1
-                arrivals.append(_read_event(decode(meta, buffers)))
+                arrivals.append(read_event(decode(meta, buffers)))
         return arrivals
 
     def _acknowledge(self, seen: int) -> None:
@@ -461,96 +408,3 @@ class Session:
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )
-
-
-def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode an event once, for any number of peers.
-
-    Raises:
-        CodecError: An argument cannot travel.
-    """
-    return encode([event, list(args), kwargs])
-
-
-def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
-    """Encode a call.
-
-    Raises:
-        CodecError: An argument cannot travel.
-    """
-    return encode([name, list(args), kwargs])
-
-
-def encode_reply(ok: bool, value: Any) -> Encoded:
-    """Encode an answer.
-
-    Raises:
-        CodecError: It cannot travel.
-    """
-    return encode([ok, value])
-
-
-def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
-    """Put slots, encoded or not, into one body.
-
-    Of what is published a peer that shares this node's memory gets the announcement.
-    """
-    return encode(
-        {
-            key: (value.announcement if shares_memory else value.encoded)
-            if isinstance(value, Published)
-            else value
-            for key, value in values.items()
-        },
-        name="ctx",
-    )
-
-
-def _read_ctx(envelope: Envelope) -> dict[str, Any]:
-    """Undo `write_ctx`."""
-    values = decode(envelope.meta, envelope.buffers)
-    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise CodecError("A ctx message is a dict of values by their keys.")
-    return values
-
-
-def _read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
-    metas = unpack_batch(envelope.meta)
-    if len(metas) > 1 and envelope.buffers:
-        raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
-    return [(meta, list(envelope.buffers)) for meta in metas]
-
-
-def _read_event(body: Any) -> EventArrived:
-    return EventArrived(*_read_named(body, "An event"))
-
-
-def _read_call(envelope: Envelope) -> CallArrived:
-    body = decode(envelope.meta, envelope.buffers)
-    return CallArrived(envelope.seq, *_read_named(body, "A call"))
-
-
-def _read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    match body:
-        case [str(name), list(args), dict(kwargs)] if all(isinstance(key, str) for key in kwargs):
-            return name, tuple(args), kwargs
-    raise CodecError(f"{what} is a name, a list of arguments and a dict of named ones.")
-
-
-def _read_reply(envelope: Envelope) -> ReplyArrived:
-    match decode(envelope.meta, envelope.buffers):
-        case [bool(ok), value]:
-            return ReplyArrived(envelope.seq, ok, value)
-    raise CodecError("An answer says whether it is one, and then what it is.")
-
-
-_GREETING = {"num_nodes": int, "labels": list, "first_kept": int, "seen_epoch": int, "seen": int}
-
-
-def _read_greeting(body: Any, node_id: int) -> dict[str, Any]:
-    if isinstance(body, dict) and body.keys() >= _GREETING.keys():
-        typed = all(isinstance(body[key], kind) for key, kind in _GREETING.items())
-        labels = all(isinstance(label, str) for label in body["labels"])
-        if typed and labels and isinstance(body.get("memory", ""), str):
-            return body
-    raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")

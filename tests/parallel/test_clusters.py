@@ -20,7 +20,9 @@ import pytest
 
 from ding_lite.errors import PeerLost
 from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.session import SILENCE_S
+from ding_lite.parallel.session import (
+    SILENCE_S,
+)
 from ding_lite.parallel.topology import Topology
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.runtime.router import FINISH
@@ -169,7 +171,7 @@ class Story:
             for sender, receiver in ((one, other), (other, one)):
                 self._wait_for_all(sender, receiver)
         for _, answer in self.calls:
-            answer.exception(15.0)
+            answer.exception(5.0)
 
     def _wait_for_all(self, sender: int, receiver: int) -> None:
         ears, life = self.lives[receiver][-1], self.life(sender)

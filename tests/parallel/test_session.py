@@ -11,10 +11,7 @@ from hypothesis import given, strategies as st
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import encode
 from ding_lite.parallel.envelope import Envelope, Kind
-from ding_lite.parallel.session import (
-    HEARTBEAT_S,
-    MAX_EVENTS,
-    SILENCE_S,
+from ding_lite.parallel.messages import (
     Arrival,
     CtxArrived,
     EventArrived,
@@ -22,9 +19,14 @@ from ding_lite.parallel.session import (
     Joined,
     Left,
     ReplyArrived,
-    Session,
     encode_event,
     encode_reply,
+)
+from ding_lite.parallel.session import (
+    HEARTBEAT_S,
+    MAX_EVENTS,
+    SILENCE_S,
+    Session,
 )
 from ding_lite.parallel.transport.base import Lane
 

@@ -1,0 +1,180 @@
+"""What sessions say to each other: the bodies of messages, written and read.
+
+Whatever is read comes from outside: a body that is no such message raises `CodecError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.codec import Encoded, decode, encode
+from ding_lite.parallel.envelope import Envelope, unpack_batch
+from ding_lite.parallel.shared_memory import Published
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a node is, as it introduces itself."""
+
+    node_id: int
+    epoch: int
+    """Which life of the node this is: a restarted one has a higher epoch."""
+    num_nodes: int
+    """How many nodes the job has; 0 from one that joins a running job and is yet to hear."""
+    labels: frozenset[str]
+    memory: str = ""
+    """What memory it can share over this link: two that say the same can. "" is none."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The peer has introduced itself: for the first time, or again after a broken link."""
+
+    peer: Identity
+    is_new_life: bool
+
+
+@dataclass(frozen=True)
+class Left:
+    """The peer has said good-bye."""
+
+
+@dataclass(frozen=True)
+class EventArrived:
+    """The peer has emitted an event."""
+
+    event: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CtxArrived:
+    """The peer has put values on its ctx."""
+
+    values: dict[str, Any]
+    owes_credit: int = 0
+    """The number of the message if values in it are only announced: see `Session.credit`."""
+
+
+@dataclass(frozen=True)
+class CallArrived:
+    """The peer asks this node something."""
+
+    number: int
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ReplyArrived:
+    """The peer has answered a call of this node."""
+
+    number: int
+    ok: bool
+    value: Any
+
+
+Arrival: TypeAlias = Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived
+
+
+def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    """Encode an event once, for any number of peers.
+
+    Raises:
+        CodecError: An argument cannot travel.
+    """
+    return encode([event, list(args), kwargs])
+
+
+def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    """Encode a call.
+
+    Raises:
+        CodecError: An argument cannot travel.
+    """
+    return encode([name, list(args), kwargs])
+
+
+def encode_reply(ok: bool, value: Any) -> Encoded:
+    """Encode an answer.
+
+    Raises:
+        CodecError: It cannot travel.
+    """
+    return encode([ok, value])
+
+
+def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
+    """Put slots, encoded or not, into one body.
+
+    Of what is published a peer that shares this node's memory gets the announcement.
+    """
+    return encode(
+        {
+            key: (value.announcement if shares_memory else value.encoded)
+            if isinstance(value, Published)
+            else value
+            for key, value in values.items()
+        },
+        name="ctx",
+    )
+
+
+def read_ctx(envelope: Envelope) -> dict[str, Any]:
+    """Undo `write_ctx`."""
+    values = decode(envelope.meta, envelope.buffers)
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise CodecError("A ctx message is a dict of values by their keys.")
+    return values
+
+
+def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
+    """Take a batch of events apart, each as it was encoded."""
+    metas = unpack_batch(envelope.meta)
+    if len(metas) > 1 and envelope.buffers:
+        raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
+    return [(meta, list(envelope.buffers)) for meta in metas]
+
+
+def read_event(body: Any) -> EventArrived:
+    """Read one event."""
+    return EventArrived(*_read_named(body, "An event"))
+
+
+def read_call(envelope: Envelope) -> CallArrived:
+    """Read a call."""
+    body = decode(envelope.meta, envelope.buffers)
+    return CallArrived(envelope.seq, *_read_named(body, "A call"))
+
+
+def _read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    match body:
+        case [str(name), list(args), dict(kwargs)] if all(isinstance(key, str) for key in kwargs):
+            return name, tuple(args), kwargs
+    raise CodecError(f"{what} is a name, a list of arguments and a dict of named ones.")
+
+
+def read_reply(envelope: Envelope) -> ReplyArrived:
+    """Read an answer."""
+    match decode(envelope.meta, envelope.buffers):
+        case [bool(ok), value]:
+            return ReplyArrived(envelope.seq, ok, value)
+    raise CodecError("An answer says whether it is one, and then what it is.")
+
+
+_GREETING = {"num_nodes": int, "labels": list, "first_kept": int, "seen_epoch": int, "seen": int}
+
+
+def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
+    """Read a HELLO or WELCOME."""
+    if isinstance(body, dict) and body.keys() >= _GREETING.keys():
+        typed = all(isinstance(body[key], kind) for key, kind in _GREETING.items())
+        labels = all(isinstance(label, str) for label in body["labels"])
+        if typed and labels and isinstance(body.get("memory", ""), str):
+            return body
+    raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")
