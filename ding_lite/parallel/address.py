@@ -139,8 +139,9 @@ def check_listening(address: Address, *, key_file: str | None) -> None:
     if address.scheme != "tcp" or key_file is not None or is_loopback(address.place):
         return
     raise ConfigError(
-        f"{address} can be reached from other machines, and no key says who may connect. "
-        f"Listen on {LOOPBACK}, or give all nodes the same key: `key_file=...`."
+        f"{address if address.port else address.place or '*'} can be reached from other machines, "
+        f"and no key says who may connect. Listen on {LOOPBACK}, or give all nodes the same key: "
+        f"`key_file=...`."
     )
 
 

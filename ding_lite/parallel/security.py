@@ -203,8 +203,9 @@ def check_dialling(address: Address, *, key_file: str | None) -> None:
     """
     if address.scheme == "tcp" and key_file is None and not is_loopback(address.place):
         raise ConfigError(
-            f"{address} is on another machine, which must have the same key as this one. Make one "
-            f"with `ding-lite keygen FILE`, copy it to both, and give it as `key_file=...`."
+            f"{address} is on another machine, or its name cannot be looked up. Another machine "
+            f"must have the same key as this one: make one with `ding-lite keygen FILE`, copy it "
+            f"to both, and give it as `key_file=...` or DING_LITE_KEY_FILE."
         )
 
 

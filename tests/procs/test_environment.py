@@ -126,6 +126,45 @@ def test_a_port_that_is_taken_is_named(type_line: Type) -> None:
         code, said = type_line(f"{NODE_0} 15", port, source=MEET).end()
     assert code == 1
     assert f"TransportError: This node cannot listen on tcp://127.0.0.1:{port}" in said
+    assert "Address already in use. Is another job using it?" in said
+
+
+def test_an_address_of_another_machine_is_named(type_line: Type, folder: Path) -> None:
+    make_key(folder / "key")
+    elsewhere = f"DING_LITE_KEY_FILE={folder / 'key'} DING_LITE_ADDRESS=192.0.2.1 {NODE_0} 15"
+    code, said = type_line(elsewhere, 50515, source=MEET).end()
+    assert code == 1
+    assert "TransportError: This node cannot listen on tcp://192.0.2.1:50515: Cannot" in said
+    assert "No interface of this machine has it: is it that of another one?" in said
+
+
+def test_a_name_that_is_none_is_told_from_another_machine(type_line: Type) -> None:
+    unknown = NODE_1.replace("127.0.0.1", "x" * 64)
+    code, said = type_line(f"{unknown} 15", 50515, source=MEET).end()
+    assert code == 1
+    assert f"tcp://{'x' * 64}:50515 is on another machine, or its name cannot be looked" in said
+
+
+def test_another_number_of_nodes_is_refused_with_both(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    node_0 = type_line(f"{NODE_0} 15", port, source=MEET)
+    of_three = NODE_1.replace("NUM_NODES=2", "NUM_NODES=3")
+    code, said = type_line(
+        f"{of_three} 15", port, source=MEET.replace("runner(2", 'runner(2, "star"')
+    ).end()
+    assert code == 1
+    assert "Node 0 has refused node 1: Node 1 belongs to a job of 3 nodes, this one has 2." in said
+    assert type_line(f"{NODE_1} 15", port, source=MEET).end() == (0, "[1]\n")
+    assert node_0.end() == (0, "[0]\n")
+
+
+def test_a_node_that_dials_another_one_than_it_means_is_refused(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    node_1 = f"DING_LITE_PORTS={port} {NODE_1}".replace("NUM_NODES=2", "NUM_NODES=3")
+    code, said = type_line(f"{node_1} 15", port, source=MEET).end()  # itself, for node 0
+    assert code == 1
+    assert "it has another key, or what listens at tcp://127.0.0.1:" in said
+    assert "is another node or none." in said
 
 
 def test_two_nodes_with_one_number_are_told_so(type_line: Type) -> None:

@@ -57,6 +57,11 @@ _BULK_COUNTS = 16
 _EVENTS_AT_ONCE = 64
 _DOUBT_EVERY_S = 0.02
 _LONGEST_POLL_S = 3_600.0
+_WHY_NOT = {
+    errno.EADDRINUSE: "Is another job using it? So does a node that was started twice.",
+    errno.EADDRNOTAVAIL: "No interface of this machine has it: is it that of another one?",
+    errno.EACCES: "Ports below 1024 are kept for the system: choose another one.",
+}
 _LANES = {lane.value: lane for lane in Lane}
 _OWNED = b"@"
 """Stands in a link's name before the node that it is proved to come from."""
@@ -124,8 +129,10 @@ class ZeroMQTransport:
                 raise zmq.ZMQError(errno.EADDRINUSE)  # ZeroMQ itself would take it over
             socket.bind(str(place))
         except zmq.ZMQError as error:
+            number = error.errno or 0
+            hint = _WHY_NOT.get(number, "Write it as tcp://127.0.0.1:50515.")
             raise TransportError(
-                f"This node cannot listen on {address}: {error}. Is another job using it?"
+                f"This node cannot listen on {address}: {os.strerror(number)}. {hint}"
             ) from error
         self._router = socket
         if place.scheme == "ipc":

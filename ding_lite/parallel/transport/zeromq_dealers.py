@@ -44,7 +44,7 @@ _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
 _REASONS = {
     NO_KEY: "what listens at {} has no key, or is no node.",
     UNKNOWN_KEY: "it does not count this node among its neighbours.",
-    HUNG_UP: "it has another key, or what listens at {} is no node.",
+    HUNG_UP: "it has another key, or what listens at {} is another node or none.",
 }
 
 
