@@ -4,8 +4,10 @@ from ding_lite.middleware.buffer import add_to, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
-from ding_lite.middleware.report import log, progress, tensorboard
+from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
+from ding_lite.middleware.report_progress import progress
+from ding_lite.middleware.report_tensorboard import tensorboard
 from ding_lite.middleware.train import train
 
 __all__ = [

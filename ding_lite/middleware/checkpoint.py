@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,17 +13,19 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.nest import leaves, path_name
 from ding_lite.rl.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
 from ding_lite.settings import at_least, check_all
 
-_KINDS = "kinds"
+_PARTS, _POLICY = "parts", "policy"
+_COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 
 
 def checkpoint(
@@ -35,7 +39,7 @@ def checkpoint(
     refused: the last good checkpoint stays.
 
     Context:
-        reads: env_step, total_step, train_iter
+        reads: env_step, eval_value, total_step, train_iter
 
     Args:
         parts: A policy, which `load_checkpoint(directory).state` is the state of; or everything
@@ -82,37 +86,96 @@ def resume(parts: Mapping[str, Stateful], directory: str | os.PathLike[str]) -> 
         directory: Where.
 
     Returns:
-        The counters: `total_step`, `env_step` and `train_iter`.
+        The counters: `total_step`, `env_step` and `train_iter`; and `eval_value`, the newest
+        evaluation, if there was one.
 
     Raises:
-        CheckpointError: There is no checkpoint, it is damaged, or it is one of other parts.
+        CheckpointError: There is no checkpoint, it is damaged, or it is one of other parts, of
+            another environment, or of other settings of a policy.
     """
     saved = load_checkpoint(directory)
-    kinds = saved.meta.pop(_KINDS, None)
-    wanted = _kinds(parts)
-    if kinds != wanted:
-        raise CheckpointError(
-            f"The checkpoint in {directory} holds {_listed(kinds)}; this program has "
-            f"{_listed(wanted)}. Resume with the program, and the choice of policy, that saved it."
-        )
+    _check_fits(saved.meta.get(_PARTS), {name: describe(part) for name, part in parts.items()})
     for name, part in parts.items():
         try:
             part.load_state_dict(saved.state[name])
-        except CheckpointError as error:
+        except (CheckpointError, ShapeError) as error:
             raise CheckpointError(
                 f"The `{name}` in {directory} does not fit this program: {error}"
             ) from error
-    return saved.meta
+    return {name: saved.meta[name] for name in _COUNTERS if name in saved.meta}
 
 
-def _kinds(parts: Mapping[str, Stateful]) -> dict[str, str]:
-    return {name: type(part).__name__ for name, part in parts.items()}
+def describe(part: object) -> dict[str, Any]:
+    """Say what a part of a run is, as plain values: enough to make a policy like it.
+
+    Returns:
+        `kind`, the name of its class; and where it has them `config`, its settings, and `env`,
+        what it was made for.
+    """
+    about: dict[str, Any] = {"kind": type(part).__name__}
+    config = getattr(part, "config", None)
+    if dataclasses.is_dataclass(config):
+        names = [field.name for field in dataclasses.fields(config)]
+        about["config"] = {name: _plain(getattr(config, name)) for name in names}
+    spec = getattr(part, "spec", None)
+    if isinstance(spec, EnvSpec):
+        about["env"] = {"env_id": spec.env_id, "frame_stack": spec.frame_stack}
+    return about
 
 
-def _listed(kinds: Mapping[str, str] | None) -> str:
-    if not kinds:
+def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Find the policy among what a checkpoint's `meta` describes.
+
+    Returns:
+        The name it was saved by, None where it was saved alone, and what it is.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    if _POLICY in meta:
+        return None, meta[_POLICY]
+    for name, about in (meta.get(_PARTS) or {}).items():
+        if "config" in about and "env" in about:
+            return name, about
+    raise CheckpointError(
+        f"The checkpoint holds {_listed(meta.get(_PARTS))}, and no policy among them. Save one "
+        f"with `mw.checkpoint`."
+    )
+
+
+def _plain(value: object) -> object:
+    """Return a setting as a checkpoint can hold it, and so that it compares equal later."""
+    if isinstance(value, tuple | list):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _check_fits(saved: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
+    """Refuse to go on with something else than what was saved."""
+    kinds = {name: about["kind"] for name, about in (saved or {}).items()}
+    if saved is None or kinds != {name: about["kind"] for name, about in wanted.items()}:
+        raise CheckpointError(
+            f"The checkpoint holds {_listed(saved)}; this program has {_listed(wanted)}. Resume "
+            f"with the program, and the choice of policy, that saved it."
+        )
+    for name, about in wanted.items():
+        for what in ("env", "config"):
+            then, now = saved[name].get(what, {}), about.get(what, {})
+            different = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+            if different:
+                facts = [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]
+                raise CheckpointError(
+                    f"The `{name}` is not the one that was saved: {'; '.join(facts)}. Resume "
+                    f"with what it was, or begin another run."
+                )
+
+
+def _listed(parts: Mapping[str, Any] | None) -> str:
+    if not parts:
         return "a policy alone"
-    return ", ".join(f"a {kind} as `{name}`" for name, kind in kinds.items())
+    return ", ".join(f"a {about['kind']} as `{name}`" for name, about in parts.items())
 
 
 class _Checkpoint:
@@ -120,13 +183,12 @@ class _Checkpoint:
 
     __name__ = "checkpoint"
 
-    def __init__(
-        self, parts: Policy | Mapping[str, Stateful], directory: Path, every: int
-    ) -> None:
+    def __init__(self, parts: Policy | Mapping[str, Stateful], directory: Path, every: int) -> None:
         self._parts = parts
         self._directory = directory
         self._every = every
         self._counters: dict[str, Any] = {}
+        self._eval_value: float | None = None
         self._saved = True
 
     def __enter__(self) -> Self:
@@ -147,6 +209,8 @@ class _Checkpoint:
             "env_step": ctx.get("env_step", 0),
             "train_iter": ctx.get("train_iter", 0),
         }
+        if "eval_value" in ctx:
+            self._eval_value = float(ctx.eval_value)
         if due(ctx, self._every):
             self._save()
 
@@ -159,14 +223,25 @@ class _Checkpoint:
         if not self._saved and (error is None or _came_between_steps(error)):
             self._save()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next checkpoint says beside what it holds."""
+        return {"eval_value": self._eval_value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._eval_value = state["eval_value"]
+
     def _save(self) -> None:
         parts, meta = self._parts, dict(self._counters)
+        if self._eval_value is not None:
+            meta["eval_value"] = self._eval_value
         if isinstance(parts, Mapping):
             state = {name: part.state_dict() for name, part in parts.items()}
-            meta[_KINDS] = _kinds(parts)
+            meta[_PARTS] = {name: describe(part) for name, part in parts.items()}
             policies = {name: state[name] for name in parts if hasattr(parts[name], "act")}
         else:
             state = parts.state_dict()
+            meta[_POLICY] = describe(parts)
             policies = {"policy": state}
         for name, policy in policies.items():
             self._check_finite(policy, name)

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,15 @@ class _Series:
         self._x.append(x)
         self._y.append(y)
 
+    def state(self) -> dict[str, FloatArray]:
+        """Copy the points for a checkpoint."""
+        return {"x": np.array(self._x), "y": np.array(self._y)}
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Take over what `state` has returned."""
+        self._x = array("d", state["x"].tobytes())
+        self._y = array("d", state["y"].tobytes())
+
     def points(self, at_most: int | None = None) -> tuple[FloatArray, FloatArray]:
         """Copy the points, evenly thinned out where there are more than `at_most`."""
         x, y = np.array(self._x), np.array(self._y)
@@ -116,6 +125,15 @@ class _Curve:
         traceback: TracebackType | None,
     ) -> None:
         self._draw()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all points."""
+        return {name: series.state() for name, series in self._series.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, series in self._series.items():
+            series.load(state[name])
 
     def _draw(self) -> None:
         if any(len(series) for series in self._series.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError
+from ding_lite.middleware.checkpoint import described_policy
 from ding_lite.rl.checkpoint import load_checkpoint
-from ding_lite.rl.envs import Envs
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
+from ding_lite.settings import as_config
 from ding_lite.testing import run_step
 
 
@@ -55,7 +59,8 @@ def test_a_policy_goes_on_from_it_exactly(
     saved = load_checkpoint(tmp_path)
     other = DQN(envs.spec, policy.config)
     other.load_state_dict(saved.state)
-    assert saved.meta == {"total_step": 39, "env_step": 160, "train_iter": 39}
+    counters = {name: saved.meta[name] for name in ("total_step", "env_step", "train_iter")}
+    assert counters == {"total_step": 39, "env_step": 160, "train_iter": 39}
 
     batch = replay.sample(8)
     assert other.learn(batch) == policy.learn(batch)
@@ -146,3 +151,115 @@ def test_a_directory_that_cannot_be_made_is_known_before_the_first_step(
 def test_saving_every_zero_steps_is_refused(policy: DQN, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`every` is 0"):
         mw.checkpoint(policy, tmp_path, every=0)
+
+
+# -- all parts of a run ----------------------------------------------------------------------
+
+
+def parts_of_a_run(
+    folder: Path, *, env: str = "CartPole-v1", hidden: tuple[int, ...] = (16,), lr: float = 2e-3
+) -> dict[str, Stateful]:
+    """Make a small run that checkpoints all its parts."""
+    envs = make_envs(env, 2, seed=0)
+    policy = DQN(envs.spec, DQNConfig(hidden=hidden, lr=lr, n_step=1, batch_size=8))
+    parts: dict[str, Stateful] = {"policy": policy, "task": Task()}
+    task = parts["task"]
+    assert isinstance(task, Task)
+    task.use(mw.collect(policy, envs, steps=2))
+    task.use(mw.checkpoint(parts, folder, every=5))
+    return parts
+
+
+def run_for(parts: dict[str, Stateful], steps: int) -> None:
+    task = parts["task"]
+    assert isinstance(task, Task)
+    task.run(max_step=steps)
+
+
+def test_resume_returns_the_counters(tmp_path: Path) -> None:
+    run_for(parts_of_a_run(tmp_path), 7)
+    counters = mw.resume(parts_of_a_run(tmp_path), tmp_path)
+    assert counters == {"total_step": 6, "env_step": 14, "train_iter": 0}
+
+
+def test_the_newest_evaluation_is_kept_until_there_is_a_newer_one(tmp_path: Path) -> None:
+    def run(values: dict[int, float], *, resume: bool) -> object:
+        def evaluate(ctx: Context) -> None:
+            if ctx.total_step in values:
+                ctx.eval_value = values[ctx.total_step]
+
+        task = Task()
+        parts: dict[str, Stateful] = {"task": task}
+        task.use(mw.checkpoint(parts, tmp_path, every=100))
+        task.use(evaluate)
+        if resume:
+            mw.resume(parts, tmp_path)
+        task.run(max_step=3)
+        return load_checkpoint(tmp_path).meta.get("eval_value")
+
+    assert run({}, resume=False) is None
+    assert run({3: 7.0}, resume=True) == 7.0
+    assert run({}, resume=True) == 7.0
+    assert run({10: 8.0}, resume=True) == 8.0
+
+
+def test_a_checkpoint_says_what_its_parts_are(tmp_path: Path) -> None:
+    run_for(parts_of_a_run(tmp_path), 1)
+    meta = load_checkpoint(tmp_path).meta
+    assert meta["parts"]["task"] == {"kind": "Task"}
+    name, about = described_policy(meta)
+    assert (name, about["kind"]) == ("policy", "DQN")
+    assert about["env"] == {"env_id": "CartPole-v1", "frame_stack": 1}
+    assert as_config(DQNConfig, about["config"]) == DQNConfig(hidden=(16,), n_step=1, batch_size=8)
+
+
+def test_a_policy_that_was_saved_alone_is_described_too(policy: DQN, tmp_path: Path) -> None:
+    run_step(mw.checkpoint(policy, tmp_path, every=1))
+    name, about = described_policy(load_checkpoint(tmp_path).meta)
+    assert (name, about["kind"]) == (None, "DQN")
+    with pytest.raises(CheckpointError, match=r"holds a policy alone; this program has a DQN as"):
+        mw.resume(parts_of_a_run(tmp_path), tmp_path)
+
+
+def test_a_checkpoint_without_a_policy_says_so(tmp_path: Path) -> None:
+    run_step(mw.checkpoint({"task": Task()}, tmp_path, every=1))
+    with pytest.raises(CheckpointError, match=r"holds a Task as `task`, and no policy among them"):
+        described_policy(load_checkpoint(tmp_path).meta)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env": "Acrobot-v1"}, r"`env_id` is 'Acrobot-v1', was 'CartPole-v1'"),
+        ({"lr": 1e-3}, r"The `policy` is not the one that was saved: `lr` is 0.001, was 0.002"),
+        ({"hidden": (8, 8)}, r"`hidden` is \(8, 8\), was \(16,\)"),
+    ],
+)
+def test_what_is_not_as_it_was_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    run_for(parts_of_a_run(tmp_path), 1)
+    with pytest.raises(CheckpointError, match=said):
+        mw.resume(parts_of_a_run(tmp_path, **changes), tmp_path)
+
+
+def test_other_parts_are_named(tmp_path: Path) -> None:
+    run_for(parts_of_a_run(tmp_path), 1)
+    parts = parts_of_a_run(tmp_path)
+    with make_envs("CartPole-v1", 1) as envs:
+        for others in ({**parts, "replay": ReplayBuffer(envs.spec, capacity=9)}, {"policy": envs}):
+            with pytest.raises(CheckpointError, match=r"holds a DQN as `policy`, a Task as `task`"):
+                mw.resume(others, tmp_path)
+
+
+def test_other_middleware_is_named(tmp_path: Path) -> None:
+    run_for(parts_of_a_run(tmp_path), 1)
+    parts = parts_of_a_run(tmp_path)
+    task = parts["task"]
+    assert isinstance(task, Task)
+    task.use(mw.log(every=1))
+    with pytest.raises(CheckpointError, match=r"The `task` in .* does not fit this program: .*log"):
+        mw.resume(parts, tmp_path)
+
+
+def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="There is no checkpoint in"):
+        mw.resume(parts_of_a_run(tmp_path), tmp_path / "elsewhere")

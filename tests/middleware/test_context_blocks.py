@@ -75,7 +75,7 @@ def observed(
 
 
 def test_every_block_says_what_its_middleware_does(observed: dict[str, list[StepRecord]]) -> None:
-    assert sorted(observed) == sorted(mw.__all__)
+    assert sorted(observed) == sorted({*mw.__all__} - {"resume"})  # which is no middleware
     for name, records in observed.items():
         together = StepRecord()
         for record in records:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, MiddlewareError
-from ding_lite.middleware import report
+from ding_lite.middleware import report, report_progress
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
@@ -155,6 +156,90 @@ def test_numbers_have_as_many_digits_as_one_reads(value: float, text: str) -> No
     assert report.spell(value) == text
 
 
+def killed_after(
+    steps: int, make: Callable[[], Middleware], *rows: dict[str, Any], clock: ManualClock
+) -> dict[str, Any]:
+    """Return the state of a task behind so many steps, all of which a kill has ended later."""
+    states: list[dict[str, Any]] = []
+
+    def keep(ctx: Context) -> Iterator[None]:
+        yield
+        if ctx.total_step + 1 == steps:
+            states.append(task.state_dict())
+
+    with Task() as task:
+        task.use(keep)
+        task.use(play(*rows, clock=clock))
+        task.use(make())
+        task.run(max_step=len(rows))
+    return states[0]
+
+
+def go_on(
+    state: dict[str, Any],
+    make: Callable[[], Middleware],
+    *rows: dict[str, Any],
+    clock: ManualClock,
+    steps: int | None = None,
+) -> None:
+    """Make another task of the same middleware, and let it go on from a state."""
+    with Task() as task:
+        task.use(play(*rows, clock=clock))
+        task.use(make())
+        task.load_state_dict(state)
+        task.run(max_step=len(rows) if steps is None else steps)
+
+
+ROWS_OF_A_RUN: list[dict[str, Any]] = [
+    {"env_step": 800 * k, "loss": 1.0 / k, **({"eval_return": 10.0 * k} if k % 3 == 1 else {})}
+    for k in range(1, 11)
+]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 9])
+def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, steps: int) -> None:
+    def log(name: str) -> Callable[[], Middleware]:
+        return lambda: mw.log(every=4, path=tmp_path / name, quiet=True, clock=clock)
+
+    clock = ManualClock()
+    run(log("whole.jsonl")(), *ROWS_OF_A_RUN, clock=clock)
+    clock = ManualClock()
+    state = killed_after(steps, log("cut.jsonl"), *ROWS_OF_A_RUN[:9], clock=clock)
+    with (tmp_path / "cut.jsonl").open("a") as file:
+        file.write('{"step": 11, "env_st')
+    go_on(state, log("cut.jsonl"), *ROWS_OF_A_RUN[steps:], clock=clock)
+
+    assert (tmp_path / "cut.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
+    assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 8.0, 10.0]
+
+
+def test_a_log_that_has_lost_rows_says_so_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, clock = tmp_path / "metrics.jsonl", ManualClock()
+
+    def log() -> Middleware:
+        return mw.log(every=1, path=file, quiet=True, clock=clock)
+
+    state = killed_after(3, log, *ROWS_OF_A_RUN[:3], clock=clock)
+    file.write_bytes(file.read_bytes()[:-20])  # as after a power cut
+    go_on(state, log, *ROWS_OF_A_RUN[3:], clock=clock)
+    assert [row["step"] for row in read(file)] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert "the rows that are missing cannot be made again" in caplog.text
+
+
+def test_a_run_that_had_ended_gets_no_second_last_row(tmp_path: Path) -> None:
+    file, clock = tmp_path / "metrics.jsonl", ManualClock()
+
+    def log() -> Middleware:
+        return mw.log(every=2, path=file, quiet=True, clock=clock)
+
+    state = killed_after(4, log, *ROWS_OF_A_RUN[:4], clock=clock)
+    before = file.read_text()
+    go_on(state, log, clock=clock, steps=0)
+    assert file.read_text() == before
+
+
 # -- progress ----------------------------------------------------------------------------
 
 
@@ -165,7 +250,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
     def make(width: int) -> io.StringIO:
         screen = io.StringIO()
         console = Console(file=screen, force_terminal=True, width=width, _environ={})
-        monkeypatch.setattr(report, "_terminal", lambda: console)
+        monkeypatch.setattr(report_progress, "terminal", lambda: console)
         return screen
 
     return make
@@ -263,14 +348,14 @@ def test_the_time_left_follows_from_the_rate_of_late(
 
 
 def scalars(directory: Path) -> dict[str, list[tuple[int, float]]]:
-    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
-        EventAccumulator,
+    """Read a directory as TensorBoard does."""
+    reading = importlib.import_module(
+        "tensorboard.backend.event_processing.plugin_event_accumulator"
     )
-    from tensorboard.util.tensor_util import make_ndarray  # type: ignore[import-untyped]
-
-    events = EventAccumulator(str(directory)).Reload()
+    to_array = importlib.import_module("tensorboard.util.tensor_util").make_ndarray
+    events = reading.EventAccumulator(str(directory)).Reload()
     return {
-        tag: [(e.step, float(make_ndarray(e.tensor_proto))) for e in events.Tensors(tag)]
+        tag: [(event.step, float(to_array(event.tensor_proto))) for event in events.Tensors(tag)]
         for tag in events.Tags()["tensors"]
     }
 
@@ -289,6 +374,40 @@ def test_tensorboard_gets_each_metric_over_env_steps(tmp_path: Path) -> None:
         "loss": [(16, 0.25), (32, 0.0625), (40, 2.0)],
         "eval_return": [(16, 20.0)],
     }
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_tensorboard_forgets_the_points_that_come_again(tmp_path: Path, steps: int) -> None:
+    def events(name: str) -> Callable[[], Middleware]:
+        return lambda: mw.tensorboard(tmp_path / name, every=3)
+
+    clock = ManualClock()
+    run(events("whole")(), *ROWS_OF_A_RUN)
+    lies = [{**row, "loss": 7.0} for row in ROWS_OF_A_RUN[steps:8]]
+    state = killed_after(
+        steps, events("cut"), *ROWS_OF_A_RUN[:steps], *lies, {"env_step": 7200}, clock=clock
+    )
+    # The names of event files begin with the second; a resumed run is never that quick.
+    [file] = (tmp_path / "cut").iterdir()
+    file.rename(file.with_name(file.name.replace("tfevents.1", "tfevents.0")))
+    go_on(state, events("cut"), *ROWS_OF_A_RUN[steps:], clock=clock)
+    assert scalars(tmp_path / "cut") == scalars(tmp_path / "whole")
+
+
+def test_what_tensorboard_was_given_before_a_checkpoint_is_on_disk_then(tmp_path: Path) -> None:
+    written: list[bytes] = []
+
+    def save(ctx: Context) -> Iterator[None]:
+        yield
+        task.state_dict()
+        written.append(b"".join(file.read_bytes() for file in tmp_path.iterdir()))
+
+    with Task() as task:
+        task.use(save)
+        task.use(play({"env_step": 8, "loss": 0.5}))
+        task.use(mw.tensorboard(tmp_path, every=1))
+        task.run(max_step=1)
+    assert b"loss" in written[0]
 
 
 def test_a_file_in_place_of_the_tensorboard_directory_is_refused(tmp_path: Path) -> None:

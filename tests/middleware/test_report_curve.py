@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,29 @@ def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path, name: str) -> N
 def test_redrawing_all_the_time_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"`redraw` is 0\.0"):
         mw.curve(tmp_path / "curve.png", redraw=0.0)
+
+
+def test_a_curve_goes_on_with_the_points_that_the_checkpoint_knows(tmp_path: Path) -> None:
+    states = []
+
+    def keep(ctx: Context) -> Iterator[None]:
+        yield
+        states.append(task.state_dict())
+
+    def make(path: Path) -> Task:
+        return Task().use(keep).use(learn).use(mw.curve(path))
+
+    task = make(tmp_path / "cut.svg")
+    task.run(max_step=40)
+    task = make(tmp_path / "cut.svg")
+    task.load_state_dict(states[29])
+    task.run(max_step=20)
+    task = make(tmp_path / "whole.svg")
+    task.run(max_step=50)
+
+    def shapes(name: str) -> list[str]:
+        return re.findall(r'<(?:path|use) [^>]*d="([^"]*)"', (tmp_path / name).read_text())
+
+    assert len(shapes("whole.svg")) > 5
+    assert shapes("cut.svg") == shapes("whole.svg")
+    assert texts(tmp_path / "cut.svg") == texts(tmp_path / "whole.svg")
