@@ -188,6 +188,13 @@ class Links:
                 self.changed, lambda: not any(s.is_open for s in self.sessions.values())
             )
 
+    def end(self) -> None:
+        """Note that there are no links any more: the transport is closed."""
+        with self.changed:
+            for session in self.sessions.values():
+                session.close_link()
+            self._update()
+
     def reject(self, reason: str) -> None:
         """Count a message that was dropped, and say so now and then."""
         self.num_rejected += 1
@@ -236,9 +243,18 @@ class Links:
             self._note_lost(peer)
 
     def on_doubt(self) -> None:
-        """Some peer that has dialled this node is gone: speaking to all of them tells which."""
+        """Some peer that has dialled this node is gone: speaking to all of them tells which.
+
+        A peer that this node has dialled and that has yet to greet it must hear nothing else: it
+        would take that for the word by which this node says that it is ready.
+        """
         with self.changed:
-            gone = [peer for peer, link in self._of_peers.items() if not self._ping(peer, link)]
+            gone = [
+                peer
+                for peer, link in self._of_peers.items()
+                if (self.sessions[peer].is_open or self.sessions[peer].has_left)
+                and not self._ping(peer, link)
+            ]
             for peer in gone:
                 self._unbind(peer)
             self._update()

@@ -460,10 +460,11 @@ class NodeRouter:
             good_bye=good_bye, owes=lambda: self._answers.has_any_for(self._links.connected)
         )
         self._end("ended" if good_bye else "failed")
-        self._links.is_active = False
 
     def _end(self, state: State) -> None:
         self._transport.close()
+        self._links.end()
+        self._calls.end()
         self._reporter.close(state)
         self._shared_receiver.close()
         self._shared_sender.close()

@@ -74,8 +74,17 @@ class Calls:
     def refuse(self, number: int, reason: str) -> None:
         """End a call that cannot be made."""
         with self._lock:
-            _, answer = self._under_way.pop(number)
-        answer.set_exception(PeerLost(reason))
+            _, answer = self._under_way.pop(number, (None, None))
+        if answer is not None:  # else the node was lost just now, which has ended it
+            answer.set_exception(PeerLost(reason))
+
+    def end(self) -> None:
+        """End all calls: this node is not connected to anybody any more."""
+        with self._lock:
+            answers = [answer for _, answer in self._under_way.values()]
+            self._under_way.clear()
+        for answer in answers:
+            answer.set_exception(PeerLost("This node has left before a call was answered."))
 
     def settle(self, node_id: int, number: int, ok: bool, value: Any) -> None:
         """Take an answer; one that nobody waits for any more is dropped."""

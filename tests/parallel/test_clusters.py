@@ -9,7 +9,7 @@ import os
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import pairwise
@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ding_lite.clock import Deadline
 from ding_lite.errors import PeerLost
 from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.rpc import Calls
 from ding_lite.parallel.session import (
     SILENCE_S,
 )
@@ -39,6 +41,14 @@ TOPOLOGIES: dict[str, tuple[int, Topology]] = {
 }
 Said = tuple[int, int]
 """Which life of its sender has said it, and as its how manieth."""
+
+
+def wait_until(ready: Callable[[], bool], what: str) -> None:
+    """Look again and again; nobody tells when a node has taken note of something."""
+    deadline = Deadline.after(10.0)
+    while not ready():
+        assert not deadline.expired, what
+        os.sched_yield()
 
 
 class Ears:
@@ -176,7 +186,7 @@ class Story:
     def _wait_for_all(self, sender: int, receiver: int) -> None:
         ears, life = self.lives[receiver][-1], self.life(sender)
         story = f"of node {sender} at node {receiver}"
-        ears.wait(lambda: sender in ears.router.peers, f"no link {story}")
+        wait_until(lambda: sender in ears.router.peers, f"no link {story}")
         if emitted := self.emitted[sender, life]:
             heard = [said for each in self.lives[receiver] for said in each.events[sender]]
             if (life, emitted - 1) not in heard:
@@ -274,8 +284,7 @@ def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -
 
         network.hold(0, 1)
         again = cluster.restart(0)
-        in_touch = Ears(again)
-        in_touch.wait(lambda: 1 in again.peers, "no greeting")
+        wait_until(lambda: 1 in again.peers, "no greeting")
         for number in range(3):
             again.emit("said", 2, number)
         network.cut(1, 2)  # whom has node 1 lost? it speaks to all of them
@@ -283,3 +292,46 @@ def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -
         network.cut(0, 1)
         network.heal()
         ears.wait(lambda: said(ears, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second life")
+
+
+def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -> None:
+    """A ctx travels beside the greeting, and must not overtake it."""
+    with Cluster(3, "mesh", clock=clock) as cluster:
+        network, ears, hub = cluster.network, Ears(cluster.routers[1]), Ears(cluster.routers[0])
+        network.cut(0, 1)
+        ears.wait(lambda: ears.presence[0] == ["node_lost"], "no cut")
+        network.hold(0, 1, Lane.CONTROL)
+        network.mend(0, 1)
+        hub.wait(lambda: hub.presence[1] == ["node_lost", "node_joined"], "no greeting")
+        cluster.routers[0].publish_ctx({"key": np.array([[1, 7]] * 30_000)})
+        network.cut(1, 2)  # whom has node 1 lost? it speaks to all of them
+        ears.wait(lambda: ears.presence[2] == ["node_lost"], "no doubt")
+        for number in range(2):  # by the second one node 0 has acted on what came before the first
+            cluster.routers[2].emit("said", 1, number)
+            hub.wait(lambda number=number: len(said(hub, 2)) == number + 1, "no event")
+        # Its greeting is, and nothing else.
+        wait_until(lambda: network.under_way(0, 1) == 1, "what is under way")
+        network.heal()
+        ears.wait(lambda: ears.ctx[0, "key"] == [(1, 7)], "no ctx")
+
+
+def test_a_call_ends_with_the_node_that_has_made_it() -> None:
+    with Cluster(2) as cluster:
+        asker, other = cluster.routers
+        never: Future[None] = Future()
+        other.register("never", lambda: never)
+        answer = asker.ask(1, "never")
+        asker.close(good_bye=False)
+        with pytest.raises(PeerLost, match="has left before a call was answered"):
+            answer.result(5.0)
+        with pytest.raises(PeerLost, match=r"not connected to it\. Connected are: none"):
+            asker.call(1, "never")
+
+
+def test_a_call_to_a_node_that_is_lost_at_that_moment_ends_once() -> None:
+    calls = Calls()
+    number, answer = calls.begin(3)
+    calls.fail(3)
+    calls.refuse(number, "It is not connected.")
+    with pytest.raises(PeerLost, match="Node 3 is gone"):
+        answer.result(0.0)
