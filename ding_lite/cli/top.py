@@ -40,7 +40,7 @@ class Column(NamedTuple):
     heading: str
     cell: Callable[[Node], str]
     rank: int
-    """Where there is no room for all, those of the highest rank are left out first."""
+    """Where there is no room for all, those of the lowest rank come first."""
     is_text: bool = False
     """Whether it stands on the left of its column, and not on the right as numbers do."""
     may_be_empty: bool = True
@@ -75,6 +75,8 @@ def show_top(
             return _print_tables(jobs, name, once=once, every=every)
         else:
             _live(jobs, name, every)
+    except KeyboardInterrupt:  # the usual way to leave
+        return DONE
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -212,52 +214,56 @@ class Table:
 
     @classmethod
     def of(cls, nodes: Sequence[Node], width: int) -> Table:
-        """Make a table of nodes that is not wider than so many characters.
-
-        The last text is cut where that makes room for it.
-        """
-        columns = [
-            column
+        """Make a table of nodes that is not wider than so many characters, where it can be."""
+        cells = {
+            column: [column.cell(node) or "-" for node in nodes]
             for column in COLUMNS
-            if column.may_be_empty or any(column.cell(node) for node in nodes)
-        ]
-        while True:
-            rows = [[column.cell(node) or "-" for column in columns] for node in nodes]
-            widths = [
-                max(len(cell) for cell in (column.heading, *(row[k] for row in rows)))
-                for k, column in enumerate(columns)
-            ]
-            excess = sum(widths) + _GAP * (len(widths) - 1) - width
-            if excess > 0 and columns[-1] is WHERE and widths[-1] - excess >= _SHORTEST_WHERE:
-                widths[-1] -= excess
-                rows = [[*row[:-1], _cut(row[-1], widths[-1])] for row in rows]
-                excess = 0
-            if excess <= 0 or len(columns) == 1:
-                return cls(tuple(columns), tuple(map(tuple, rows)), tuple(widths))
-            columns.remove(max(columns, key=lambda column: column.rank))
+            if column.may_be_empty or any(map(column.cell, nodes))
+        }
+        sizes = {c: max(map(len, (c.heading, *rows))) for c, rows in cells.items()}
+        wanted = sizes[WHERE]
+        sizes[WHERE] = min(wanted, _SHORTEST_WHERE)
+
+        chosen: list[Column] = []
+        room = width + _GAP
+        for column in sorted(cells, key=lambda column: column.rank):
+            if sizes[column] + _GAP <= room or not chosen:
+                chosen.append(column)
+                room -= sizes[column] + _GAP
+        sizes[WHERE] = min(wanted, sizes[WHERE] + max(0, room))
+        cells[WHERE] = [_cut(cell, sizes[WHERE]) for cell in cells[WHERE]]
+
+        columns = tuple(column for column in cells if column in chosen)
+        return cls(
+            columns,
+            tuple(tuple(cells[column][k] for column in columns) for k in range(len(nodes))),
+            tuple(sizes[column] for column in columns),
+        )
 
 
 def _told(cell: Callable[[NodeMetrics], str]) -> Callable[[Node], str]:
     return lambda node: "" if node.told is None else cell(node.told)
 
 
-WHERE = Column("where", _told(lambda told: told.where), 8, is_text=True)
+WHERE = Column("where", _told(lambda told: told.where), 9, is_text=True)
 _SHORTEST_WHERE = 16
 COLUMNS = (
     Column("node", lambda node: str(node.node_id), 0),
     Column("role", lambda node: "+".join(roles_of(set(node.labels))), 1, is_text=True),
-    Column("pid", _told(lambda told: str(told.pid)), 9),
+    Column("pid", _told(lambda told: str(told.pid)), 10),
     Column("state", lambda node: node.state, 1, is_text=True),
     Column("step", _told(lambda told: _whole(told.total.total_step)), 2),
     Column("step/s", _told(lambda told: _rate(told.per_second.total_step)), 2),
     Column("env/s", _told(lambda told: _rate(told.per_second.env_step)), 4, may_be_empty=False),
-    Column("ev out/s", _told(lambda told: _rate(told.per_second.events_out)), 6),
-    Column("ev in/s", _told(lambda told: _rate(told.per_second.events_in)), 6),
-    Column("ctx out/s", _told(lambda told: _rate(told.per_second.ctx_out)), 7),
-    Column("ctx in/s", _told(lambda told: _rate(told.per_second.ctx_in)), 7),
-    Column("unacked", _told(lambda told: str(told.unacknowledged)), 10),
-    Column("inbox", _told(lambda told: str(told.inbox)), 10),
-    Column("items", _told(lambda told: str(told.items)), 10),
+    Column(
+        "ev out/in",
+        _told(lambda told: _pair(told.per_second.events_out, told.per_second.events_in)),
+        7,
+    ),
+    Column(
+        "ctx out/in", _told(lambda told: _pair(told.per_second.ctx_out, told.per_second.ctx_in)), 8
+    ),
+    Column("queues", _told(lambda told: f"{told.unacknowledged}/{told.inbox}/{told.items}"), 6),
     Column("lag", _told(lambda told: _seconds(told.lag_s)), 3),
     Column("beat", lambda node: _seconds(node.beat_s), 3),
     Column("RSS", lambda node: _size(node.rss_bytes), 5),
@@ -287,6 +293,10 @@ def _rate(number: float | None) -> str:
         if number >= size:
             return f"{number / (1e3 if unit == 'k' else size):.1f}{unit}"
     return f"{number:.1f}" if 0 < number < 9.95 else f"{number:.0f}"
+
+
+def _pair(out: float | None, into: float | None) -> str:
+    return f"{_rate(out) or 0}/{_rate(into) or 0}"
 
 
 def _seconds(number: float | None) -> str:

@@ -212,14 +212,17 @@ def live_directories(folders: Iterable[Path] | None = None) -> list[Path]:
     Args:
         folders: Where they may be; by default wherever this package makes them.
     """
-    usual = (Path(f"/run/user/{os.getuid()}"), Path(tempfile.gettempdir()), Path("/tmp"))
     found = []
-    for folder in dict.fromkeys(usual if folders is None else folders):
+    for folder in dict.fromkeys(_usual_folders() if folders is None else folders):
         for path in sorted(folder.glob(f"{_PREFIX}*")):
             with suppress(OSError):  # it may go while it is looked at
                 if _is_alive(path):
                     found.append(path)
     return found
+
+
+def _usual_folders() -> tuple[Path, ...]:
+    return Path(f"/run/user/{os.getuid()}"), Path(tempfile.gettempdir()), Path("/tmp")
 
 
 def job_name(directory: Path) -> str:

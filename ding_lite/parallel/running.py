@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +74,10 @@ def running_jobs(
             makes them.
         clock: What the age of a record is measured by.
     """
-    told: dict[Path, list[NodeMetrics]] = {}
+    told: dict[str, list[NodeMetrics]] = {}
     for directory in live_directories(folders):
         found = [read_metrics(path) for path in sorted(directory.glob(f"{metrics.PREFIX}*"))]
-        told[directory] = [record for record in found if record is not None]
+        told[job_name(directory)] = [record for record in found if record is not None]
     now = clock.now()
     jobs = [_job(name, records, now) for name, records in _by_job(told).items()]
     return sorted((job for job in jobs if not job.is_over), key=lambda job: (-job.age_s, job.name))
@@ -105,24 +105,26 @@ def _pids(job: RunningJob) -> list[int]:
     return [node.told.pid for node in job.nodes if node.told is not None]
 
 
-def _by_job(told: dict[Path, list[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
+def _by_job(told: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
     """Put together what belongs together: one directory, or an address in common.
 
     Nodes without a launcher have a directory each, and are held together by the addresses at
-    which they listen and which they dial.
+    which they listen and which they dial. Such a job has the name of its oldest directory.
     """
-    jobs: list[tuple[str, set[str], list[NodeMetrics]]] = []
-    for directory, records in told.items():
-        if not records:
-            continue
-        name = job_name(directory)
+    jobs: list[tuple[set[str], list[str]]] = []
+    for name, records in told.items():
         shared = {a for record in records for a in record.addresses if a.startswith("tcp")}
-        records = list(records)
-        for other in [job for job in jobs if job[1] & shared]:
-            jobs.remove(other)
-            name, shared, records = other[0], shared | other[1], other[2] + records
-        jobs.append((name, shared, records))
-    return {name: records for name, _, records in jobs}
+        names = [name] if records else []
+        for job in [job for job in jobs if job[0] & shared]:
+            jobs.remove(job)
+            shared, names = shared | job[0], [*names, *job[1]]
+        if names:
+            jobs.append((shared, names))
+
+    def age(name: str) -> tuple[float, str]:
+        return min(record.began for record in told[name]), name
+
+    return {min(names, key=age): [r for name in names for r in told[name]] for _, names in jobs}
 
 
 def _job(name: str, records: Sequence[NodeMetrics], now: float) -> RunningJob:

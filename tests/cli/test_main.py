@@ -50,7 +50,9 @@ def test_the_example_of_a_parser_can_be_typed(parser: Parser) -> None:
 
 def test_the_page_has_all_options_with_their_help() -> None:
     lines = PAGE.read_text().splitlines()
-    shown = [line for line in lines if line.startswith(("| `--", "| `FILE", "| `PROGRAM"))]
+    shown = [
+        line for line in lines if line.startswith(("| `--", "| `FILE", "| `JOB", "| `PROGRAM"))
+    ]
     expected = []
     for parser in parsers():
         for action in options_of(parser):
@@ -101,7 +103,7 @@ def test_the_console_script_and_the_module_are_the_same(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "ding-lite: no command was given. Expected is one of: run, env, keygen."),
+        ("", "ding-lite: no command was given. Expected is one of: run, top, env, keygen."),
         ("rnu x", "ding-lite: there is no command 'rnu'. Did you mean \"run\"? Expected is"),
         ("--hlep", "ding-lite: there is no option '--hlep'. Did you mean \"--help\"?"),
         ("run", "ding-lite run: the following arguments are required: PROGRAM."),
@@ -114,6 +116,12 @@ def test_the_console_script_and_the_module_are_the_same(
         ("run a:b c", "found 'c', where nothing more was expected. What is meant for the program"),
         ("env x", "ding-lite env: found 'x', where nothing more was expected."),
         ("env -- x", "found 'x' after `--`, but only `ding-lite run` passes words on."),
+        ("top a b", "ding-lite top: found 'b', where nothing more was expected."),
+        ("top --onec", "there is no option '--onec'. Did you mean \"--once\"?"),
+        (
+            "top --every none",
+            "argument --every: found 'none'; expected are seconds, a number above",
+        ),
         ("keygen", "ding-lite keygen: the following arguments are required: FILE."),
     ],
 )

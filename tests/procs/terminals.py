@@ -57,8 +57,13 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """What has come, without colours and movements."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen).replace("\r", "")
+        """What has come, without colours; where the cursor went elsewhere, a new line begins."""
+        text = re.sub(r"\r\n|\r|\x1b\[[0-9]*[A-H]", "\n", self.seen)
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+    def modes(self) -> list[object]:
+        """How the terminal treats keys at the moment."""
+        return termios.tcgetattr(self._ours)
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and all that was shown."""

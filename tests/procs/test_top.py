@@ -1,0 +1,202 @@
+"""`ding-lite top`, beside jobs that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.running import Node, RunningJob, running_jobs
+from tests.cli.calls import environment
+from tests.procs.programs import Program
+from tests.procs.terminals import CTRL_C, Terminal
+
+JOB = """
+def main():
+    with Task() as task:
+        node = task.router.node_id
+        def collect(ctx):
+            ctx.env_step = 8 * (ctx.total_step + 1)
+            ctx.keep("env_step")
+            task.emit("collected", ctx.total_step)
+            task.wait_for("more", timeout=0.01 if ctx.total_step < 50 else None)
+        def learn(ctx):
+            if ctx.total_step == 0:
+                say("up", node, os.getpid())
+            task.wait_for("collected")
+        if node == 1:
+            say("up", node, os.getpid())
+        task.use(learn, filter_labels="learner").use(patiently(collect), filter_labels="collector")
+        task.run()
+
+def patiently(fn):
+    from ding_lite.errors import DeadlineExceeded
+    def _patiently(ctx):
+        try:
+            fn(ctx)
+        except DeadlineExceeded:
+            pass
+    return _patiently
+
+if __name__ == "__main__":
+    Parallel.runner(2, "star", roles=["learner", "collector"], auto_recover=True)(main)
+"""
+
+
+def top(folder: Path, *words: str) -> tuple[int, str, str]:
+    finished = subprocess.run(
+        [sys.executable, "-m", "ding_lite", "top", *words],
+        cwd=folder,
+        env=environment(TMPDIR=str(folder)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=15,
+    )
+    return finished.returncode, finished.stdout, finished.stderr
+
+
+def seen(folder: Path, ready: Callable[[Sequence[Node]], bool]) -> RunningJob:
+    """Look until the only job of a folder is as it should be."""
+    while True:
+        for job in running_jobs([folder]):
+            if ready(job.nodes):
+                return job
+        SYSTEM_CLOCK.sleep(0.05)  # what another process writes down wakes nobody
+
+
+def both_there(nodes: Sequence[Node]) -> bool:
+    return len(nodes) == 2
+
+
+def test_a_running_job_is_seen_with_all_its_nodes(folder: Path) -> None:
+    with Program(folder, JOB) as program:
+        pids = program.pids(2)
+
+        def is_waiting_after_51_steps(nodes: Sequence[Node]) -> bool:
+            told = [node.told for node in nodes if node.told is not None]
+            states = [node.state for node in nodes]
+            return states == ["waiting"] * 2 and told[1].total.env_step == 51 * 8
+
+        name = seen(folder, is_waiting_after_51_steps).name
+        code, out, error = top(folder, name, "--json")
+        assert (code, error) == (0, "")
+        [job] = json.loads(out)["jobs"]
+        learner, collector = job["nodes"]
+        assert (job["program"], job["num_nodes"]) == ("program.py", 2)
+        assert [(node["role"], node["pid"]) for node in job["nodes"]] == [
+            ("learner", pids[0]),
+            ("collector", pids[1]),
+        ]
+        assert learner["where"].endswith(" learn")
+        assert re.fullmatch(r"program\.py:\d+ collect", collector["where"])
+        assert (learner["total"]["events_in"], learner["lag_s"] > 0) == (51, True)
+        assert [node["restarts"] for node in job["nodes"]] == [0, 0]
+        assert all(node["rss_bytes"] > 2**20 for node in job["nodes"])
+        assert all(0 <= node["beat_s"] < 15 for node in job["nodes"])
+
+        code, out, error = top(folder, str(pids[1]), "--once")
+        assert (code, error) == (0, "")
+        assert f"job {name}  program.py  2 nodes" in out
+        assert re.search(rf"^ +1  collector +{pids[1]}  waiting ", out, re.MULTILINE)
+        program.process.send_signal(signal.SIGINT)
+        program.end()
+        assert top(folder, name)[0] == 2  # it runs no more
+
+
+def test_a_stopped_node_and_one_that_was_killed_are_told_apart(folder: Path) -> None:
+    with Program(folder, JOB) as program:
+        pids = program.pids(2)
+        os.kill(pids[1], signal.SIGSTOP)
+        seen(folder, lambda nodes: [n.state for n in nodes[1:]] == ["stopped"])
+        os.kill(pids[1], signal.SIGKILL)
+        again = program.pids(1)
+        job = seen(folder, lambda nodes: again[1] in [n.told.pid for n in nodes if n.told])
+        assert [node.told.restarts for node in job.nodes if node.told] == [0, 1]
+
+
+def test_nodes_that_are_started_by_hand_are_one_job(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    source = JOB.replace(
+        'if __name__ == "__main__":',
+        'if __name__ == "__main__":\n    os.environ |= dict(w.split("=") for w in sys.argv[1:])',
+    ).replace('roles=["learner", "collector"], auto_recover=True', "")
+    both = ["DING_LITE_NUM_NODES=2"]
+    ours = [*both, "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}", "DING_LITE_LABELS=learner"]
+    theirs = [*both, "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
+    theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
+    with (
+        Program(folder, source, "program.py", *ours) as one,
+        Program(folder, source, "program.py", *theirs) as other,
+    ):
+        pids = one.pids(1) | other.pids(1)
+        job = seen(folder, both_there)
+        assert [(n.told.pid, n.told.restarts) for n in job.nodes if n.told] == [
+            (pids[0], None),
+            (pids[1], None),
+        ]
+        assert "collector" in job.nodes[1].labels
+        for program in (one, other):
+            program.process.send_signal(signal.SIGINT)
+        for program in (one, other):
+            assert program.end()[0] == -2
+        assert list(folder.glob("ding_lite-*")) == []
+
+
+def test_a_terminal_shows_a_table_that_renews_itself_until_the_job_ends(folder: Path) -> None:
+    with Program(folder, JOB) as program:
+        name = seen(folder, both_there).name
+        words = ("-m", "ding_lite", "top", name, "--every", "0.05")
+        with Terminal(folder, "", *words, columns=80) as terminal:
+            shown = terminal.wait_for(f"job {name}", times=3)
+            assert max(map(len, shown.splitlines())) <= 80
+            terminal.wait_for("waiting")
+            program.process.send_signal(signal.SIGINT)
+            code, shown = terminal.end()
+            assert (code, shown.split("\n")[-2]) == (0, f"Job {name} has ended.")
+        program.end()
+
+
+@pytest.mark.parametrize("key", ["q", CTRL_C])
+def test_a_key_leaves_the_table_and_the_terminal_as_it_was(folder: Path, key: str) -> None:
+    with Program(folder, JOB):
+        name = seen(folder, both_there).name
+        with Terminal(folder, "", "-m", "ding_lite", "top", name) as terminal:
+            before = terminal.modes()
+            terminal.wait_for(f"job {name}", times=2)
+            terminal.type(key)
+            assert terminal.end()[0] == 0
+            assert terminal.modes() == before
+
+
+def test_without_a_terminal_tables_follow_each_other(folder: Path) -> None:
+    with Program(folder, JOB) as program:
+        name = seen(folder, both_there).name
+        with subprocess.Popen(
+            [sys.executable, "-m", "ding_lite", "top", name, "--every", "0.05"],
+            cwd=folder,
+            env=environment(TMPDIR=str(folder)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(8)]
+            program.process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=15)
+        assert process.returncode == 0
+        assert [line.split()[1:3] for line in lines[::4]] == [["job", name]] * 2
+        assert "\x1b" not in "".join(lines) + rest
+        program.end()
