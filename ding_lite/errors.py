@@ -49,6 +49,10 @@ class MissingExtraError(DingLiteError, ImportError):
     """An optional package is needed; says which extra installs it."""
 
 
+class EnvError(DingLiteError, RuntimeError):
+    """An environment in a process of its own has raised, or its process has died."""
+
+
 class DeadlineExceeded(DingLiteError, TimeoutError):
     """Something did not happen in time; says what and how long."""
 

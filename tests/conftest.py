@@ -173,7 +173,10 @@ def _descriptors() -> set[str]:
             target = os.readlink(entry)
         except FileNotFoundError:  # the descriptor of this very listing
             continue
-        if int(entry.name) not in known and target != "/dev/urandom":
+        # pym-: the heap that multiprocessing keeps for the arrays it shares.
+        if int(entry.name) not in known and not target.startswith(
+            ("/dev/urandom", "/dev/shm/pym-")
+        ):
             found.add(f"descriptor {entry.name} ({target})")
     return found
 

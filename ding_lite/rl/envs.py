@@ -6,37 +6,46 @@ on next, `Envs.obs`, is then already the first observation of the next episode. 
 transition crosses an episode, and none is made up by a reset.
 
 What is ugly here and why: gymnasium has three ways of resetting an env that ended. Its
-vector CartPole resets one step late and makes up a transition in doing so. Both sources
-below therefore leave the resets to `Envs`, which asks for them at one place.
+vector CartPole resets one step late and makes up a transition in doing so. The sources in
+`env_sources` and `env_workers` therefore leave the resets to `Envs`, which asks for them at
+one place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import multiprocessing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeAlias, get_args
+from typing import Any, Self, get_args
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Discrete, Space
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ding_lite.errors import (
-    ConfigError,
-    MissingExtraError,
-    NonFiniteError,
-    ShapeError,
-    did_you_mean,
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.rl.batch import BoolArray, NumpyArray, Step
+from ding_lite.rl.env_forms import FrameStack
+from ding_lite.rl.env_making import (
+    EnvMaker,
+    EnvsMode as EnvsMode,
+    EnvWrapper,
+    choose_mode,
+    find_registered,
+    ids_of_native,
 )
-from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray, Step
-from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.env_sources import OURS, EnvLoop, NativeVector, Source, SyncSource
+from ding_lite.rl.env_workers import WorkerSource, num_cores
+from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import at_least, check_all, one_of
+from ding_lite.settings import check_all, one_of, positive, whole
 
-EnvsMode: TypeAlias = Literal["auto", "native", "sync"]
-_RawStep: TypeAlias = tuple[FloatArray, FloatArray, BoolArray, BoolArray]
+logger = logging.getLogger(__name__)
+
+_STATE_KEYS = {"mode", "source", "obs", "returns", "lengths", "finished", "rng"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,46 +55,45 @@ class Episode:
     env_index: int
     """Which of the environments played it."""
     ret: float
-    """The sum of its rewards."""
+    """The sum of its rewards, as the environment gave them."""
     length: int
     """Its length in env steps."""
-
-
-class _Source(Protocol):
-    """Where the steps come from. Nothing resets itself."""
-
-    def reset(self) -> FloatArray:
-        """Start new episodes everywhere; the first time from the seed. Returns obs [N, ...]."""
-
-    def step(self, action: NumpyArray) -> _RawStep:
-        """Return next_obs, reward, terminated, truncated; all freshly allocated."""
-
-    def reset_where(self, done_N: BoolArray, next_obs: FloatArray) -> FloatArray:
-        """Start new episodes where the mask says so, and return the obs of all, as a copy."""
-
-    def close(self) -> None:
-        """Give back what the environments hold."""
 
 
 class Envs:
     """N environments of one kind, stepped together. Made by `make_envs`.
 
     Example:
+        >>> from ding_lite.rl import make_envs
         >>> with make_envs("CartPole-v1", 2, seed=0) as envs:
         ...     step = envs.step(np.array([0, 1]))
-        >>> step.next_obs.shape, step.terminated.tolist()
-        ((2, 4), [False, False])
+        >>> step.next_obs.shape, step.terminated.tolist(), envs.mode
+        ((2, 4), [False, False], 'native')
     """
 
-    def __init__(self, source: _Source, *, spec: EnvSpec, num_envs: int, seed: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        spec: EnvSpec,
+        num_envs: int,
+        seed: int,
+        mode: str,
+        reward_scale: float = 1.0,
+    ) -> None:
         """Take over a source; use `make_envs` instead."""
         self.spec = spec
         self.num_envs = num_envs
+        self.mode = mode
+        """How they are stepped: `native`, `sync` or `async`."""
         self.finished: list[Episode] = []
         """The episodes that ended since the last `take_finished`."""
 
         self._source = source
-        self._obs: FloatArray | None = None
+        self._obs: NumpyArray | None = None
+        stacked = spec.frame_stack > 1
+        self._stack = FrameStack(spec.frame_stack, spec, num_envs) if stacked else None
+        self._reward_scale = np.float32(reward_scale)
         self._returns = np.zeros(num_envs, dtype=np.float64)
         self._lengths = np.zeros(num_envs, dtype=np.int64)
         self._actions_shape = (num_envs, *spec.action_shape)
@@ -93,11 +101,11 @@ class Envs:
         self._batched_action_space.seed(spawn_seeds(seed, "random actions", count=1)[0])
 
     @property
-    def obs(self) -> FloatArray:
-        """What to act on next, [N, ...] float32. The first access starts the episodes."""
+    def obs(self) -> NumpyArray:
+        """What to act on next, [N, ...]. The first access starts the episodes."""
         return self.reset() if self._obs is None else self._obs
 
-    def reset(self) -> FloatArray:
+    def reset(self) -> NumpyArray:
         """Start new episodes everywhere and drop the unfinished ones.
 
         The first reset begins with the seed; later ones go on from there.
@@ -107,8 +115,9 @@ class Envs:
         """
         self._returns[:] = 0.0
         self._lengths[:] = 0
-        self._obs = self._source.reset()
-        _check_finite("observation", self._obs, spec=self.spec)
+        frames = self._source.reset()
+        self._check_finite("observation", frames)
+        self._obs = self._begin(np.ones(self.num_envs, dtype=np.bool_), frames, frames)
         return self._obs
 
     def step(self, action: NumpyArray) -> Step:
@@ -121,22 +130,27 @@ class Envs:
             ShapeError: If it is not one action per environment.
             ConfigError: If an action is not among the environment's.
             NonFiniteError: If an observation or a reward holds NaN or infinity.
+            EnvError: If an environment in another process raises, or its process dies.
         """
         obs = self.obs
         self._check_action(action)
-        next_obs, reward, terminated, truncated = self._source.step(action)
-        _check_finite("observation", next_obs, spec=self.spec)
-        _check_finite("reward", reward, spec=self.spec)
+        next_frames, reward, terminated, truncated = self._source.step(action)
+        self._check_finite("observation", next_frames)
+        self._check_finite("reward", reward)
 
+        next_obs = next_frames if self._stack is None else self._stack.push(next_frames)
         self._obs = next_obs
         self._returns += reward
         self._lengths += 1
         done_N = terminated | truncated
         if np.count_nonzero(done_N):
             self._note_finished(done_N)
-            self._obs = self._source.reset_where(done_N, next_obs)
-            _check_finite("observation", self._obs, spec=self.spec)
+            frames = self._source.reset_where(done_N)
+            self._check_finite("observation", frames, of=np.flatnonzero(done_N))
+            self._obs = self._begin(done_N, frames, next_obs)
 
+        if self._reward_scale != 1.0:
+            reward = reward * self._reward_scale
         return Step(obs, action, reward, next_obs, terminated, truncated)
 
     def take_finished(self) -> list[Episode]:
@@ -150,6 +164,51 @@ class Envs:
         if isinstance(self.spec.action_space, Discrete):
             action = action - self.spec.action_space.start
         return action.astype(self.spec.action_dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs.
+
+        An environment is saved by how it came to where it is: the state of its random generator
+        when its episode began, and the actions since.
+        """
+        started = self._obs is not None
+        return {
+            "mode": self.mode,
+            "source": self._source.save() if started else None,
+            "obs": None if self._obs is None else self._obs.copy(),
+            "returns": self._returns.copy(),
+            "lengths": self._lengths.copy(),
+            "finished": [(one.env_index, one.ret, one.length) for one in self.finished],
+            "rng": rng_state(self._batched_action_space.np_random),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        That is exact for environments whose randomness all comes from `np_random`, the generator
+        that gymnasium gives them, and that keep nothing from one episode to the next. An
+        environment that shows something else than it did begins a new episode instead, and a
+        warning says so.
+
+        Raises:
+            CheckpointError: If it is no state of such environments, or of another number of them.
+        """
+        if set(state) != _STATE_KEYS or len(state["returns"]) != self.num_envs:
+            raise CheckpointError(
+                f"This is no state of {self.num_envs} environments of {self.spec.env_id}. Make "
+                f"as many of the same kind as were saved before loading it."
+            )
+        if (state["mode"] == "native") != (self.mode == "native"):
+            raise CheckpointError(
+                f'The environments of {self.spec.env_id} were saved in mode "{state["mode"]}", '
+                f'and these have mode "{self.mode}". Make them with mode="{state["mode"]}".'
+            )
+        set_rng_state(self._batched_action_space.np_random, state["rng"])
+        self.finished = [Episode(*one) for one in state["finished"]]
+        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        self._obs = None
+        if state["obs"] is not None:
+            self._go_back(np.array(state["obs"]), state["source"])
 
     def close(self) -> None:
         """Give back what the environments hold. May be called more than once."""
@@ -166,6 +225,35 @@ class Envs:
     ) -> None:
         self.close()
 
+    def _begin(self, done_N: BoolArray, frames: NumpyArray, obs: NumpyArray) -> NumpyArray:
+        """Return observations in which new episodes begin where the mask says so."""
+        if self._stack is not None:
+            return self._stack.restart(done_N, frames)
+        obs = obs.copy()
+        obs[done_N] = frames
+        return obs
+
+    def _go_back(self, obs: NumpyArray, source_state: dict[str, Any]) -> None:
+        """Bring the environments to where they showed these observations."""
+        frames, is_known_N = self._source.restore(source_state)
+        expected = obs[:, -self.spec.frame_shape[0] :]
+        is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)
+        lost_N = ~(is_known_N & is_same_N)
+        if self._stack is not None:
+            self._stack.stacks = obs
+        self._obs = obs
+        if lost_N.any():
+            self._returns[lost_N] = 0.0
+            self._lengths[lost_N] = 0
+            self._obs = self._begin(lost_N, self._source.reset_where(lost_N), obs)
+            logger.warning(
+                "environments %s of %s could not be brought back to where they were saved, and "
+                "begin new episodes: they draw random numbers from elsewhere than np_random, or "
+                "keep something from one episode to the next",
+                np.flatnonzero(lost_N).tolist(),
+                self.spec.env_id,
+            )
+
     def _check_action(self, action: NumpyArray) -> None:
         if action.shape != self._actions_shape:
             raise ShapeError(
@@ -179,6 +267,19 @@ class Envs:
                 f"{num_actions - 1}."
             )
 
+    def _check_finite(self, what: str, values: NumpyArray, *, of: NumpyArray | None = None) -> None:
+        if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
+            return
+        finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        row = int(np.flatnonzero(~finite_N)[0])
+        index = row if of is None else int(of[row])
+        shown = str(values[row].tolist()) if values[row].size <= 32 else "with NaN or infinity"
+        raise NonFiniteError(
+            f"Environment {index} of {self.spec.env_id} gave the {what} {shown}; "
+            f"finite numbers were expected. Look at what this environment computes, or at the "
+            f"actions it was given."
+        )
+
     def _note_finished(self, done_N: BoolArray) -> None:
         for index in np.flatnonzero(done_N).tolist():
             self.finished.append(
@@ -188,193 +289,103 @@ class Envs:
         self._lengths[done_N] = 0
 
 
-def _check_finite(what: str, values: NumpyArray, *, spec: EnvSpec) -> None:
-    if np.count_nonzero(np.isfinite(values)) == values.size:
-        return
-    finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    index = int(np.flatnonzero(~finite_N)[0])
-    raise NonFiniteError(
-        f"Environment {index} of {spec.env_id} gave the {what} {values[index].tolist()}; "
-        f"finite numbers were expected. Look at what this environment computes, or at the "
-        f"actions it was given."
-    )
+def make_envs(
+    env_id: str,
+    num_envs: int,
+    *,
+    seed: int = 0,
+    mode: EnvsMode = "auto",
+    frame_stack: int = 1,
+    reward_scale: float = 1.0,
+    wrappers: Sequence[EnvWrapper] = (),
+    settings: Mapping[str, Any] | None = None,
+) -> Envs:
+    """Make environments that are stepped together.
 
-
-class _NativeCartPole:
-    """Gymnasium's vector CartPole with the late resets taken out of its `step`."""
-
-    def __init__(self, num_envs: int, *, seed: int, **settings: Any) -> None:  # noqa: ANN401 gymnasium's
-        self._env = CartPoleVectorEnv(num_envs, **settings)
-        self._seed: int | None = seed
-        self._nothing_done = np.zeros(num_envs, dtype=np.bool_)
-
-    def reset(self) -> FloatArray:
-        obs, _ = self._env.reset(seed=self._seed)
-        self._seed = None
-        return obs
-
-    def step(self, action: NumpyArray) -> _RawStep:
-        self._env.prev_done = self._nothing_done  # so that its own late reset finds nothing
-        next_obs, reward, terminated, truncated, _ = self._env.step(action)
-        return next_obs, reward, terminated, truncated
-
-    def reset_where(self, done_N: BoolArray, next_obs: FloatArray) -> FloatArray:
-        env: Any = self._env  # gymnasium types its state as None
-        state = env.np_random.uniform(env.low, env.high, size=(4, np.count_nonzero(done_N)))
-        env.state[:, done_N] = state
-        env.steps[done_N] = 0
-        obs = next_obs.copy()
-        obs[done_N] = state.T
-        return obs
-
-    def close(self) -> None:
-        self._env.close()
-
-
-class _SyncLoop:
-    """Plain environments, one after the other."""
-
-    def __init__(self, envs: list[gymnasium.Env[Any, Any]], *, seeds: list[int]) -> None:
-        self._envs = envs
-        self._seeds: list[int] | None = seeds
-        space = envs[0].action_space
-        self._start = int(space.start) if isinstance(space, Discrete) else None
-        self._obs_shape = (len(envs), *(envs[0].observation_space.shape or ()))
-
-    def reset(self) -> FloatArray:
-        seeds: Sequence[int | None] = self._seeds or [None] * len(self._envs)
-        self._seeds = None
-        obs = np.empty(self._obs_shape, dtype=np.float32)
-        for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
-            obs[index], _ = env.reset(seed=seed)
-        return obs
-
-    def step(self, action: NumpyArray) -> _RawStep:
-        num_envs = len(self._envs)
-        next_obs = np.empty(self._obs_shape, dtype=np.float32)
-        reward = np.empty(num_envs, dtype=np.float32)
-        terminated = np.empty(num_envs, dtype=np.bool_)
-        truncated = np.empty(num_envs, dtype=np.bool_)
-        actions = list(action) if self._start is None else (action + self._start).tolist()
-
-        for index, (env, one_action) in enumerate(zip(self._envs, actions, strict=True)):
-            next_obs[index], reward[index], terminated[index], truncated[index], _ = env.step(
-                one_action
-            )
-        return next_obs, reward, terminated, truncated
-
-    def reset_where(self, done_N: BoolArray, next_obs: FloatArray) -> FloatArray:
-        obs = next_obs.copy()
-        for index in np.flatnonzero(done_N).tolist():
-            obs[index], _ = self._envs[index].reset()
-        return obs
-
-    def close(self) -> None:
-        for env in self._envs:
-            env.close()
-
-
-NATIVE: dict[str, Callable[..., _Source]] = {
-    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": _NativeCartPole,
-}
-"""Vector entry points of gymnasium's that run as one array program, and who steps them."""
-
-
-def make_envs(env_id: str, num_envs: int, *, seed: int = 0, mode: EnvsMode = "auto") -> Envs:
-    """Make environments that are stepped together, in this process.
+    Each mode plays the same episodes for the same seed and actions, bit for bit; only a vector
+    form of somebody else's has episodes of its own.
 
     Args:
         env_id: A name in gymnasium's registry, such as `CartPole-v1`.
         num_envs: How many. More give steadier learning and faster stepping; 8 is usual.
         seed: One seed for all. The same seed gives the same episodes for the same actions.
-        mode: `native` steps all of them as one array program (CartPole), `sync` one after
-            the other; `auto` takes `native` where there is one.
+        mode: `native` steps all of them as one array program, where there is one (CartPole);
+            `sync` one after the other in this process, `async` in processes of their own.
+            `auto` takes `native` where it can, and else measures which of the other two is
+            faster here and says so in the log.
+        frame_stack: How many of the newest observations make one; 4 is usual where one picture
+            does not show what moves.
+        reward_scale: Rewards are multiplied by it, but in the returns of episodes. Rewards
+            about 1 are learned from most easily.
+        wrappers: Each is applied to every environment, the first one innermost: gymnasium's
+            wrappers, or functions that return one.
+        settings: Keywords for the environment, such as {"gravity": -5.0}.
 
     Raises:
         ConfigError: If there is no such environment, it has no native form, or a space of it
-            is not supported yet.
+            is not supported.
         MissingExtraError: If the environment needs a package that is not installed.
+        EnvError: If an environment cannot be made in another process.
     """
-    wanted: str = mode
-    if wanted == "async":
-        raise ConfigError(
-            "`mode` 'async', environments in processes of their own, is not built yet. For now "
-            f"there is {', '.join(get_args(EnvsMode))}; small environments are faster in "
-            "this process anyway."
-        )
-    check_all(one_of(get_args(EnvsMode), mode=mode), at_least(1, num_envs=num_envs))
-    registered = _find(env_id)
-    native = NATIVE.get(str(registered.vector_entry_point))
+    check_all(
+        one_of(get_args(EnvsMode), mode=mode),
+        whole(1, num_envs=num_envs, frame_stack=frame_stack),
+        positive(reward_scale=reward_scale),
+    )
+    maker = EnvMaker(find_registered(env_id), dict(settings or {}), tuple(wrappers))
+    native = maker.native_kind()
     if mode == "native" and native is None:
         raise ConfigError(
-            f"{env_id} has no native vector form; these have: {', '.join(_native_ids())}. "
-            f'Use mode="sync" or mode="auto".'
+            f"{env_id} has no native vector form here; these have: {', '.join(ids_of_native())}. "
+            f'Use mode="sync" or mode="auto"; wrappers need one of them too.'
         )
 
     seeds = spawn_seeds(seed, "environments", count=num_envs)
-    first = _make_one(registered)
-    spec = EnvSpec(
-        env_id=env_id,
-        obs_space=_supported_obs_space(env_id, first.observation_space),
-        action_space=_supported_action_space(env_id, first.action_space),
-        max_episode_steps=registered.max_episode_steps,
-    )
-    source: _Source
-    if native is None or mode == "sync":
-        rest = [_make_one(registered) for _ in range(num_envs - 1)]
-        source = _SyncLoop([first, *rest], seeds=seeds)
-    else:
-        first.close()
-        limit = registered.max_episode_steps or np.iinfo(np.int32).max
-        source = native(num_envs, seed=seeds[0], max_episode_steps=limit, **registered.kwargs)
-
-    return Envs(source, spec=spec, num_envs=num_envs, seed=seed)
-
-
-def _find(env_id: str) -> gymnasium.envs.registration.EnvSpec:
-    try:
-        return gymnasium.spec(env_id)
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise ConfigError(
-            f"There is no environment {env_id!r} in gymnasium's registry."
-            f"{did_you_mean(str(env_id), gymnasium.registry)} An environment of your own must be "
-            f"registered first (gymnasium.register)."
-        ) from error
-
-
-def _native_ids() -> list[str]:
-    return sorted(
-        env_id
-        for env_id, registered in gymnasium.registry.items()
-        if str(registered.vector_entry_point) in NATIVE
+    chosen = "native" if native and mode == "auto" else mode
+    with maker() as first:
+        spec = maker.spec_of(first, frame_stack=frame_stack)
+        if chosen == "auto":
+            chosen = _choose(first, num_envs, env_id=env_id)
+    source = _make_source(maker, chosen, spec=spec, seeds=seeds)
+    return Envs(
+        source, spec=spec, num_envs=num_envs, seed=seed, mode=chosen, reward_scale=reward_scale
     )
 
 
-def _make_one(registered: gymnasium.envs.registration.EnvSpec) -> gymnasium.Env[Any, Any]:
-    try:
-        return gymnasium.make(registered, disable_env_checker=True)
-    except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-        extra = 'pip install "ding-lite[box2d]"' if "box2d" in str(error).lower() else None
-        raise MissingExtraError(
-            f"{registered.id} needs a package that is not installed. "
-            f"{f'Install it: {extra}' if extra else str(error).rstrip('.')}."
-        ) from error
-
-
-def _supported_obs_space(env_id: str, space: Space[Any]) -> Box:
-    if isinstance(space, Box) and len(space.shape) == 1:
-        return space
-    raise ConfigError(
-        f"{env_id} has the observation space {space}; only vectors, Box with one axis, are "
-        f"supported so far. Wrap the environment (gymnasium.wrappers.FlattenObservation, for "
-        f"example) and register the wrapped one."
+def _choose(env: gymnasium.Env[Any, Any], num_envs: int, *, env_id: str) -> EnvsMode:
+    cores = 1 if multiprocessing.current_process().daemon else num_cores()
+    choice = choose_mode(env, num_envs, num_cores=cores)
+    logger.info(
+        "stepping %d environments of %s in mode %s: %s",
+        num_envs,
+        env_id,
+        choice.mode,
+        choice.why,
     )
+    return choice.mode
 
 
-def _supported_action_space(env_id: str, space: Space[Any]) -> Discrete | Box:
-    if isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1):
-        return space
-    raise ConfigError(
-        f"{env_id} has the action space {space}; only Discrete and Box with one axis are "
-        f"supported so far. Wrap the environment so that it has one of them."
+def _make_source(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:
+    registered = maker.registered
+    if mode == "async":
+        workers = min(len(seeds), max(2, num_cores()))
+        return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)
+    if mode == "sync":
+        envs = [maker() for _ in seeds]
+        loop = EnvLoop(envs, seeds=seeds, spec=spec)
+        return SyncSource(loop, spec=spec, num_envs=len(seeds))
+
+    entry_point = registered.vector_entry_point
+    if isinstance(entry_point, str) and entry_point in OURS:
+        settings = {**registered.kwargs, **maker.settings}
+        settings.pop("max_episode_steps", None)
+        return OURS[entry_point](
+            seeds, max_episode_steps=maker.max_episode_steps, settings=settings
+        )
+    vector: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
+        registered,
+        len(seeds),
+        vectorization_mode="vector_entry_point",
+        **maker.settings,
     )
+    return NativeVector(vector, seed=seeds[0], spec=spec)

@@ -1,76 +1,18 @@
-"""Environments so small that the right answer is known; registered under `probe/`."""
+"""Environments that show what `Envs` does with them, well-behaved and not; under `probe/`, too."""
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
-
-class Probe(gymnasium.Env[Any, Any]):
-    """One number to see; `play` says what an action earns and whether the episode ends."""
-
-    observation_space: Space[Any] = Box(-10.0, 10.0, (1,), dtype=np.float32)
-    action_space: Space[Any] = Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.now = self.first()
-        return self.see(), {}
-
-    def step(self, action):
-        reward, terminated = self.play(int(action))
-        return self.see(), reward, terminated, False, {}
-
-    def play(self, action: int) -> tuple[float, bool]:
-        raise NotImplementedError
-
-    def see(self):
-        return np.array([self.now], dtype=np.float32)
-
-    def first(self):
-        return 0.0
-
-
-class OneReward(Probe):
-    """Every episode is one step long and earns 1: all values are 1."""
-
-    def play(self, action):
-        return 1.0, True
-
-
-class RewardIsObs(Probe):
-    """One step that earns what was seen, -1 or 1: a value is the observation."""
-
-    def first(self):
-        return float(self.np_random.choice([-1.0, 1.0]))
-
-    def play(self, action):
-        return self.now, True
-
-
-class LateReward(Probe):
-    """Two steps, 0 then 1, and a reward of 1 at the end: the first value is gamma."""
-
-    def play(self, action):
-        self.now += 1.0
-        return (1.0, True) if self.now == 2.0 else (0.0, False)
-
-
-class RightAction(Probe):
-    """One step: action 1 earns 1, action 0 loses 1."""
-
-    def play(self, action):
-        return (1.0 if action == 1 else -1.0), True
-
-
-class Endless(Probe):
-    """Each step earns 1 for ever; only the time limit of the registration cuts it off."""
-
-    def play(self, action):
-        return 1.0, False
+from ding_lite.testing.probes import Endless, Probe  # also registers those with known answers
 
 
 class Counter(Probe):
@@ -79,6 +21,7 @@ class Counter(Probe):
     observation_space = Box(-np.inf, np.inf, (2,), dtype=np.float32)
 
     def __init__(self, length=3):
+        super().__init__()
         self.length = length
         self.episode = -1
 
@@ -111,6 +54,15 @@ class RewardNaN(Counter):
         return (np.nan if self.now == 2.0 else reward), terminated
 
 
+class StartsNaN(Counter):
+    """Begins its second episode with NaN."""
+
+    def see(self):
+        obs = super().see()
+        obs[1] = np.nan if self.episode == 1.0 and self.now == 0.0 else obs[1]
+        return obs
+
+
 class Shifted(Probe):
     """Has the actions 5 and 6, and shows the one that was taken."""
 
@@ -131,16 +83,94 @@ class Pull(Probe):
         return self.see(), 0.0, False, False, {}
 
 
+class Room(Probe):
+    """Shows one of five numbers, 3 to 7: the last one plus the action, in a circle."""
+
+    observation_space = Discrete(5, start=3)
+
+    def see(self):
+        return 3 + int(self.now)
+
+    def play(self, action):
+        self.now = (self.now + action) % 5
+        return 0.0, False
+
+
+class Picture(Probe):
+    """Shows a picture whose pixels tell channel, row, column, and how many steps were taken."""
+
+    def __init__(self, layout="last", dtype="uint8"):
+        super().__init__()
+        shape = {"last": (6, 5, 3), "first": (3, 6, 5), "none": (6, 5)}[layout]
+        high = 255 if dtype == "uint8" else 1.0
+        self.observation_space = Box(0, high, shape, dtype=dtype)
+        self.layout = layout
+
+    def see(self):
+        channel, row, column = np.indices((3, 6, 5))
+        picture = (channel * 80 + row * 10 + column + self.now).astype(self.observation_space.dtype)
+        if self.layout == "last":
+            return picture.transpose(1, 2, 0)
+        return picture if self.layout == "first" else picture[0]
+
+    def play(self, action):
+        self.now += 1.0
+        return 0.0, self.now == 3.0
+
+
+class Wanders(Probe):
+    """Walks at random from where its generator says; an episode ends now and then."""
+
+    def first(self):
+        return float(self.np_random.normal())
+
+    def play(self, action):
+        self.now += float(self.np_random.normal()) + float(action) - 0.5
+        return self.now, bool(self.np_random.random() < 0.05)
+
+
+class WandersElsewhere(Wanders):
+    """Draws from a generator that nobody knows of."""
+
+    def first(self):
+        return float(np.random.default_rng().normal())
+
+
+class Weak(Probe):
+    """Fails in the step that its action 1 asks for, as `how` says."""
+
+    def __init__(self, how="raise", who=0):
+        super().__init__()
+        self.how = how
+        self.who = who
+
+    def play(self, action):
+        self.now += 1.0
+        if action == 1.0:
+            if self.how == "raise":
+                raise ArithmeticError("the sum does not work out")
+            if self.how == "exit":
+                os._exit(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0, False
+
+
 class SeesDict(Probe):
     """Has an observation space that is not supported."""
 
     observation_space = Dict({"x": Box(-1.0, 1.0, (1,))})
 
+    def see(self):
+        return {"x": np.zeros(1, dtype=np.float32)}
 
-class SeesImage(Probe):
+    def play(self, action):
+        return 0.0, False
+
+
+class SeesFilm(Probe):
     """Has another one."""
 
-    observation_space = Box(0, 255, (8, 8, 3), dtype=np.uint8)
+    observation_space = Box(0, 255, (2, 8, 8, 3), dtype=np.uint8)
 
 
 class ActsDict(Probe):
@@ -149,15 +179,70 @@ class ActsDict(Probe):
     action_space = Dict({"x": Discrete(2)})
 
 
+class ActsTwice(Probe):
+    """Has another one."""
+
+    action_space = MultiDiscrete([2, 2])
+
+
+class CountersTogether(VectorEnv[Any, Any, Any]):
+    """`Counter` as a vector environment, with each of gymnasium's rules for resets."""
+
+    def __init__(self, num_envs, length=3, max_episode_steps=None):
+        self.num_envs = num_envs
+        self.length = length
+        self.single_observation_space = Counter.observation_space
+        self.single_action_space = Counter.action_space
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.now = np.zeros((num_envs, 2), dtype=np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        if options is None:
+            self.now[:] = 0.0
+        else:
+            self._next_episode(options["reset_mask"])
+        return self.now.copy(), {}
+
+    def step(self, actions):
+        self.now[:, 1] += 1.0
+        ended = self.now[:, 1] == self.length
+        info = {}
+        reward = self.now[:, 1].copy()
+        if self.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP and ended.any():
+            info["final_obs"] = np.empty(self.num_envs, dtype=object)
+            for index in np.flatnonzero(ended):
+                info["final_obs"][index] = self.now[index].copy()
+            self._next_episode(ended)
+        return self.now.copy(), reward, ended, np.zeros(self.num_envs, dtype=bool), info
+
+    def _next_episode(self, where):
+        self.now[where, 0] += 1.0
+        self.now[where, 1] = 0.0
+
+
+class SameStepCounters(CountersTogether):
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 as in gymnasium
+
+
+class DisabledCounters(CountersTogether):
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012 as in gymnasium
+
+
+class NextStepCounters(CountersTogether):
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 as in gymnasium
+
+
 def _register(name, entry_point, **settings):
     if f"probe/{name}" not in gymnasium.registry:
         gymnasium.register(f"probe/{name}", entry_point=entry_point, **settings)
 
 
 for _probe in (
-    OneReward, RewardIsObs, LateReward, RightAction, Counter, TurnsNaN, RewardNaN, Shifted, Pull,
-    SeesDict, SeesImage, ActsDict,
-):  # fmt: skip
+    *(Counter, TurnsNaN, RewardNaN, StartsNaN, Shifted, Pull, Room, Picture, Wanders),
+    *(WandersElsewhere, Weak, SeesDict, SeesFilm, ActsDict, ActsTwice, Endless),
+):
     _register(f"{_probe.__name__}-v0", _probe)
-_register("Endless-v0", Endless, max_episode_steps=4)
+for _kind in (SameStepCounters, DisabledCounters, NextStepCounters):
+    _register(f"{_kind.__name__}-v0", Counter, vector_entry_point=_kind)
 _register("LongCounter-v0", Counter, kwargs={"length": 10}, max_episode_steps=4)

@@ -1,10 +1,12 @@
 import math
+import sys
 from itertools import pairwise
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.wrappers import FlattenObservation
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError, MissingExtraError, NonFiniteError, ShapeError
@@ -129,6 +131,22 @@ def test_the_same_seed_gives_the_same_episodes(mode):
     assert (record(7) != record(8)).any()
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v0", "CartPole-v1"])
+def test_the_episodes_do_not_depend_on_the_mode(env_id):
+    def record(mode):
+        with make_envs(env_id, 5, seed=7, mode=mode) as envs:
+            steps = play(envs, balance, steps=400) + play(envs, random_actions(4, 5), steps=300)
+            envs.reset()
+            steps += play(envs, random_actions(5, 5), steps=50)
+        return steps, envs.take_finished()
+
+    (native, finished), (sync, others) = record("native"), record("sync")
+    assert finished == others
+    for one, other in zip(native, sync, strict=True):
+        for name in ("obs", "reward", "next_obs", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_neighbouring_seeds_share_no_episode(mode):
     starts = [make_envs("CartPole-v1", 4, seed=seed, mode=mode).obs for seed in range(3)]
@@ -196,6 +214,19 @@ def test_nan_in_a_reward_names_the_environment():
         envs.step(np.zeros(1, dtype=np.int64))
 
 
+def test_nan_at_the_start_of_an_episode_names_the_environment():
+    envs = make_envs("probe/StartsNaN-v0", 2)
+    with pytest.raises(NonFiniteError, match=r"Environment 0 .* observation \[1.0, nan\]"):
+        play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=3)
+
+
+def test_what_an_environment_raises_says_which_one_it_was():
+    envs = make_envs("probe/Weak-v0", 3, mode="sync")
+    with pytest.raises(ArithmeticError, match="does not work out") as caught:
+        envs.step(np.array([0, 1, 0]))
+    assert caught.value.__notes__ == ["in environment 1 of probe/Weak-v0"]
+
+
 def test_a_mistyped_environment_gets_a_suggestion():
     with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
         make_envs("CartPol-v1", 2)
@@ -205,15 +236,28 @@ def test_a_mistyped_environment_gets_a_suggestion():
 
 
 @pytest.mark.parametrize(
-    ("env_id", "space"),
-    [("SeesDict-v0", "Dict"), ("SeesImage-v0", r"\(8, 8, 3\)"), ("ActsDict-v0", "Dict")],
+    ("env_id", "space", "advice"),
+    [
+        ("SeesDict-v0", "Dict", "FlattenObservation"),
+        ("SeesFilm-v0", r"\(2, 8, 8, 3\)", "ReshapeObservation"),
+        ("ActsDict-v0", "Dict", "ActionWrapper"),
+        ("ActsTwice-v0", r"MultiDiscrete\(\[2 2\]\)", "ActionWrapper"),
+    ],
 )
-def test_an_unsupported_space_is_named(env_id, space):
-    with pytest.raises(ConfigError, match=f"probe/{env_id} has the .* space .*{space}"):
+def test_an_unsupported_space_is_named(env_id, space, advice):
+    with pytest.raises(ConfigError, match=rf"probe/{env_id} has the .* space .*{space}.*{advice}"):
         make_envs(f"probe/{env_id}", 2)
 
 
-def test_a_missing_package_is_named():
+def test_what_is_not_supported_becomes_so_with_a_wrapper():
+    with make_envs("probe/SeesDict-v0", 2, wrappers=[FlattenObservation]) as envs:
+        assert envs.spec.obs_shape == (1,)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(
         MissingExtraError, match=r"LunarLander-v3 .*pip install \"ding-lite\[box2d\]"
     ):
@@ -221,14 +265,59 @@ def test_a_missing_package_is_named():
 
 
 def test_modes_that_do_not_exist_are_refused():
-    with pytest.raises(ConfigError, match=r"async.* not built yet.* auto, native, sync"):
-        make_envs("CartPole-v1", 2, mode="async")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r'Did you mean "sync"'):
         make_envs("CartPole-v1", 2, mode="synk")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"no native vector form.*CartPole-v0, CartPole-v1"):
         make_envs("Acrobot-v1", 2, mode="native")
+    with pytest.raises(ConfigError, match=r"no native vector form here.*wrappers"):
+        make_envs("CartPole-v1", 2, mode="native", wrappers=[FlattenObservation])
+    with pytest.raises(ConfigError, match=r"no native vector form"):
+        make_envs("probe/NextStepCounters-v0", 2, mode="native")
     with pytest.raises(ConfigError, match=r"`num_envs` is 0"):
         make_envs("CartPole-v1", 0)
+
+
+def test_settings_reach_the_environment_in_every_mode():
+    for mode in MODES:
+        envs = make_envs("CartPole-v1", 1, mode=mode, settings={"sutton_barto_reward": True})
+        rewards = [step.reward[0] for step in play(envs, lambda obs: np.zeros(1, int), steps=20)]
+        assert set(rewards) == {0.0, -1.0}
+    with pytest.raises(ConfigError, match=r"CartPole-v1 .*`settings` \{'gravity': 1.0\}"):
+        make_envs("CartPole-v1", 1, mode="sync", settings={"gravity": 1.0})
+
+
+def test_a_time_limit_among_the_settings_counts_in_every_mode():
+    for mode in MODES:
+        envs = make_envs("CartPole-v1", 2, mode=mode, settings={"max_episode_steps": 5})
+        play(envs, balance, steps=5)
+        assert envs.take_finished() == [Episode(0, 5.0, 5), Episode(1, 5.0, 5)]
+        assert envs.spec.max_episode_steps == 5
+
+
+def test_rewards_are_scaled_and_returns_are_not():
+    envs = make_envs("probe/Counter-v0", 2, reward_scale=0.5)
+    steps = play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=3)
+    assert [step.reward.tolist() for step in steps] == [[0.5, 0.5], [1.0, 1.0], [1.5, 1.5]]
+    assert [episode.ret for episode in envs.take_finished()] == [6.0, 6.0]
+    with pytest.raises(ConfigError, match=r"`reward_scale` is 0"):
+        make_envs("probe/Counter-v0", 2, reward_scale=0.0)
+
+
+@pytest.mark.parametrize("kind", ["SameStepCounters", "DisabledCounters"])
+def test_a_vector_environment_of_somebody_elses_keeps_the_same_rule(kind):
+    envs = make_envs(f"probe/{kind}-v0", 2)
+    assert envs.mode == "native"
+    steps = play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=7)
+    assert [step.obs[0].tolist() for step in steps] == [
+        [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0],
+    ]  # fmt: skip
+    assert [step.next_obs[0].tolist() for step in steps[:4]] == [[0, 1], [0, 2], [0, 3], [1, 1]]
+    assert [bool(step.terminated[0]) for step in steps] == [0, 0, 1, 0, 0, 1, 0]
+    assert envs.take_finished() == [Episode(index, 6.0, 3) for index in (0, 1, 0, 1)]
+
+
+def test_a_vector_environment_that_makes_transitions_up_is_passed_over():
+    assert make_envs("probe/NextStepCounters-v0", 2).mode == "sync"
 
 
 def test_wrong_actions_are_refused():

@@ -1,0 +1,205 @@
+"""Environments in processes of their own: the same episodes, and no end without a word."""
+
+import os
+import signal
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite.errors import ConfigError, EnvError
+from ding_lite.rl import make_envs
+from ding_lite.rl.env_workers import WorkerSource
+from tests.procs.programs import Program, run, wait_until_gone
+
+pytestmark = pytest.mark.deadline(60)  # the first test starts a fork server, which loads torch
+
+
+def pids_of(envs):
+    assert isinstance(envs._source, WorkerSource)
+    return envs._source.pids
+
+
+def play(envs, steps):
+    seen = []
+    for _ in range(steps):
+        step = envs.step(envs.random_actions())
+        seen += [step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated]
+    return seen, envs.take_finished(), envs.obs
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("CartPole-v0", {}),
+        ("Pendulum-v1", {}),
+        ("probe/Room-v0", {}),
+        ("probe/Picture-v0", {"frame_stack": 2}),
+        ("probe/Wanders-v0", {"wrappers": [gymnasium.wrappers.FlattenObservation]}),
+    ],
+)
+def test_the_episodes_are_those_of_one_process(env_id, settings):
+    with (
+        make_envs(env_id, 5, seed=2, mode="sync", **settings) as here,
+        make_envs(env_id, 5, seed=2, mode="async", **settings) as there,
+    ):
+        assert len(pids_of(there)) >= 2
+        np.testing.assert_equal(play(there, 250), play(here, 250))
+        np.testing.assert_equal(there.reset(), here.reset())
+        np.testing.assert_equal(play(there, 20), play(here, 20))
+
+
+def test_what_was_saved_in_one_mode_goes_on_in_the_other():
+    with (
+        make_envs("probe/Wanders-v0", 5, seed=2, mode="sync") as here,
+        make_envs("probe/Wanders-v0", 5, seed=3, mode="async") as there,
+    ):
+        play(here, 40)
+        there.load_state_dict(here.state_dict())
+        np.testing.assert_equal(play(there, 40), play(here, 40))
+        here.load_state_dict(there.state_dict())
+        np.testing.assert_equal(play(there, 40), play(here, 40))
+
+
+def test_a_wrapper_from_within_a_function_travels_too():
+    def doubled(env):
+        return gymnasium.wrappers.TransformReward(env, lambda reward: 2.0 * float(reward))
+
+    with make_envs("probe/Counter-v0", 2, mode="async", wrappers=[doubled]) as envs:
+        assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [2.0, 2.0]
+
+
+def test_what_cannot_travel_is_refused():
+    lock = threading.Lock()
+
+    def locked(env):
+        assert lock is not None
+        return env
+
+    with pytest.raises(ConfigError, match=r"cannot be sent .*lock.*mode=\"sync"):
+        make_envs("probe/Counter-v0", 2, mode="async", wrappers=[locked])
+
+
+def test_what_an_environment_raises_is_told_and_ends_all():
+    envs = make_envs("probe/Weak-v0", 4, mode="async")
+    envs.step(np.zeros(4, dtype=np.int64))
+    pids = pids_of(envs)
+    with pytest.raises(EnvError, match=r"ArithmeticError: the sum .* in environment 2") as caught:
+        envs.step(np.array([0, 0, 1, 0]))
+    assert "in play\n" in caught.value.__notes__[0]
+    wait_until_gone(*pids)
+    with pytest.raises(EnvError, match="are closed"):
+        envs.step(np.zeros(4, dtype=np.int64))
+    envs.close()
+
+
+def test_an_environment_that_cannot_be_made_is_told():
+    with pytest.raises(EnvError, match=r"LookupError: made nowhere else"):
+        make_envs("probe/Counter-v0", 2, mode="async", wrappers=[_only_made_here(os.getpid())])
+
+
+def _only_made_here(pid):
+    def wrap(env):
+        if os.getpid() != pid:
+            raise LookupError("made nowhere else")
+        return env
+
+    return wrap
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [("kill", "was killed by SIGKILL"), ("exit", "has ended with exit code 3")]
+)
+def test_a_process_that_dies_at_work_is_missed_at_once(how, told):
+    envs = make_envs("probe/Weak-v0", 4, mode="async", settings={"how": how})
+    envs.step(np.zeros(4, dtype=np.int64))
+    pids = pids_of(envs)
+    with pytest.raises(EnvError, match=rf"environments 2 to 3 of probe/Weak-v0 {told}"):
+        envs.step(np.array([0, 0, 0, 1]))
+    wait_until_gone(*pids)
+
+
+def test_a_process_that_died_while_nobody_looked_is_missed_at_the_next_step():
+    with make_envs("probe/Counter-v0", 4, mode="async") as envs:
+        envs.step(np.zeros(4, dtype=np.int64))
+        first, *others = pids_of(envs)
+        os.kill(first, signal.SIGKILL)
+        wait_until_gone(first)
+        with pytest.raises(EnvError, match="was killed by SIGKILL"):
+            envs.step(np.zeros(4, dtype=np.int64))
+        wait_until_gone(*others)
+
+
+def test_closing_ends_the_processes_and_may_be_done_twice():
+    envs = make_envs("probe/Counter-v0", 4, mode="async")
+    envs.step(np.zeros(4, dtype=np.int64))
+    pids = pids_of(envs)
+    envs.close()
+    wait_until_gone(*pids)
+    envs.close()
+
+
+PROGRAM = """
+from ding_lite.rl import make_envs
+import tests.rl.probes
+
+def main():
+    envs = make_envs("probe/Counter-v0", 4, mode="async")
+    envs.step(envs.random_actions())
+    say("pids", *envs._source.pids)
+    ENDING
+
+GUARD
+    main()
+"""
+
+
+def program(ending, *, guard='if __name__ == "__main__":'):
+    return PROGRAM.replace("ENDING", ending).replace("GUARD", guard)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("pass", 0),
+        ("raise SystemExit(5)", 5),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+    ],
+)
+def test_no_process_outlives_the_program(ending, code, folder):
+    with Program(folder, program(ending)) as running:
+        pids = [int(word) for word in running.line("pids")[1:]]
+        assert running.end()[0] == code
+        wait_until_gone(*pids)
+
+
+def test_ctrl_c_reaches_the_program_and_not_its_environments(folder):
+    ending = """
+    try:
+        say("playing")
+        while True:
+            envs.step(envs.random_actions())
+    except KeyboardInterrupt:
+        envs.close()
+        say("closed")
+    """
+    with Program(folder, program(ending)) as running:
+        pids = [int(word) for word in running.line("pids")[1:]]
+        running.line("playing")
+        os.killpg(running.pid, signal.SIGINT)
+        code, output = running.end()
+        wait_until_gone(*pids)
+    assert code == 0, output
+    assert "closed" in output
+    assert "Traceback" not in output
+
+
+def test_a_program_that_each_process_would_run_again_is_told_so(folder):
+    code, output = run(folder, program("pass", guard="if True:"))
+    assert code == 1
+    assert "EnvError: The process of the environments" in output
+    assert 'if __name__ == "__main__":' in output
+    assert 'mode="sync" needs no processes' in output

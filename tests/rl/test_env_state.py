@@ -1,0 +1,121 @@
+"""What `Envs.state_dict` saves is enough to go on exactly, or is said not to be."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite.errors import CheckpointError
+from ding_lite.rl import load_checkpoint, make_envs, save_checkpoint
+from ding_lite.rl.env_sources import SyncSource
+
+CASES = [
+    ("CartPole-v1", "native", {}),
+    ("CartPole-v1", "sync", {}),
+    ("Acrobot-v1", "sync", {}),
+    ("Pendulum-v1", "sync", {}),
+    ("FrozenLake-v1", "sync", {}),
+    ("probe/Wanders-v0", "sync", {"frame_stack": 3}),
+    ("probe/Picture-v0", "sync", {"frame_stack": 2}),
+]
+
+
+def play(envs, steps):
+    """Act at random; return all that was seen."""
+    seen = []
+    for _ in range(steps):
+        step = envs.step(envs.random_actions())
+        seen += [step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated]
+    return seen, envs.take_finished(), envs.obs
+
+
+def assert_same(one, other):
+    np.testing.assert_equal(one[0], other[0])
+    assert one[1] == other[1]
+    np.testing.assert_array_equal(one[2], other[2])
+
+
+@pytest.mark.parametrize(("env_id", "mode", "settings"), CASES)
+@pytest.mark.parametrize("before", [0, 1, 37])
+def test_loaded_environments_go_on_as_the_saved_ones_do(env_id, mode, settings, before, tmp_path):
+    envs = make_envs(env_id, 3, seed=1, mode=mode, **settings)
+    play(envs, before)
+    save_checkpoint(tmp_path, envs.state_dict())
+    later = play(envs, 120)
+
+    for seed in (1, 2):
+        loaded = make_envs(env_id, 3, seed=seed, mode=mode, **settings)
+        play(loaded, 5)
+        loaded.load_state_dict(load_checkpoint(tmp_path).state)
+        assert_same(play(loaded, 120), later)
+
+
+def test_a_loaded_environment_can_be_saved_again():
+    envs = make_envs("probe/Wanders-v0", 3, seed=1, mode="sync")
+    for _ in range(5):
+        play(envs, 13)
+        loaded = make_envs("probe/Wanders-v0", 3, seed=9, mode="sync")
+        loaded.load_state_dict(envs.state_dict())
+        envs = loaded
+    plain = make_envs("probe/Wanders-v0", 3, seed=1, mode="sync")
+    play(plain, 65)
+    assert_same(play(envs, 40), play(plain, 40))
+
+
+def test_long_runs_of_short_episodes_remember_only_the_last_ones():
+    envs = make_envs("probe/Wanders-v0", 2, seed=0, mode="sync")
+    play(envs, 5_000)
+    assert isinstance(envs._source, SyncSource)
+    assert len(envs._source._loop._log) < 2_100
+    loaded = make_envs("probe/Wanders-v0", 2, seed=0, mode="sync")
+    loaded.load_state_dict(envs.state_dict())
+    assert_same(play(loaded, 50), play(envs, 50))
+
+
+def test_an_episode_too_long_to_be_remembered_is_begun_anew(monkeypatch, caplog):
+    monkeypatch.setattr("ding_lite.rl.env_sources.MAX_HISTORY", 1_000)
+    envs = make_envs("probe/Shifted-v0", 2, seed=0, mode="sync")
+    play(envs, 2_100)
+    state = envs.state_dict()
+    assert state["source"]["histories"] == [{}, {}]
+    envs.load_state_dict(state)
+    assert "environments [0, 1] of probe/Shifted-v0 could not be brought back" in caplog.text
+    assert envs.obs.tolist() == [[0], [0]]
+
+
+@pytest.mark.parametrize(
+    "env_id", ["probe/WandersElsewhere-v0", "probe/Counter-v0", "probe/DisabledCounters-v0"]
+)
+def test_environments_that_cannot_be_saved_begin_new_episodes_and_say_so(env_id, caplog):
+    envs = make_envs(env_id, 2, seed=0)
+    play(envs, 10)
+    state = envs.state_dict()
+    assert state["lengths"].any()
+    loaded = make_envs(env_id, 2, seed=0)
+    with caplog.at_level(logging.WARNING):
+        loaded.load_state_dict(state)
+    assert f"environments [0, 1] of {env_id} could not be brought back" in caplog.text
+    assert loaded.state_dict()["lengths"].tolist() == [0, 0]
+    assert loaded.state_dict()["returns"].tolist() == [0.0, 0.0]
+    np.testing.assert_array_equal(loaded.step(loaded.random_actions()).obs[:, -1].shape, (2,))
+
+
+def test_episodes_that_nobody_took_yet_are_saved_too():
+    envs = make_envs("probe/OneReward-v0", 2, mode="sync")
+    envs.step(envs.random_actions())
+    loaded = make_envs("probe/OneReward-v0", 2, mode="sync")
+    loaded.load_state_dict(envs.state_dict())
+    assert loaded.take_finished() == envs.take_finished() != []
+
+
+def test_a_state_of_something_else_is_refused():
+    envs = make_envs("CartPole-v1", 2)
+    with pytest.raises(CheckpointError, match="no state of 3 environments of CartPole-v1"):
+        make_envs("CartPole-v1", 3).load_state_dict(envs.state_dict())
+    with pytest.raises(CheckpointError, match="no state of 2 environments"):
+        envs.load_state_dict({"obs": None})
+    sync = make_envs("CartPole-v1", 2, mode="sync")
+    play(sync, 3)
+    with pytest.raises(CheckpointError, match=r'saved in mode "sync".* mode="sync"'):
+        envs.load_state_dict(sync.state_dict())
