@@ -15,6 +15,7 @@ here, because what Python says of them by itself helps nobody.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import sys
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
@@ -280,6 +282,8 @@ def _refuse_nesting() -> None:
 
 def _check_main(main: Callable[..., object]) -> None:
     """Refuse a `main` that a node could never find."""
+    # pdb takes `__spec__` from the program that it runs, and multiprocessing asks for it.
+    vars(sys.modules["__main__"]).setdefault("__spec__", None)
     if not callable(main):
         raise ConfigError(f"`main` is {main!r}; a function was expected, without parentheses.")
     name = getattr(main, "__qualname__", "")
@@ -292,6 +296,8 @@ def _check_main(main: Callable[..., object]) -> None:
         )
     if getattr(main, "__module__", None) == "__main__":
         _check_program()
+    if inspect.isfunction(main):
+        _check_name(main)
 
 
 def _check_program() -> None:
@@ -308,5 +314,23 @@ def _check_program() -> None:
         raise ConfigError(
             "`main` was defined in an interactive session or a notebook, or came from standard "
             "input, so a node, which is another process, could not find it. Save it in a file "
-            "and import it from there, or use n_parallel_workers=1, which runs it here."
+            "and import it from there (in a notebook, `%%writefile train.py` on top of its cell "
+            "saves it), or use n_parallel_workers=1, which runs it here."
         )
+
+
+def _check_name(main: FunctionType) -> None:
+    """Refuse a function that is not found under its own name, by which a node looks for it."""
+    found: object = sys.modules.get(main.__module__)
+    file = getattr(found, "__file__", None)
+    for part in main.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is main:
+        return
+    where = "the program" if main.__module__ == "__main__" else f"`{main.__module__}`"
+    raise ConfigError(
+        f"`{main.__qualname__}` is not found under that name in {where}, which is {file} here, so "
+        f"a node, which is another process, could not find it either. Was it renamed, or does "
+        f"another program run this one, such as cProfile? Define it in a module of its own, and "
+        f"import it from there."
+    )

@@ -165,11 +165,18 @@ class NodeProcess(ForkProcess):
         spawn.prepare(preparation)
         try:
             work: Work = self._connection.recv()
-        except (AttributeError, ImportError) as error:
+        except AttributeError as error:
             raise ConfigError(
                 f"Node {self.node_id} has imported the program anew and cannot find `main` in "
                 f"it, or an argument of `main`: {error}. Define it at the top level of a "
                 f"module, outside of `if __name__ == '__main__'`."
+            ) from error
+        except ImportError as error:
+            raise ConfigError(
+                f"Node {self.node_id} cannot import the module of `main`, or of an argument of "
+                f"`main`, by the name that it has in the program: {error}. The nodes have the "
+                f"same `sys.path`; add the folder of the module to it (PYTHONPATH, or "
+                f"`pythonpath` in the settings of pytest)."
             ) from error
         self.is_importing = False
         return work

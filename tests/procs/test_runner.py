@@ -12,7 +12,7 @@ import pytest
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.parallel import Parallel, launch
 from tests.procs import mains
-from tests.procs.programs import Program, run, wait_until_gone
+from tests.procs.programs import PREAMBLE, Program, run, wait_until_gone
 
 MAIN = """
 def main(word="done"):
@@ -95,6 +95,71 @@ def test_a_main_that_is_in_no_file_is_refused(folder: Path, command: tuple[str, 
     code, said = run(folder, "", *command, stdin=stdin)
     assert code == 1
     assert "ConfigError: `main` was defined in an interactive session or a notebook" in said
+
+
+NOTEBOOK = """
+import sys, types
+kernel, cell = sys.modules["__main__"], types.ModuleType("__main__")
+cell.__builtins__ = __builtins__
+sys.modules["__main__"] = cell
+exec(open("cell.py").read(), vars(cell))
+"""
+"""What the kernel of a notebook does: `__main__` is a module without a file."""
+
+
+def test_a_main_in_a_notebook_is_refused_with_what_to_do_there(folder: Path) -> None:
+    (folder / "cell.py").write_text(PREAMBLE + MAIN + GUARDED)
+    code, said = run(folder, NOTEBOOK)
+    assert code == 1
+    assert "ConfigError: `main` was defined in an interactive session or a notebook" in said
+    assert "`%%writefile train.py` on top of its cell saves it" in said
+
+
+def test_a_main_from_a_file_and_one_worker_both_run_in_a_notebook(folder: Path) -> None:
+    (folder / "train.py").write_text(PREAMBLE + MAIN)
+    source = "from ding_lite import Parallel\nfrom train import main\n" + GUARDED
+    source += "    def own():\n        return 'own'\n    print(Parallel.runner(1)(own))\n"
+    (folder / "cell.py").write_text(source)
+    assert run(folder, NOTEBOOK) == (0, f"{RESULT}['own']\n")
+
+
+def test_a_program_runs_under_pdb(folder: Path) -> None:
+    code, said = run(folder, MAIN + GUARDED, "-m", "pdb", "-c", "continue", "program.py")
+    assert code == 0
+    assert RESULT in said
+
+
+@pytest.mark.parametrize("tool", ["cProfile", "trace"])
+def test_a_main_that_another_program_runs_is_refused(folder: Path, tool: str) -> None:
+    command = [*{"cProfile": ["-o", os.devnull], "trace": ["-C", ".", "-c"]}[tool], "program.py"]
+    code, said = run(folder, MAIN + GUARDED, "-m", tool, *command)
+    assert code == 1
+    assert "ConfigError: `main` is not found under that name in the program, which is" in said
+    assert f"{tool}.py here" in said
+
+
+TESTED = PREAMBLE + MAIN + "def test_it():\n    " + GUARDED.split("\n")[2].lstrip()
+
+
+def test_a_main_in_a_file_of_tests_runs(folder: Path) -> None:
+    (folder / "test_it.py").write_text(TESTED)
+    code, said = run(folder, "", "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider", "test_it.py")
+    assert code == 0, said
+    assert RESULT in said
+
+
+def test_a_file_of_tests_that_nodes_cannot_import_is_refused(folder: Path) -> None:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "test_it.py").write_text(TESTED)
+    # The script, other than `python -m pytest`, leaves the folder out of `sys.path`.
+    pytest_script = (
+        "import sys; del sys.path[0]; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "deep/test_it.py"]
+    code, said = run(folder, "", "-c", pytest_script, *options)
+    assert code == 1
+    assert "cannot import the module of `main`" in said
+    assert "(PYTHONPATH, or `pythonpath` in the settings of pytest)" in said
 
 
 def test_a_main_from_a_file_runs_in_an_interactive_session(folder: Path) -> None:
