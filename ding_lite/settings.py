@@ -49,13 +49,13 @@ class Settings:
     address: str | None = None
     """The interface this node listens on; loopback unless set."""
     ports: tuple[int, ...] = ()
-    """The ports to listen on, separated by commas; free ones are taken unless set."""
+    """The ports to listen on, separated by commas; unless set, free or derived ones are taken."""
     attach_to: tuple[str, ...] = ()
     """Addresses of nodes to connect to, separated by commas: `tcp://127.0.0.1:50515`."""
     key_file: str | None = None
     """The file with the key that lets nodes of different machines trust each other."""
     engine: str | None = None
-    """What starts the nodes: `local` processes or `ray` actors."""
+    """What starts the nodes. `local` is this process, also under torchrun or srun."""
     torch_threads: int = 1
     """Threads of PyTorch in each process. 1 suits small networks; 0 leaves PyTorch's choice."""
 

@@ -10,6 +10,8 @@ import pytest
 
 from ding_lite.parallel.address import LOOPBACK, free_ports
 from ding_lite.parallel.environment.torchrun import detect
+from tests.docpages import blocks
+from tests.procs.programs import ROOT
 from tests.procs.shells import Type
 
 TORCHRUN = "python -m torch.distributed.run --standalone --nproc-per-node 3"
@@ -56,6 +58,20 @@ def lines_of_nodes(said: str) -> list[str]:
 def test_torchrun_runs_a_star_of_three_with_roles(type_line: Type) -> None:
     code, said = type_line(f"{TORCHRUN} train.py", 0, source=STAR).end()
     assert (code, lines_of_nodes(said)) == (0, SAID), said
+
+
+@pytest.mark.deadline(60)
+def test_the_guide_does_what_it_says(type_line: Type) -> None:
+    page = list(blocks((ROOT / "docs" / "guide" / "slurm-torchrun-ray.md").read_text()))
+    [program] = [block for block in page if block.language == "python"]
+    first = next(block for block in page if block.language == "sh")
+    [said] = [block.code for block in page if block.language == "text"]
+    code, output = type_line(first.code, 0, source=program.code).end()
+    assert code == 0, output
+    assert sorted(line for line in output.splitlines() if line.startswith("node")) == (
+        program.prints
+    )
+    assert said.splitlines() == program.prints
 
 
 AGAIN = """
