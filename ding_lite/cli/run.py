@@ -24,8 +24,9 @@ from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
 from ding_lite.log import configure
 from ding_lite.parallel import Parallel
+from ding_lite.parallel.environment.detect import place_of
 from ding_lite.parallel.traces import within_program
-from ding_lite.settings import Settings
+from ding_lite.settings import Settings, process_environ
 
 MOST_SHOWN = 8
 """Results of more nodes than that are only counted."""
@@ -67,18 +68,23 @@ def run_program(options: argparse.Namespace) -> int:
             startup_timeout=options.startup_timeout,
         )
         results = runner(main, *args)
+        here = _node_here()
     except Exception as error:  # noqa: BLE001 - whatever the program raises is shown
         return _tell(error)
-    print(summary(results, seconds=SYSTEM_CLOCK.now() - began), flush=True)
+    print(summary(results, seconds=SYSTEM_CLOCK.now() - began, here=here), flush=True)
     return DONE
 
 
-def summary(results: Sequence[object], *, seconds: float) -> str:
+def summary(
+    results: Sequence[object], *, seconds: float, here: tuple[int, int] | None = None
+) -> str:
     """Tell in one line what became of a job that ended well.
 
     Args:
         results: What `main` returned, by node.
         seconds: How long it took.
+        here: Which node of how many this process was, if it was one of several: of such a job it
+            knows its own result only.
 
     Example:
         >>> summary([4.0, None], seconds=2.06)
@@ -87,6 +93,10 @@ def summary(results: Sequence[object], *, seconds: float) -> str:
         'ding-lite: 1 node ended well after 3.0 s; main returned nothing'
     """
     count = "1 node" if len(results) == 1 else f"{len(results)} nodes"
+    first = 0
+    if here is not None:
+        first, num_nodes = here
+        count = f"node {first} of {num_nodes}"
     start = f"ding-lite: {count} ended well after {seconds:.1f} s; main returned"
     if all(result is None for result in results):
         return f"{start} nothing"
@@ -94,11 +104,22 @@ def summary(results: Sequence[object], *, seconds: float) -> str:
     short.maxstring = short.maxother = 60
     shown = [
         f"{' '.join(short.repr(result).split())} on node {node_id}"
-        for node_id, result in enumerate(results[:MOST_SHOWN])
+        for node_id, result in enumerate(results[:MOST_SHOWN], first)
     ]
     if len(results) > MOST_SHOWN:
         shown.append(f"and more on {len(results) - MOST_SHOWN} other nodes")
     return f"{start} {', '.join(shown)}"
+
+
+def _node_here() -> tuple[int, int] | None:
+    """Return which node of how many this process is, where another one has started the rest."""
+    settings = Settings.from_environ()
+    place = place_of(settings, process_environ())
+    if place is not None:
+        return place.node_id, place.num_nodes
+    if settings.node_id is None or settings.num_nodes in (None, 1):
+        return None
+    return settings.node_id, settings.num_nodes
 
 
 def _count_nodes(options: argparse.Namespace) -> int:

@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ding_lite.cli.run import summary
 from ding_lite.parallel.address import free_ports
 from tests.cli.calls import MODULE, PROGRAM, call, environment
+from tests.parallel.environment.environs import TORCHRUN
 
 pytestmark = pytest.mark.procs
+BY_HAND = {"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "1"}
 SUMMARY = r"ding-lite: {} ended well after \d+\.\d s; main returned {}\n"
 
 
@@ -53,6 +56,15 @@ def test_one_node_has_its_roles_too(folder: Path) -> None:
 def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
     said = call(folder, "run", "program:nothing", DING_LITE_ROLES="a,b", DING_LITE_TOPOLOGY="alone")
     assert_summary(said, "2 nodes", "nothing")
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, BY_HAND])
+def test_a_node_that_is_started_alone_tells_of_itself(
+    folder: Path, launcher: dict[str, str]
+) -> None:
+    environ: Any = {**launcher, "DING_LITE_TOPOLOGY": "alone"}
+    returned = "['distributed', 'node.1'] on node 1"
+    assert_summary(call(folder, "run", "program:main", **environ), "node 1 of 3", returned)
 
 
 def test_a_file_runs_from_anywhere_over_tcp(
