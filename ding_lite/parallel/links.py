@@ -89,6 +89,7 @@ class Links:
         self._peers: dict[Link, int] = {}
         self._lost: set[int] = set()
         self._refusals: dict[int, str] = {}
+        self._asked: dict[int, Link] = {}
         self._left_behind: set[int] = set()
         self._is_closing = False
         self._io_thread = -1
@@ -313,7 +314,7 @@ class Links:
                 arrivals = self._greet(link, session, envelope, now)
                 is_replaced = was_open
             elif envelope.kind is Kind.REFUSE:
-                self._take_refusal(link, session, envelope)
+                is_replaced = self._take_refusal(link, session, envelope)
             elif self._peers.get(link) != envelope.src:
                 self._ask_for_greeting(link, session)
             else:
@@ -353,8 +354,13 @@ class Links:
             )
 
     def _ask_for_greeting(self, link: Link, session: Session) -> None:
-        """Answer somebody who speaks before a greeting: this node may have been restarted."""
-        self._say(link, session.greeting(Kind.REFUSE))
+        """Answer somebody who speaks before a greeting: this node may have been restarted.
+
+        Once a link is enough: what comes until the greeting was sent before the question came.
+        """
+        if self._asked.get(session.peer_id) != link:
+            self._asked[session.peer_id] = link
+            self._say(link, session.greeting(Kind.REFUSE))
 
     def _turn_away(self, link: Link, node_id: int, reason: str) -> None:
         refusal = Envelope(
@@ -366,13 +372,21 @@ class Links:
         )
         self._say(link, refusal)
 
-    def _take_refusal(self, link: Link, session: Session, envelope: Envelope) -> None:
-        """Greet a node that asks for it, or note why it wants nothing of this one."""
+    def _take_refusal(self, link: Link, session: Session, envelope: Envelope) -> bool:
+        """Greet a node that asks for it, or note why it wants nothing of this one.
+
+        Returns:
+            Whether this node had thought that the two were connected.
+        """
         body = decode(envelope.meta, envelope.buffers)
         if not isinstance(body, str):
+            was_open = session.is_open
+            session.close_link()  # it knows nothing of what was under way, or lives anew
             self._say(link, session.greeting(Kind.HELLO))
-        elif self._peers.get(link) == envelope.src and not session.is_open:
+            return was_open
+        if self._peers.get(link) == envelope.src and not session.is_open:
             self._note_refusal(envelope.src, body)
+        return False
 
     def _check_version(self, link: Link, version: int | None) -> None:
         """Let neither side wait for an answer where each speaks another version."""
@@ -417,6 +431,7 @@ class Links:
 
     def _bind(self, link: Link, peer: int) -> None:
         self._unlink(peer)
+        self._asked.pop(peer, None)
         self._left_behind.discard(peer)
         self._of_peers[peer] = link
         self._peers[link] = peer

@@ -49,6 +49,9 @@ MAX_EVENT_BYTES = 64 * 2**20
 BULK_BYTES = 64 * 2**10
 """A call or an answer with arrays from this size on goes beside the events, not among them."""
 _BATCH = 512
+_BESIDE = {Kind.STATE, Kind.CALL, Kind.REPLY}
+"""What may travel beside the greetings and come late, from before one: it tells nothing of what
+its sender has seen since."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +249,9 @@ class Session:
             self.num_rejected += 1
             return []
         self._heard_at = now
-        self._peer_has_greeted = True
-        self._acknowledge(envelope.ack)
+        if envelope.kind not in _BESIDE:
+            self._peer_has_greeted = True
+            self._acknowledge(envelope.ack)
 
         if envelope.kind is Kind.EVENT:
             return self._take_events(envelope)
@@ -396,15 +400,16 @@ class Session:
     ) -> Envelope:
         if now is not None:
             self._said_at = now
-        if kind is not Kind.CREDIT:
+        if kind not in _BESIDE and kind is not Kind.CREDIT:
             self._owes_ack = False
+        knows_peer = self.is_open and kind not in _BESIDE
         return Envelope(
             kind=kind,
             src=self._me.node_id,
             dst=self.peer_id,
             epoch=self._me.epoch,
             seq=seq,
-            ack=self._last_seen if self.is_open else 0,  # else it may be of an earlier life
+            ack=self._last_seen if knows_peer else 0,  # else it may be of an earlier life
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

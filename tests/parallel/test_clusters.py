@@ -20,11 +20,11 @@ import pytest
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import PeerLost
+from ding_lite.parallel.envelope import Kind
+from ding_lite.parallel.messages import EventArrived, Identity, encode_event
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.rpc import Calls
-from ding_lite.parallel.session import (
-    SILENCE_S,
-)
+from ding_lite.parallel.session import SILENCE_S, Session
 from ding_lite.parallel.topology import Topology
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.runtime.router import FINISH
@@ -300,6 +300,7 @@ def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -
         network, ears, hub = cluster.network, Ears(cluster.routers[1]), Ears(cluster.routers[0])
         network.cut(0, 1)
         ears.wait(lambda: ears.presence[0] == ["node_lost"], "no cut")
+        hub.wait(lambda: hub.presence[1] == ["node_lost"], "no cut")
         network.hold(0, 1, Lane.CONTROL)
         network.mend(0, 1)
         hub.wait(lambda: hub.presence[1] == ["node_lost", "node_joined"], "no greeting")
@@ -313,6 +314,67 @@ def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -
         wait_until(lambda: network.under_way(0, 1) == 1, "what is under way")
         network.heal()
         ears.wait(lambda: ears.ctx[0, "key"] == [(1, 7)], "no ctx")
+
+
+def test_what_was_said_to_an_earlier_life_and_comes_late_acknowledges_nothing() -> None:
+    """A ctx that travels beside the greeting may come after it, though it was sent before."""
+    old, new = (Identity(0, epoch, 2, frozenset()) for epoch in (1, 2))
+    peer = Session(Identity(1, 1, 2, frozenset()), 0)
+    first = Session(old, 1)
+    peer.greet(first.greeting(Kind.HELLO), 0.0)
+    first.greet(peer.greeting(Kind.WELCOME), 0.0)
+    for number in range(3):
+        first.post(encode_event("said", (1, number), {}))
+    for _, envelope in first.outgoing(0.0):
+        peer.take(envelope, 0.0)
+    peer.offer({"key": 7})
+    late = [envelope for _, envelope in peer.outgoing(0.0) if envelope.kind is Kind.STATE]
+
+    second = Session(new, 1)
+    second.greet(peer.greeting(Kind.HELLO), 0.0)  # the peer has yet to hear of the second life
+    for number in range(3):
+        second.post(encode_event("said", (2, number), {}))
+    for envelope in late:
+        second.take(envelope, 0.0)
+    second.offer({"key": 8})
+    assert all(envelope.kind is not Kind.STATE for _, envelope in second.outgoing(0.0))
+    peer.close_link()
+    second.close_link()
+    peer.greet(second.greeting(Kind.HELLO), 0.0)
+    second.greet(peer.greeting(Kind.WELCOME), 0.0)
+    heard = [a for _, e in second.outgoing(0.0) for a in peer.take(e, 0.0)]
+    assert [a.args for a in heard if isinstance(a, EventArrived)] == [(2, 0), (2, 1), (2, 2)]
+
+
+def test_a_peer_that_was_not_heard_of_for_a_while_is_lost_once_and_joins_once(
+    clock: ManualClock,
+) -> None:
+    with Cluster(2, clock=clock) as cluster:
+        hub, leaf = (Ears(router) for router in cluster.routers)
+        never: Future[None] = Future()
+        hub.router.register("never", lambda: never)
+        answer = leaf.router.ask(0, "never")
+        to_hub = leaf.router._links.sessions[0]
+        cluster.network.hold(1, 0)
+        for number in range(5):  # each second a word that is held up, while the other way is free
+            leaf.router.emit("said", 1, number)
+            clock.advance(1.0)
+            wait_until(
+                lambda: bool(hub.presence[1]) or to_hub.traffic(clock.now()).heard_s == 0.0,
+                "no ping",
+            )
+        hub.wait(lambda: hub.presence[1] == ["node_lost"], "silence")
+        assert not answer.done()
+        cluster.network.release(1, 0)
+        for ears, peer in ((hub, 1), (leaf, 0)):
+            ears.wait(lambda ears=ears, peer=peer: len(ears.presence[peer]) == 2, "no greeting")
+        with pytest.raises(PeerLost):
+            answer.result(10.0)
+        leaf.router.emit("said", 1, 5)
+        hub.router.emit("said", 1, 0)
+        hub.wait(lambda: hub.events[1] == [(1, number) for number in range(6)], "an event is lost")
+        leaf.wait(lambda: leaf.events[0] == [(1, 0)], "an event is lost")
+        assert hub.presence[1] == leaf.presence[0] == ["node_lost", "node_joined"]
 
 
 def test_a_call_ends_with_the_node_that_has_made_it() -> None:

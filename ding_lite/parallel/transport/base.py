@@ -51,7 +51,10 @@ class Sink(Protocol):
         ...
 
     def on_down(self, link: Link) -> None:
-        """A link that was dialled has broken; it comes back by itself if it can, as the same."""
+        """A link that was dialled has broken; it comes back by itself if it can, as the same.
+
+        It may be told late: what is sent before may reach who has come in the place of the other.
+        """
         ...
 
     def on_doubt(self) -> None:
