@@ -7,8 +7,12 @@ import numpy as np
 from ding_lite.rl.batch import FloatArray
 
 
-def huber(error_B: FloatArray) -> tuple[float, FloatArray]:
+def huber(error_B: FloatArray, weight_B: FloatArray | None = None) -> tuple[float, FloatArray]:
     """Half the square of an error up to 1, its size minus one half beyond (Huber 1964).
+
+    Args:
+        error_B: The errors.
+        weight_B: What the loss of each is multiplied by; 1 where none are given.
 
     Returns:
         The mean over B, and its gradient with respect to each error.
@@ -19,12 +23,17 @@ def huber(error_B: FloatArray) -> tuple[float, FloatArray]:
         (1.3125, [0.25, -0.5])
     """
     slope_B: FloatArray = np.minimum(np.maximum(error_B, np.float32(-1.0)), np.float32(1.0))
-    total = slope_B @ (error_B - np.float32(0.5) * slope_B)
-    return float(total) / len(error_B), slope_B / np.float32(len(error_B))
+    scaled_B = slope_B if weight_B is None else slope_B * weight_B
+    total = scaled_B @ (error_B - np.float32(0.5) * slope_B)
+    return float(total) / len(error_B), scaled_B / np.float32(len(error_B))
 
 
-def squared(error_B: FloatArray) -> tuple[float, FloatArray]:
+def squared(error_B: FloatArray, weight_B: FloatArray | None = None) -> tuple[float, FloatArray]:
     """Take the square of each error.
+
+    Args:
+        error_B: The errors.
+        weight_B: What the loss of each is multiplied by; 1 where none are given.
 
     Returns:
         The mean over B, and its gradient with respect to each error.
@@ -34,4 +43,5 @@ def squared(error_B: FloatArray) -> tuple[float, FloatArray]:
         >>> loss, grad_B.tolist()
         (4.625, [0.5, -3.0])
     """
-    return float(error_B @ error_B) / len(error_B), error_B * np.float32(2.0 / len(error_B))
+    scaled_B = error_B if weight_B is None else error_B * weight_B
+    return float(scaled_B @ error_B) / len(error_B), scaled_B * np.float32(2.0 / len(error_B))

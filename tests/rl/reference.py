@@ -56,30 +56,32 @@ def mlp(named, x_BI, *, num_hidden):
 class PlainDQN:
     """One DQN update after the other, as a tutorial would write it."""
 
-    def __init__(self, weights, *, config):
+    def __init__(self, weights, *, config, strides=()):
         """Start with the weights of another DQN."""
         self.config = config
         self.named = {name: t.clone().requires_grad_() for name, t in weights.items()}
         self.target = {name: t.clone() for name, t in weights.items()}
         self.adam = torch.optim.Adam(self.named.values(), lr=config.lr)
         self.num_updates = 0
+        self.strides = strides
 
     def learn(self, batch):
         """Do one update and return the loss."""
-        depth = len(self.config.hidden)
         with torch.no_grad():
-            next_target = mlp(self.target, batch.next_obs, num_hidden=depth)
+            next_target = self.q_values(self.target, batch.next_obs)
             if self.config.double:
-                best = mlp(self.named, batch.next_obs, num_hidden=depth).argmax(1, keepdim=True)
+                best = self.q_values(self.named, batch.next_obs).argmax(1, keepdim=True)
                 next_value = next_target.gather(1, best).squeeze(1)
             else:
                 next_value = next_target.max(1).values
             discount = self.config.gamma**batch.num_steps * (1.0 - batch.terminated.float())
             target = batch.reward + discount * next_value
 
-        q = mlp(self.named, batch.obs, num_hidden=depth).gather(1, batch.action[:, None]).squeeze(1)
+        q = self.q_values(self.named, batch.obs).gather(1, batch.action[:, None]).squeeze(1)
+        self.td_error = (q - target).abs().detach()
         loss_of = F.smooth_l1_loss if self.config.loss == "huber" else F.mse_loss
-        loss = loss_of(q, target)
+        weight = getattr(batch, "weight", torch.ones(len(q)))
+        loss = (weight * loss_of(q, target, reduction="none")).mean()
         self.adam.zero_grad()
         loss.backward()
         if self.config.max_grad_norm is not None:
@@ -92,6 +94,24 @@ class PlainDQN:
                 for name, tensor in self.target.items():
                     tensor += self.config.target_tau * (self.named[name] - tensor)
         return loss.item()
+
+    def q_values(self, named, obs):
+        """Compute the values of observations with the tensors of one network."""
+        x = obs.float() / 255.0 if obs.dtype == torch.uint8 else obs
+        num_convs = sum(name.startswith("conv") for name in named) // 2
+        for layer in range(num_convs):
+            weight, bias = named[f"conv.{layer}.weight"], named[f"conv.{layer}.bias"]
+            x = F.relu(F.conv2d(x, weight, bias, stride=self.strides[layer]))
+        x = x.flatten(1)
+        depth = len(self.config.hidden)
+        if not self.config.dueling:
+            return mlp(named, x, num_hidden=depth)
+        for layer in range(depth):
+            x = F.relu(F.linear(x, named[f"torso.{layer}.weight"], named[f"torso.{layer}.bias"]))
+        half = x.shape[1] // 2
+        value = F.linear(x[:, :half], named["head.value.weight"], named["head.value.bias"])
+        extra = F.linear(x[:, half:], named["head.advantage.weight"], named["head.advantage.bias"])
+        return value + extra - extra.mean(1, keepdim=True)
 
 
 class PlainReplay:

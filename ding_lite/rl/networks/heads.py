@@ -1,78 +1,99 @@
-"""Heads: from features to what a policy asks for."""
+"""Heads: from features to a value per action, with their backward written out."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.flat import FlatWeights
-from ding_lite.rl.networks.torso import MLP, Linear
-
-MAX_NUMPY_PRODUCTS = 2**17
-"""Layers of up to so many multiplications are faster in numpy; its threads start at twice that."""
+from ding_lite.rl.networks.torso import Linear
 
 
-class QNetwork:
-    """An MLP torso with a linear head: one value per action.
+class QHead(Protocol):
+    """From features to values."""
 
-    Args:
-        num_inputs: The length of an observation.
-        hidden: The widths of the hidden layers.
-        num_actions: How many values to give.
+    def forward(self, features_BI: Tensor) -> Tensor:
+        """Compute the values, [B, A]."""
+
+    def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
+        """Compute the values for few features, for which numpy's calls are the cheaper ones."""
+
+    def backward(self, features_BI: Tensor, grad_BA: Tensor) -> Tensor:
+        """Write the gradients of the weights; return that of the features, [B, I]."""
+
+
+class LinearHead:
+    """One layer: one value per action."""
+
+    def __init__(self, weights: FlatWeights, grads: FlatWeights) -> None:
+        """Take the tensors of `shapes`."""
+        self._layer = Linear(weights, grads, name="head")
+
+    @staticmethod
+    def shapes(num_features: int, num_actions: int) -> dict[str, tuple[int, ...]]:
+        """Name the tensors of such a head."""
+        return Linear.shapes("head", num_features, num_actions)
+
+    def forward(self, features_BI: Tensor) -> Tensor:
+        """Compute the values, [B, A]."""
+        return self._layer.forward(features_BI)
+
+    def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
+        """Compute the values for few features."""
+        return self._layer.forward_numpy(features_NI)
+
+    def backward(self, features_BI: Tensor, grad_BA: Tensor) -> Tensor:
+        """Write the gradients of the weights; return that of the features, [B, I]."""
+        self._layer.backward(features_BI, grad_BA)
+        return self._layer.backward_input(grad_BA)
+
+
+class DuelingHead:
+    """The value of an observation, and what each action adds to it (Wang et al. 2016).
+
+    q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a') (arXiv:1511.06581, equation 9). The
+    first half of the features is for v, the second for the advantages, so that each has a last
+    hidden layer of its own.
     """
 
-    def __init__(self, num_inputs: int, hidden: Sequence[int], *, num_actions: int) -> None:
-        """Make the weights, all zero, their gradients, and the layers that share them."""
-        sizes = (num_inputs, *hidden)
-        shapes = MLP.shapes(sizes) | Linear.shapes("head", sizes[-1], num_actions)
-        largest = max(math.prod(shape) for shape in shapes.values())
-        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest
-        self.weights = FlatWeights(shapes)
-        self.grads = FlatWeights(shapes)
-        self._torso = MLP(self.weights, self.grads, sizes=sizes)
-        self._head = Linear(self.weights, self.grads, name="head")
+    def __init__(self, weights: FlatWeights, grads: FlatWeights) -> None:
+        """Take the tensors of `shapes`."""
+        self._value = Linear(weights, grads, name="head.value")
+        self._advantage = Linear(weights, grads, name="head.advantage")
+        self._half = weights["head.value.weight"].shape[1]
 
-    def forward(self, obs_BI: Tensor) -> Tensor:
+    @staticmethod
+    def shapes(num_features: int, num_actions: int) -> dict[str, tuple[int, ...]]:
+        """Name the tensors of such a head."""
+        half = num_features // 2
+        return Linear.shapes("head.value", half, 1) | Linear.shapes(
+            "head.advantage", half, num_actions
+        )
+
+    def forward(self, features_BI: Tensor) -> Tensor:
         """Compute the values, [B, A]."""
-        return self._head.forward(self._torso.forward(obs_BI)[-1])
+        value_B1 = self._value.forward(features_BI[:, : self._half])
+        advantage_BA = self._advantage.forward(features_BI[:, self._half :])
+        return advantage_BA.add_(value_B1 - advantage_BA.mean(1, keepdim=True))
 
-    def forward_saving(self, obs_BI: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, and keep what `backward` needs."""
-        outputs = self._torso.forward(obs_BI)
-        return self._head.forward(outputs[-1]), outputs
+    def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
+        """Compute the values for few features."""
+        value_N1 = self._value.forward_numpy(features_NI[:, : self._half])
+        advantage_NA = self._advantage.forward_numpy(features_NI[:, self._half :])
+        advantage_NA += value_N1 - advantage_NA.mean(axis=1, keepdims=True)
+        return advantage_NA
 
-    def backward(self, outputs: Sequence[Tensor], grad_BA: Tensor) -> None:
-        """Write `grads`, given the gradient of the values.
-
-        Args:
-            outputs: What `forward_saving` kept, or the first B rows of each.
-            grad_BA: The gradient of the loss with respect to the values.
-        """
-        self._head.backward(outputs[-1], grad_BA)
-        self._torso.backward(outputs, self._head.backward_input(grad_BA))
-
-    def greedy(self, obs_NI: FloatArray) -> npt.NDArray[np.int64]:
-        """Choose the action of the highest value for each observation, [N]."""
-        greedy_N: npt.NDArray[np.int64] = self.values(obs_NI).argmax(axis=1)
-        return greedy_N
-
-    def values(self, obs_NI: FloatArray) -> FloatArray:
-        """Compute the values of few or many observations, [N, A], as an array."""
-        if len(obs_NI) <= self._max_numpy_rows:
-            return self._head.forward_numpy(self._torso.forward_numpy(obs_NI))
-        values_NA: FloatArray = self.forward(torch.from_numpy(obs_NI)).numpy()
-        return values_NA
-
-    def draw_weights(self, rng: np.random.Generator) -> None:
-        """Draw first weights as `torch.nn.Linear` does: uniform within 1 / sqrt(inputs)."""
-        for name, shape in self.weights.shapes.items():
-            weight_shape = self.weights.shapes[name.rpartition(".")[0] + ".weight"]
-            bound = 1.0 / math.sqrt(weight_shape[1])
-            drawn = rng.uniform(-bound, bound, size=shape).astype(np.float32)
-            self.weights[name].copy_(torch.from_numpy(drawn))
+    def backward(self, features_BI: Tensor, grad_BA: Tensor) -> Tensor:
+        """Write the gradients of the weights; return that of the features, [B, I]."""
+        value_grad_B1 = grad_BA.sum(1, keepdim=True)
+        advantage_grad_BA = grad_BA - value_grad_B1 / grad_BA.shape[1]
+        self._value.backward(features_BI[:, : self._half], value_grad_B1)
+        self._advantage.backward(features_BI[:, self._half :], advantage_grad_BA)
+        parts = (
+            self._value.backward_input(value_grad_B1),
+            self._advantage.backward_input(advantage_grad_BA),
+        )
+        return torch.cat(parts, dim=1)

@@ -1,7 +1,9 @@
 """DQN: learn the value of each action, and take the best one.
 
 Mnih et al. 2015 (doi:10.1038/nature14236) with the double estimate of van Hasselt et al. 2016
-(arXiv:1509.06461) and returns of n steps (Sutton and Barto 2018, section 7.1).
+(arXiv:1509.06461), the dueling network of Wang et al. 2016 (arXiv:1511.06581), the importance
+weights of prioritized replay (Schaul et al. 2016, arXiv:1511.05952) and returns of n steps
+(Sutton and Barto 2018, section 7.1).
 """
 
 from __future__ import annotations
@@ -9,23 +11,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import NonFiniteError
-from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions, to_numpy
+from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.rl.batch import (
+    FloatArray,
+    NumpyArray,
+    PrioritizedTransitions,
+    Transitions,
+    to_numpy,
+)
 from ding_lite.rl.exploration import epsilon_greedy
 from ding_lite.rl.flat import FlatAdam
 from ding_lite.rl.losses import huber, squared
-from ding_lite.rl.networks.heads import QNetwork
+from ding_lite.rl.networks.conv import TorsoName, torso_for
+from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network
 from ding_lite.rl.policies.base import (
     check_obs_shape,
     check_state_keys,
     discrete_actions,
     limit_torch_threads,
+    split_norm,
 )
 from ding_lite.rl.returns import bootstrapped_targets
 from ding_lite.rl.schedules import linear
@@ -47,9 +58,19 @@ class DQNConfig:
     n_step: int = 3
     """How many rewards are taken as they were before a value is estimated; 1 to 5 are usual."""
     hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers. Wider can tell more apart and costs more."""
+    """The widths of the hidden layers. Wider can tell more apart and costs more. Images pass
+    through convolutions first; a single layer of 128 to 512 is usual after them."""
+    torso: TorsoName = "auto"
+    """What images pass through first: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
+    30), `mlp` (nothing), or `auto`, what fits."""
     double: bool = True
     """Choose the next action with one network and judge it with the other: less optimism."""
+    dueling: bool = False
+    """Learn how good an observation is apart from what each action adds to that. It helps where
+    many actions come to the same."""
+    normalize_obs: bool = False
+    """Bring each number of an observation to mean 0 and spread 1. It helps where they are of very
+    different sizes; not for images, which are scaled anyway."""
     batch_size: int = 128
     """How many transitions one update learns from. More are steadier and slower; 32 to 512."""
     loss: Literal["huber", "mse"] = "huber"
@@ -80,6 +101,7 @@ class DQNConfig:
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
             *(whole(1, hidden=width) for width in self.hidden),
             one_of(("huber", "mse"), loss=self.loss),
+            one_of(get_args(TorsoName), torso=self.torso),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(1, target_every=self.target_every),
             [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
@@ -119,13 +141,33 @@ class DQN:
         self._num_actions = discrete_actions(spec, policy="DQN")
         self._rng = make_rng(config.seed, "dqn")
         self._epsilon = linear(config.epsilon_start, config.epsilon_end, steps=config.epsilon_steps)
-        num_inputs = math.prod(spec.obs_shape)
-        self._q_net = QNetwork(num_inputs, config.hidden, num_actions=self._num_actions)
-        self._target_net = QNetwork(num_inputs, config.hidden, num_actions=self._num_actions)
-        self._q_net.draw_weights(self._rng)
+        self._q_net, self._target_net = self._make_network(), self._make_network()
+        draw_weights(self._q_net.weights, self._rng)
         self._target_net.weights.flat.copy_(self._q_net.weights.flat)
+        self._norm = self._make_norm()
         self._loss = huber if config.loss == "huber" else squared
         self._adam = FlatAdam(self._q_net.weights.flat, lr=config.lr)
+
+    def _make_network(self) -> QNetwork:
+        config, spec = self.config, self.spec
+        convs = torso_for(config.torso, spec.obs_shape, env_id=spec.env_id)
+        return make_q_network(
+            spec.obs_shape,
+            convs,
+            config.hidden,
+            num_actions=self._num_actions,
+            dueling=config.dueling,
+        )
+
+    def _make_norm(self) -> RunningNorm | None:
+        if not self.config.normalize_obs:
+            return None
+        if self.spec.is_image:
+            raise ConfigError(
+                f"`normalize_obs` is on, but {self.spec.env_id} shows images, which are scaled to "
+                f"0 to 1 anyway. Leave it off."
+            )
+        return RunningNorm(self.spec.obs_shape[0])
 
     @property
     def n_step(self) -> int:
@@ -143,7 +185,7 @@ class DQN:
         """Choose an action for each observation.
 
         Args:
-            obs: [N, I] float32.
+            obs: [N, ...].
             explore: Without it every action is the best one, and nothing random is drawn.
             epsilon: The share of random actions; the config's schedule if None.
 
@@ -153,28 +195,31 @@ class DQN:
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs = np.asarray(obs, dtype=np.float32)
-        check_obs_shape(obs, self.spec)
-        greedy_N = self._q_net.greedy(obs)
+        greedy_N: NumpyArray = self.q_values(obs).argmax(axis=1)
         if not explore:
             return greedy_N
         epsilon = self._epsilon(self.env_step) if epsilon is None else epsilon
         self.env_step += len(obs)
         return epsilon_greedy(greedy_N, epsilon, num_actions=self._num_actions, rng=self._rng)
 
-    def q_values(self, obs: FloatArray) -> FloatArray:
+    def q_values(self, obs: NumpyArray) -> FloatArray:
         """Estimate the return of each action.
 
         Args:
-            obs: [N, I] float32.
+            obs: [N, ...].
 
         Returns:
             Values, [N, A].
+
+        Raises:
+            ShapeError: If the observations are not those of the environment it was made for.
         """
-        return self._q_net.values(obs)
+        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
+        check_obs_shape(obs, self.spec)
+        return self._q_net.values(obs if self._norm is None else self._norm(obs))
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def learn(self, batch: Transitions) -> dict[str, float]:
+    def learn(self, batch: Transitions) -> dict[str, float | NumpyArray]:
         """Do one update: one step of Adam along the loss, then move the target network.
 
         The target of a transition that spans k env steps and leads to x' is
@@ -182,20 +227,22 @@ class DQN:
         both are the target network. A truncated transition is bootstrapped like any other.
 
         Args:
-            batch: B transitions, tensors or arrays.
+            batch: B transitions, tensors or arrays. What a prioritized replay gave is learned
+                from with its importance weights.
 
         Returns:
-            `loss`, and `q_mean`, the mean value of the actions taken.
+            `loss`, and `q_mean`, the mean value of the actions taken; of prioritized transitions
+            also `td_error`, [B]: how far each value was from its target.
 
         Raises:
             NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs_BI, next_obs_BI = torch.as_tensor(batch.obs), torch.as_tensor(batch.next_obs)
-        check_obs_shape(obs_BI, self.spec)
+        obs, next_obs = self._observations(batch)
         row_B, action_B = np.arange(len(batch)), to_numpy(batch.action)
+        weight_B = to_numpy(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
 
-        q_BA, outputs, next_q_B = self._evaluate(obs_BI, next_obs_BI, row_B)
+        q_BA, saved, next_q_B = self._evaluate(obs, next_obs, row_B)
         target_B = bootstrapped_targets(
             to_numpy(batch.reward),
             to_numpy(batch.terminated),
@@ -204,7 +251,8 @@ class DQN:
             gamma=self.config.gamma,
         )
         q_B = q_BA[row_B, action_B]
-        loss, grad_B = self._loss(q_B - target_B)
+        error_B = q_B - target_B
+        loss, grad_B = self._loss(error_B, weight_B)
         if not math.isfinite(loss):
             raise NonFiniteError(
                 f"The loss of DQN's update {self.train_iter + 1} is {loss}; a finite number was "
@@ -214,27 +262,37 @@ class DQN:
 
         grad_BA = np.zeros_like(q_BA)
         grad_BA[row_B, action_B] = grad_B
-        self._q_net.backward(outputs, torch.from_numpy(grad_BA))
+        self._q_net.backward(saved, torch.from_numpy(grad_BA))
         self._improve()
-        return {"loss": loss, "q_mean": float(q_B.sum()) / len(batch)}
+        metrics: dict[str, float | NumpyArray] = {
+            "loss": loss,
+            "q_mean": float(q_B.sum()) / len(batch),
+        }
+        if weight_B is not None:
+            metrics["td_error"] = np.abs(error_B)
+        return metrics
+
+    def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        """Return where transitions start and lead, as the network takes them."""
+        check_obs_shape(batch.obs, self.spec)
+        if self._norm is None:
+            return torch.as_tensor(batch.obs), torch.as_tensor(batch.next_obs)
+        obs_BI, next_obs_BI = to_numpy(batch.obs), to_numpy(batch.next_obs)
+        self._norm.update(obs_BI)
+        return torch.from_numpy(self._norm(obs_BI)), torch.from_numpy(self._norm(next_obs_BI))
 
     def _evaluate(
-        self, obs_BI: Tensor, next_obs_BI: Tensor, row_B: NumpyArray
-    ) -> tuple[FloatArray, list[Tensor], FloatArray]:
+        self, obs: Tensor, next_obs: Tensor, row_B: NumpyArray
+    ) -> tuple[FloatArray, Any, FloatArray]:
         """Return Q(x, .), what its backward needs, and the value of x'."""
-        next_target_BA = self._target_net.forward(next_obs_BI).numpy()
+        next_target_BA = self._target_net.forward(next_obs).numpy()
         if not self.config.double:
-            q_BA, outputs = self._q_net.forward_saving(obs_BI)
-            return q_BA.numpy(), outputs, next_target_BA.max(axis=1)
+            q_BA, saved = self._q_net.forward_saving(obs)
+            return q_BA.numpy(), saved, next_target_BA.max(axis=1)
 
-        size = len(obs_BI)
-        q_2BA, outputs = self._q_net.forward_saving(torch.cat((obs_BI, next_obs_BI)))
-        best_B = q_2BA.numpy()[size:].argmax(axis=1)
-        return (
-            q_2BA.numpy()[:size],
-            [output[:size] for output in outputs],
-            next_target_BA[row_B, best_B],
-        )
+        q_BA, saved, next_q_BA = self._q_net.forward_pair(obs, next_obs)
+        best_B = next_q_BA.numpy().argmax(axis=1)
+        return q_BA.numpy(), saved, next_target_BA[row_B, best_B]
 
     def _improve(self) -> None:
         """Step along the gradient that `backward` wrote, then move the target network."""
@@ -252,7 +310,10 @@ class DQN:
 
     def weights(self) -> dict[str, Tensor]:
         """Copy what a collector needs to act: the online network's tensors by name."""
-        return self._q_net.weights.snapshot()
+        weights = self._q_net.weights.snapshot()
+        if self._norm is not None:
+            weights |= {f"norm.{name}": value for name, value in self._norm.state_dict().items()}
+        return weights
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Act from now on with what another DQN's `weights` returned.
@@ -263,12 +324,17 @@ class DQN:
         Raises:
             ShapeError: If a name or a shape is not this network's. Nothing is changed then.
         """
-        self._q_net.weights.load(weights)
+        of_norm, of_network = split_norm(weights, has_norm=self._norm is not None)
+        norm = self._make_norm()
+        if norm is not None:
+            norm.load_state_dict(of_norm)
+        self._q_net.weights.load(of_network)
+        self._norm = norm
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
         return {
-            "q_net": self._q_net.weights.snapshot(),
+            "q_net": self.weights(),
             "target_net": self._target_net.weights.snapshot(),
             "adam": self._adam.state_dict(),
             "rng": rng_state(self._rng),
@@ -285,7 +351,7 @@ class DQN:
         """
         expected = {"q_net", "target_net", "adam", "rng", "env_step", "train_iter"}
         check_state_keys(state, expected, policy="DQN")
-        self._q_net.weights.load(state["q_net"])
+        self.load_weights(state["q_net"])
         self._target_net.weights.load(state["target_net"])
         self._adam.load_state_dict(state["adam"])
         set_rng_state(self._rng, state["rng"])

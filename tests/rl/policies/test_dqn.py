@@ -1,64 +1,123 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
-from ding_lite.rl import DQN, DQNConfig, NStep, Policy, ReplayBuffer, Transitions, make_envs
+from ding_lite.rl import (
+    DQN,
+    DQNConfig,
+    EnvSpec,
+    NStep,
+    Policy,
+    ReplayBuffer,
+    Transitions,
+    make_envs,
+)
+from ding_lite.rl.batch import PrioritizedTransitions
+from ding_lite.rl.networks.conv import CONVS
 from ding_lite.settings import as_config
+from ding_lite.testing.probes import AsImage
 from tests.rl import reference
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (10, 10, 3), dtype=np.uint8), action_space=Discrete(2)
+)
 SMALL = DQNConfig(hidden=(16,), batch_size=32)
 
 
-def batch(seed, *, size=32):
+def draw_obs(rng, size, spec):
+    if spec.is_image:
+        return torch.from_numpy(rng.integers(0, 256, (size, *spec.obs_shape), dtype=np.uint8))
+    return torch.from_numpy(rng.normal(size=(size, *spec.obs_shape)).astype(np.float32))
+
+
+def batch(seed, *, size=32, spec=CARTPOLE):
     """Draw transitions as CartPole would give them."""
     rng = np.random.default_rng(seed)
     return Transitions(
-        obs=torch.from_numpy(rng.normal(size=(size, 4)).astype(np.float32)),
+        obs=draw_obs(rng, size, spec),
         action=torch.from_numpy(rng.integers(0, 2, size=size)),
         reward=torch.from_numpy(rng.normal(scale=2.0, size=size).astype(np.float32)),
-        next_obs=torch.from_numpy(rng.normal(size=(size, 4)).astype(np.float32)),
+        next_obs=draw_obs(rng, size, spec),
         terminated=torch.from_numpy(rng.random(size) < 0.3),
         truncated=torch.from_numpy(rng.random(size) < 0.3),
         num_steps=torch.from_numpy(rng.integers(1, 4, size=size).astype(np.int32)),
     )
 
 
-def learn_in(env_id, *, gamma, n_step=1, updates=400, **settings):
+def prioritized(seed, *, size=32, spec=CARTPOLE):
+    """Draw transitions as a prioritized replay would give them."""
+    plain = batch(seed, size=size, spec=spec)
+    weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
+    columns = {name: getattr(plain, name) for name in Transitions.__slots__}
+    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
+
+
+def learn_in(env_id, *, gamma, n_step=1, updates=400, size=64, lr=1e-2, wrappers=(), **settings):
     """Let a small DQN act at random in an environment and learn what it saw."""
-    config = DQNConfig(
-        lr=1e-2, gamma=gamma, n_step=n_step, hidden=(32,), target_tau=0.05, **settings
-    )
-    envs = make_envs(env_id, 8, seed=0)
+    config = DQNConfig(lr=lr, gamma=gamma, n_step=n_step, hidden=(32,), target_tau=0.05, **settings)
+    envs = make_envs(env_id, 8, seed=0, wrappers=wrappers)
     policy, replay = DQN(envs.spec, config), ReplayBuffer(envs.spec, capacity=2_000)
     n_steps = NStep(n_step, gamma, 8)
     for _ in range(120):
         replay.add(n_steps(envs.step(policy.act(envs.obs, epsilon=1.0))))
     for _ in range(updates):
-        policy.learn(replay.sample(64))
+        policy.learn(replay.sample(size))
     return policy
 
 
 def values(policy, obs):
+    if policy.spec.is_image:
+        return policy.q_values(np.full((1, 1, 10, 10), (obs + 1.0) * 85.0, dtype=np.uint8))[0]
     return policy.q_values(np.array([[obs]], dtype=np.float32))[0]
 
 
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("loss", ["huber", "mse"])
-def test_a_reward_of_one_is_worth_one(loss, double):
-    policy = learn_in("probe/OneReward-v0", gamma=0.9, loss=loss, double=double)
+IMAGES = {"wrappers": [AsImage], "lr": 3e-3, "updates": 200, "size": 16}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "double": {},
+    "single": {"double": False},
+    "squared": {"loss": "mse"},
+    "dueling": {"dueling": True},
+    "normalized": {"normalize_obs": True},
+    "images": IMAGES,
+    "dueling images": {**IMAGES, "dueling": True},
+    "flat images": {**IMAGES, "torso": "mlp"},
+}
+EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
+
+
+@EVERY_VARIANT
+def test_a_reward_of_one_is_worth_one(variant):
+    policy = learn_in("probe/OneReward-v0", gamma=0.9, **VARIANTS[variant])
     assert values(policy, 0.0) == pytest.approx([1.0, 1.0], abs=0.05)
 
 
-def test_values_follow_the_observation():
-    policy = learn_in("probe/RewardIsObs-v0", gamma=0.9)
+@EVERY_VARIANT
+def test_values_follow_the_observation(variant):
+    policy = learn_in("probe/RewardIsObs-v0", gamma=0.9, **VARIANTS[variant])
     assert values(policy, 1.0) == pytest.approx([1.0, 1.0], abs=0.1)
     assert values(policy, -1.0) == pytest.approx([-1.0, -1.0], abs=0.1)
+
+
+@EVERY_VARIANT
+def test_the_right_action_depends_on_the_observation(variant):
+    policy = learn_in("probe/RightActionForObs-v0", gamma=0.9, **VARIANTS[variant])
+    assert values(policy, 1.0) == pytest.approx([-1.0, 1.0], abs=0.15)
+    assert values(policy, -1.0) == pytest.approx([1.0, -1.0], abs=0.15)
+
+
+@EVERY_VARIANT
+def test_a_reward_two_steps_ahead_is_discounted_once(variant):
+    policy = learn_in("probe/LateReward-v0", gamma=0.5, **VARIANTS[variant])
+    assert values(policy, 0.0) == pytest.approx([0.5, 0.5], abs=0.05)
+    assert values(policy, 1.0) == pytest.approx([1.0, 1.0], abs=0.05)
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 3])
@@ -90,21 +149,113 @@ CONFIGS = {
     "clipped": replace(SMALL, max_grad_norm=0.05),
     "hard target": replace(SMALL, target_tau=1.0, target_every=7),
     "three layers": replace(SMALL, hidden=(8, 12, 16)),
+    "dueling": replace(SMALL, dueling=True),
+    "deep dueling": replace(SMALL, dueling=True, double=False, hidden=(8, 12, 16)),
 }
+
+
+def assert_learns_as_plain_torch(policy, batches, *, strides=()):
+    plain = reference.PlainDQN(policy.weights(), config=policy.config, strides=strides)
+    for drawn in batches:
+        output = policy.learn(drawn)
+        assert output["loss"] == pytest.approx(plain.learn(drawn), rel=1e-3)
+        if isinstance(drawn, PrioritizedTransitions):
+            np.testing.assert_allclose(output["td_error"], plain.td_error, rtol=1e-3, atol=1e-4)
+        else:
+            assert set(output) == {"loss", "q_mean"}
+    for tensor_name, tensor in policy.weights().items():
+        torch.testing.assert_close(tensor, plain.named[tensor_name].detach(), rtol=1e-3, atol=1e-4)
+    for tensor_name, tensor in policy.state_dict()["target_net"].items():
+        torch.testing.assert_close(tensor, plain.target[tensor_name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fifty_updates_are_those_of_plain_torch(name):
-    config = CONFIGS[name]
-    policy = DQN(CARTPOLE, config)
-    plain = reference.PlainDQN(policy.weights(), config=config)
-    for seed in range(50):
-        loss = policy.learn(batch(seed))["loss"]
-        assert loss == pytest.approx(plain.learn(batch(seed)), rel=1e-4)
-    for tensor_name, tensor in policy.weights().items():
-        torch.testing.assert_close(tensor, plain.named[tensor_name].detach(), rtol=1e-4, atol=1e-5)
-    for tensor_name, tensor in policy.state_dict()["target_net"].items():
-        torch.testing.assert_close(tensor, plain.target[tensor_name], rtol=1e-4, atol=1e-5)
+    assert_learns_as_plain_torch(DQN(CARTPOLE, CONFIGS[name]), [batch(seed) for seed in range(50)])
+
+
+@pytest.mark.parametrize("name", ["default", "squared", "dueling", "clipped"])
+def test_updates_with_importance_weights_are_those_of_plain_torch(name):
+    policy = DQN(CARTPOLE, CONFIGS[name])
+    assert_learns_as_plain_torch(policy, [prioritized(seed) for seed in range(50)])
+
+
+@pytest.mark.parametrize("name", ["default", "single", "squared", "clipped", "dueling"])
+@pytest.mark.parametrize("draw", [batch, prioritized])
+def test_updates_on_images_are_those_of_plain_torch(name, draw):
+    policy = DQN(SCREEN, replace(CONFIGS[name], torso="small"))
+    batches = [draw(seed, size=8, spec=SCREEN) for seed in range(12)]
+    assert_learns_as_plain_torch(policy, batches, strides=[conv.stride for conv in CONVS["small"]])
+
+
+def test_an_update_of_the_nature_network_is_that_of_plain_torch():
+    big = EnvSpec(
+        env_id="big",
+        obs_space=Box(0, 255, (40, 36), dtype=np.uint8),
+        action_space=Discrete(2),
+        frame_stack=4,
+    )
+    policy = DQN(big, replace(SMALL, hidden=(32,)))
+    assert "conv.2.weight" in policy.weights()
+    batches = [batch(seed, size=4, spec=big) for seed in range(3)]
+    assert_learns_as_plain_torch(policy, batches, strides=[conv.stride for conv in CONVS["nature"]])
+
+
+def test_unlikely_transitions_count_for_more():
+    drawn = prioritized(0, size=2)
+    drawn.weight[:] = torch.tensor([0.0, 1.0])
+    policy, other = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, SMALL)
+    drawn.reward[0] = 1e4  # with weight 0 it does not matter how far off it is
+    td_error = np.asarray(policy.learn(drawn)["td_error"])
+    drawn.reward[0] = 0.0
+    other.learn(drawn)
+    assert td_error[0] > 9_000.0
+    for name, tensor in policy.weights().items():
+        torch.testing.assert_close(tensor, other.weights()[name])
+
+
+def test_what_normalizes_observations_travels_with_the_weights():
+    config = replace(SMALL, normalize_obs=True)
+    learner, collector = DQN(CARTPOLE, config), DQN(CARTPOLE, config)
+    obs = 100.0 + np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    for seed in range(5):
+        drawn = batch(seed)
+        learner.learn(replace(drawn, obs=100.0 + drawn.obs, next_obs=100.0 + drawn.next_obs))
+    assert (learner.q_values(obs) != collector.q_values(obs)).any()
+    collector.load_weights({name: tensor.numpy() for name, tensor in learner.weights().items()})
+    np.testing.assert_array_equal(learner.q_values(obs), collector.q_values(obs))
+
+    before = collector.weights()
+    with pytest.raises(ShapeError, match=r"`normalize_obs` off, and this one has it on"):
+        collector.load_weights(DQN(CARTPOLE, SMALL).weights())
+    with pytest.raises(ShapeError, match=r"`normalize_obs` on, and this one has it off"):
+        DQN(CARTPOLE, SMALL).load_weights(before)
+    wrong = {name: tensor for name, tensor in before.items() if name != "head.bias"}
+    wrong["norm.count"] = before["norm.count"] + 1.0
+    with pytest.raises(ShapeError, match=r"'head.bias' is missing"):
+        collector.load_weights(wrong)
+    assert all(torch.equal(collector.weights()[name], before[name]) for name in before)
+
+
+def test_a_normalized_policy_learns_from_observations_of_very_different_sizes():
+    plain, normalized = (
+        DQN(CARTPOLE, replace(SMALL, normalize_obs=on, lr=1e-2)) for on in (False, True)
+    )
+    scale = torch.tensor([1e-3, 1.0, 1e3, 1e5])
+    losses = {}
+    for policy in (plain, normalized):
+        for seed in range(300):
+            drawn = batch(seed)
+            target = drawn.obs[:, 0]  # the value is what the smallest number says
+            drawn = replace(drawn, obs=drawn.obs * scale, next_obs=drawn.next_obs * scale)
+            drawn.reward[:], drawn.terminated[:] = target, True
+            losses[policy] = policy.learn(drawn)["loss"]
+    assert losses[normalized] < 0.05 < losses[plain]
+
+
+def test_images_are_not_normalized():
+    with pytest.raises(ConfigError, match="`normalize_obs` is on, but x shows images"):
+        DQN(SCREEN, replace(SMALL, normalize_obs=True))
 
 
 def test_arrays_and_tensors_are_learned_from_alike():
@@ -182,14 +333,15 @@ def test_weights_of_another_size_are_refused():
         policy.load_weights(DQN(CARTPOLE, replace(SMALL, hidden=(8,))).weights())
 
 
-def test_a_resumed_policy_goes_on_as_if_nothing_had_happened():
+@pytest.mark.parametrize("settings", [{}, {"dueling": True}, {"normalize_obs": True}])
+def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(settings):
     obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    config = replace(SMALL, target_every=3, target_tau=0.5)
+    config = replace(SMALL, target_every=3, target_tau=0.5, **settings)
 
     def go_on(policy):
         actions = [policy.act(obs).tolist() for _ in range(20)]
         losses = [policy.learn(batch(seed))["loss"] for seed in range(10, 20)]
-        return actions, losses, policy.weights()["head.weight"].tolist()
+        return actions, losses, policy.weights()["torso.0.weight"].tolist()
 
     policy = DQN(CARTPOLE, config)
     for seed in range(10):
@@ -251,7 +403,7 @@ def test_a_mistyped_setting_is_answered_with_the_one_that_was_meant():
         DQNConfig(hiden=1)  # type: ignore[call-arg]
     message = str(caught.value)
     assert message.startswith('Unknown key "hiden". Did you mean "hidden"? The keys of DQNConfig')
-    assert "lr, gamma, n_step, hidden, double," in message
+    assert "lr, gamma, n_step, hidden, torso, double," in message
 
 
 def test_all_wrong_settings_are_named_at_once():

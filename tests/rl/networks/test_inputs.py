@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.errors import ShapeError
+from ding_lite.rl.networks.inputs import RunningNorm, as_floats
+
+
+def test_bytes_are_scaled_and_floats_left():
+    raw = np.arange(256, dtype=np.uint8)
+    np.testing.assert_allclose(as_floats(raw), np.arange(256) / 255.0, rtol=1e-6)
+    np.testing.assert_array_equal(as_floats(torch.from_numpy(raw)).numpy(), as_floats(raw))
+    floats = np.array([0.0, 300.0], dtype=np.float32)
+    assert as_floats(floats) is floats
+
+
+@pytest.mark.parametrize("sizes", [[1] * 60, [60], [7, 1, 40, 12], [32, 28]])
+def test_mean_and_spread_are_those_of_all_that_was_seen(sizes):
+    rng = np.random.default_rng(0)
+    obs = (rng.normal(size=(60, 3)) * [0.1, 1.0, 100.0] + [1.0, 0.0, -5_000.0]).astype(np.float32)
+    norm, begin = RunningNorm(3), 0
+    for size in sizes:
+        norm.update(obs[begin : begin + size])
+        begin += size
+    wide = obs.astype(np.float64)
+    expected = (wide - wide.mean(axis=0)) / wide.std(axis=0)
+    np.testing.assert_allclose(norm(obs), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_nothing_changes_before_the_first_update():
+    obs = np.array([[3.0, -4.0]], dtype=np.float32)
+    np.testing.assert_array_equal(RunningNorm(2)(obs), obs)
+
+
+def test_a_number_that_never_changes_becomes_zero_and_what_is_rare_is_cut_off():
+    norm = RunningNorm(2)
+    norm.update(np.array([[5.0, 0.0], [5.0, 1.0]], dtype=np.float32))
+    seen = norm(np.array([[5.0, 1e6], [5.5, -1e6]], dtype=np.float32))
+    assert seen.tolist() == [[0.0, 10.0], [0.5, -10.0]]
+
+
+def test_a_resumed_norm_goes_on_exactly():
+    rng = np.random.default_rng(0)
+    norm, other = RunningNorm(4), RunningNorm(4)
+    norm.update(rng.normal(size=(9, 4)).astype(np.float32))
+    other.load_state_dict({name: t.numpy() for name, t in norm.state_dict().items()})
+    obs = rng.normal(size=(9, 4)).astype(np.float32)
+    for one in (norm, other):
+        one.update(obs)
+    np.testing.assert_array_equal(norm(obs), other(obs))
+    with pytest.raises(ShapeError, match=r"\(4,\); \(3,\)"):
+        RunningNorm(3).load_state_dict(norm.state_dict())

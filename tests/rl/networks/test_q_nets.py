@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl import DQNConfig
+from ding_lite.rl.networks.conv import CONVS, num_features, torso_for
+from ding_lite.rl.networks.q_nets import ConvQNetwork, MLPQNetwork, draw_weights, make_q_network
+from tests.rl import reference
+
+IMAGE = (3, 12, 10)
+
+
+def make(kind, *, hidden=(16, 12), dueling=False):
+    convs = CONVS["small"] if kind == "images" else ()
+    shape = (5,) if kind == "vectors" else IMAGE
+    net = make_q_network(shape, convs, hidden, num_actions=3, dueling=dueling)
+    draw_weights(net.weights, np.random.default_rng(0))
+    plain = reference.PlainDQN(
+        net.weights.snapshot(),
+        config=DQNConfig(hidden=hidden, dueling=dueling),
+        strides=[conv.stride for conv in convs],
+    )
+    return net, plain
+
+
+def draw_obs(kind, size):
+    rng = np.random.default_rng(size)
+    if kind == "vectors":
+        return rng.normal(size=(size, 5)).astype(np.float32)
+    return rng.integers(0, 256, size=(size, *IMAGE), dtype=np.uint8)
+
+
+KINDS = pytest.mark.parametrize("kind", ["vectors", "flattened", "images"])
+SHAPES = pytest.mark.parametrize(
+    ("hidden", "dueling"), [((8,), False), ((8,), True), ((16, 12), False), ((16, 12), True)]
+)
+
+
+@KINDS
+@SHAPES
+def test_values_and_gradients_are_those_of_autograd(kind, hidden, dueling):
+    net, plain = make(kind, hidden=hidden, dueling=dueling)
+    obs = torch.from_numpy(draw_obs(kind, 32))
+    grad_BA = torch.from_numpy(np.random.default_rng(1).normal(size=(32, 3)).astype(np.float32))
+    expected_BA = plain.q_values(plain.named, obs)
+    expected_BA.backward(grad_BA)
+
+    for _ in range(2):  # the second time finds the gradients of the first
+        values_BA, saved = net.forward_saving(obs)
+        net.backward(saved, grad_BA)
+        torch.testing.assert_close(values_BA, expected_BA.detach())
+        for name, leaf in plain.named.items():
+            torch.testing.assert_close(net.grads[name], leaf.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(net.forward(obs), values_BA)
+    assert not net.forward(obs).requires_grad
+    assert not values_BA.requires_grad
+
+
+@KINDS
+@pytest.mark.parametrize("dueling", [False, True])
+def test_a_pair_is_evaluated_as_both_are_alone(kind, dueling):
+    net, _ = make(kind, dueling=dueling)
+    obs, next_obs = (
+        torch.from_numpy(draw_obs(kind, 20))[part].clone() for part in (slice(10), slice(10, 20))
+    )
+    grad_BA = torch.ones(10, 3)
+    q_BA, saved, next_q_BA = net.forward_pair(obs, next_obs)
+    net.backward(saved, grad_BA)
+    grads = net.grads.flat.clone()
+    alone_BA, saved = net.forward_saving(obs)
+    net.backward(saved, grad_BA)
+    torch.testing.assert_close(q_BA, alone_BA)
+    torch.testing.assert_close(next_q_BA, net.forward(next_obs))
+    torch.testing.assert_close(grads, net.grads.flat)
+
+
+@KINDS
+@pytest.mark.parametrize("dueling", [False, True])
+def test_few_and_many_observations_get_the_same_values(kind, dueling):
+    net, plain = make(kind, dueling=dueling)
+    obs = draw_obs(kind, 1_500 if kind == "vectors" else 90)
+    together = net.values(obs)
+    apart = np.concatenate([net.values(obs[i : i + 2]) for i in range(0, len(obs), 2)])
+    with torch.no_grad():
+        expected = plain.q_values(plain.named, torch.from_numpy(obs)).numpy()
+    np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(together, expected, rtol=1e-4, atol=1e-5)
+
+
+@KINDS
+def test_the_weights_of_all_layers_lie_in_one_piece(kind):
+    net, _ = make(kind, dueling=True)
+    obs = draw_obs(kind, 4)
+    before = net.values(obs)
+    net.weights.flat.mul_(2.0)
+    assert (net.values(obs) != before).all()
+    net.weights.flat.zero_()
+    assert (net.values(obs) == 0.0).all()
+
+
+def test_first_weights_of_convolutions_are_those_of_torch():
+    net = ConvQNetwork((4, 84, 84), CONVS["nature"], (512,), num_actions=2)
+    draw_weights(net.weights, np.random.default_rng(0))
+    inputs = {"conv.0": 4 * 64, "conv.1": 32 * 16, "conv.2": 64 * 9, "torso.0": 3136, "head": 512}
+    for name, num_inputs in inputs.items():
+        for part in ("weight", "bias"):
+            largest = net.weights[f"{name}.{part}"].abs().max()
+            assert 0.3 * num_inputs**-0.5 < largest <= num_inputs**-0.5
+
+
+def test_the_nature_network_has_the_size_of_the_paper():
+    net = ConvQNetwork((4, 84, 84), CONVS["nature"], (512,), num_actions=18)
+    assert len(net.weights.flat) == 1_693_362
+
+
+@pytest.mark.parametrize(
+    ("torso", "shape", "convs"),
+    [
+        ("auto", (7,), ()),
+        ("auto", (4, 84, 84), CONVS["nature"]),
+        ("auto", (3, 36, 40), CONVS["nature"]),
+        ("auto", (3, 35, 40), CONVS["small"]),
+        ("auto", (1, 5, 5), CONVS["small"]),
+        ("auto", (1, 4, 9), ()),
+        ("mlp", (4, 84, 84), ()),
+        ("small", (4, 84, 84), CONVS["small"]),
+        ("nature", (4, 84, 84), CONVS["nature"]),
+    ],
+)
+def test_what_fits_the_image_is_taken(torso, shape, convs):
+    assert torso_for(torso, shape, env_id="x") == convs
+    network = make_q_network(shape, convs, (8,), num_actions=2, dueling=False)
+    assert isinstance(network, ConvQNetwork if convs else MLPQNetwork)
+    assert network.values(np.zeros((1, *shape), dtype=np.uint8)).shape == (1, 2)
+
+
+def test_convolutions_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match=r"`torso` is 'nature'.* of x .*\(7,\).*no image"):
+        torso_for("nature", (7,), env_id="x")
+    with pytest.raises(ConfigError, match=r"`torso` is 'nature'.*\(1, 20, 20\).*too small"):
+        torso_for("nature", (1, 20, 20), env_id="x")
+
+
+def test_features_are_counted_as_torch_counts_them():
+    for convs in CONVS.values():
+        for side in (36, 37, 50, 84):
+            images = torch.zeros(1, 2, side, side + 3)
+            for conv in convs:
+                images = torch.nn.Conv2d(images.shape[1], conv.channels, conv.kernel, conv.stride)(
+                    images
+                )
+            assert num_features((2, side, side + 3), convs) == images.numel()
