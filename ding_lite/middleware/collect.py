@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -65,44 +66,67 @@ epsilon, return)
     if epsilon is not None:
         _check_takes_epsilon(policy)
 
-    act: Callable[..., NumpyArray] = policy.act
-    join_rewards = NStep(policy.n_step, policy.gamma, num_envs=num_envs)
-    recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
-    episodes = 0
+    return _Collect(policy, envs, steps=steps, epsilon=epsilon)
 
-    def _collect(ctx: Context) -> None:
+
+class _Collect:
+    """Acts; remembers what is not part of all its transitions yet, and the newest episodes."""
+
+    __name__ = "collect"
+
+    def __init__(self, policy: Policy, envs: Envs, *, steps: int, epsilon: Schedule | None) -> None:
+        self._act: Callable[..., NumpyArray] = policy.act
+        self._envs = envs
+        self._num_rounds = steps // envs.num_envs
+        self._epsilon = epsilon
+        self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self._episodes = 0
+
+    def __call__(self, ctx: Context) -> None:
+        envs, epsilon = self._envs, self._epsilon
         env_step: int = ctx.get("env_step", 0)
         collected = []
 
-        for _ in range(steps // num_envs):
+        for _ in range(self._num_rounds):
             if epsilon is None:
-                actions = act(envs.obs)
+                actions = self._act(envs.obs)
             else:
                 ctx.metrics["epsilon"] = share = epsilon(env_step)
-                actions = act(envs.obs, epsilon=share)
-            collected.append(join_rewards(envs.step(actions)))
-            env_step += num_envs
+                actions = self._act(envs.obs, epsilon=share)
+            collected.append(self._join_rewards(envs.step(actions)))
+            env_step += envs.num_envs
 
         ctx.transitions = collected[0] if len(collected) == 1 else _concatenate(collected)
         ctx.env_step = env_step
         ctx.keep("env_step")
-        _report_episodes(ctx)
+        self._report_episodes(ctx)
 
-    def _report_episodes(ctx: Context) -> None:
-        nonlocal episodes
-        ended = envs.take_finished()
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "join_rewards": self._join_rewards.state_dict(),
+            "recent": list(self._recent),
+            "episodes": self._episodes,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._join_rewards.load_state_dict(state["join_rewards"])
+        self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
+        self._episodes = state["episodes"]
+
+    def _report_episodes(self, ctx: Context) -> None:
+        ended = self._envs.take_finished()
         if not ended:
             return
 
+        recent = self._recent
         recent.extend((episode.ret, episode.length) for episode in ended)
-        episodes += len(ended)
+        self._episodes += len(ended)
         returns, lengths = zip(*recent, strict=True)
         ctx.metrics["return"] = sum(returns) / len(recent)
         ctx.metrics["episode_length"] = sum(lengths) / len(recent)
         ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
-        ctx.metrics["episodes"] = episodes
-
-    return _collect
+        ctx.metrics["episodes"] = self._episodes
 
 
 def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:

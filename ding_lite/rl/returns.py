@@ -5,6 +5,9 @@ Each formula has a slow, obvious twin in `tests/rl/reference.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from ding_lite.errors import ShapeError
@@ -89,6 +92,36 @@ class NStep:
             truncated=step.truncated[env_B],
             num_steps=(age_n[slot_B] + 1).astype(np.int32),
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy the env steps that are not part of all their transitions yet."""
+        obs_nN, action_nN = self._rings if self._rings is not None else (None, None)
+        return {
+            "pending": self._pending_N.copy(),
+            "newest": self._newest,
+            "reward": self._reward_nN.copy(),
+            "obs": None if obs_nN is None else obs_nN.copy(),
+            "action": None if action_nN is None else action_nN.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            ShapeError: If it is of another n or another number of environments.
+        """
+        found = np.shape(state["reward"])
+        if found != self._reward_nN.shape:
+            raise ShapeError(
+                f"The state to load is of an NStep with (n, num_envs) = {found}; this one has "
+                f"{self._reward_nN.shape}. Make both alike."
+            )
+        self._pending_N[:] = state["pending"]
+        self._newest = int(state["newest"])
+        self._reward_nN[:] = state["reward"]
+        self._rings = None
+        if state["obs"] is not None:
+            self._rings = (np.array(state["obs"]), np.array(state["action"]))
 
     def _store(self, step: Step) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
         """Write the step over the oldest slot; return the rings and the age of each slot."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,6 +168,37 @@ def test_an_observation_that_is_not_finite_names_the_env(policy: DQN, envs: Envs
         with pytest.raises(NonFiniteError, match="Environment 3 of CartPole-v1") as caught:
             task.run(max_step=5)
     assert "in middleware `collect`" in "".join(caught.value.__notes__)
+
+
+def test_collecting_goes_on_exactly_where_it_was_saved() -> None:
+    def prepared(seen: list[Context]) -> tuple[Task, dict[str, Any]]:
+        envs = make_envs("CartPole-v1", 3, seed=1)
+        policy = DQN(envs.spec, DQNConfig(n_step=4, epsilon_end=1.0))
+        task = Task()
+        task.use(mw.collect(policy, envs, steps=3))
+        task.use(lambda ctx: seen.append(Context(ctx)))
+        return task, {"task": task, "policy": policy, "envs": envs}
+
+    expected: list[Context] = []
+    task, parts = prepared(expected)
+    with task:
+        task.run(max_step=70)
+        state = {name: part.state_dict() for name, part in parts.items()}
+        task.run(max_step=70)
+
+    seen: list[Context] = []
+    task, parts = prepared(seen)
+    with task:
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        task.run(max_step=70)
+    assert len(seen) == 70
+    for one, other in zip(seen, expected[70:], strict=True):
+        assert one.env_step == other.env_step
+        assert one.metrics == other.metrics
+        for name in Transitions.__slots__:
+            found, wanted = getattr(one.transitions, name), getattr(other.transitions, name)
+            np.testing.assert_array_equal(found, wanted)
 
 
 # -- random_warmup -----------------------------------------------------------------------

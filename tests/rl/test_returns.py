@@ -120,3 +120,22 @@ def test_targets_agree_with_adding_one_at_a_time(rows, gamma):
     )
     assert targets.dtype == np.float32
     np.testing.assert_allclose(targets, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("before", [0, 1, 7])
+def test_joining_goes_on_exactly_where_it_was_saved(n, before):
+    rng = np.random.default_rng(0)
+    ends = [(False, False), (False, False), (True, False), (False, True)]
+    run = [[(rng.normal(), ends[rng.integers(4)]) for _ in range(3)] for _ in range(20)]
+    steps = steps_of(run)
+    n_step, resumed = NStep(n, 0.9, 3), NStep(n, 0.9, 3)
+    for step in steps[:before]:
+        n_step(step)
+    for step in steps[5:8]:
+        resumed(step)
+    resumed.load_state_dict(n_step.state_dict())
+    for step in steps[before:]:
+        np.testing.assert_equal(reference.rows_of(resumed(step)), reference.rows_of(n_step(step)))
+    with pytest.raises(ShapeError, match=rf"\(n, num_envs\) = \({n}, 3\).*\(4, 3\)"):
+        NStep(4, 0.9, 3).load_state_dict(n_step.state_dict())
