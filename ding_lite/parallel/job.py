@@ -10,7 +10,7 @@ from typing import Any
 from ding_lite.clock import Deadline
 from ding_lite.parallel.address import PrivateDirectory
 from ding_lite.parallel.failure import Failure
-from ding_lite.parallel.node import STARTING, MakeRouter, Returned, Stage
+from ding_lite.parallel.node import RUNNING, STARTING, MakeRouter, Returned, Stage
 from ding_lite.parallel.topology import NodeSpec
 
 
@@ -45,5 +45,42 @@ class NodeRecord:
         """When it is to be started again."""
         self.failure: Failure | None = None
         self.returned: Returned | None = None
+        self.was_given_up = False
+        """Whether the job ends without it; it has no result then."""
+        self.was_told_to_finish = False
         self.is_over = False
         self.num_restarts = 0
+
+
+class Nodes(dict[int, NodeRecord]):
+    """What the launcher knows of all nodes, by their numbers."""
+
+    def is_ending_around(self, node: NodeRecord) -> bool:
+        """Tell whether a neighbour has returned: a job ends on all nodes or on none."""
+        return any(near.returned is not None for near in self._around(node))
+
+    def waits_in_vain(self, node: NodeRecord) -> bool:
+        """Tell whether a node waits for a neighbour that will not come."""
+        is_waiting = node.stage != RUNNING and node.returned is None and not node.is_over
+        return is_waiting and any(near.was_given_up for near in self._around(node))
+
+    def is_cut_off(self, node: NodeRecord) -> bool:
+        """Tell whether nobody is left by whom a running node could hear that the job has ended.
+
+        A node that has returned has told its neighbours, and they tell theirs. One that was given
+        up has told nobody.
+        """
+        seen, to_see, misses_somebody = {node.spec.node_id}, [node], False
+        while to_see:
+            for near in self._around(to_see.pop()):
+                misses_somebody = misses_somebody or near.was_given_up
+                if near.was_given_up or near.spec.node_id in seen:
+                    continue
+                if near.returned is not None:
+                    return False
+                seen.add(near.spec.node_id)
+                to_see.append(near)
+        return misses_somebody
+
+    def _around(self, node: NodeRecord) -> list[NodeRecord]:
+        return [self[near] for near in node.spec.neighbours]

@@ -25,6 +25,7 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
+from ding_lite.parallel.shared_memory import remove_own
 from ding_lite.parallel.topology import NodeSpec
 from ding_lite.parallel.traces import format_error
 from ding_lite.runtime.labels import describe_node
@@ -44,6 +45,10 @@ RUNNING: Stage = "running `main`"
 
 class NodeRouter(Router, Protocol):
     """The router of a node with a process of its own."""
+
+    def finish(self) -> None:
+        """End the job on this node, as if another one had ended it."""
+        ...
 
     def close(self) -> None:
         """Deliver what is under way, say good-bye and let go of everything."""
@@ -76,6 +81,11 @@ class Returned:
     """`main` has returned."""
 
     result: Any
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job has ended, and no other node is left that could tell this one."""
 
 
 @dataclass(frozen=True)
@@ -119,17 +129,14 @@ class NodeProcess(ForkProcess):
         self._life_fd = life_fd
         self._directory = directory
         self._foreign_fds = foreign_fds
+        self._may_go = threading.Event()
 
     def run(self) -> None:
         """Be the node, from the fork on."""
         os.setpgid(0, 0)  # a terminal's Ctrl-C is the launcher's to pass on
         for fd in self._foreign_fds:
             os.close(fd)
-        outlive = threading.Thread(
-            target=_outlive, args=(self._life_fd, self._directory), name="ding_lite-life"
-        )
-        outlive.daemon = True
-        outlive.start()
+        _start("ding_lite-life", _outlive, self._life_fd, self._directory)
         np.random.seed(None)  # the warden's state would be the same on all nodes
 
         with self._connection:
@@ -146,6 +153,7 @@ class NodeProcess(ForkProcess):
                 self._enter(CONNECTING)
                 with closing(work.make_router(work.spec)) as router, self._reporting():
                     router.wait_ready(work.spec.startup_timeout)
+                    _start("ding_lite-launcher", self._heed, router)
                     self._enter(RUNNING)
                     with use_router(router):
                         result = _call(work)
@@ -153,6 +161,15 @@ class NodeProcess(ForkProcess):
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
             return False
         return True
+
+    def _heed(self, router: NodeRouter) -> None:
+        """Take what the launcher says while `main` runs, up to its last word."""
+        try:
+            with suppress(EOFError, OSError):
+                while isinstance(self._connection.recv(), Finish):
+                    router.finish()
+        finally:
+            self._may_go.set()
 
     def _enter(self, stage: Stage) -> None:
         self._stage = stage
@@ -192,8 +209,7 @@ class NodeProcess(ForkProcess):
                 f"be passed to another process: {error}. Return numbers, strings, arrays, or "
                 f"lists and dicts of such."
             ) from error
-        with suppress(EOFError, OSError):
-            self._connection.recv()  # tensors lie in memory that is gone with this process
+        self._may_go.wait()  # tensors lie in memory that is gone with this process
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -242,10 +258,15 @@ def _take_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
+def _start(name: str, target: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=target, args=args, name=name, daemon=True).start()
+
+
 def _outlive(life_fd: int, directory: str) -> None:
     """Wait for the launcher's end; then make sure of this node's own, with all it started."""
     while os.read(life_fd, 1):
         pass
     SYSTEM_CLOCK.sleep(ORPHANED_S)  # the warden ends this node before that, in order
     shutil.rmtree(directory, ignore_errors=True)
+    remove_own()
     os.killpg(0, signal.SIGKILL)

@@ -129,9 +129,15 @@ def remove_left_over(names: Sequence[str] | None = None) -> int:
     return removed
 
 
-def _paths() -> Iterator[Path]:
+def remove_own() -> None:
+    """Remove the segments of this process, which is to end at once."""
+    for path in _paths(f"{PREFIX}*-{os.getpid()}-*"):
+        path.unlink(missing_ok=True)
+
+
+def _paths(pattern: str = f"{PREFIX}*") -> Iterator[Path]:
     with suppress(OSError):
-        yield from DIRECTORY.glob(f"{PREFIX}*")
+        yield from DIRECTORY.glob(pattern)
 
 
 class _Fence:

@@ -33,16 +33,18 @@ from ding_lite.parallel.failure import (
     verdict,
     what_cannot_travel,
 )
-from ding_lite.parallel.job import Job, NodeRecord
+from ding_lite.parallel.job import Job, NodeRecord, Nodes
 from ding_lite.parallel.node import (
     IMPORTING,
     RUNNING,
     STARTING,
     Entered,
     Failed,
+    Finish,
     Returned,
     Work,
 )
+from ding_lite.parallel.shared_memory import remove_left_over
 from ding_lite.parallel.warden import END_GRACE_S
 from ding_lite.parallel.warden_link import WARDEN_S, WardenLink
 from ding_lite.runtime.interrupt import interruptible
@@ -86,7 +88,7 @@ class _Supervisor:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._timeout = job.specs[0].startup_timeout
-        self._nodes: dict[int, NodeRecord] = {}
+        self._nodes = Nodes()
         self._failures: list[Failure] = []
         self._verdict: Exception | None = None
         """What to raise when no node's failure explains the end."""
@@ -125,9 +127,20 @@ class _Supervisor:
         os.write(self._wake_w, b"w")
 
     def _kill_orphans(self) -> None:
-        """Kill what a warden that was killed itself has left."""
-        for node in self._nodes.values():
-            self._kill(node)
+        """Kill what a warden that was killed itself has left, and remove what that leaves."""
+        with ExitStack() as stack:
+            alive = []
+            for node in self._nodes.values():
+                if node.pid is not None and not node.is_over:
+                    with suppress(ProcessLookupError):
+                        alive.append(os.pidfd_open(node.pid))
+                        stack.callback(os.close, alive[-1])
+                self._kill(node)
+            deadline = Deadline.after(WARDEN_S)
+            while alive and not deadline.expired:
+                ended = wait(alive, deadline.remaining)
+                alive = [handle for handle in alive if handle not in ended]
+        remove_left_over()
 
     # -- what came of it -----------------------------------------------------------------
 
@@ -230,12 +243,14 @@ class _Supervisor:
                 node.stage = stage
                 if stage == IMPORTING:
                     self._send_work(node, connection)
+                elif stage == RUNNING:
+                    self._spread_end()
             case Returned():
                 node.returned = message
                 node.deadline = Deadline.after(EXIT_GRACE_S)
                 with suppress(OSError):
                     connection.send(None)
-                self._break_off_restarts()
+                self._spread_end()
             case Failed():
                 try:
                     error = connection.recv()
@@ -277,6 +292,7 @@ class _Supervisor:
             node.connection = None
         if node.returned is None and node.failure is None:
             self._note(node, crashed(node.spec, node.stage, code, node.pid))
+        node.pid = None  # which may be that of another process from now on
         if not self._restart(node):
             node.is_over = True
 
@@ -305,7 +321,7 @@ class _Supervisor:
         failure = node.failure
         if failure is None or not self._may_restart(node):
             return False
-        if self._is_job_ending(node):
+        if self._nodes.is_ending_around(node):
             self._give_up_on(node)
             return False
         delay = min(_BACK_OFF_S * 2**node.num_restarts, _MAX_BACK_OFF_S)
@@ -320,18 +336,21 @@ class _Supervisor:
             f"\n{failure.traceback}" if failure.traceback else "",
         )
         node.spec = replace(node.spec, epoch=node.spec.epoch + 1)
-        node.failure, node.pid, node.stage = None, None, STARTING
+        node.failure, node.stage, node.was_told_to_finish = None, STARTING, False
         node.start_at = Deadline.after(delay)
         return True
 
-    def _is_job_ending(self, node: NodeRecord) -> bool:
-        """Tell whether a neighbour has returned: a job ends on all nodes or on none."""
-        return any(self._nodes[near].returned is not None for near in node.spec.neighbours)
-
-    def _break_off_restarts(self) -> None:
+    def _spread_end(self) -> None:
+        """End a job that has ended on some nodes on those that could not hear of it."""
         for node in self._nodes.values():
-            is_coming = node.num_restarts > 0 and node.stage != RUNNING and not node.is_over
-            if is_coming and node.returned is None and self._is_job_ending(node):
+            if node.is_over or node.returned is not None:
+                continue
+            if node.stage == RUNNING:
+                if self._nodes.is_cut_off(node):
+                    self._tell_to_finish(node)
+            elif self._nodes.waits_in_vain(node) or (
+                node.num_restarts > 0 and self._nodes.is_ending_around(node)
+            ):
                 self._give_up_on(node)
 
     def _give_up_on(self, node: NodeRecord) -> None:
@@ -340,11 +359,19 @@ class _Supervisor:
             "node %d was not restarted to the end: the job was ending; its result is None",
             node.spec.node_id,
         )
-        node.returned = Returned(None)
+        node.returned, node.was_given_up = Returned(None), True
         if node.start_at is not None:
             node.start_at, node.is_over = None, True
         else:
             self._kill(node)
+        self._spread_end()
+
+    def _tell_to_finish(self, node: NodeRecord) -> None:
+        if node.was_told_to_finish or node.connection is None:
+            return
+        node.was_told_to_finish = True
+        with suppress(OSError):  # it has died; the warden will tell
+            node.connection.send(Finish())
 
     def _kill(self, node: NodeRecord) -> None:
         if node.pid is not None and not node.is_over:

@@ -36,6 +36,10 @@ if __name__ == "__main__":
 """
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def segments(pids: Iterable[int]) -> list[str]:
     """Name those of these processes; other jobs of the user may have some too."""
     return [path.name for pid in pids for path in DIRECTORY.glob(f"ding_lite-*-{pid}-*")]
@@ -49,6 +53,28 @@ def test_a_job_that_is_killed_leaves_no_segment(folder: Path, victim: str | int)
         os.kill(program.pid if victim == "launcher" else pids[int(victim)], signal.SIGKILL)
         program.end()
         wait_until_gone(*pids.values())
+        assert program.left_over() == []
+    assert segments(pids.values()) == []
+
+
+def test_nor_does_one_whose_warden_is_killed(folder: Path) -> None:
+    with Program(folder, PROGRAM.format(stubborn=False)) as program:
+        pids = program.pids(2)
+        os.kill(parent_of(pids[0]), signal.SIGKILL)
+        assert program.end()[0] == 1
+        wait_until_gone(*pids.values())
+    assert segments(pids.values()) == []
+
+
+def test_nor_does_one_whose_launcher_and_warden_are_killed(folder: Path) -> None:
+    with Program(folder, PROGRAM.format(stubborn=True)) as program:
+        pids = program.pids(2)
+        warden = parent_of(pids[0])
+        os.kill(warden, signal.SIGSTOP)  # so that it cannot do its duty in between
+        program.process.kill()
+        os.kill(warden, signal.SIGKILL)
+        wait_until_gone(*pids.values())
+        program.end()
         assert program.left_over() == []
     assert segments(pids.values()) == []
 

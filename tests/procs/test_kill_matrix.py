@@ -1,0 +1,223 @@
+"""kill -9 of everybody in turn, at any moment: the run ends right, or fails at once and cleanly.
+
+The program is a small one of the usual kind: a learner at the hub of a star, an evaluator that
+ends the job, a collector. It says where it is, and the test kills somebody as soon as it hears
+of that. Nobody waits to be killed, so the moment is never quite the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.procs.programs import Program, wait_until_gone
+from tests.procs.test_segments import segments
+
+ROLES = ["learner", "evaluator", "collector"]
+STAGES = ["import", "main", "step-5", "finish", "return"]
+PROGRAM = """
+import multiprocessing, pathlib, time
+import numpy as np
+from contextlib import suppress
+from ding_lite.errors import DeadlineExceeded, NodeFailed, PeerLost, RemoteError
+
+ROLES = ["learner", "evaluator", "collector"]
+
+def mark(stage):
+    node, warden = multiprocessing.current_process(), multiprocessing.parent_process()
+    if hasattr(node, "node_id"):
+        say("at", ROLES[node.node_id], stage, node.pid, warden.pid)
+
+def mark_steps():
+    counts = iter(range(1, 10))
+    def mark_step(ctx):
+        for number in counts:
+            return mark(f"step-{{number}}")
+    return mark_step
+
+def learn(task):
+    task.router.register("put", lambda data: task.emit("put", only_local=True) and None)
+    def learn(ctx):
+        task.wait_for("put")
+        ctx.train_iter = ctx.get("train_iter", 0) + 1
+        ctx.keep("train_iter")
+        ctx.state_dict = np.full(100_000, ctx.train_iter)
+    return learn
+
+def evaluate(task):
+    def evaluate(ctx):
+        newer = {{"train_iter": ctx.get("train_iter", -1)}}
+        try:
+            latest = task.wait_parallel_ctx(newer_than=newer, timeout=0.5)
+        except DeadlineExceeded:  # the learner has begun anew
+            latest = task.parallel_ctx
+        if latest is None or "state_dict" not in latest:
+            return
+        ctx.train_iter = latest.train_iter
+        ctx.num_seen = ctx.get("num_seen", 0) + 1
+        ctx.keep("train_iter", "num_seen")
+        assert (latest.state_dict == latest.state_dict[0]).all()
+        if ctx.num_seen >= 10 and pathlib.Path("go").exists():
+            ctx.finish = True
+            mark("finish")
+    return evaluate
+
+def collect(task):
+    def collect(ctx):
+        try:
+            task.router.call(0, "put", np.zeros(100), timeout=1.0)
+        except (PeerLost, DeadlineExceeded, RemoteError):  # gone, or not there yet
+            with suppress(DeadlineExceeded):
+                task.wait_for("node_joined", timeout=0.05)
+    return collect
+
+mark("import")
+
+def main():
+    mark("main")
+    with Task() as task:
+        task.use(learn(task), filter_labels="learner")
+        task.use(evaluate(task), filter_labels="evaluator")
+        task.use(collect(task), filter_labels="collector")
+        task.use(mark_steps()).run()
+    mark("return")
+    return task.ctx.finish
+
+if __name__ == "__main__":
+    try:
+        runner = Parallel.runner(
+            3, "star", roles=ROLES, protocol="{protocol}", auto_recover={recover}
+        )
+        print(runner(main))
+    except NodeFailed:
+        say("failed", time.monotonic())
+        raise
+"""
+
+
+class Run:
+    """The program, and what is known of its processes."""
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        self.program = program
+        self.pids = {"launcher": program.pid}
+        self.all_pids: set[int] = set()
+        self._folder = folder
+
+    def follow(self, role: str, stage: str, victim: str) -> None:
+        """Read on until a node has come so far, and the victim has begun."""
+        is_there = False
+        while not (is_there and victim in self.pids):
+            _, who, where, pid, parent = self.program.line("at ")
+            self.pids |= {who: int(pid), "warden": int(parent)}
+            is_there = is_there or (who, where) == (role, stage)
+
+    def kill(self, victim: str) -> float:
+        """Kill somebody, who may just have ended; return when."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pids[victim], signal.SIGKILL)
+        return monotonic()
+
+    def may_end(self) -> None:
+        (self._folder / "go").touch()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end of all processes; return the exit code and the last line."""
+        code, said = self.program.end()
+        for line in said.splitlines():
+            if line.startswith("at "):
+                self.all_pids |= {int(pid) for pid in line.split()[3:]}
+        wait_until_gone(*self.all_pids)
+        assert self.program.left_over() == []
+        assert segments(self.all_pids) == []
+        return code, said.splitlines()[-1]
+
+
+@contextmanager
+def running(folder: Path, *, recover: bool, number: int) -> Iterator[Run]:
+    """Run the program; every other time over tcp."""
+    source = PROGRAM.format(recover=recover, protocol=("ipc", "tcp")[number % 2])
+    with Program(folder, source) as program:
+        yield Run(folder, program)
+
+
+def others(role: str) -> list[str]:
+    return [other for other in ROLES if other != role]
+
+
+MOMENTS = [
+    (victim, "evaluator" if stage == "finish" else role, stage)
+    for victim in ROLES
+    for stage in STAGES
+    for role in ([victim] if stage == "finish" else [victim, others(victim)[len(stage) % 2]])
+]
+"""Whom to kill when which node has come how far."""
+
+
+@pytest.mark.parametrize("number", range(len(MOMENTS)), ids=lambda n: "-".join(MOMENTS[n]))
+def test_with_auto_recover_the_run_ends_right(folder: Path, number: int) -> None:
+    victim, role, stage = MOMENTS[number]
+    is_ending = stage in ("finish", "return")
+    with running(folder, recover=True, number=number) as run:
+        if is_ending:
+            run.may_end()
+        run.follow(role, stage, victim)
+        run.kill(victim)
+        run.may_end()
+        code, results = run.end()
+        assert code == 0, run.program.seen
+        # Where the job was ending already, the victim may have no result.
+        allowed = {"True", "None"} if is_ending else {"True"}
+        assert {*results.strip("[]").split(", ")} <= allowed, run.program.seen
+        assert results.count("True") >= 2
+
+
+def test_with_auto_recover_the_run_ends_right_even_if_all_nodes_are_killed(folder: Path) -> None:
+    with running(folder, recover=True, number=0) as run:
+        run.follow("learner", "step-5", "collector")
+        for victim in ROLES:
+            run.kill(victim)
+        run.may_end()
+        assert run.end() == (0, "[True, True, True]"), run.program.seen
+
+
+@pytest.mark.parametrize("stage", ["import", "main", "step-5"])
+@pytest.mark.parametrize("victim", [*ROLES, "warden"])
+def test_without_it_the_launcher_raises_and_nothing_is_left(
+    folder: Path, victim: str, stage: str
+) -> None:
+    role = "learner" if victim == "warden" else victim
+    with running(folder, recover=False, number=len(victim + stage)) as run:
+        run.follow(role, stage, victim)
+        killed_at = run.kill(victim)
+        code, _ = run.end()
+        assert code == 1
+        if victim == "warden":
+            assert (
+                "NodeFailed: The process that watches over the nodes has died" in run.program.seen
+            )
+        else:
+            said = f"Node {ROLES.index(victim)} (process {run.pids[victim]}) was killed by SIGKILL"
+            assert f"NodeFailed: {said}" in run.program.seen
+        [failed] = [line for line in run.program.seen.splitlines() if line.startswith("failed")]
+        assert float(failed.split()[1]) - killed_at < 10.0
+
+
+@pytest.mark.parametrize("recover", [True, False])
+@pytest.mark.parametrize("stage", ["import", "main", "step-5", "finish"])
+def test_when_the_launcher_is_killed_all_end_and_nothing_is_left(
+    folder: Path, stage: str, recover: bool
+) -> None:
+    with running(folder, recover=recover, number=len(stage)) as run:
+        if stage == "finish":
+            run.may_end()
+        run.follow("evaluator", stage, "collector")
+        run.kill("launcher")
+        code, _ = run.end()
+        assert code == -signal.SIGKILL
