@@ -28,6 +28,7 @@ from gymnasium.vector.utils import batch_space
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import BoolArray, NumpyArray, Step
+from ding_lite.rl.catch import register_catch
 from ding_lite.rl.env_forms import FrameStack
 from ding_lite.rl.env_making import (
     EnvMaker,
@@ -44,6 +45,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, one_of, positive, whole
 
 logger = logging.getLogger(__name__)
+register_catch()
 
 _STATE_KEYS = {"mode", "source", "obs", "returns", "lengths", "finished", "rng"}
 
