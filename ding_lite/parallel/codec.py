@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -58,8 +58,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[int, Any])
 _OPENER = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """A tree of values as bytes; may be sent to many, for nobody can write to its buffers.
 
     It can itself be a value of a tree that is encoded, and arrives there as what it stands for.
@@ -75,7 +74,10 @@ class Encoded:
     @property
     def nbytes(self) -> int:
         """The size of all of it."""
-        return len(self.meta) + sum(buffer.nbytes for buffer in self.buffers)
+        nbytes = len(self.meta)
+        for buffer in self.buffers:
+            nbytes += buffer.nbytes
+        return nbytes
 
 
 def encode(tree: Any, *, borrow: bool = False, name: str = "value") -> Encoded:
@@ -165,13 +167,13 @@ class _Writer(Packing):
         """Turn the values of a container into nodes; `keys` name them in errors."""
         if self.plain.issuperset(map(type, values)):
             return values
-        found = []
-        for key, value in zip(range(len(values)) if keys is None else keys, values, strict=True):
-            try:
-                found.append(self.node(value, depth))
-            except Unsendable as refusal:
-                refusal.path.append(key)
-                raise
+        plain, found = self.plain, []
+        try:
+            for value in values:
+                found.append(value if type(value) in plain else self.node(value, depth))
+        except Unsendable as refusal:
+            refusal.path.append(len(found) if keys is None else list(keys)[len(found)])
+            raise
         return found
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:

@@ -119,11 +119,11 @@ class Packing:
 
     def packed_bytes(self) -> int:
         """Return the size of the packed buffer; without a byte in it there is none."""
-        return sum(map(len, self.packed))
+        return sum(map(len, self.packed)) if self.packed else 0
 
     def buffers(self) -> list[memoryview]:
         """Return the packed buffer, if any, and after it those of the large arrays."""
-        packed = b"".join(self.packed)
+        packed = b"".join(self.packed) if self.packed else b""
         return [memoryview(packed), *self.own] if packed else self.own
 
 

@@ -46,7 +46,10 @@ class Reader(Unpacking):
             raise CodecError(f"There are more than {MAX_DEPTH + 1} containers within each other.")
         if SCALARS.issuperset(map(type, nodes)):
             return nodes
-        return [self.value(node, depth + 1) for node in nodes]
+        return [
+            node if type(node) in SCALARS else self.value(node, depth + 1)  # most are
+            for node in nodes
+        ]
 
     def pairs(self, nodes: Node, depth: int) -> dict[Value, Value]:
         """Turn key, value, key, value into a dict."""

@@ -61,8 +61,7 @@ class Limits:
 LIMITS = Limits()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """One message between two nodes."""
 
     kind: Kind
@@ -82,7 +81,7 @@ class Envelope:
     @property
     def payload_bytes(self) -> int:
         """The size of all buffers together."""
-        return sum(buffer.nbytes for buffer in self.buffers)
+        return sum([buffer.nbytes for buffer in self.buffers])
 
     def frames(self) -> list[bytes | memoryview]:
         """Return the message as it travels: header, meta, buffers."""
@@ -128,8 +127,8 @@ class Envelope:
         if kind is None or flags:
             raise CodecError(f"A message is of kind {kind_code} with flags {flags:#x}: unknown.")
 
-        buffers = tuple(memoryview(frame) for frame in frames[2:])
-        found = len(buffers), len(frames[1]), sum(buffer.nbytes for buffer in buffers)
+        buffers = tuple([memoryview(frame) for frame in frames[2:]])
+        found = len(buffers), len(frames[1]), sum([buffer.nbytes for buffer in buffers])
         if found != (num_buffers, meta_bytes, payload_bytes):
             raise CodecError(
                 f"Buffers, meta bytes and payload bytes are {found}; the header says "
