@@ -515,8 +515,7 @@ class Task:
 
     def _announce_finish(self) -> None:
         """Spread the end of the job; called once, on the thread that has set the latch."""
-        if self._router.is_active:
-            self._router.emit(FINISH)
+        self._router.emit(FINISH)  # also while nobody is connected: it waits for who comes back
         self._router.wake()
         self._events.post(FINISH, (), {})
         self._events.wake()

@@ -9,8 +9,8 @@ import os
 import random
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -25,9 +25,12 @@ from ding_lite.parallel.messages import EventArrived, Identity, encode_event
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.rpc import Calls
 from ding_lite.parallel.session import SILENCE_S, Session
-from ding_lite.parallel.topology import Topology
+from ding_lite.parallel.topology import Edge, Topology, edges
 from ding_lite.parallel.transport.base import Lane
-from ding_lite.runtime.router import FINISH
+from ding_lite.parallel.transport.inproc import Network
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.router import FINISH, current_router
+from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 
 NUM_SEEDS = int(os.environ.get("CHAOS_SEEDS", "4"))
@@ -43,7 +46,7 @@ Said = tuple[int, int]
 """Which life of its sender has said it, and as its how manieth."""
 
 
-def wait_until(ready: Callable[[], bool], what: str) -> None:
+def wait_until(ready: Callable[..., bool], what: str) -> None:
     """Look again and again; nobody tells when a node has taken note of something."""
     deadline = Deadline.after(10.0)
     while not ready():
@@ -86,18 +89,31 @@ class Ears:
             assert self._changed.wait_for(ready, 15.0), what
 
 
+def make_trouble(network: Network, links: Sequence[Edge], rng: random.Random) -> None:
+    """Do something to the link of two nodes, or undo it."""
+    one, other = rng.sample(rng.choice(links), 2)
+    lanes = rng.choice([(), (Lane.CONTROL,), (Lane.BULK,)])
+    what = rng.randrange(7)
+    if what == 0:
+        network.cut(one, other)
+    elif what <= 2:
+        network.mend(one, other)
+    elif what == 3:
+        network.cut(one, other)
+        network.mend(one, other)
+    elif what == 4:
+        network.hold(one, other, *lanes)
+    else:
+        network.release(one, other, *lanes)
+
+
 class Story:
     """A cluster, what its nodes have said in all their lives, and who has heard it."""
 
-    def __init__(self, cluster: Cluster, clock: ManualClock) -> None:
+    def __init__(self, cluster: Cluster, links: Sequence[Edge], clock: ManualClock) -> None:
         self.cluster = cluster
         self.clock = clock
-        self.edges = [
-            (router.node_id, peer)
-            for router in cluster.routers
-            for peer in router.peers
-            if router.node_id < peer
-        ]
+        self.edges = links
         self.lives = [[self._begin(router)] for router in cluster.routers]
         self.emitted: dict[tuple[int, int], int] = Counter()
         self.published: dict[tuple[int, int, str], int] = {}
@@ -139,23 +155,6 @@ class Story:
         router = self.cluster.restart(node)
         self.lives[node].append(self._begin(router))
 
-    def trouble(self, rng: random.Random) -> None:
-        network = self.cluster.network
-        one, other = rng.sample(rng.choice(self.edges), 2)
-        lanes = rng.choice([(), (Lane.CONTROL,), (Lane.BULK,)])
-        what = rng.randrange(7)
-        if what == 0:
-            network.cut(one, other)
-        elif what <= 2:
-            network.mend(one, other)
-        elif what == 3:
-            network.cut(one, other)
-            network.mend(one, other)
-        elif what == 4:
-            network.hold(one, other, *lanes)
-        else:
-            network.release(one, other, *lanes)
-
     def act(self, rng: random.Random) -> None:
         node = rng.randrange(len(self.lives))
         what = rng.random()
@@ -166,7 +165,7 @@ class Story:
         elif what < 0.6:
             self.ask(node, rng)
         elif what < 0.95:
-            self.trouble(rng)
+            make_trouble(self.cluster.network, self.edges, rng)
         elif what < 0.98:
             self.clock.advance(rng.choice([0.5, 1.0, 1.0 + SILENCE_S]))
         elif max(map(len, self.lives)) < 4:
@@ -242,7 +241,7 @@ class Story:
 def story(clock: ManualClock, name: str) -> Iterator[Story]:
     num_nodes, topology = TOPOLOGIES[name]
     with Cluster(num_nodes, topology, clock=clock) as cluster:
-        yield Story(cluster, clock)
+        yield Story(cluster, sorted(edges(topology, num_nodes)), clock)
 
 
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
@@ -257,7 +256,7 @@ def test_whatever_the_network_does_every_class_keeps_its_promise(
         job.settle()
         job.check()
         node = rng.randrange(len(job.lives))
-        job.trouble(rng)
+        make_trouble(job.cluster.network, job.edges, rng)
         job.cluster.routers[node].emit(FINISH)
         job.cluster.network.heal()
         for peer in range(len(job.lives)):
@@ -265,6 +264,95 @@ def test_whatever_the_network_does_every_class_keeps_its_promise(
                 job.restart(peer)  # also who comes late is told
                 ears = job.lives[peer][-1]
                 ears.wait(lambda ears=ears: node in ears.finished_by, "the end of the job")
+
+
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+@pytest.mark.parametrize("name", ["pair", "star", "eight"])
+def test_each_item_of_a_stream_is_taken_once_whatever_the_network_does(
+    clock: ManualClock, name: str, seed: int
+) -> None:
+    """Time stands still, so nobody is given up and no item goes to another receiver."""
+    rng = random.Random(seed)
+    num_nodes, topology = TOPOLOGIES[name]
+    taken: list[tuple[int, int]] = []
+    with Cluster(num_nodes, topology, clock=clock) as cluster, ThreadPoolExecutor(16) as pool:
+        has_ended, links = threading.Event(), sorted(edges(topology, num_nodes))
+        senders = [node for node in range(num_nodes) if name != "star" or node == 0][:3]
+
+        def send(node: int) -> None:
+            others = [f"node.{peer}" for peer in range(num_nodes) if peer != node]
+            for number in range(100):
+                item = {"number": (node, number), "padding": np.zeros(rng.choice([1, 20_000]))}
+                router = cluster.routers[node]
+                assert router.send("work", item, to=others, in_flight=3, timeout=None)
+
+        def take(router: NodeRouter) -> None:
+            while item := router.receive("work", timeout=None, until=has_ended.is_set):
+                assert item.value["number"][0] == item.node_id
+                taken.append(item.value["number"])
+
+        takers = [pool.submit(take, router) for router in cluster.routers]
+        sending = [pool.submit(send, node) for node in senders]
+        try:
+            total = 100 * len(senders)
+            for goal in range(0, total, rng.choice([2, 7, 25])):
+                cluster.network.heal()
+                wait_until(lambda goal=goal: len(taken) >= goal, f"only {len(taken)} were taken")
+                for _ in range(rng.randrange(10)):
+                    make_trouble(cluster.network, links, rng)
+            cluster.network.heal()
+            for each in sending:
+                each.result(10.0)
+            wait_until(lambda: len(taken) >= total, f"only {len(taken)} were taken")
+        finally:
+            has_ended.set()
+            cluster.network.heal()
+            for router in cluster.routers:
+                router.wake()
+        for each in takers:
+            each.result(10.0)
+    assert sorted(taken) == [(node, number) for node in senders for number in range(100)]
+
+
+# -- programs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_end_that_one_node_sets_reaches_all_when_their_links_are_back(
+    name: str, last: int
+) -> None:
+    num_nodes, topology = TOPOLOGIES[name]
+    all_run, all_cut, has_set = threading.Barrier(num_nodes), threading.Event(), threading.Event()
+    all_end = threading.Barrier(num_nodes)
+
+    def main() -> tuple[int, bool]:
+        with Task() as task:
+
+            def act(ctx: Context) -> None:
+                if ctx.total_step == 0:
+                    all_run.wait(10.0)
+                if task.router.node_id == last:
+                    all_cut.wait(10.0)
+                    ctx.finish = True
+                    has_set.set()
+                else:
+                    task.wait_for("the end")  # never comes: the end of the job ends this
+
+            task.use(act)
+            task.run()
+        all_end.wait(10.0)
+        return current_router().node_id, task.finish
+
+    with Cluster(num_nodes, topology) as cluster:
+        cluster.start(main)
+        for one, other in edges(topology, num_nodes):
+            cluster.network.cut(one, other)
+        wait_until(lambda: not any(router.is_active for router in cluster.routers), "not cut")
+        all_cut.set()
+        has_set.wait(10.0)
+        cluster.network.heal()
+        assert cluster.results(timeout=15.0) == [(node, True) for node in range(num_nodes)]
 
 
 # -- what chaos has found --------------------------------------------------------------------
