@@ -84,6 +84,8 @@ class Links:
         """Whether anybody is connected."""
         self.address: str | None = None
         """Where others dial this node, if they do."""
+        self.on_ctx_sent: Callable[[int, int], None] = lambda peer, number: None
+        """Hears which message with ctx values a node is sent, by its number."""
 
         self._of_peers: dict[int, Link] = {}
         self._peers: dict[Link, int] = {}
@@ -418,6 +420,8 @@ class Links:
         for lane, envelope in session.outgoing(now):
             if not self._transport.send(link, lane, envelope.frames()):
                 return False
+            if envelope.kind is Kind.STATE:
+                self.on_ctx_sent(peer, envelope.seq)
         return not session.is_silent(now)
 
     def _ping(self, peer: int, link: Link) -> bool:

@@ -49,6 +49,8 @@ class EventArrived:
     event: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    number: int = 0
+    """In the peer's count."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class CtxArrived:
     values: dict[str, Any]
     owes_credit: int = 0
     """The number of the message if values in it are only announced: see `Session.credit`."""
+    number: int = 0
+    """The number of the message in any case."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +145,9 @@ def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
     return [(meta, list(envelope.buffers)) for meta in metas]
 
 
-def read_event(body: Any) -> EventArrived:
-    """Read one event."""
-    return EventArrived(*_read_named(body, "An event"))
+def read_event(body: Any, number: int) -> EventArrived:
+    """Read one event, which has this number."""
+    return EventArrived(*_read_named(body, "An event"), number)
 
 
 def read_call(envelope: Envelope) -> CallArrived:

@@ -12,6 +12,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, TransportError
 from ding_lite.log import Throttle
 from ding_lite.parallel.codec import MAX_META_BYTES, Encoded, decode, encode
+from ding_lite.parallel.drawing import Drawing
 from ding_lite.parallel.links import Links
 from ding_lite.parallel.messages import (
     Arrival,
@@ -89,6 +90,8 @@ class NodeRouter:
         self.register(MEET, self.meetings.meet)
         self.register(PAIRED, self.meetings.paired)
         self._missed: set[int] = set()
+        self.traced = Drawing(spec, self._epoch_of)
+        """What this node has for a time line of its messages."""
 
         self._transport = transport or ZeroMQTransport(
             spec.node_id, peers=spec.neighbours, key_file=spec.key_file
@@ -106,6 +109,7 @@ class NodeRouter:
             on_lost=self._note_lost,
             on_turn=self._turn,
         )
+        self._links.on_ctx_sent = self.traced.ctx_sent
         self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
         self._shared_receiver = SharedReceiver(self._deliver_ctx, self._links.reject)
         try:
@@ -191,25 +195,31 @@ class NodeRouter:
             CodecError: An argument cannot travel.
             TransportError: A peer has not kept up for too long.
         """
+        began_ns, sent = self.traced.now(), []
         encoded = encode_event(event, args, kwargs)
         with self._links.changed:
-            for session in self._links.sessions.values():
+            for peer, session in self._links.sessions.items():
                 if not session.has_left:
                     self._wait_for_room(session, event)
-                    session.post(encoded, lasting=event == FINISH)
+                    at_ns = self.traced.now()
+                    sent.append((peer, session.post(encoded, lasting=event == FINISH), at_ns))
         self._links.wake()
+        self.traced.emitted(event, began_ns, sent)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
         """Offer ctx values to the connected nodes that `to` matches; the newest wins.
 
         What cannot be encoded stays home, with one warning a key.
         """
+        began_ns, peers = self.traced.now(), []
         patterns = None if to is None else several(to)
         slots = self._encode(values)
         with self._links.changed:
             for peer, session in self._links.sessions.items():
                 if patterns is None or matches(self._links.labels_of(peer), patterns):
                     session.offer(slots)
+                    peers.append(peer)
+            self.traced.published(began_ns, peers)
         self._links.wake()
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
@@ -284,11 +294,13 @@ class NodeRouter:
         return self._ask(node, name, encode_call(name, args, kwargs))
 
     def _ask(self, node: int, name: str, request: Encoded) -> Future[Any]:
+        began_ns = self.traced.now()
         number, answer = self._calls.begin(node)
         with self._links.changed:
             session = self._links.sessions.get(node)
             if session is not None and session.is_open:
                 session.call(number, request)
+                self.traced.asked(name, began_ns, number)
             else:
                 session = None
         if session is None:
@@ -301,8 +313,10 @@ class NodeRouter:
         return answer
 
     def _answer(self, peer: int, call: CallArrived) -> None:
+        began_ns = self.traced.now()
         with use_router(self):
             answer = self._calls.handle(call.name, call.args, call.kwargs)
+        self.traced.answered(peer, call, began_ns)
         self._answers.give(peer, call.number, answer)
 
     def _reply(self, peer: int, number: int, body: Encoded) -> None:
@@ -344,16 +358,23 @@ class NodeRouter:
             CodecError: The item cannot travel.
         """
         check_all(whole(1, in_flight=in_flight))
-        return self._streams.send(
+        began_ns, number, at_ns = self.traced.now(), 0, 0
+
+        def write(own_number: int, oldest: int) -> Encoded:
+            nonlocal number, at_ns
+            number, at_ns = own_number, self.traced.now()
+            return encode_call(_ITEM, (self._spec.epoch, stream, number, oldest, tree), {})
+
+        is_sent = self._streams.send(
             stream,
-            lambda number, oldest: encode_call(
-                _ITEM, (self._spec.epoch, stream, number, oldest, tree), {}
-            ),
+            write,
             check_patterns(to),
             in_flight=in_flight,
             timeout=timeout,
             until=until,
         )
+        self.traced.item_sent(stream, began_ns, number, at_ns)
+        return is_sent
 
     def receive(
         self, stream: str, *, timeout: float | None = 60.0, until: Until | None = None
@@ -398,15 +419,19 @@ class NodeRouter:
     # -- what arrives, on the transport's thread -----------------------------------------------
 
     def _deliver(self, peer: int, arrival: Arrival) -> None:
+        began_ns = self.traced.now()
         if isinstance(arrival, EventArrived):
-            self._inbox.put_event(peer, arrival.event, arrival.args, arrival.kwargs)
+            event = self.traced.event_came(peer, arrival, began_ns)
+            self._inbox.put_event(peer, event, arrival.args, arrival.kwargs)
         elif isinstance(arrival, CtxArrived):
+            self.traced.ctx_came(peer, arrival, began_ns)
             if arrival.owes_credit or self._shared_receiver.is_busy:
                 self._shared_receiver.put(peer, arrival.values, arrival.owes_credit)
             else:
                 self._inbox.put_ctx(peer, arrival.values)
         elif isinstance(arrival, ReplyArrived):
             self._calls.settle(peer, arrival.number, arrival.ok, arrival.value)
+            self.traced.answer_came(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
             self._take_call(peer, arrival)
         elif isinstance(arrival, Joined):
@@ -424,7 +449,9 @@ class NodeRouter:
         if service is None:
             self._workers.submit(partial(self._answer, peer, call))
         else:  # in order, and without a word of the peer's about who it is
+            began_ns = self.traced.now()
             answer = self._calls.guard(service, (peer, *call.args), call.kwargs)
+            self.traced.item_came(peer, call.args, answer, began_ns)
             self._answers.give(peer, call.number, answer)
 
     def _deliver_ctx(self, peer: int, values: dict[str, Any], owes_credit: int) -> None:
@@ -479,6 +506,10 @@ class NodeRouter:
     def _turn(self) -> None:
         self._streams.look()
         self._reporter.turn()
+
+    def _epoch_of(self, peer: int) -> int:
+        who = self._links.sessions[peer].peer
+        return 0 if who is None else who.epoch
 
     def _loads(self) -> tuple[int, int, int]:
         return self._streams.num_sent, self._streams.num_waiting, self._calls.num_under_way

@@ -141,8 +141,8 @@ class Session:
             ctx_s=None if self._ctx_at is None else now - self._ctx_at,
         )
 
-    def post(self, event: Encoded, *, lasting: bool = False) -> None:
-        """Queue an event, encoded by `encode_event`.
+    def post(self, event: Encoded, *, lasting: bool = False) -> int:
+        """Queue an event, encoded by `encode_event`; return its number.
 
         A lasting one is true from now on: every further life of the peer is told of it too.
         """
@@ -151,6 +151,7 @@ class Session:
         self._last_posted += 1
         self._waiting.append((self._last_posted, event))
         self._event_bytes += event.nbytes
+        return self._last_posted
 
     def offer(self, values: Mapping[str, Any]) -> None:
         """Put ctx values into their slots: what never changes as it is, the rest encoded."""
@@ -261,11 +262,11 @@ class Session:
             self._num_ctx_taken += 1
             self._ctx_at = now
             if not any(isinstance(value, Announcement) for value in values.values()):
-                return [CtxArrived(values)]
+                return [CtxArrived(values, number=envelope.seq)]
             if not self._shares_memory:
                 raise CodecError("A ctx message announces what lies in memory that is not shared.")
             self._owes_credit = 0
-            return [CtxArrived(values, envelope.seq)]
+            return [CtxArrived(values, envelope.seq, envelope.seq)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
             self._num_letters_taken += 1
             letter = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
@@ -292,7 +293,7 @@ class Session:
             if seq == self._last_seen + 1:
                 self._last_seen = seq
                 self._num_events_taken += 1
-                arrivals.append(read_event(decode(meta, buffers)))
+                arrivals.append(read_event(decode(meta, buffers), seq))
         return arrivals
 
     def _acknowledge(self, seen: int) -> None:

@@ -8,6 +8,7 @@ is not async, and its exception ends the run as a middleware's does.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, did_you_mean
 from ding_lite.runtime.middleware import name_of, note_once
+from ding_lite.runtime.tracing import draw_listener, draw_wait
 
 Listener = Callable[..., object]
 
@@ -41,7 +43,7 @@ class Events:
         """The thread on which the task runs, the only one that delivers."""
         self._clock = clock
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
-        self._waiting: dict[str, list[list[Emission]]] = {}
+        self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
         self._ring: Callable[[], None] = lambda: None
         self._posted = threading.Condition()
         self._delivering = False
@@ -83,7 +85,7 @@ class Events:
             if self._listeners.get(event):
                 self.pending.append((event, emission))
             for box in self._waiting.get(event, []):
-                box.append(emission)
+                box.append((emission, event))
             self._posted.notify_all()
         self._ring()
 
@@ -117,11 +119,14 @@ class Events:
         fn, once = entry
         if once and entry in self._listeners[event]:
             self._listeners[event].remove(entry)
+        began_ns = time.monotonic_ns()
         try:
             fn(*emission.args, **emission.kwargs)
         except BaseException as error:
             note_once(error, f"in listener `{name_of(fn)}` of event `{event}`")
             raise
+        finally:
+            draw_listener(event, began_ns)
 
     def wait_for(
         self, event: str, timeout: float | None, stop: Callable[[], bool]
@@ -136,7 +141,8 @@ class Events:
         Raises:
             DeadlineExceeded: Nothing came in time.
         """
-        box: list[Emission] = []
+        box: list[tuple[Emission, str]] = []
+        began_ns = time.monotonic_ns()
         deadline = Deadline.after(timeout, self._clock)
         deliverable = threading.get_ident() == self.owner and not self._delivering
 
@@ -152,7 +158,9 @@ class Events:
                 if deliverable:
                     self.deliver()
                 if box:
-                    return box[0]
+                    emission, said = box[0]
+                    draw_wait(said, began_ns)
+                    return emission
                 if stop():
                     return None
                 if not awake:

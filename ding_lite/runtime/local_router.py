@@ -8,7 +8,9 @@ a wire.
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
@@ -37,6 +39,7 @@ from ding_lite.runtime.labels import (
 )
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.streams import Item, Parcel, Streams, Until
+from ding_lite.runtime.tracing import Traced, TracedEvent, arrow_key
 from ding_lite.settings import Settings, check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -68,6 +71,9 @@ class LocalRouter:
         self.register(MEET, self.meetings.meet)
         self.register(PAIRED, self.meetings.paired)
         self._throttle = Throttle(logger)
+        self.traced = Traced()
+        """What this node has for a time line of its messages."""
+        self._arrows = itertools.count()
 
     @classmethod
     def group(
@@ -87,7 +93,9 @@ class LocalRouter:
         counted = count_roles(roles, num_nodes=num_nodes)
         routers = tuple(cls(node_id, labels=()) for node_id in range(num_nodes))
 
+        began_ns = time.monotonic_ns()
         for router, names in zip(routers, counted, strict=True):
+            router.traced = Traced(began_ns, shares_process=True)
             router._labels = node_labels(router._node_id, distributed=True, roles=names)
             router._group = tuple(other for other in routers if other is not router)
             router.is_active = num_nodes > 1
@@ -114,8 +122,17 @@ class LocalRouter:
         Raises:
             CodecError: An argument cannot be copied.
         """
+        began_ns, keys = self.traced.now(), []
         for router in self._group:
-            router._inbox.put_event(self._node_id, event, *_copy_said(event, args, kwargs))
+            said, name = _copy_said(event, args, kwargs), event
+            if began_ns and router.traced.tracer is not None:
+                keys.append(arrow_key("local event", self._node_id, next(self._arrows)))
+                name = TracedEvent(event, router.traced.tracer, keys[-1])
+            router._inbox.put_event(self._node_id, name, *said)
+        if self.traced.tracer is not None and keys:
+            where = self.traced.tracer.slice(f"emit {event}", began_ns)
+            for key in keys:
+                self.traced.tracer.arrow("s", "event", key, where, began_ns)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
         """Offer a copy of ctx values to the connected nodes whose labels `to` matches."""

@@ -17,6 +17,7 @@ from ding_lite.runtime.inbox import Receiver
 from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.meetings import Meetings
 from ding_lite.runtime.streams import Item, Until
+from ding_lite.runtime.tracing import Traced
 
 FINISH = "finish"
 """The event that says that the job ends; it follows from a task's latch, and stays true."""
@@ -102,6 +103,11 @@ class Router(Protocol):
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Block until every neighbour is connected."""
+        ...
+
+    @property
+    def traced(self) -> Traced:
+        """What this node has for a time line of its messages."""
         ...
 
     @property

@@ -106,7 +106,7 @@ def test_no_reader_sees_half_of_a_record(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    seen = set()
+    seen: set[int] = set()
     try:
         while len(seen) < 300:
             record = read_metrics(tmp_path / "metrics-1")

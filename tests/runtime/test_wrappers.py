@@ -16,7 +16,9 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.middleware import Middleware, Shape, shape_of
+from ding_lite.runtime.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
 from ding_lite.testing.clock import ManualClock
@@ -27,9 +29,9 @@ def _time_stands_still(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> N
     """Let only `clock.advance` move the time that is measured; it starts odd on purpose."""
     clock.advance(1000.0)
     monkeypatch.setattr("ding_lite.runtime.wrappers.perf_counter", clock.now)
-    for counter in ("time_ns", "perf_counter_ns"):
+    for module in ("wrappers", "trace_file"):
         counts = partial(nanoseconds, clock)
-        monkeypatch.setattr(f"ding_lite.runtime.wrappers.{counter}", counts)
+        monkeypatch.setattr(f"ding_lite.runtime.{module}.monotonic_ns", counts)
 
 
 def nanoseconds(clock: ManualClock) -> int:
@@ -425,7 +427,13 @@ def traced(path: Path, *fns: Middleware, steps: int = 1, async_mode: bool = Fals
         for fn in fns:
             task.use(fn)
         task.run(max_step=steps)
-    return json.loads(path.read_text(encoding="utf-8"))
+    return slices(path)
+
+
+def slices(path: Path, end: str = "") -> Any:
+    """Read the slices of a trace, without the names of its rows."""
+    records = json.loads(path.read_text(encoding="utf-8") + end)
+    return [record for record in records if record["ph"] == "X"]
 
 
 def of_interest(events: Any) -> list[tuple[str, float, float, int]]:
@@ -491,6 +499,47 @@ def test_middleware_on_several_threads_have_rows_of_their_own(tmp_path: Path) ->
         assert len(rows) == len(set(rows)) == 2
 
 
+def test_rows_have_the_names_of_the_node_and_its_threads(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    traced(path, lasting(clock, "train", 1.0), lasting(clock, "evaluate", 1.0), steps=3)
+    named = [r for r in json.loads(path.read_text()) if r["ph"] == "M"]
+    here = (os.getpid(), threading.get_native_id())
+    assert [(r["name"], r["args"].get("name"), (r["pid"], r["tid"])) for r in named] == [
+        ("trace_began", None, here),
+        ("process_name", "node 0", here),
+        ("thread_name", "MainThread", here),
+    ]
+
+
+def test_coroutines_that_overlap_have_rows_of_their_own(clock: ManualClock, tmp_path: Path) -> None:
+    """Slices that overlap and do not lie within each other cannot be shown in one row."""
+
+    async def one(ctx: Context) -> None:
+        clock.advance(1.0)
+        await asyncio.sleep(0)
+        clock.advance(1.0)
+
+    async def other(ctx: Context) -> AsyncIterator[None]:
+        clock.advance(1.0)
+        await asyncio.sleep(0)
+        yield
+        clock.advance(1.0)
+
+    path = tmp_path / "trace.json"
+    events = traced(path, one, other, lasting(clock, "third", 1.0), steps=2, async_mode=True)
+    rows = {name: {e["tid"] for e in events if e["name"] == name} for name in ("one", "other")}
+    assert len(rows["one"]) == len(rows["other"]) == 1
+    assert rows["one"].isdisjoint(rows["other"])
+    assert max(rows["one"] | rows["other"]) < 2**32
+    names = [r["args"]["name"] for r in json.loads(path.read_text()) if r["name"] == "thread_name"]
+    assert [name.split()[-1] for name in names if not name.startswith("ding_lite-worker")] == [
+        "one",
+        "other",
+    ]
+
+
 def test_a_second_run_appends_and_the_file_stays_valid(clock: ManualClock, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     lengths = []
@@ -498,10 +547,11 @@ def test_a_second_run_appends_and_the_file_stays_valid(clock: ManualClock, tmp_p
         task.use_step_wrapper(Trace(path)).use(lasting(clock, "train", 1.0))
         for steps in (2, 1, 0, 3):
             task.run(max_step=steps)
-            lengths.append(len(json.loads(path.read_text())))
+            lengths.append(len(slices(path)))
     assert lengths == [2, 3, 3, 6]
-    assert len(path.read_text().splitlines()) == 1 + 6 + 1  # a line a slice, within brackets
-    steps_seen = [event["args"]["step"] for event in json.loads(path.read_text())]
+    records = json.loads(path.read_text())
+    assert len(path.read_text().splitlines()) == 1 + len(records) + 1  # one a line, in brackets
+    steps_seen = [event["args"]["step"] for event in slices(path)]
     assert steps_seen == sorted(steps_seen)
     assert len(set(steps_seen)) == 6
 
@@ -513,9 +563,9 @@ def test_a_run_of_no_steps_leaves_a_valid_file_that_the_next_run_fills(
     with Task() as task:
         task.use_step_wrapper(Trace(path)).use(lasting(clock, "train", 1.0))
         task.run(max_step=0)
-        assert json.loads(path.read_text()) == []
+        assert slices(path) == []
         task.run(max_step=1)
-    assert len(json.loads(path.read_text())) == 1
+    assert len(slices(path)) == 1
 
 
 def test_a_step_that_raises_is_in_the_file_which_stays_valid(
@@ -532,7 +582,7 @@ def test_a_step_that_raises_is_in_the_file_which_stays_valid(
     path = tmp_path / "trace.json"
     with pytest.raises(LookupError):
         traced(path, onion, broken)
-    events = json.loads(path.read_text())
+    events = slices(path)
     assert [event["name"] for event in events] == ["onion", "broken", "onion"]
     assert events[1]["dur"] == 1e6
 
@@ -550,7 +600,7 @@ def test_a_run_after_one_that_raised_appends_too(clock: ManualClock, tmp_path: P
         with pytest.raises(LookupError):
             task.run(max_step=1)
         task.run(max_step=1)
-    assert len(json.loads(path.read_text())) == 2
+    assert len(slices(path)) == 2
 
 
 def test_a_trace_of_before_is_replaced(clock: ManualClock, tmp_path: Path) -> None:
@@ -571,8 +621,7 @@ def test_a_trace_of_two_tasks_is_closed_by_the_last_one(clock: ManualClock, tmp_
     with Task() as task:
         task.use_step_wrapper(trace).use(inner).use(lasting(clock, "after", 1.0))
         task.run(max_step=2)
-    names = [event["name"] for event in json.loads(path.read_text())]
-    assert names == ["inner", "inner", "after"] * 2
+    assert [event["name"] for event in slices(path)] == ["inner", "inner", "after"] * 2
 
 
 def test_a_slice_is_in_the_file_as_soon_as_it_has_ended(clock: ManualClock, tmp_path: Path) -> None:
@@ -580,17 +629,17 @@ def test_a_slice_is_in_the_file_as_soon_as_it_has_ended(clock: ManualClock, tmp_
     seen = []
 
     def look(ctx: Context) -> None:  # as after a kill: the closing bracket is missing
-        seen.append([event["name"] for event in json.loads(path.read_text() + "]")])
+        seen.append([event["name"] for event in slices(path, end="]")])
 
     traced(path, lasting(clock, "train", 1.0), look, steps=2)
     assert seen == [["train"], ["train", "look", "train"]]
 
 
-def test_a_wall_clock_that_is_set_back_shortens_no_slice(
+def test_a_wall_clock_that_is_set_back_changes_nothing(
     clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wall_ns = 5_000_000_000
-    monkeypatch.setattr("ding_lite.runtime.wrappers.time_ns", lambda: wall_ns)
+    monkeypatch.setattr("ding_lite.runtime.trace_file.time_ns", lambda: wall_ns)
 
     def train(ctx: Context) -> None:
         nonlocal wall_ns
@@ -598,7 +647,7 @@ def test_a_wall_clock_that_is_set_back_shortens_no_slice(
         clock.advance(1.0)
 
     [event] = traced(tmp_path / "trace.json", train)
-    assert (event["ts"], event["dur"]) == (5e6, 1e6)
+    assert (event["ts"], event["dur"]) == (1000e6, 1e6)
 
 
 def test_the_folders_of_a_trace_are_made(clock: ManualClock, tmp_path: Path) -> None:
@@ -628,7 +677,7 @@ def test_own_slices_can_be_recorded_while_a_run_is_under_way(tmp_path: Path) -> 
         trace.record("too early", 0, 0, 1)
         task.run(max_step=1)
         trace.record("too late", 0, 0, 1)
-    upload, middleware = json.loads(path.read_text())
+    upload, middleware = slices(path)
     assert (upload["name"], upload["ts"], upload["dur"]) == ("upload", 2.0, 3.0)
     assert middleware["name"] == "lambda"
 
@@ -638,7 +687,7 @@ def test_a_trace_that_is_left_again_stays_as_it_is(tmp_path: Path) -> None:
     with Trace(path) as trace:
         trace.record("train", 0, 0, 1)
         trace.__exit__(None, None, None)
-    assert len(json.loads(path.read_text())) == 1
+    assert len(slices(path)) == 1
 
 
 def test_what_is_left_of_a_killed_run_holds_every_finished_line(
@@ -649,11 +698,86 @@ def test_what_is_left_of_a_killed_run_holds_every_finished_line(
         for step in range(3):
             trace.record("train", step, 1_000 * step, 1_000 * step + 500)
     text = path.read_text()
-    *slices, end = text.removeprefix("[\n").split("\n")[:-1]
+    *records, end = text.removeprefix("[\n").split("\n")[:-1]
     assert end == "]"
-    for cut in range(1, len(slices) + 1):  # the format allows the closing bracket to be missing
-        kept = "\n".join(slices[:cut]).removesuffix(",")
+    for cut in range(1, len(records) + 1):  # the format allows the closing bracket to be missing
+        kept = "\n".join(records[:cut]).removesuffix(",")
         assert len(json.loads(f"[{kept}]")) == cut
+
+
+def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with Trace(path) as trace:
+        where = trace.slice("emit", nanoseconds(clock))
+        for turn, at_ns in (("s", 0), ("t", nanoseconds(clock)), ("f", 10**15)):
+            trace.arrow(turn, "event", "0x1", where, at_ns)  # type: ignore[arg-type]
+    [drawn] = slices(path)
+    arrows = [r for r in json.loads(path.read_text()) if r["ph"] in "stf"]
+    assert drawn["dur"] == 1.0
+    assert [(a["name"], a["id"], a["ph"], a.get("bp")) for a in arrows] == [
+        ("event", "0x1", "s", None),
+        ("event", "0x1", "t", None),
+        ("event", "0x1", "f", "e"),
+    ]
+    for arrow in arrows:
+        assert (arrow["pid"], arrow["tid"]) == (drawn["pid"], drawn["tid"])
+        assert drawn["ts"] < arrow["ts"] < drawn["ts"] + drawn["dur"]
+
+
+def test_nodes_on_threads_write_one_trace_and_their_events_are_arrows(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    routers = LocalRouter.group(2, roles=["learner", "collector"])
+
+    def run(router: LocalRouter) -> None:
+        with use_router(router), Task() as task:
+            task.on("collected", lambda: None)
+            task.use_step_wrapper(Trace(path))
+
+            def collect(ctx: Context) -> None:
+                together.wait()  # both have their trace open
+                task.emit("collected")
+
+            def learn(ctx: Context) -> None:
+                together.wait()
+                task.wait_for("collected")
+
+            task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
+            task.run(max_step=1)
+            together.wait()
+
+    together = threading.Barrier(2)
+    threads = [threading.Thread(target=run, args=(router,)) for router in routers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = json.loads(path.read_text())
+    rows = {r["args"]["name"] for r in records if r["name"] == "thread_name"}
+    assert {" ".join(row.split()[:3]) for row in rows} == {"node 0 learner", "node 1 collector"}
+    ends: dict[str, list[str]] = {}
+    for record in records:
+        if record["name"] == "event":
+            ends.setdefault(record["id"], []).append(record["ph"])
+    assert {"s", "f"} in [set(found) for found in ends.values()]
+
+
+def test_a_trace_that_cannot_be_written_any_more_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trace = Trace(tmp_path / "trace.json")
+
+    def fill_the_disk(ctx: Context) -> None:
+        if ctx.total_step == 1:
+            full = os.open("/dev/full", os.O_RDWR)
+            assert trace._file is not None
+            os.dup2(full, trace._file._fd)
+            os.close(full)
+
+    with Task() as task:
+        task.use_step_wrapper(trace).use(fill_the_disk).run(max_step=5)
+    assert task.ctx.total_step == 4
+    assert len(caplog.records) == 1
+    assert "is not complete: [Errno 28] No space left on device" in caplog.text
 
 
 def test_a_timer_and_a_trace_go_around_the_same_middleware(
@@ -665,4 +789,4 @@ def test_a_timer_and_a_trace_go_around_the_same_middleware(
         task.use_step_wrapper(Trace(path))
         task.run(max_step=2)
     assert [timing.mean for timing in timer.summary()] == [1.0]
-    assert [event["dur"] for event in json.loads(path.read_text())] == [1e6, 1e6]
+    assert [event["dur"] for event in slices(path)] == [1e6, 1e6]

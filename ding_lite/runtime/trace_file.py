@@ -1,0 +1,130 @@
+"""The file of a trace, which all nodes of a machine write together.
+
+What is ugly here and why: the nodes are processes that begin and end as they like and may be
+killed at any moment, and no one of them is there for all of the time. So there are no parts that
+somebody must put together in the end: each record is appended to the one file by one system
+call, which the kernel keeps whole. A lock on the file, shared by all who write, tells who is
+alone with it: the first one to come begins the file, the last one to go closes the JSON array. Of
+a node that was killed the kernel gives the lock back. If the very last one is killed, the closing
+bracket is missing, which those who read this format allow for.
+
+Instants are those of the machine's monotonic clock, which all its processes share.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic_ns, time_ns
+from typing import Any
+
+_END = b"\n]\n"
+_HEAD_BYTES = 4096
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class TraceFile:
+    """A trace file that is open to be written.
+
+    It is begun anew unless another process writes it at the moment, or it was begun after
+    `since_ns`: then it is of the same job, and is appended to.
+
+    Args:
+        path: The file; its folders are made.
+        since_ns: When the job began.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+
+    def __init__(self, path: Path, since_ns: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = _enter(path, since_ns)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append a record.
+
+        Raises:
+            OSError: There is no room.
+        """
+        os.write(self._fd, b",\n" + json.dumps(record).encode())
+
+    def close(self) -> None:
+        """Write no more; whoever is the last one closes the array."""
+        try:
+            if _is_alone(self._fd):
+                os.write(self._fd, _END)
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # a child that was forked has it too
+            os.close(self._fd)
+
+
+def _enter(path: Path, since_ns: int) -> int:
+    """Open the file, begun and not closed, with a share of its lock."""
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(path, flags, 0o666)
+        try:
+            if _is_alone(fd):
+                _begin(fd, since_ns)
+            fcntl.flock(fd, fcntl.LOCK_SH)  # waits for one who begins or closes it just now
+            if not _is_closed(fd):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _is_alone(fd: int) -> bool:
+    """Take the lock for one alone, if nobody else has a share of it; else give up the own one."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _begin(fd: int, since_ns: int) -> None:
+    """Make a file of this job of whatever it is, while this process is alone with it."""
+    if _began_ns(fd) >= since_ns:
+        if _is_closed(fd):
+            os.ftruncate(fd, os.fstat(fd).st_size - len(_END))
+        return
+    head = {
+        "name": "trace_began",
+        "ph": "M",
+        "pid": os.getpid(),
+        "tid": threading.get_native_id(),
+        "args": {"ns": monotonic_ns(), "unix_ns": time_ns(), "boot": _boot()},
+    }
+    os.ftruncate(fd, 0)
+    os.write(fd, b"[\n" + json.dumps(head).encode())
+
+
+def _began_ns(fd: int) -> int:
+    """Return when a file was begun; -1 if it is none of ours, or older than the machine's clock."""
+    first = os.pread(fd, _HEAD_BYTES, 0).removeprefix(b"[\n").partition(b"\n")[0]
+    with suppress(ValueError, TypeError, KeyError):
+        head = json.loads(first.rstrip(b","))
+        if head["name"] == "trace_began" and head["args"]["boot"] == _boot():
+            return int(head["args"]["ns"])
+    return -1
+
+
+def _is_closed(fd: int) -> bool:
+    size = os.fstat(fd).st_size
+    return size >= len(_END) and os.pread(fd, len(_END), size - len(_END)) == _END
+
+
+def _boot() -> str:
+    """Tell one run of the machine from another."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,103 @@
+"""What a node tells of its messages to whoever draws a time line of them.
+
+A message is an arrow: it begins in the slice of whoever sends it, may pass the slice of the thread
+that takes it from the wire, and ends in the slice of whoever it is for. Both ends find the same
+name for it in what they know of the message anyway, so nothing travels for the sake of a trace.
+Without a tracer all of this costs an `is None`.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from time import monotonic_ns
+from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
+
+Turn: TypeAlias = Literal["s", "t", "f"]
+"""What an arrow does in a slice: it starts, is on its way, or finishes."""
+
+
+class Slice(NamedTuple):
+    """A stretch of time on a thread, in nanoseconds of the machine's monotonic clock."""
+
+    thread: int
+    began_ns: int
+    ended_ns: int
+
+
+class Tracer(Protocol):
+    """Who draws a time line."""
+
+    def slice(self, name: str, began_ns: int) -> Slice:
+        """Draw what this thread has done from then until now."""
+        ...
+
+    def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:
+        """Draw one end of an arrow, within a slice that has been drawn.
+
+        Args:
+            turn: Which end, or what lies between them.
+            kind: What the arrow stands for: `event`, `ctx`, `item`, `call`, `answer`.
+            key: The same for both ends of an arrow, and no other of its kind.
+            where: The slice.
+            at_ns: When; taken to be within the slice.
+        """
+        ...
+
+
+def arrow_key(*parts: object) -> str:
+    """Make the key of an arrow: a number of 64 bits, as the format asks for."""
+    return f"0x{blake2b(repr(parts).encode(), digest_size=8).hexdigest()}"
+
+
+class TracedEvent(str):
+    """The name of an event that has come from another node, and the arrow that it came by.
+
+    Whoever hands it on need not know; who listens in the end draws where the arrow ends.
+    """
+
+    tracer: Tracer
+    key: str
+
+    def __new__(cls, event: str, tracer: Tracer, key: str) -> Self:
+        """Make a name that is equal to `event`."""
+        name = super().__new__(cls, event)
+        name.tracer, name.key = tracer, key
+        return name
+
+
+def draw_listener(event: str, began_ns: int) -> None:
+    """Draw that a listener of an event has run since then, and its arrow if it came by one."""
+    if isinstance(event, TracedEvent):
+        where = event.tracer.slice(f"on {event}", began_ns)
+        event.tracer.arrow("f", "event", event.key, where, began_ns)
+
+
+def draw_wait(event: str, began_ns: int) -> None:
+    """Draw that an event was waited for since then, and its arrow if it came by one.
+
+    The arrow ends in a slice of its own: one that began before the arrow would turn it round.
+    """
+    if isinstance(event, TracedEvent):
+        event.tracer.slice(f"wait_for {event}", began_ns)
+        now = monotonic_ns()
+        event.tracer.arrow("f", "event", event.key, event.tracer.slice(f"{event}", now), now)
+
+
+class Traced:
+    """What a node has for a time line of its messages.
+
+    Args:
+        began_ns: When its job began, on the machine's monotonic clock; None of a node that is
+            alone.
+        shares_process: Whether other nodes of the job are threads of the same process.
+    """
+
+    def __init__(self, began_ns: int | None = None, *, shares_process: bool = False) -> None:
+        self.tracer: Tracer | None = None
+        """Who draws it; None where nobody does."""
+        self.began_ns = began_ns
+        self.shares_process = shares_process
+
+    def now(self) -> int:
+        """Return the instant at which a slice begins; 0 where nobody draws it."""
+        return 0 if self.tracer is None else monotonic_ns()

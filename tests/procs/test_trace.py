@@ -1,0 +1,202 @@
+"""One time line for all nodes of a job, with their messages as arrows."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.parallel.address import LOOPBACK, free_ports
+from tests.procs.programs import Program, run
+
+MESSAGES = """
+from ding_lite.distributed import World
+from ding_lite.errors import DeadlineExceeded
+from ding_lite.runtime import Trace
+
+def main():
+    with Task() as task:
+        router = task.router
+        if router.node_id == 0:
+            router.register("double", lambda number: 2 * number)
+
+        def begin(ctx):
+            # All have their trace open: what is sent before that has no other end.
+            World.current().group("node.*").barrier()
+
+        def collect(ctx):
+            task.send("episodes", [1, 2, 3], to="learner")
+            task.emit("collected", ctx.total_step)
+            ctx.answer = router.call(0, "double", 21)
+            task.wait_for("tick")
+            task.emit("heard")
+
+        def learn(ctx):
+            task.receive("episodes")
+            while True:  # an event that comes before it is waited for is missed
+                task.emit("tick")
+                try:
+                    return task.wait_for("heard", timeout=0.1)
+                except DeadlineExceeded:
+                    pass
+
+        task.use_step_wrapper(Trace("trace.json"))
+        task.on("collected", lambda number: None)
+        task.use(begin)
+        task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
+        task.run(max_step=STEPS)
+
+STEPS = 3
+if __name__ == "__main__":
+    {runner}(main)
+"""
+TWO = 'Parallel.runner(2, "star", roles=["learner", "collector"])'
+
+
+def read(folder: Path, *, is_closed: bool = True) -> list[dict[str, Any]]:
+    text = (folder / "trace.json").read_text()
+    if not is_closed:
+        text = text.removesuffix("\n]\n") + "]"
+    records: list[dict[str, Any]] = json.loads(text)
+    return records
+
+
+def arrows(records: list[dict[str, Any]]) -> dict[str, list[list[tuple[str, str, str]]]]:
+    """Return each arrow by its kind: what it does in which slice of which node, in its order."""
+    nodes = {r["pid"]: r["args"]["name"] for r in records if r["name"] == "process_name"}
+    slices = [record for record in records if record["ph"] == "X"]
+    found: dict[tuple[str, str], list[tuple[float, str, str, str]]] = defaultdict(list)
+    for record in records:
+        if record["ph"] not in "stf":
+            continue
+        around = [
+            (slice_["dur"], slice_["name"])
+            for slice_ in slices
+            if (slice_["pid"], slice_["tid"]) == (record["pid"], record["tid"])
+            and slice_["ts"] < record["ts"] < slice_["ts"] + slice_["dur"]
+        ]
+        assert around, record  # else the viewers leave it out
+        end = record["ts"], record["ph"], min(around)[1], nodes[record["pid"]]
+        found[record["name"], record["id"]].append(end)
+    by_kind = defaultdict(list)
+    for (kind, _), ends in found.items():
+        by_kind[kind].append([end[1:] for end in sorted(ends)])
+    return by_kind
+
+
+def test_two_nodes_write_one_time_line_with_all_their_messages(folder: Path) -> None:
+    code, said = run(folder, MESSAGES.format(runner=TWO))
+    assert (code, said) == (0, "")
+    records = read(folder)
+    learner, collector = "node 0 learner", "node 1 collector"
+    names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
+    assert names == {learner, collector}
+    assert [r["name"] for r in records if r["ph"] == "X"].count("learn") == 3
+
+    found = arrows(records)
+    event = [
+        ("s", "emit collected", collector),
+        ("t", "collected from node 1", learner),
+        ("f", "on collected", learner),
+    ]
+    assert found["event"].count(event) == 3
+    waited_for = [
+        ("s", "emit tick", learner),
+        ("t", "tick from node 0", collector),
+        ("f", "tick", collector),
+    ]
+    assert found["event"].count(waited_for) == 3
+    item = [
+        ("s", "send episodes", collector),
+        ("t", "item of episodes from node 1", learner),
+        ("f", "take episodes", learner),
+    ]
+    assert found["item"].count(item) == 3
+    assert found["call"] == [[("s", "call double", collector), ("f", "answer double", learner)]] * 3
+    assert (
+        found["answer"]
+        == [[("s", "answer double", learner), ("f", "answer from node 0", collector)]] * 3
+    )
+    ctx = [("s", "publish ctx", collector), ("f", "ctx from node 1", learner)]
+    assert ctx in found["ctx"]
+
+
+def test_a_node_that_was_killed_leaves_its_part_and_its_next_life_goes_on(folder: Path) -> None:
+    source = """
+from ding_lite.runtime import Trace
+
+def main():
+    with Task() as task:
+        def work(ctx):
+            say("up", task.router.node_id, os.getpid())
+            task.wait_for("the end")
+        task.use_step_wrapper(Trace("trace.json"))
+        task.use(lambda ctx: None)
+        task.use(work).run()
+
+if __name__ == "__main__":
+    Parallel.runner(2, auto_recover=True)(main)
+"""
+    with Program(folder, source) as program:
+        first = program.pids(2)
+        os.kill(first[1], signal.SIGKILL)
+        again = program.pids(1)
+        program.process.send_signal(signal.SIGINT)
+        assert program.end()[0] == -2
+    records = read(folder)
+    names = {r["pid"]: r["args"]["name"] for r in records if r["name"] == "process_name"}
+    assert names == {first[0]: "node 0", first[1]: "node 1", again[1]: "node 1"}
+    ended = {record["pid"] for record in records if record["name"] == "work"}
+    assert ended == {first[0], again[1]}  # the killed one was in the middle of it
+    assert first[1] in {record["pid"] for record in records if record["name"] == "lambda"}
+
+
+@pytest.mark.parametrize("kills_nodes", [True, False])
+def test_a_job_that_is_killed_lacks_no_more_than_the_bracket(
+    folder: Path, kills_nodes: bool
+) -> None:
+    tells = "def begin(ctx):\n            say('up', router.node_id, os.getpid())"
+    source = MESSAGES.format(runner=TWO).replace("STEPS = 3", "STEPS = None")
+    with Program(folder, source.replace("def begin(ctx):", tells)) as program:
+        pids = program.pids(20)
+        program.process.kill()
+        if kills_nodes:
+            for pid in pids.values():
+                os.kill(pid, signal.SIGKILL)
+        program.end()
+    records = read(folder, is_closed=False)
+    names = {r["args"]["name"] for r in records if r["name"] == "process_name"}
+    assert names == {"node 0 learner", "node 1 collector"}
+
+
+def test_a_second_job_replaces_the_trace_of_the_first(folder: Path) -> None:
+    for _ in range(2):
+        assert run(folder, MESSAGES.format(runner=TWO)) == (0, "")
+        assert [r["name"] for r in read(folder) if r["ph"] == "X"].count("learn") == 3
+
+
+def test_nodes_that_are_started_by_hand_write_one_trace(folder: Path, monkeypatch: Any) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    source = MESSAGES.format(runner="Parallel.runner(2)").replace(
+        'if __name__ == "__main__":',
+        'if __name__ == "__main__":\n    os.environ |= dict(w.split("=") for w in sys.argv[1:])',
+    )
+    both = ["DING_LITE_NUM_NODES=2"]
+    ours = [*both, "DING_LITE_NODE_ID=0", f"DING_LITE_PORTS={port}", "DING_LITE_LABELS=learner"]
+    theirs = [*both, "DING_LITE_NODE_ID=1", "DING_LITE_LABELS=collector"]
+    theirs += [f"DING_LITE_ATTACH_TO=tcp://{LOOPBACK}:{port}"]
+    for _ in range(2):
+        with (
+            Program(folder, source, "program.py", *ours) as one,
+            Program(folder, source, "program.py", *theirs) as other,
+        ):
+            for program in (one, other):
+                assert program.end() == (0, "")
+        found = arrows(read(folder))
+        assert len(found["call"]) == len(found["item"]) == 3
