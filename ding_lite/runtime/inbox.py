@@ -71,7 +71,8 @@ class Inbox:
         self._receivers: list[Receiver] = []
         self._events: deque[Callable[[Receiver], None]] = deque()
         self._ctx: dict[int, dict[str, Any]] = {}
-        self._delivering = False
+        self._audience: tuple[Receiver, ...] = ()
+        """Whom somebody is handing a message to at this moment."""
         self._lock = threading.Lock()
 
     @property
@@ -89,13 +90,15 @@ class Inbox:
         """Take an event from a node."""
         with self._lock:
             self._events.append(lambda to: to.receive_event(node_id, event, args, kwargs))
-        self._deliver()
+            message = self._begin()
+        self._deliver(message)
 
     def put_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Take ctx values from a node; they replace older ones that still wait."""
         with self._lock:
             self._ctx.setdefault(node_id, {}).update(values)
-        self._deliver()
+            message = self._begin()
+        self._deliver(message)
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Hand what arrives to a receiver from now on; the returned function ends that.
@@ -108,7 +111,8 @@ class Inbox:
         """
         with self._lock:
             self._receivers.append(receiver)
-        self._deliver()
+            message = self._begin()
+        self._deliver(message)
 
         def leave() -> None:
             with self._lock:
@@ -117,30 +121,34 @@ class Inbox:
 
         return leave
 
-    def _deliver(self) -> None:
+    def _begin(self) -> Callable[[Receiver], None] | None:
+        """Take the first message to deliver, if nobody else does so already; with the lock."""
+        if self._audience or not self._receivers:
+            return None
+        message = self._next()
+        self._audience = () if message is None else tuple(self._receivers)
+        return message
+
+    def _deliver(self, message: Callable[[Receiver], None] | None) -> None:
         """Hand over what waits, in order, without a lock held while a receiver runs.
 
         A receiver may answer at once, and two nodes that answer each other must not wait for
         each other's lock. So one thread at a time delivers, and it takes along what others add.
         """
         errors: list[Exception] = []
-        while True:
-            with self._lock:
-                free = self._receivers and not self._delivering
-                message = self._next() if free else None
-                if message is None:
-                    break
-                self._delivering = True
-                receivers = tuple(self._receivers)
+        while message is not None:
+            is_delivered = False
             try:
-                for receiver in receivers:
+                for receiver in self._audience:
                     try:
                         message(receiver)
                     except Exception as error:  # noqa: BLE001 - raised when all is delivered
                         errors.append(error)
+                is_delivered = True
             finally:
                 with self._lock:
-                    self._delivering = False
+                    self._audience = ()
+                    message = self._begin() if is_delivered else None
 
         if len(errors) > 1:
             raise ExceptionGroup(f"{len(errors)} messages were not taken", errors)

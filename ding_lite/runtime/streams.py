@@ -255,7 +255,8 @@ class Streams:
 
     def look(self) -> None:
         """Give others what a node had that has not come back in time."""
-        self._resolve(lambda doubt: doubt[0].expired)
+        if self._doubtful:
+            self._resolve(lambda doubt: doubt[0].expired)
 
     def wake(self) -> None:
         """Let everyone who waits look again."""
