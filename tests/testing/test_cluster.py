@@ -1,0 +1,166 @@
+"""A job of several nodes in one process."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.router import current_router
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster, ManualClock
+
+
+def test_a_program_runs_on_all_nodes_with_the_labels_of_each() -> None:
+    def main(greeting: str, *, mark: str) -> tuple[str, set[str], tuple[int, ...]]:
+        router = current_router()
+        return f"{greeting}{mark}", set(router.labels), router.peers
+
+    with Cluster(3, "star", roles=["learner", "collector", "collector"], labels="gpu") as cluster:
+        results = cluster.run(main, "hello", mark="!")
+    assert [text for text, _, _ in results] == ["hello!"] * 3
+    assert results[2][1] == {"collector", "collector.1", "distributed", "gpu", "node.2"}
+    assert results[0][2] == (1, 2)
+
+
+def test_one_node_is_a_job_by_itself() -> None:
+    with Cluster(1) as cluster:
+        assert cluster.run(lambda: sorted(current_router().labels)) == [["node.0", "standalone"]]
+
+
+def test_nodes_share_their_ctx_and_their_end() -> None:
+    def main() -> int:
+        seen = 0
+
+        def learn(ctx: Context) -> None:
+            ctx.train_iter = ctx.setdefault("train_iter", 0) + 1
+            ctx.keep("train_iter")
+            ctx.state_dict = {"w": np.full(20_000, ctx.train_iter)}
+
+        def evaluate(ctx: Context) -> None:
+            nonlocal seen
+            newest = task.wait_parallel_ctx(newer_than={"train_iter": seen}, timeout=10.0)
+            if newest is not None:
+                seen = newest.train_iter
+                ctx.finish = seen >= 50
+
+        with Task() as task:
+            task.use(learn, filter_labels="learner")
+            task.use(evaluate, filter_labels="evaluator")
+            task.run()
+        return seen
+
+    with Cluster(2, "star", roles=["learner", "evaluator"]) as cluster:
+        learner, evaluator = cluster.run(main)
+    assert learner == 0
+    assert evaluator >= 50
+
+
+def test_an_error_of_one_node_ends_the_tasks_of_the_others_and_says_where() -> None:
+    has_begun = threading.Barrier(3)
+
+    def main() -> None:
+        has_begun.wait(10.0)
+        if current_router().node_id == 1:
+            raise ZeroDivisionError("by zero")
+        with Task() as task:
+            task.use(lambda ctx: task.wait_for("the end"))
+            task.run()
+
+    with Cluster(3) as cluster, pytest.raises(ZeroDivisionError) as caught:
+        cluster.run(main, timeout=10.0)
+    assert caught.value.__notes__ == ["in `main` of node 1"]
+
+
+def test_errors_of_several_nodes_are_a_group() -> None:
+    has_begun = threading.Barrier(2)
+
+    def main() -> None:
+        has_begun.wait(10.0)
+        raise KeyError(current_router().node_id)
+
+    with Cluster(2) as cluster, pytest.raises(BaseExceptionGroup) as caught:
+        cluster.run(main, timeout=10.0)
+    assert [error.args for error in caught.value.exceptions] == [(0,), (1,)]
+
+
+def test_a_program_that_does_not_end_is_named() -> None:
+    may_end = threading.Event()
+
+    def main() -> None:
+        if current_router().node_id == 1:
+            may_end.wait(10.0)
+
+    with Cluster(2, "alone") as cluster:
+        with pytest.raises(DeadlineExceeded, match=r"within 0.05 s on node 1\. Does it wait"):
+            cluster.run(main, timeout=0.05)
+        may_end.set()
+        assert cluster.results(timeout=10.0) == [None, None]
+
+
+def test_a_second_program_needs_a_second_cluster() -> None:
+    with Cluster(1) as cluster:
+        cluster.run(lambda: None)
+        with pytest.raises(ConfigError, match="has a program already"):
+            cluster.start(lambda: None)
+        with pytest.raises(ConfigError, match="a thread cannot be killed"):
+            cluster.restart(0)
+
+
+def test_a_node_may_vanish_and_come_back_as_a_later_life() -> None:
+    fates: list[tuple[str, int]] = []
+    changed = threading.Condition()
+
+    def note(event: str, node_id: int) -> None:
+        with changed:
+            fates.append((event, node_id))
+            changed.notify_all()
+
+    with Cluster(2) as cluster:
+        for event in ("node_lost", "node_joined"):
+            cluster.routers[0].on(event, lambda node_id, event=event: note(event, node_id))
+        old = cluster.routers[1]
+        again = cluster.restart(1)
+        assert again is cluster.routers[1] is not old
+        again.wait_ready(10.0)
+        with changed:
+            assert changed.wait_for(lambda: len(fates) == 2, 10.0)
+        again.register("double", lambda number: 2 * number)
+        assert cluster.routers[0].call(1, "double", 4) == 8
+    assert fates == [("node_lost", 1), ("node_joined", 1)]
+
+
+def test_time_may_stand_still(clock: ManualClock) -> None:
+    lost = threading.Event()
+    with Cluster(2, clock=clock) as cluster:
+        cluster.routers[0].on("node_lost", lambda node_id: lost.set())
+        cluster.network.hold(1, 0)
+        clock.advance(2.0)
+        assert cluster.routers[0].peers == (1,)
+        clock.advance(2.0)
+        assert lost.wait(10.0)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5])
+def test_a_cluster_has_a_whole_number_of_nodes(wrong: int) -> None:
+    with pytest.raises(ConfigError, match="num_nodes"):
+        Cluster(wrong)
+
+
+def test_what_is_wrong_with_roles_and_topology_is_said_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="each needs one entry"):
+        Cluster(2, roles=["learner"])
+    with pytest.raises(ConfigError, match="topology"):
+        Cluster(2, "ring")
+
+
+def test_closing_twice_and_a_cut_network_do_no_harm() -> None:
+    cluster = Cluster(3)
+    cluster.network.cut(0, 1)
+    cluster.network.hold(1, 2)
+    cluster.close()
+    cluster.close()
+    assert cluster.routers == ()
