@@ -34,7 +34,8 @@ MAX_IPC_PATH = 107
 _ROOM_FOR_SUFFIX = 16
 _PREFIX = "ding_lite-"
 _LOCK = "lock"
-_ANY_HOST = {"", "*"}
+ANY_HOST = {"", "*", "0.0.0.0", "::"}
+"""Hosts that stand for every interface."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def is_loopback(host: str) -> bool:
     `*`, `0.0.0.0` and `::` stand for every interface, so they are none. Neither is a name that
     cannot be looked up, or that has a single address which is none.
     """
-    if host in _ANY_HOST:
+    if host in ANY_HOST:
         return False
     with suppress(ValueError):
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback

@@ -164,6 +164,7 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
         # Labels of the environment may be another node's own, so each must tell its labels.
         world=() if plan.settings.labels else world,
         edges=links,
+        job=f"{place.launcher} {place.job}",
     )
 
 

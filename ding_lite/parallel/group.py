@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ding_lite.errors import ConfigError, DeadlineExceeded
-from ding_lite.parallel.address import LOOPBACK
+from ding_lite.parallel.address import ANY_HOST, LOOPBACK, Address
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.meetings import MEET, PAIRED
 from ding_lite.runtime.router import Router, current_router
@@ -93,9 +93,9 @@ class World:
         unknown = [node for node in nodes if not self._router.world[node]]
         if unknown:
             raise ConfigError(
-                f"Node {self.node_id} does not know the labels of the nodes {unknown}: it was "
-                f"started by hand and is not connected to them. Name members by their ids, or "
-                f"use a mesh."
+                f"Node {self.node_id} does not know the labels of the nodes {unknown}: nobody has "
+                f"told it, and it is not connected to them. Name members by their ids, or use a "
+                f"mesh."
             )
 
 
@@ -211,7 +211,7 @@ class Group:
             f"`group.pair({name!r}, value)` on one of them first, and a barrier on all."
         )
 
-    def process_group(self, backend: str | None = None) -> ProcessGroup:
+    def process_group(self, backend: str | None = None, *, host: str | None = None) -> ProcessGroup:
         """Make these nodes one group of `torch.distributed`, for what it does best.
 
         Every member must call it, once. The traffic of gloo and nccl is neither encrypted nor
@@ -219,6 +219,8 @@ class Group:
 
         Args:
             backend: `gloo` or `nccl`; by default nccl where every member has a GPU.
+            host: Where the other members reach the one of rank 0; by default where its router
+                listens, which is this machine unless the job was told otherwise.
 
         Returns:
             The process group; it is also the default one of this process.
@@ -229,12 +231,19 @@ class Group:
         able = self.all_gather(torch.cuda.is_available())
         backend = backend or ("nccl" if all(able) else "gloo")
         size, rank = len(self.members), self.rank
-        store = (
-            distributed.TCPStore(LOOPBACK, 0, size, True, wait_for_workers=False)
-            if rank == 0
-            else None
-        )
-        port = self.broadcast(None if store is None else store.port)
-        store = store or distributed.TCPStore(LOOPBACK, port, size, False)
+        store = None
+        if rank == 0:
+            host = host or _host_of(self._router.address)
+            store = distributed.TCPStore(host, 0, size, True, wait_for_workers=False)
+        host, port = self.broadcast(None if store is None else [host, store.port])
+        store = store or distributed.TCPStore(host, port, size, False)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
         return cast("ProcessGroup", distributed.group.WORLD)
+
+
+def _host_of(address: str | None) -> str:
+    """Return the host of an address at which a router listens; loopback where it names none."""
+    place = None if address is None else Address.parse(address)
+    if place is None or place.scheme != "tcp" or place.place in ANY_HOST:
+        return LOOPBACK
+    return place.place

@@ -71,7 +71,7 @@ class Links:
         self._on_turn = on_turn
         self._throttle = Throttle(logger, clock)
 
-        me = Identity(spec.node_id, spec.epoch, spec.num_nodes, spec.labels)
+        me = Identity(spec.node_id, spec.epoch, spec.num_nodes, spec.labels, job=spec.job)
         near = replace(me, memory=memory)
         self.sessions = {
             peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.neighbours)

@@ -27,6 +27,8 @@ class Identity:
     labels: frozenset[str]
     memory: str = ""
     """What memory it can share over this link: two that say the same can. "" is none."""
+    job: str = ""
+    """What its job is called; "" of one that nobody has named, or that joins a running one."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
     if isinstance(body, dict) and body.keys() >= _GREETING.keys():
         typed = all(isinstance(body[key], kind) for key, kind in _GREETING.items())
         labels = all(isinstance(label, str) for label in body["labels"])
-        if typed and labels and isinstance(body.get("memory", ""), str):
+        texts = all(isinstance(body.get(key, ""), str) for key in ("memory", "job"))
+        if typed and labels and texts:
             return body
     raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")

@@ -13,6 +13,7 @@ from ding_lite.parallel.address import (
     PrivateDirectory,
     check_listening,
     free_ports,
+    job_name,
 )
 from ding_lite.parallel.security import load_key
 from ding_lite.parallel.topology import Edge, NodeSpec, Topology, edges, listeners, neighbours
@@ -137,6 +138,7 @@ class Plan:
                     startup_timeout=self.startup_timeout,
                     world=world,
                     edges=links,
+                    job=job_name(directory.path),
                     directory=str(directory.path),
                     began=began,
                 )

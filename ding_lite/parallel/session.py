@@ -179,6 +179,7 @@ class Session:
             "seen_epoch": seen_epoch,
             "seen": self._last_seen,
             "memory": self._me.memory,
+            "job": self._me.job,
         }
         return self._envelope(kind, body=encode(body))
 
@@ -198,11 +199,17 @@ class Session:
             body["num_nodes"],
             frozenset(body["labels"]),
             body.get("memory", ""),
+            body.get("job", ""),
         )
         if peer.num_nodes and self._me.num_nodes and peer.num_nodes != self._me.num_nodes:
             raise CodecError(
                 f"Node {peer.node_id} belongs to a job of {peer.num_nodes} nodes, this one has "
                 f"{self._me.num_nodes}. Start all nodes of a job with the same number."
+            )
+        if peer.job and self._me.job and peer.job != self._me.job:
+            raise CodecError(
+                f"Node {peer.node_id} belongs to another job ({peer.job}) than this one "
+                f"({self._me.job}). Do both use one port? DING_LITE_PORTS chooses another."
             )
         is_new = self.peer is None or self.peer.epoch != peer.epoch
         self._link_broke()

@@ -54,6 +54,8 @@ class NodeSpec:
     """The labels of every node of the job; none where only the neighbours will be known."""
     edges: frozenset[Edge] = frozenset()
     """Who is connected to whom."""
+    job: str = ""
+    """What all nodes of the job call it, and no other job; "" where nobody has named it."""
     directory: str | None = None
     """The private directory of the job, where the node writes its metrics; None writes none."""
     began: float | None = None

@@ -64,6 +64,8 @@ class LocalRouter:
         self._group: tuple[LocalRouter, ...] = ()
         self.is_active = False
         """Whether anybody is connected."""
+        self.address: str | None = None
+        """Where others dial this node: nowhere."""
         self._inbox = Inbox()
         self._handlers: dict[str, Callable[..., Any]] = {}
         self._streams = Streams(self._carry, self._withdraw, self._receivers, SYSTEM_CLOCK)

@@ -46,6 +46,11 @@ class Router(Protocol):
         """The ids of the nodes connected to this one."""
         ...
 
+    @property
+    def address(self) -> str | None:
+        """Where others dial this node, if they do."""
+        ...
+
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         """Send an event to every connected node: exactly once, in order."""
         ...

@@ -242,6 +242,22 @@ def test_a_node_of_a_job_of_another_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("ours", "theirs", "is_refused"), [("a", "b", True), ("a", "a", False), ("a", "", False)]
+)
+def test_a_node_of_another_job_is_refused_where_both_are_named(
+    ours: str, theirs: str, is_refused: bool
+) -> None:
+    here = Session(Identity(0, 1, 2, frozenset(), job=ours), 1)
+    there = Session(Identity(1, 1, 2, frozenset(), job=theirs), 0)
+    if is_refused:
+        with pytest.raises(CodecError, match=r"belongs to another job \(b\) than this one \(a\)"):
+            here.greet(there.greeting(Kind.HELLO), 0.0)
+    else:
+        here.greet(there.greeting(Kind.HELLO), 0.0)
+    assert here.is_open is not is_refused
+
+
+@pytest.mark.parametrize(
     "body",
     [
         3,
