@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 
@@ -120,6 +120,25 @@ class End:
         for act in todo:
             act()
         return self.turn_every_s
+
+
+@contextmanager
+def standing_still(end: End) -> Iterator[None]:
+    """Hold up a node's sink, as a program does that is busy or stopped."""
+    is_stuck, may_go_on = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        is_stuck.set()
+        may_go_on.wait()
+
+    stuck = threading.Thread(target=lambda: end.do(stand_still))
+    stuck.start()
+    is_stuck.wait()
+    try:
+        yield
+    finally:
+        may_go_on.set()
+        stuck.join()
 
 
 class Bench(ABC):
@@ -262,7 +281,8 @@ class TransportContract:
             sent = [leaf.transport.send(to_hub, BULK, [b"large", large]) for _ in range(4)]
             return all([*sent, leaf.transport.send(to_hub, CONTROL, [b"urgent"])])
 
-        assert leaf.do(speak)
+        with standing_still(hub):
+            assert leaf.do(speak)
         order = [frames[0] for frames in hub.hear(5, 40.0)]
         assert order.index(b"urgent") < 4
 
@@ -272,25 +292,13 @@ class TransportContract:
         to_leaf = bench.greet(hub, leaf, to_hub)
         other, from_other = bench.dialler(address, 2)
         to_other = bench.greet(hub, other, from_other)
-        is_stuck, may_go_on = threading.Event(), threading.Event()
-
-        def stand_still() -> None:
-            is_stuck.set()
-            may_go_on.wait()
-
-        stuck = threading.Thread(target=lambda: leaf.do(stand_still))
-        stuck.start()
-        is_stuck.wait()
-        try:
-            numbers = [b"%d" % number for number in range(3_000)]
+        numbers = [b"%d" % number for number in range(3_000)]
+        with standing_still(leaf):
             assert hub.do(
                 lambda: all(hub.transport.send(to_leaf, BULK, [n, bytes(10_000)]) for n in numbers)
             )
             assert hub.send(to_other, CONTROL, b"and you")
             assert other.hear(1) == [[b"and you"]]
-        finally:
-            may_go_on.set()
-            stuck.join()
         assert [frames[0] for frames in leaf.hear(3_000)] == numbers
 
     def test_sending_from_outside_of_the_sink_is_refused(self, bench: Bench) -> None:
@@ -551,24 +559,12 @@ class TransportContract:
 
     def test_closing_does_not_wait_for_who_does_not_read(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
-        is_stuck, may_go_on = threading.Event(), threading.Event()
-
-        def stand_still() -> None:
-            is_stuck.set()
-            may_go_on.wait()
-
-        stuck = threading.Thread(target=lambda: hub.do(stand_still))
-        stuck.start()
-        is_stuck.wait()
-        try:
+        with standing_still(hub):
             for _ in range(10):
                 assert leaf.send(to_hub, BULK, np.ones(10_000_000, np.uint8).data)
             started = monotonic()
             leaf.transport.close()
             assert monotonic() - started < CLOSE_TIMEOUT_S + 4.0  # of a busy machine
-        finally:
-            may_go_on.set()
-            stuck.join()
 
     def test_nodes_start_and_stop_many_times_without_a_trace(self, bench: Bench) -> None:
         files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
