@@ -177,6 +177,10 @@ class Links:
             owes: Tells whether there is more to be sent than the sessions know.
         """
         with self.changed:
+            for session in self.sessions.values():
+                session.urge()
+        self._transport.wake()
+        with self.changed:
             Deadline.after(FLUSH_TIMEOUT_S, self._clock).wait(
                 self.changed,
                 lambda: (

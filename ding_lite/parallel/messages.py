@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
+
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import Encoded, decode, encode
 from ding_lite.parallel.envelope import Envelope, unpack_batch
@@ -31,21 +33,18 @@ class Identity:
     """What its job is called; "" of one that nobody has named, or that joins a running one."""
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """The peer has introduced itself: for the first time, or again after a broken link."""
 
     peer: Identity
     is_new_life: bool
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """The peer has said good-bye."""
 
 
-@dataclass(frozen=True)
-class EventArrived:
+class EventArrived(msgspec.Struct, frozen=True):
     """The peer has emitted an event."""
 
     event: str
@@ -55,8 +54,7 @@ class EventArrived:
     """In the peer's count."""
 
 
-@dataclass(frozen=True)
-class CtxArrived:
+class CtxArrived(msgspec.Struct, frozen=True):
     """The peer has put values on its ctx."""
 
     values: dict[str, Any]
@@ -66,8 +64,7 @@ class CtxArrived:
     """The number of the message in any case."""
 
 
-@dataclass(frozen=True)
-class CallArrived:
+class CallArrived(msgspec.Struct, frozen=True):
     """The peer asks this node something."""
 
     number: int
@@ -76,8 +73,7 @@ class CallArrived:
     kwargs: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ReplyArrived:
+class ReplyArrived(msgspec.Struct, frozen=True):
     """The peer has answered a call of this node."""
 
     number: int

@@ -13,6 +13,7 @@ under way; what changes meanwhile waits in the slots.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ HEARTBEAT_S = 1.0
 """A node that has nothing to say says so after this many seconds."""
 SILENCE_S = 3.0
 """A peer that has not been heard of for this many seconds is lost."""
+ACK_S = 0.01
+"""Events are acknowledged by whatever their sender is told next, or else after this."""
 MAX_EVENTS = 100_000
 """Events that may wait for a peer's acknowledgement."""
 MAX_EVENT_BYTES = 64 * 2**20
@@ -97,7 +100,8 @@ class Session:
         self._lasting: list[Encoded] = []
         self._event_bytes = 0
         self._last_seen = 0
-        self._owes_ack = False
+        self._ack_at = math.inf  # at the latest; inf owes none
+        self._is_urgent = False
 
         self._letters: deque[Envelope] = deque()
         self._num_letters = 0
@@ -157,6 +161,10 @@ class Session:
         """Put ctx values into their slots: what never changes as it is, the rest encoded."""
         self._slots.update(values)
         self._changed.update(dict.fromkeys(values))
+
+    def urge(self) -> None:
+        """Ask the peer to acknowledge at once what it has seen."""
+        self._is_urgent = bool(self._waiting or self._unacked)
 
     def call(self, number: int, request: Encoded) -> None:
         """Ask the peer something, encoded by `encode_call`; sent once or never."""
@@ -225,7 +233,8 @@ class Session:
         self.peer, self.is_open, self.has_left = peer, True, False
         self._heard_at = now
         self._peer_has_greeted = envelope.kind is Kind.WELCOME
-        self._owes_ack = self._peer_has_greeted  # it waits for a word before it sends bulk
+        if self._peer_has_greeted:
+            self._ack_at = now  # it waits for a word before it sends bulk
         return [Joined(peer, is_new)]
 
     def close_link(self) -> None:
@@ -239,7 +248,7 @@ class Session:
         if self._under_way is not None:
             self._changed.update(dict.fromkeys(self._under_way[1]))
             self._under_way = None
-        self._owes_ack, self._owes_credit = False, 0
+        self._ack_at, self._owes_credit = math.inf, 0
         self._letters.clear()
         self._num_letters = self._num_letters_taken = 0
         self._letters_at_bye = None
@@ -262,18 +271,9 @@ class Session:
             self._acknowledge(envelope.ack)
 
         if envelope.kind is Kind.EVENT:
-            return self._take_events(envelope)
+            return self._take_events(envelope, now)
         if envelope.kind is Kind.STATE:
-            self._owes_credit = envelope.seq
-            values = read_ctx(envelope)
-            self._num_ctx_taken += 1
-            self._ctx_at = now
-            if not any(isinstance(value, Announcement) for value in values.values()):
-                return [CtxArrived(values, number=envelope.seq)]
-            if not self._shares_memory:
-                raise CodecError("A ctx message announces what lies in memory that is not shared.")
-            self._owes_credit = 0
-            return [CtxArrived(values, envelope.seq, envelope.seq)]
+            return [self._take_ctx(envelope, now)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
             self._num_letters_taken += 1
             letter = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
@@ -281,6 +281,9 @@ class Session:
         if envelope.kind is Kind.CREDIT:
             if self._under_way is not None and self._under_way[0] == envelope.seq:
                 self._under_way = None
+        elif envelope.kind is Kind.PING:
+            if self._ack_at < math.inf:
+                self._ack_at = now  # it may be waiting for that
         elif envelope.kind is Kind.BYE:
             self._letters_at_bye = envelope.seq
             return self._leave_if_complete()
@@ -293,15 +296,27 @@ class Session:
         self.has_left, self.is_open = True, False
         return [Left()]
 
-    def _take_events(self, envelope: Envelope) -> list[Arrival]:
+    def _take_events(self, envelope: Envelope, now: float) -> list[Arrival]:
         arrivals: list[Arrival] = []
-        self._owes_ack = True
+        self._ack_at = min(self._ack_at, now + ACK_S)
         for seq, (meta, buffers) in enumerate(read_events(envelope), start=envelope.seq):
             if seq == self._last_seen + 1:
                 self._last_seen = seq
                 self._num_events_taken += 1
                 arrivals.append(read_event(decode(meta, buffers), seq))
         return arrivals
+
+    def _take_ctx(self, envelope: Envelope, now: float) -> CtxArrived:
+        self._owes_credit = envelope.seq
+        values = read_ctx(envelope)
+        self._num_ctx_taken += 1
+        self._ctx_at = now
+        if not any(isinstance(value, Announcement) for value in values.values()):
+            return CtxArrived(values, number=envelope.seq)
+        if not self._shares_memory:
+            raise CodecError("A ctx message announces what lies in memory that is not shared.")
+        self._owes_credit = 0
+        return CtxArrived(values, envelope.seq, envelope.seq)
 
     def _acknowledge(self, seen: int) -> None:
         while self._unacked and self._unacked[0][0] <= seen:
@@ -341,14 +356,17 @@ class Session:
         if self._owes_credit:
             seq, self._owes_credit = self._owes_credit, 0
             yield Lane.CONTROL, self._envelope(Kind.CREDIT, seq=seq, now=now)
-        if self._owes_ack:
+        if now >= self._ack_at and not self._is_urgent:
             yield Lane.CONTROL, self._envelope(Kind.ACK, now=now)
-        elif now - self._said_at >= HEARTBEAT_S:
+        elif self._is_urgent or now - self._said_at >= HEARTBEAT_S:
+            self._is_urgent = False
             yield Lane.CONTROL, self._envelope(Kind.PING, now=now)
 
     def next_turn(self, now: float) -> float:
         """Return the seconds until this session has something to say or to notice."""
-        return max(0.0, self._said_at + HEARTBEAT_S - now) if self.is_open else HEARTBEAT_S
+        if not self.is_open:
+            return HEARTBEAT_S
+        return max(0.0, min(self._ack_at, self._said_at + HEARTBEAT_S) - now)
 
     def ping(self) -> Envelope:
         """Make the message that says no more than that this node is there."""
@@ -409,7 +427,7 @@ class Session:
         if now is not None:
             self._said_at = now
         if kind not in _BESIDE and kind is not Kind.CREDIT:
-            self._owes_ack = False
+            self._ack_at = math.inf
         knows_peer = self.is_open and kind not in _BESIDE
         return Envelope(
             kind=kind,

@@ -23,6 +23,7 @@ from ding_lite.parallel.messages import (
     encode_reply,
 )
 from ding_lite.parallel.session import (
+    ACK_S,
     HEARTBEAT_S,
     MAX_EVENTS,
     SILENCE_S,
@@ -96,7 +97,7 @@ class Pair:
         carried = True
         while carried:
             for side in self.sides:
-                side.say()
+                side.say(ACK_S)
             turns = [self.carry(k, lane) for k in (0, 1) for lane in Lane]
             carried = any(turns)
 
@@ -111,6 +112,47 @@ def test_the_two_introduce_themselves_to_each_other() -> None:
     assert [side.session.is_open for side in pair.sides] == [True, True]
     assert pair.sides[0].heard == [Joined(pair.sides[1].me, True)]
     assert pair.sides[1].heard == [Joined(pair.sides[0].me, True)]
+
+
+def test_events_are_acknowledged_by_what_is_said_next_or_after_a_moment() -> None:
+    pair = Pair()
+    pair.settle()
+    first, second = pair.sides
+    for number in (1, 2):
+        emit(first, number)
+        first.say()
+        pair.carry(0, Lane.CONTROL)
+    second.say()
+    assert not second.sent[Lane.CONTROL]
+    assert second.session.next_turn(0.0) == ACK_S
+    emit(second, 3)
+    second.say()
+    assert [envelope.ack for envelope in second.sent[Lane.CONTROL]] == [2]
+    pair.carry(1, Lane.CONTROL)
+    assert first.session.is_flushed
+    first.say(ACK_S)
+    assert [(e.kind, e.ack) for e in first.sent[Lane.CONTROL]] == [(Kind.ACK, 1)]
+    pair.settle()
+    assert second.session.is_flushed
+
+
+def test_who_cannot_wait_is_answered_at_once() -> None:
+    pair = Pair()
+    pair.settle()
+    first, second = pair.sides
+    emit(first, 1)
+    first.session.urge()
+    first.say()
+    assert [e.kind for e in first.sent[Lane.CONTROL]] == [Kind.EVENT, Kind.PING]
+    for _ in range(2):
+        pair.carry(0, Lane.CONTROL)
+    second.say()
+    assert [(e.kind, e.ack) for e in second.sent[Lane.CONTROL]] == [(Kind.ACK, 1)]
+    pair.carry(1, Lane.CONTROL)
+    assert first.session.is_flushed
+    first.session.urge()
+    first.say()
+    assert not first.sent[Lane.CONTROL]
 
 
 OPS = st.one_of(
@@ -290,11 +332,12 @@ def test_silence_is_noticed_and_heartbeats_prevent_it() -> None:
     pair.settle()
     sides = pair.sides
     assert sides[0].session.is_silent(SILENCE_S + 0.1)
-    sides[1].say(now=HEARTBEAT_S)
+    beat_s = ACK_S + HEARTBEAT_S
+    sides[1].say(now=beat_s)
     assert [e.kind for e in sides[1].sent[Lane.CONTROL]] == [Kind.PING]
-    sides[0].hear(sides[1].sent[Lane.CONTROL].popleft(), now=HEARTBEAT_S)
+    sides[0].hear(sides[1].sent[Lane.CONTROL].popleft(), now=beat_s)
     assert not sides[0].session.is_silent(SILENCE_S + 0.1)
-    assert sides[1].session.next_turn(HEARTBEAT_S + 0.4) == pytest.approx(0.6)
+    assert sides[1].session.next_turn(beat_s + 0.4) == pytest.approx(0.6)
 
 
 def test_a_good_bye_is_no_loss() -> None:

@@ -280,7 +280,7 @@ class ZeroMQTransport:
         wait_s = min(sink.on_turn(), self._settle_doubts(sink))
         if self._wants_turn:  # by somebody who was told something just now
             wait_s = 0.0
-        for socket, _ in self._poller.poll(int(1e3 * min(max(0.0, wait_s), _LONGEST_POLL_S))):
+        for socket, _ in self._poller.poll(math.ceil(1e3 * min(max(0.0, wait_s), _LONGEST_POLL_S))):
             if socket == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
             elif socket in self._monitors:
