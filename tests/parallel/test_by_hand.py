@@ -315,7 +315,7 @@ def test_a_leaf_of_a_larger_star_says_whose_labels_it_does_not_know(ports: list[
 
     hub, leaf, other = on_nodes(specs, main)
     assert hub == (0, 1, 2)
-    assert leaf.startswith("Node 1 does not know the labels of the nodes [2]: it was started by")
+    assert leaf.startswith("Node 1 does not know the labels of the nodes [2]: nobody has told")
     assert other.startswith("Node 2 does not know the labels of the nodes [1]")
 
 
