@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -41,7 +42,7 @@ class Ears:
 
     def __init__(self, router: NodeRouter) -> None:
         self.events: list[tuple[int, str, tuple[Any, ...]]] = []
-        self.ctx: dict[int, dict[str, Any]] = {}
+        self.ctx: defaultdict[int, dict[str, Any]] = defaultdict(dict)
         self._changed = threading.Condition()
         router.join(self)
 
@@ -52,7 +53,7 @@ class Ears:
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
         with self._changed:
-            self.ctx.setdefault(node_id, {}).update(values)
+            self.ctx[node_id].update(values)
             self._changed.notify_all()
 
     def wait(self, ready: Callable[[], bool], timeout: float = 10.0) -> None:

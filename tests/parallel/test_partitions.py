@@ -1,0 +1,248 @@
+"""Two nodes over a bad wire: it is cut, clogged, slow, or lets nothing through for a while."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import PeerLost
+from ding_lite.parallel.router import NodeRouter
+from tests.parallel.proxy import DOWN, UP, Proxy
+from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+
+MEGABYTE = 2**20
+
+
+@dataclass
+class Job:
+    """Node 0, which listens, node 1, which dials, and the wire between them."""
+
+    hub: NodeRouter
+    leaf: NodeRouter
+    wire: Proxy
+    hub_ears: Ears
+    leaf_ears: Ears
+
+    def both_have(self, *events: str) -> None:
+        """Wait until each node has been told these of the other, in this order."""
+        for ears, peer in ((self.hub_ears, 1), (self.leaf_ears, 0)):
+            expected = [(peer, event, (peer,)) for event in events]
+            ears.wait(lambda ears=ears: len(fates(ears)) >= len(events))  # type: ignore[misc]
+            assert fates(ears) == expected
+
+    def work_goes_on(self) -> None:
+        """Check that events, calls and the ctx come through in both directions."""
+        for node, peer, ears in (
+            (self.hub, self.leaf, self.leaf_ears),
+            (self.leaf, self.hub, self.hub_ears),
+        ):
+            mark = random.randrange(2**60)
+            node.publish_ctx({"mark": mark})
+            node.emit("mark", mark)
+            ears.wait(lambda e=ears, m=mark: e.events[-1:] and e.events[-1][2] == (m,))  # type: ignore[misc]
+            ears.wait(lambda e=ears, m=mark, n=node: e.ctx[n.node_id].get("mark") == m)  # type: ignore[misc]
+            assert node.call(peer.node_id, "echo", mark, timeout=10.0) == mark
+
+
+def fates(ears: Ears) -> list[Any]:
+    return [event for event in ears.events if event[1].startswith("node_")]
+
+
+def numbers(ears: Ears) -> list[int]:
+    return [args[0] for _, event, args in ears.events if event == "n"]
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    with ExitStack() as stack:
+        hub = stack.enter_context(closing(NodeRouter(hub_spec(2))))
+        wire = stack.enter_context(Proxy(str(hub.address)))
+        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, wire.address, 2))))
+        for router in (hub, leaf):
+            router.register("echo", lambda value: value)
+            router.wait_ready(10.0)
+        job = Job(hub, leaf, wire, Ears(hub), Ears(leaf))
+        yield job
+        wire.heal()
+
+
+# -- cuts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_cut_is_noticed_on_both_sides_and_healed(job: Job, reset: bool) -> None:
+    for number in range(1, 4):
+        job.wire.cut(reset=reset)
+        job.both_have(*["node_lost", "node_joined"] * number)
+    job.work_goes_on()
+
+
+def test_20_000_events_come_once_and_in_order_across_random_cuts(job: Job) -> None:
+    chance = random.Random(1)
+    for number in range(20_000):
+        if number % 500 == 0:
+            way, num_bytes = chance.choice((UP, DOWN)), chance.randrange(4_000)
+            job.wire.cut_after(num_bytes, way, reset=chance.random() < 0.5)
+        for node in (job.leaf, job.hub):
+            node.emit("n", number, bytes(chance.randrange(100)))
+        if number % 500 == 499:
+            job.wire.wait_for_cut()
+    for ears in (job.hub_ears, job.leaf_ears):
+        ears.wait(lambda ears=ears: len(numbers(ears)) >= 20_000)  # type: ignore[misc]
+        assert numbers(ears) == list(range(20_000))
+    assert job.wire.num_connections > 40
+
+
+@pytest.mark.parametrize("way", [UP, DOWN])
+def test_a_large_event_that_is_cut_in_the_middle_comes_once(job: Job, way: str) -> None:
+    sender, ears = (job.leaf, job.hub_ears) if way == UP else (job.hub, job.leaf_ears)
+    for number in range(6):
+        job.wire.cut_after(200_000 * number + 1_000, way, reset=number % 2 == 0)
+        sender.emit("n", number, np.full(MEGABYTE // 8, number))
+        job.wire.wait_for_cut()
+    ears.wait(lambda: len(numbers(ears)) >= 6)
+    assert numbers(ears) == list(range(6))
+    for _, event, args in ears.events:
+        if event == "n":
+            assert args[1].nbytes == MEGABYTE
+            assert (args[1] == args[0]).all()
+
+
+def test_the_newest_state_comes_whole_however_it_is_cut(job: Job) -> None:
+    for number in range(12):
+        job.wire.cut_after(MEGABYTE * (number % 4) + 1_000, reset=number % 2 == 0)
+        job.leaf.publish_ctx({"n": number, "w": np.full(4 * MEGABYTE // 8, number)})
+        job.leaf.emit("go")
+        job.wire.wait_for_cut()
+    job.hub_ears.wait(lambda: job.hub_ears.ctx[1].get("n") == 11)
+    assert (job.hub_ears.ctx[1]["w"] == 11).all()
+
+
+def test_items_of_a_stream_come_once_each_across_cuts(job: Job) -> None:
+    chance = random.Random(2)
+    received: list[int] = []
+
+    def receive() -> None:
+        while (item := job.hub.receive("s")) is not None and item.value["n"] >= 0:
+            received.append(item.value["n"])
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    for number in [*range(100), -1]:
+        if number % 10 == 0:
+            job.wire.cut_after(chance.randrange(600_000))
+        job.leaf.send("s", {"n": number, "w": np.zeros(20_000)}, to="node.0", in_flight=4)
+    receiver.join()
+    assert sorted(received) == list(range(100))
+    assert job.wire.num_connections > 2
+
+
+def test_a_call_under_way_ends_with_the_link_each_time(job: Job) -> None:
+    job.hub.register("never", Future)
+    for number in range(1, 4):
+        answer = job.leaf.ask(0, "never")
+        assert job.hub.call(1, "echo", 1) == 1
+        job.wire.cut()
+        with pytest.raises(PeerLost):
+            answer.result(10.0)
+        job.both_have(*["node_lost", "node_joined"] * number)
+    job.work_goes_on()
+
+
+def test_wherever_a_greeting_or_an_event_is_cut_it_comes_once(job: Job) -> None:
+    """The first bytes of a connection are its handshake and the greetings, then come events."""
+    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_800, 180)]
+    for number, (way, num_bytes) in enumerate(cuts):
+        job.wire.cut()
+        job.wire.cut_after(num_bytes, way)
+        job.leaf.emit("n", number)
+        job.hub.emit("n", number)
+        job.wire.wait_for_cut()
+    for ears in (job.hub_ears, job.leaf_ears):
+        ears.wait(lambda ears=ears: len(numbers(ears)) >= len(cuts))  # type: ignore[misc]
+        assert numbers(ears) == list(range(len(cuts)))
+    job.work_goes_on()
+
+
+# -- silence -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [UP, DOWN])
+def test_a_partition_is_found_on_both_sides_and_ends_without_a_trace(job: Job, way: str) -> None:
+    """What is late when it heals does no harm: it is in order, and the ctx is the newest."""
+    job.hub.register("never", Future)
+    answer = job.leaf.ask(0, "never")
+    job.wire.blackhole(way)
+    for number in range(1_000):
+        for node in (job.hub, job.leaf):
+            node.emit("n", number)
+            node.publish_ctx({"n": number})
+    job.both_have("node_lost")
+    for call in (answer, job.leaf.ask(0, "echo", 1), job.hub.ask(1, "echo", 1)):
+        with pytest.raises(PeerLost):
+            call.result(10.0)
+    for node in (job.hub, job.leaf):
+        node.emit("n", 1_000)
+        node.publish_ctx({"n": 1_000})
+
+    job.wire.heal()
+    for ears, peer in ((job.hub_ears, 1), (job.leaf_ears, 0)):
+        ears.wait(lambda ears=ears: len(numbers(ears)) >= 1_001)  # type: ignore[misc]
+        ears.wait(lambda ears=ears, peer=peer: ears.ctx[peer].get("n") == 1_000)  # type: ignore[misc]
+        assert numbers(ears) == list(range(1_001))
+    job.both_have("node_lost", "node_joined")
+    job.work_goes_on()
+
+
+def test_who_is_cut_off_is_missed_by_nobody_else() -> None:
+    with ExitStack() as stack:
+        hub = stack.enter_context(closing(NodeRouter(hub_spec(3))))
+        wire = stack.enter_context(Proxy(str(hub.address)))
+        cut_off = stack.enter_context(closing(NodeRouter(leaf_spec(1, wire.address))))
+        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address))))
+        hub.wait_ready(10.0)
+        hub_ears, leaf_ears = Ears(hub), Ears(leaf)
+        wire.blackhole()
+        for number in range(2_000):
+            hub.emit("n", number)
+        leaf_ears.wait(lambda: len(numbers(leaf_ears)) == 2_000)
+        hub_ears.wait(lambda: bool(fates(hub_ears)))
+        assert fates(hub_ears) == [(1, "node_lost", (1,))]
+        assert fates(leaf_ears) == []
+        assert leaf.peers == (0,)
+        assert cut_off.node_id == 1
+        wire.heal()
+
+
+# -- slow and in pieces --------------------------------------------------------------------
+
+
+def test_bytes_that_come_one_by_one_make_the_same_messages(job: Job) -> None:
+    job.wire.split()
+    job.wire.cut()  # so that the greetings are split too
+    job.both_have("node_lost", "node_joined")
+    job.leaf.emit("n", 0, np.arange(2_000))
+    job.hub_ears.wait(lambda: numbers(job.hub_ears) == [0])
+    np.testing.assert_array_equal(job.hub_ears.events[-1][2][1], np.arange(2_000))
+    job.work_goes_on()
+    assert job.hub.num_rejected == job.leaf.num_rejected == 0
+
+
+def test_a_wire_with_much_delay_is_no_loss(job: Job) -> None:
+    job.wire.delay(0.3)
+    job.work_goes_on()
+    for number in range(20):
+        job.leaf.emit("n", number)
+        job.leaf.publish_ctx({"n": number, "w": np.full(MEGABYTE // 8, number)})
+    job.hub_ears.wait(lambda: numbers(job.hub_ears) == list(range(20)))
+    job.hub_ears.wait(lambda: job.hub_ears.ctx[1].get("n") == 19)
+    assert (job.hub_ears.ctx[1]["w"] == 19).all()
+    assert fates(job.hub_ears) == fates(job.leaf_ears) == []
