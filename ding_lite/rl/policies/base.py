@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
@@ -38,16 +39,22 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
     return spec.num_actions
 
 
-def check_obs_shape(obs: Array, spec: EnvSpec) -> None:
-    """Refuse observations of another environment, or a single one.
+def check_obs(obs: Array, spec: EnvSpec) -> None:
+    """Refuse observations of another environment, a single one, or bytes that became floats.
 
     Raises:
-        ShapeError: If the shape is not [N, ...] with the spec's shape behind the N.
+        ShapeError: If the shape is not [N, ...] with the spec's shape behind the N, or they are
+            floats where the spec says bytes: nobody could tell whether these are scaled already.
     """
     if obs.shape[1:] != spec.obs_shape:
         raise ShapeError(
             f"`obs` has shape {tuple(obs.shape)}; any number of observations of {spec.env_id} "
             f"has the shape (N, {', '.join(map(str, spec.obs_shape))})."
+        )
+    if spec.obs_dtype is np.uint8 and obs.dtype not in (np.uint8, torch.uint8):
+        raise ShapeError(
+            f"`obs` has the type {obs.dtype}; observations of {spec.env_id} are bytes (uint8), as "
+            f"`Envs` hands them on. They are scaled within the network."
         )
 
 

@@ -32,7 +32,7 @@ from ding_lite.rl.networks.conv import TorsoName, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network
 from ding_lite.rl.policies.base import (
-    check_obs_shape,
+    check_obs,
     check_state_keys,
     discrete_actions,
     limit_torch_threads,
@@ -214,8 +214,8 @@ class DQN:
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
+        check_obs(obs, self.spec)
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
-        check_obs_shape(obs, self.spec)
         return self._q_net.values(obs if self._norm is None else self._norm(obs))
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
@@ -274,7 +274,8 @@ class DQN:
 
     def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """Return where transitions start and lead, as the network takes them."""
-        check_obs_shape(batch.obs, self.spec)
+        check_obs(batch.obs, self.spec)
+        check_obs(batch.next_obs, self.spec)
         if self._norm is None:
             return torch.as_tensor(batch.obs), torch.as_tensor(batch.next_obs)
         obs_BI, next_obs_BI = to_numpy(batch.obs), to_numpy(batch.next_obs)

@@ -386,6 +386,17 @@ def test_observations_of_something_else_are_refused():
         policy.learn(replace(wrong, obs=wrong.obs[:, :2]))
 
 
+def test_bytes_that_became_floats_are_refused():
+    policy = DQN(SCREEN, SMALL)
+    drawn = batch(0, spec=SCREEN)
+    policy.learn(drawn)
+    with pytest.raises(ShapeError, match=r"type float32; observations of x are bytes"):
+        policy.act(np.zeros((2, 3, 10, 10), dtype=np.float32))
+    for name in ("obs", "next_obs"):
+        with pytest.raises(ShapeError, match=r"type torch.float32; observations of x are bytes"):
+            policy.learn(replace(drawn, **{name: getattr(drawn, name).float()}))
+
+
 def test_box_actions_are_refused():
     with pytest.raises(ConfigError, match=r"DQN chooses .* Pendulum-v1 .*Box"):
         DQN(make_envs("Pendulum-v1", 1).spec)
