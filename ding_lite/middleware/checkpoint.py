@@ -29,7 +29,7 @@ _COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 
 
 def checkpoint(
-    parts: Policy | Mapping[str, Stateful], directory: str | os.PathLike[str], *, every: int
+    parts: Policy | Mapping[str, object], directory: str | os.PathLike[str], *, every: int
 ) -> Middleware:
     """Save a policy, or all that a run consists of, now and then and when the run ends.
 
@@ -55,17 +55,17 @@ def checkpoint(
 
     Example:
         >>> from ding_lite import Task
-        >>> from ding_lite.rl import DQN, ReplayBuffer, make_envs
+        >>> from ding_lite.rl import DQN, make_envs
         >>> envs = make_envs("CartPole-v1", 2)
-        >>> parts = {"policy": DQN(envs.spec), "envs": envs, "task": Task()}
-        >>> parts["task"] = parts["task"].use(checkpoint(parts, "runs/x/checkpoint", every=1_000))
+        >>> task = Task()
+        >>> parts = {"policy": DQN(envs.spec), "envs": envs, "task": task}
+        >>> _ = task.use(checkpoint(parts, "runs/x/checkpoint", every=1_000))
     """
     if not isinstance(parts, Mapping):
         check_has(parts, "state_dict", "policy")
     else:
         for name, part in parts.items():
-            check_has(part, "state_dict", name)
-            check_has(part, "load_state_dict", name)
+            _stateful(part, name)
     check_all(at_least(1, every=every))
     path = Path(directory)
     if path.exists() and not path.is_dir():
@@ -75,7 +75,7 @@ def checkpoint(
     return _Checkpoint(parts, path, every)
 
 
-def resume(parts: Mapping[str, Stateful], directory: str | os.PathLike[str]) -> dict[str, Any]:
+def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Make everything what it was when `checkpoint` saved the same parts.
 
     Call it before `task.run`, once all middleware are in use. A run in one process then goes on
@@ -97,7 +97,7 @@ def resume(parts: Mapping[str, Stateful], directory: str | os.PathLike[str]) -> 
     _check_fits(saved.meta.get(_PARTS), {name: describe(part) for name, part in parts.items()})
     for name, part in parts.items():
         try:
-            part.load_state_dict(saved.state[name])
+            _stateful(part, name).load_state_dict(saved.state[name])
         except (CheckpointError, ShapeError) as error:
             raise CheckpointError(
                 f"The `{name}` in {directory} does not fit this program: {error}"
@@ -143,6 +143,15 @@ def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any
     )
 
 
+def _stateful(part: object, name: str) -> Stateful:
+    if not isinstance(part, Stateful):
+        raise ConfigError(
+            f"`{name}` is a {type(part).__name__}, which cannot be saved: it has no `state_dict` "
+            f"and `load_state_dict`. Give it both, or leave it out of the parts."
+        )
+    return part
+
+
 def _plain(value: object) -> object:
     """Return a setting as a checkpoint can hold it, and so that it compares equal later."""
     if isinstance(value, tuple | list):
@@ -183,7 +192,7 @@ class _Checkpoint:
 
     __name__ = "checkpoint"
 
-    def __init__(self, parts: Policy | Mapping[str, Stateful], directory: Path, every: int) -> None:
+    def __init__(self, parts: Policy | Mapping[str, object], directory: Path, every: int) -> None:
         self._parts = parts
         self._directory = directory
         self._every = every
@@ -236,7 +245,7 @@ class _Checkpoint:
         if self._eval_value is not None:
             meta["eval_value"] = self._eval_value
         if isinstance(parts, Mapping):
-            state = {name: part.state_dict() for name, part in parts.items()}
+            state = {name: _stateful(part, name).state_dict() for name, part in parts.items()}
             meta[_PARTS] = {name: describe(part) for name, part in parts.items()}
             policies = {name: state[name] for name in parts if hasattr(parts[name], "act")}
         else:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _ROWS_PER_HEADING = 20
-_DETAILS = ("episode_", "time/")
+_DETAILS = ("episode_", "time/", "eval_env_step")
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,8 @@ def log(
     """Write a row with the newest metrics now and then, and one when the run ends.
 
     The rows are a table on standard error, with a heading every 20 rows, and need no logging
-    to be set up. Metrics named `episode_...` or `time/...` are details for the file.
+    to be set up. Metrics named `episode_...` or `time/...` are details for the file, and so is
+    `eval_env_step`: when `eval_return` was written last.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
@@ -103,6 +104,8 @@ class _Log:
             "env_step": ctx.get("env_step", 0),
             "train_iter": ctx.get("train_iter", 0),
         }
+        if "eval_return" in ctx.metrics:
+            self._latest["eval_env_step"] = self._counters["env_step"]
         if due(ctx, self._every):
             self._report()
 

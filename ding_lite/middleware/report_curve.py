@@ -13,9 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import number
-from ding_lite.middleware.report import file_path, spell
+from ding_lite.middleware.report import spell
+from ding_lite.middleware.report_drawing import (
+    BLUE,
+    ORANGE,
+    add_legend,
+    add_titles,
+    begin_picture,
+    draw_target,
+    dress,
+    picture_path,
+    save_picture,
+)
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import check_all, positive
@@ -52,12 +62,7 @@ def curve(
         ConfigError: The picture's kind is unknown, or a setting is out of range.
     """
     check_all(positive(redraw=redraw))
-    file = file_path(path)
-    if file.suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(
-            f"The curve {file} ends in {file.suffix!r}. Choose one of: .png, .svg, .pdf."
-        )
-    return _Curve(file, target, title, redraw, clock)
+    return _Curve(picture_path(path), target, title, redraw, clock)
 
 
 class _Series:
@@ -141,60 +146,33 @@ class _Curve:
         self._drawn_at = self._clock.now()
 
 
-_INK, _GREY, _BLUE, _ORANGE, _GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2b8a3e"
-
-
 def _draw_curve(
     path: Path, series: Mapping[str, _Series], *, target: float | None, title: str
 ) -> None:
-    """Draw to a file beside `path` and put it in place when it is whole."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.0, 4.5), dpi=160, facecolor="white")
-    figure.subplots_adjust(left=0.092, right=0.97, top=0.83, bottom=0.125)
-    axes = figure.add_subplot()
+    figure, axes = begin_picture()
     _draw_series(axes, series)
-    _dress(axes)
+    dress(axes, y_label="return of an episode")
     if target is not None:
-        _draw_target(axes, target)
-
-    left = 0.022
-    figure.text(left, 0.925, title, fontsize=15, fontweight="bold", color=_INK)
-    figure.text(left, 0.872, _sum_up(series, target), fontsize=10.5, color=_GREY)
-    legend = figure.legend(
-        loc="upper right",
-        bbox_to_anchor=(0.978, 0.99),
-        ncols=3,
-        frameon=False,
-        fontsize=10,
-        labelcolor=_INK,
-        handlelength=1.4,
-        columnspacing=1.3,
-    )
-    for handle in legend.legend_handles:
-        if handle is not None:
-            handle.set_alpha(1.0)
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
-    figure.savefig(unfinished)
-    unfinished.replace(path)
+        draw_target(axes, target)
+    add_titles(figure, title, _sum_up(series, target))
+    add_legend(figure)
+    save_picture(figure, path)
 
 
 def _draw_series(axes: Axes, series: Mapping[str, _Series]) -> None:
     if len(series["episode_return"]):
         x, y = series["episode_return"].points(at_most=2000)
-        axes.scatter(x, y, s=9, color=_BLUE, alpha=0.28, linewidths=0, label="episode", zorder=2)
+        axes.scatter(x, y, s=9, color=BLUE, alpha=0.28, linewidths=0, label="episode", zorder=2)
     if len(series["return"]):
         x, y = series["return"].points(at_most=2000)
-        axes.plot(x, y, color=_BLUE, linewidth=2.2, label="mean of 20 episodes", zorder=3)
+        axes.plot(x, y, color=BLUE, linewidth=2.2, label="mean of 20 episodes", zorder=3)
     if len(series["eval_return"]):
         x, y = series["eval_return"].points(at_most=2000)
         few = len(x) <= 40
         axes.plot(
             x,
             y,
-            color=_ORANGE,
+            color=ORANGE,
             linewidth=1.6 if few else 1.2,
             marker="o",
             markersize=6 if few else 3.5,
@@ -203,41 +181,6 @@ def _draw_series(axes: Axes, series: Mapping[str, _Series]) -> None:
             label="greedy evaluation",
             zorder=4,
         )
-
-
-def _dress(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axes.set_xlabel("env steps", fontsize=11, color=_INK, labelpad=6)
-    axes.set_ylabel("return of an episode", fontsize=11, color=_INK, labelpad=6)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _spell_axis(value)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _spell_axis(value)))
-    axes.tick_params(colors=_GREY, labelcolor=_INK, labelsize=10, length=0, pad=6)
-    axes.grid(axis="y", color="#e4e7eb", linewidth=1.0)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color("#cbd2d9")
-    axes.margins(x=0.02, y=0.05)
-    if axes.dataLim.y0 >= 0:
-        axes.set_ylim(bottom=0)
-    axes.set_xlim(left=0)
-
-
-def _draw_target(axes: Axes, target: float) -> None:
-    low, high = axes.get_ylim()
-    room = 0.09 * (max(high, target) - min(low, target))
-    axes.set_ylim(min(low, target - room), max(high, target + room))
-    axes.axhline(target, color=_GREEN, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
-    axes.annotate(
-        f"target {spell(target)}",
-        xy=(0.0, target),
-        xycoords=("axes fraction", "data"),
-        xytext=(6, 4),
-        textcoords="offset points",
-        fontsize=10,
-        color=_GREEN,
-    )
 
 
 def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
@@ -249,9 +192,3 @@ def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
     what = "evaluation" if name == "eval_return" else "mean return"
     text = f"last {what} {spell(float(y[-1]))} after {int(x[-1]):,} env steps"
     return f"target reached: {text}" if target is not None and y[-1] >= target else text
-
-
-def _spell_axis(value: float) -> str:
-    if abs(value) >= 1e6:
-        return f"{value / 1e6:g}M"
-    return f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"

@@ -90,19 +90,20 @@ class _Progress:
         self._env_step = 0
         self._started = self._shown_at = clock.now()
         self._steps_per_second = 0.0
-        self._ended = False
+        self._stepped = self._ended = False
 
     def __enter__(self) -> Self:
         from rich.live import Live
 
         self._started = self._shown_at = self._clock.now()
-        self._ended = False
+        self._stepped = self._ended = False
         if terminal().is_terminal:
             self._live = Live(self, console=terminal(), auto_refresh=False)
             self._live.start()
         return self
 
     def __call__(self, ctx: Context) -> None:
+        self._stepped = True
         self._latest.update(ctx.metrics)
         self._env_step = ctx.get("env_step", 0)
         self._rate.begin(self._env_step)
@@ -113,7 +114,8 @@ class _Progress:
     def __exit__(self, *error: object) -> None:
         self._ended = True
         try:
-            self._show()
+            if self._stepped:
+                self._show()
         finally:
             if self._live is not None:
                 self._live.stop()

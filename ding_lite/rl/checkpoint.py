@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -126,8 +126,15 @@ def _holds(path: Path, content: bytes) -> bool:
         return False
 
 
-def load_checkpoint(directory: str | os.PathLike[str]) -> Checkpoint:
+def load_checkpoint(
+    directory: str | os.PathLike[str], *, only: Collection[str] | None = None
+) -> Checkpoint:
     """Read what `save_checkpoint` wrote.
+
+    Args:
+        directory: Where it lies.
+        only: The keys of the tree's first level that are wanted; the large arrays of others are
+            not read. All by default.
 
     Raises:
         CheckpointError: If there is none, it is damaged, or another version wrote it.
@@ -144,8 +151,10 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> Checkpoint:
             raise CheckpointError(
                 f"The checkpoint in {path} is damaged: {body.tensors_file} has changed."
             )
-        tensors = load(payload)
-        return Checkpoint(_restore(body.state, tensors, path), _restore(body.meta, tensors, path))
+        tensors, state = load(payload), body.state
+        if only is not None:
+            state = {key: state[key] for key in state if key in only}
+        return Checkpoint(_restore(state, tensors, path), _restore(body.meta, tensors, path))
     except FileNotFoundError as error:
         raise CheckpointError(
             f"There is no checkpoint in {path}: {error.filename} is missing. Give the directory "

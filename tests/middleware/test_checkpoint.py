@@ -260,6 +260,12 @@ def test_other_middleware_is_named(tmp_path: Path) -> None:
         mw.resume(parts, tmp_path)
 
 
+def test_a_part_that_cannot_be_saved_is_refused_at_once(tmp_path: Path) -> None:
+    said = "`envs` is a dict, which cannot be saved: it has no `state_dict` and `load_state_dict`"
+    with pytest.raises(ConfigError, match=said):
+        mw.checkpoint({"task": Task(), "envs": {}}, tmp_path, every=1)
+
+
 def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="There is no checkpoint in"):
         mw.resume(parts_of_a_run(tmp_path), tmp_path / "elsewhere")

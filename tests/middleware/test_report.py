@@ -79,6 +79,18 @@ def test_a_row_tells_the_newest_value_of_each_metric(clock: ManualClock, tmp_pat
     assert (first["wall_s"], last["wall_s"]) == (2.0, 3.0)
 
 
+def test_the_file_tells_when_an_evaluation_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    rows = [{"env_step": 8, "eval_return": 80.0}, {"env_step": 16}, {"env_step": 24}]
+    run(mw.log(every=2, path=file), *rows)
+    assert [row["eval_env_step"] for row in read(file)] == [8, 8]
+    assert (
+        capsys.readouterr().err.splitlines()[1].split() == "step step iter return steps/s".split()
+    )
+
+
 def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
     file = tmp_path / "runs" / "metrics.jsonl"
     log = mw.log(every=1, path=file, quiet=True)
@@ -326,6 +338,13 @@ def test_elsewhere_it_is_one_line_a_minute(
         "12,000 env steps  100 steps/s  2:00",
         "15,000 env steps  100 steps/s  2:30",
     ]
+
+
+def test_a_run_of_no_steps_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Task() as task:
+        task.use(mw.progress())
+        task.run(max_step=0)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_time_left_follows_from_the_rate_of_late(

@@ -205,6 +205,16 @@ def test_a_large_array_that_has_changed_on_disk_is_noticed(tmp_path):
         load_checkpoint(tmp_path)
 
 
+def test_what_is_not_wanted_is_not_read(tmp_path):
+    save_checkpoint(tmp_path, {"policy": {"x": torch.ones(2)}, "replay": large()}, meta={"n": 1})
+    for file in tmp_path.glob("rows-*"):
+        file.unlink()
+    found = load_checkpoint(tmp_path, only=["policy"])
+    assert_same(found.state, {"policy": {"x": torch.ones(2)}})
+    assert load_checkpoint(tmp_path, only=()).state == {}
+    assert found.meta == {"n": 1}
+
+
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*nowhere.*manifest.json"):
         load_checkpoint(tmp_path / "nowhere")
