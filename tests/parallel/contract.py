@@ -301,12 +301,53 @@ class TransportContract:
             assert other.hear(1) == [[b"and you"]]
         assert [frames[0] for frames in leaf.hear(3_000)] == numbers
 
-    def test_sending_from_outside_of_the_sink_is_refused(self, bench: Bench) -> None:
-        hub, leaf, _, to_hub = bench.both()
-        with pytest.raises(TransportError, match=r"from outside of its own thread\. Queue"):
-            leaf.transport.send(to_hub, CONTROL, [b"hello"])
-        assert leaf.send(to_hub, CONTROL, b"as it should be")
-        assert hub.hear(1) == [[b"as it should be"]]
+    @pytest.mark.deadline(60)
+    def test_several_threads_may_send_while_others_answer(self, bench: Bench) -> None:
+        hub, leaf, to_leaf, to_hub = bench.both()
+        large = [np.full(CHUNK_ABOVE + 1, number, np.uint8) for number in range(2)]
+
+        def send(end: End, link: Link, who: int) -> None:
+            for number in range(1_000):
+                lane = BULK if number % 2 else CONTROL
+                assert end.transport.send(link, lane, [b"%d" % who, b"%d" % number, b"end"])
+            assert end.transport.send(link, BULK, [b"%d" % who, large[who].data, b"end"])
+
+        threads = [
+            threading.Thread(target=send, args=(end, link, who))
+            for end, link in ((hub, to_leaf), (leaf, to_hub))
+            for who in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for end in (hub, leaf):
+            heard = end.hear(2_002, 40.0)
+            assert {frames[2] for frames in heard} == {b"end"}
+            for who in range(2):
+                sent = [frame for by, frame, _ in heard if by == b"%d" % who]
+                numbers = [int(frame) for frame in sent if len(frame) < 10]
+                assert [n for n in numbers if not n % 2] == [*range(0, 1_000, 2)]
+                assert [n for n in numbers if n % 2] == [*range(1, 1_000, 2)]
+                assert [frame for frame in sent if len(frame) > 10] == [large[who].tobytes()]
+
+    def test_who_sends_does_not_keep_the_transport_from_hearing(self, bench: Bench) -> None:
+        """A sign that something has come may be used up by a send at the same moment."""
+        hub, leaf, to_leaf, to_hub = bench.both()
+        for number in range(500):
+            thread = threading.Thread(target=hub.transport.send, args=(to_leaf, CONTROL, [b"hub"]))
+            thread.start()
+            assert leaf.transport.send(to_hub, CONTROL, [b"leaf"])
+            thread.join()
+            for end in (hub, leaf):
+                end.hear(number + 1, 5.0)
+
+    def test_after_the_end_nothing_is_taken(self, bench: Bench) -> None:
+        hub, leaf, to_leaf, to_hub = bench.both()
+        leaf.transport.close()
+        assert not leaf.transport.send(to_hub, CONTROL, [b"hello"])
+        hub.transport.close()
+        assert not hub.transport.send(to_leaf, CONTROL, [b"hello"])
 
     # -- links ---------------------------------------------------------------------------
 

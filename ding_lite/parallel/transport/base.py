@@ -8,8 +8,9 @@ A link may break and come back. Messages under way are lost then, whole, and not
 loses one; it is the caller's to send them again. A node whose sink is slow does not make the
 others wait: what is sent to it waits in memory, and it is the caller's to bound that.
 
-A transport has one thread. Everything of the sink is called on it, one call after the other, from
-`start` until `close` returns. What the sink raises is logged, and costs nothing but that call.
+A transport has one thread of its own. Everything of the sink is called on it, one call after the
+other, from `start` until `close` returns. What the sink raises is logged, and costs nothing but
+that call.
 
 `tests/parallel/contract.py` holds every transport to every sentence of this page.
 """
@@ -19,8 +20,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from typing import NewType, Protocol, TypeAlias
-
-from ding_lite.errors import TransportError
 
 CLOSE_TIMEOUT_S = 1.0
 """How long `close` tries to send what was taken."""
@@ -104,15 +103,13 @@ class Transport(Protocol):
         ...
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; only within a call of the sink. Frames must not change any more.
+        """Send a message; safe from any thread. Its frames must not change any more.
 
-        It never waits.
+        It waits for nobody. Messages of two threads never mix, and each thread's keep their order.
 
         Returns:
-            Whether it was taken; False where the link is broken or nobody knows it.
-
-        Raises:
-            TransportError: It is called from elsewhere.
+            Whether it was taken; False where the link is broken or nobody knows it, and once the
+            transport is closed.
         """
         ...
 
@@ -134,11 +131,3 @@ class Transport(Protocol):
         Safe at any time and twice, but not within a call of the sink.
         """
         ...
-
-
-def off_thread() -> TransportError:
-    """Make the error of a `send` that does not come from the sink."""
-    return TransportError(
-        "A transport was asked to send from outside of its own thread. Queue the message, call "
-        "`wake`, and send it in `on_turn`."
-    )

@@ -25,7 +25,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, TransportError
 from ding_lite.log import Throttle
 from ding_lite.parallel.address import Address
-from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Sink, off_thread
+from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Sink
 
 logger = logging.getLogger(__name__)
 
@@ -305,6 +305,18 @@ class InprocTransport:
 
     # -- from any thread -----------------------------------------------------------------
 
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        """Send a message; nothing is copied before it arrives, so it must not change any more."""
+        with self._network._lock:
+            for wire in self._network._of(self):
+                if wire.link == link and wire.listener is not None:
+                    other = wire.opposite(self)
+                    if not other._is_closing:
+                        wire.pipes[other, lane].append(list(frames))
+                        other._changed.notify()
+                    return True
+        return False
+
     def wake(self) -> None:
         """Make the sink's next turn come now."""
         with self._network._lock:
@@ -326,24 +338,6 @@ class InprocTransport:
             self._network._forget(self)
 
     # -- on the transport's thread -------------------------------------------------------
-
-    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; nothing is copied before it arrives, so it must not change any more.
-
-        Raises:
-            TransportError: It is called on another thread.
-        """
-        if threading.current_thread() is not self._thread:
-            raise off_thread()
-        with self._network._lock:
-            for wire in self._network._of(self):
-                if wire.link == link and wire.listener is not None:
-                    other = wire.opposite(self)
-                    if not other._is_closing:
-                        wire.pipes[other, lane].append(list(frames))
-                        other._changed.notify()
-                    return True
-        return False
 
     def owner(self, link: Link) -> int | None:
         """Return which node a link comes from; None of a link that nobody knows."""

@@ -1,11 +1,11 @@
 """ZeroMQ as a transport.
 
-What is ugly here and why: ZeroMQ's sockets belong to one thread, so one thread owns them all
-and is woken through a file descriptor. A node listens on a ROUTER socket and dials each peer
-with two DEALER sockets, one a lane, whose routing ids are one random token and the lane.
-ZeroMQ hides broken connections, so a monitor watches each socket: without it a peer that died
-would only be missed when its heartbeats stay away, and one that is refused would try for ever.
-A ROUTER does not say which peer has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
+What is ugly here and why: a node listens on a ROUTER socket and dials each peer with two DEALER
+sockets, one a lane, whose routing ids are one random token and the lane. One thread reads all of
+them, and any may send (`zeromq_sockets` tells how). ZeroMQ hides broken connections, so a monitor
+watches each socket: without it a peer that died would only be missed when its heartbeats stay
+away, and one that is refused would try for ever. A ROUTER does not say which peer has gone
+(`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
 
 High-water marks are off on purpose: the sessions above bound what is under way (a window of
 events, one state a peer), and a mark in the socket would drop or block what they count. Besides,
@@ -25,6 +25,7 @@ import threading
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import zmq
@@ -35,8 +36,8 @@ from ding_lite.errors import CodecError, TransportError
 from ding_lite.log import Throttle
 from ding_lite.parallel.address import Address, is_taken
 from ding_lite.parallel.security import check_dialling, load_key, place_to_listen, user_key
-from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink, off_thread
-from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, Assembler, is_chunk, size_of, split
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, Assembler, is_chunk, split
 from ding_lite.parallel.transport.zeromq_curve import Doorkeeper, owner_of
 from ding_lite.parallel.transport.zeromq_dealers import (
     DOWN,
@@ -47,6 +48,7 @@ from ding_lite.parallel.transport.zeromq_dealers import (
     WATCHED,
     Dealers,
 )
+from ding_lite.parallel.transport.zeromq_sockets import Socket, Sockets
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,8 @@ _BULK_COUNTS = 16
 """How many small messages a bulky one counts for."""
 _EVENTS_AT_ONCE = 64
 _DOUBT_EVERY_S = 0.02
-_LONGEST_POLL_S = 3_600.0
+_NOW = int(zmq.NOBLOCK)
+_NOT_THERE = (zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ENOTSOCK)
 _WHY_NOT = {
     errno.EADDRINUSE: "Is another job using it? So does a node that was started twice.",
     errno.EADDRNOTAVAIL: "No interface of this machine has it: is it that of another one?",
@@ -84,15 +87,13 @@ class ZeroMQTransport:
         self._peers = frozenset(peers)
         self._key_file = key_file
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._poller = zmq.Poller()
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller.register(self._wake_fd, zmq.POLLIN)
+        self._sockets = Sockets()
         self._doorkeeper: Doorkeeper | None = None
         self._router: zmq.Socket[bytes] | None = None
         self._is_guarded = False
         self._dealers: dict[Link, Dealers] = {}
-        self._messages: dict[Any, tuple[Link | None, Lane]] = {}
-        self._monitors: dict[Any, tuple[Link | None, Lane]] = {}
+        self._messages: dict[Socket, tuple[Link | None, Lane]] = {}
+        self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._num_streams = 0
         self._throttle = Throttle(logger)
@@ -167,7 +168,7 @@ class ZeroMQTransport:
         if self._doorkeeper is None:
             key = user_key() if self._key_file is None else load_key(self._key_file)
             self._doorkeeper = Doorkeeper(self._context, key, self._node_id, self._peers)
-            self._poller.register(self._doorkeeper.socket, zmq.POLLIN)
+            self._sockets.add(self._doorkeeper.socket)
         return self._doorkeeper
 
     def _socket(
@@ -181,20 +182,48 @@ class ZeroMQTransport:
         monitor = socket.get_monitor_socket(WATCHED)
         self._monitors[monitor] = link, lane
         self._messages[socket] = link, lane
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(monitor, zmq.POLLIN)
+        self._sockets.add(socket)
+        self._sockets.add(monitor)
         return socket
 
     # -- from any thread -----------------------------------------------------------------
 
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        """Send a message; large frames are not copied, so they must not change any more."""
+        dealers = self._dealers.get(link)
+        route: list[Frame] = []
+        if dealers is not None:
+            if not dealers.is_there:  # one lane may be, or ZeroMQ may not have noticed yet
+                return False
+            socket = dealers.sockets[lane]
+        elif self._router is not None:
+            socket = self._router
+            route = [(link.rpartition(_OWNED)[0] if self._is_guarded else link) + lane.value]
+        else:
+            return False
+        try:
+            self._sockets.send(socket, self._pieces(route, frames))
+        except zmq.ZMQError as error:
+            if error.errno in _NOT_THERE:
+                return False
+            raise
+        return True
+
+    def _pieces(self, route: list[Frame], frames: Sequence[Frame]) -> Iterable[Sequence[Frame]]:
+        """Return what a message travels as: itself, or its chunks."""
+        nbytes = 0
+        for frame in frames:
+            nbytes += frame.nbytes if type(frame) is memoryview else len(frame)
+        if nbytes <= CHUNK_ABOVE:
+            return [[*route, *frames]]
+        self._num_streams += 1
+        return ([*route, *chunk] for chunk in split(frames, self._num_streams))
+
     def wake(self) -> None:
         """Make the sink's next turn come now."""
-        if threading.current_thread() is self._thread:
-            self._wants_turn = True
-            return
-        with self._lock:
-            if not self._closing:
-                os.eventfd_write(self._wake_fd, 1)
+        is_known, self._wants_turn = self._wants_turn, True
+        if not is_known and threading.get_ident() != self._thread_id:
+            self._sockets.wake()
 
     def close(self) -> None:
         """Send what was taken, within a second, and end the thread."""
@@ -202,33 +231,21 @@ class ZeroMQTransport:
             if self._closing:
                 return
             self._closing = True
-            os.eventfd_write(self._wake_fd, 1)
+        self._sockets.wake()
         if self._thread is not None:
             self._thread.join()
-        for socket in self._messages:
-            socket.disable_monitor()
-            socket.close()
-        for monitor in self._monitors:
-            monitor.close(linger=0)
-        if self._doorkeeper is not None:
-            self._doorkeeper.socket.close()
+        with self._sockets.lock:
+            for socket in self._messages:
+                socket.disable_monitor()
+                socket.close()
+            for monitor in self._monitors:
+                monitor.close(linger=0)
+            if self._doorkeeper is not None:
+                self._doorkeeper.socket.close()
+        self._sockets.close()
         self._context.term()
-        os.close(self._wake_fd)
 
     # -- on the transport's thread -------------------------------------------------------
-
-    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        """Send a message; large frames are not copied, so they must not change any more.
-
-        Raises:
-            TransportError: It is called on another thread.
-        """
-        if threading.get_ident() != self._thread_id:
-            raise off_thread()
-        if sum(map(size_of, frames)) <= CHUNK_ABOVE:
-            return self._send(link, lane, frames)
-        self._num_streams += 1
-        return all(self._send(link, lane, chunk) for chunk in split(frames, self._num_streams))
 
     def owner(self, link: Link) -> int | None:
         """Return which node a link is proved to come from; None where nothing proves it."""
@@ -240,25 +257,6 @@ class ZeroMQTransport:
     def forget(self, link: Link) -> None:
         """Give up the messages that a link has left incomplete."""
         self._assembler.forget(link)
-
-    def _send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
-        dealers = self._dealers.get(link)
-        try:
-            if dealers is not None:
-                if not dealers.is_there:  # one lane may be, or ZeroMQ may not have noticed yet
-                    return False
-                dealers.sockets[lane].send_multipart(frames, zmq.NOBLOCK, copy=False)
-            elif self._router is not None:
-                token = link.rpartition(_OWNED)[0] if self._is_guarded else link
-                route = token + lane.value
-                self._router.send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
-            else:
-                return False
-        except zmq.ZMQError as error:
-            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-                return False
-            raise
-        return True
 
     def _run(self, sink: Sink) -> None:
         self._thread_id = threading.get_ident()
@@ -280,32 +278,35 @@ class ZeroMQTransport:
         wait_s = min(sink.on_turn(), self._settle_doubts(sink))
         if self._wants_turn:  # by somebody who was told something just now
             wait_s = 0.0
-        for socket, _ in self._poller.poll(math.ceil(1e3 * min(max(0.0, wait_s), _LONGEST_POLL_S))):
-            if socket == self._wake_fd:
-                os.eventfd_read(self._wake_fd)
-            elif socket in self._monitors:
-                self._watch(socket, sink)
-            elif socket in self._messages:
+        found = self._sockets.wait(wait_s)
+        for socket in found:
+            if socket in self._messages:
                 self._read(socket, sink)
-            elif self._doorkeeper is not None:
+        for socket in found:  # what has come on a connection goes before what has become of it
+            if socket in self._monitors:
+                self._watch(socket, sink)
+            elif self._doorkeeper is not None and socket not in self._messages:
                 self._admit(self._doorkeeper, sink)
 
-    def _read(self, socket: Any, sink: Sink) -> None:
-        link, lane = self._messages[socket]
-        source: Link | None = link
+    def _read(self, socket: Socket, sink: Sink) -> None:
+        read = partial(self._receive, socket)
         left = _READ_AT_ONCE
         while left > 0:  # then it is the other sockets' turn
-            try:
-                if link is None:
-                    source, lane = self._read_source(socket)
-                parts = socket.recv_multipart(zmq.NOBLOCK, copy=lane is Lane.CONTROL)
-            except zmq.Again:
+            message = self._sockets.read(socket, read)
+            if message is None:
                 return
-            frames: list[Frame] = parts
-            if lane is Lane.BULK:
-                frames = [part.buffer for part in parts]
-            left -= _BULK_COUNTS if lane is Lane.BULK else 1
-            self._hand_on(source, lane, frames, sink)
+            left -= _BULK_COUNTS if message[1] is Lane.BULK else 1
+            self._hand_on(*message, sink)
+
+    def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame]]:
+        """Receive a message that is there: from whom, by which lane."""
+        link, lane = self._messages[socket]
+        source: Link | None = link
+        if link is None:
+            source, lane = self._read_source(socket)
+        if lane is Lane.CONTROL:
+            return source, lane, [*socket.recv_multipart(_NOW)]
+        return source, lane, [part.buffer for part in socket.recv_multipart(_NOW, copy=False)]
 
     def _hand_on(self, source: Link | None, lane: Lane, frames: list[Frame], sink: Sink) -> None:
         try:
@@ -323,7 +324,7 @@ class ZeroMQTransport:
 
     def _read_source(self, socket: zmq.Socket[bytes]) -> tuple[Link | None, Lane]:
         """Read the first frame of what has come to the listening socket: from whom, which lane."""
-        first = socket.recv(zmq.NOBLOCK, copy=False)
+        first = socket.recv(_NOW, copy=False)
         route = first.bytes
         lane = _LANES.get(route[-1:])
         if lane is None:
@@ -335,19 +336,18 @@ class ZeroMQTransport:
 
     def _admit(self, doorkeeper: Doorkeeper, sink: Sink) -> None:
         for _ in range(_EVENTS_AT_ONCE):
-            try:
-                refusal = doorkeeper.answer()
-            except zmq.Again:
+            answer = self._sockets.read(doorkeeper.socket, lambda: [doorkeeper.answer()])
+            if answer is None:
                 return
+            [refusal] = answer
             if refusal is not None:
                 sink.on_rejected(refusal)
 
     def _watch(self, monitor: Any, sink: Sink) -> None:
         link, lane = self._monitors[monitor]
         for _ in range(_EVENTS_AT_ONCE):
-            try:
-                happened = recv_monitor_message(monitor, zmq.NOBLOCK)
-            except zmq.Again:
+            happened = self._sockets.read(monitor, lambda: recv_monitor_message(monitor, _NOW))
+            if happened is None:
                 return
             event: zmq.Event = happened["event"]
             if link is None:
@@ -373,8 +373,11 @@ class ZeroMQTransport:
             if dealers.note_down(lane):
                 self._assembler.forget(dealers.link)
                 sink.on_down(dealers.link)
-        elif (reason := dealers.note_failure(event, value)) is not None:
-            sink.on_refused(dealers.node_id, reason)
+        else:
+            with self._sockets.lock:
+                reason = dealers.note_failure(event, value)
+            if reason is not None:
+                sink.on_refused(dealers.node_id, reason)
 
     def _settle_doubts(self, sink: Sink) -> float:
         """Let the sink look who has gone, not more often than makes sense; return when to."""

@@ -60,11 +60,7 @@ class Doorkeeper:
         socket.setsockopt(zmq.CURVE_SERVERKEY, _public(self._key.of_listener(peer)))
 
     def answer(self) -> str | None:
-        """Answer one question; return why the connection was refused, or None.
-
-        Raises:
-            zmq.Again: Nobody has asked.
-        """
+        """Answer a question that is there; return why the connection was refused, or None."""
         request = self.socket.recv_multipart(zmq.NOBLOCK)
         number = request[1] if len(request) > 1 else b""
         peer = None

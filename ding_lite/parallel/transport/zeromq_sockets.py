@@ -1,0 +1,126 @@
+"""ZeroMQ's sockets, used by several threads: one reads, any may send.
+
+What is ugly here and why: a socket of ZeroMQ may move from thread to thread if nothing of the
+one's use of it can be reordered with the other's; so a lock stands around each use. The poller of
+ZeroMQ uses its sockets for as long as it waits, and a sender would wait as long. So the reader
+waits for the sockets' file descriptors instead, which it can do without touching the sockets. But
+a descriptor does not say that a message is there, only that the socket has not looked since
+something has happened; and whatever is done with a socket, sending too, makes it look. So who has
+sent asks the socket for what it has seen, and passes that on to the reader.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
+
+import zmq
+
+from ding_lite.parallel.transport.base import Frame
+
+Socket: TypeAlias = "zmq.Socket[bytes]"
+ReadT = TypeVar("ReadT")
+
+_LONGEST_WAIT_S = 3_600.0
+_COPY_BELOW = 64 * 1024
+# As integers: pyzmq's enums cost as much as a call of ZeroMQ itself.
+_LAST = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_READABLE = int(zmq.POLLIN)
+
+
+class Sockets:
+    """The sockets that one thread reads from, and any thread sends through."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held during each use of a socket."""
+        self._epoll = select.epoll()
+        self._of_fds: dict[int, Socket] = {}
+        self._unread: set[Socket] = set()
+        self._reader = 0
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        # Re-entrant: a signal may come while the main thread holds it, and its handler may wake.
+        self._wake_lock = threading.RLock()
+        self._is_closed = False
+
+    def add(self, socket: Socket) -> None:
+        """Read from a socket too; before the reading begins."""
+        fd = int(socket.getsockopt(zmq.FD))
+        self._of_fds[fd] = socket
+        self._unread.add(socket)
+        self._epoll.register(fd, select.EPOLLIN)
+
+    # -- from any thread -------------------------------------------------------------------
+
+    def send(self, socket: Socket, messages: Iterable[Sequence[Frame]]) -> None:
+        """Send messages one after the other; large frames are not copied.
+
+        Raises:
+            zmq.ZMQError: A message was not taken.
+        """
+        with self.lock:
+            for frames in messages:
+                self._send(socket, frames)
+            if threading.get_ident() == self._reader:
+                self._unread.add(socket)
+            elif int(socket.getsockopt(_EVENTS)) & _READABLE:
+                self._unread.add(socket)
+                self.wake()
+
+    def _send(self, socket: Socket, frames: Sequence[Frame]) -> None:
+        left = len(frames)
+        try:
+            for frame in frames:
+                left -= 1
+                socket.send(frame, _MORE if left else _LAST, len(frame) < _COPY_BELOW)
+        except zmq.ZMQError:  # of the first frame: the others cannot fail
+            raise
+        except BaseException:  # an interrupt: what follows must not become a part of this message
+            socket.send(b"", _LAST)
+            raise
+
+    def wake(self) -> None:
+        """Let the reader's wait end now."""
+        with self._wake_lock:
+            if not self._is_closed:
+                os.eventfd_write(self._wake_fd, 1)
+
+    # -- from the reader's -----------------------------------------------------------------
+
+    def wait(self, seconds: float) -> list[Socket]:
+        """Return the sockets that may have something to read, or none once the time is over."""
+        self._reader = threading.get_ident()
+        if self._unread:
+            seconds = 0.0
+        fds = [fd for fd, _ in self._epoll.poll(min(max(0.0, seconds), _LONGEST_WAIT_S))]
+        with self.lock:
+            for fd in fds:
+                if fd == self._wake_fd:
+                    os.eventfd_read(fd)
+                else:
+                    self._unread.add(self._of_fds[fd])
+            return [*self._unread]
+
+    def read(self, socket: Socket, read: Callable[[], ReadT]) -> ReadT | None:
+        """Call what reads a message from a socket, if there is one; return None if not.
+
+        Until it does, `wait` does not wait, and returns the socket again.
+        """
+        with self.lock:
+            if int(socket.getsockopt(_EVENTS)) & _READABLE:
+                return read()
+            self._unread.discard(socket)
+            return None
+
+    def close(self) -> None:
+        """Let go of all but the sockets themselves."""
+        with self._wake_lock:
+            self._is_closed = True
+            self._epoll.close()
+            os.close(self._wake_fd)

@@ -1,0 +1,90 @@
+"""ZeroMQ's sockets between threads: what is half said, who is woken, and what ends when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from ding_lite.parallel.transport.zeromq_sockets import Socket, Sockets
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Sockets, Socket, Socket]]:
+    """Connect two sockets, the first of which is one of `Sockets`."""
+    sockets, context = Sockets(), zmq.Context()
+    with ExitStack() as stack:
+        stack.callback(context.term)
+        ends = [context.socket(zmq.PAIR) for _ in range(2)]
+        for end in ends:
+            stack.callback(end.close, 0)
+        stack.callback(sockets.close)
+        ends[0].bind(f"ipc://{tmp_path}/pair")
+        ends[1].connect(f"ipc://{tmp_path}/pair")
+        ends[1].send(b"here")
+        assert ends[0].recv() == b"here"
+        sockets.add(ends[0])
+        yield sockets, ends[0], ends[1]
+
+
+def read_all(sockets: Sockets, socket: Socket) -> list[list[bytes]]:
+    found = []
+    while (message := sockets.read(socket, socket.recv_multipart)) is not None:
+        found.append(message)
+    return found
+
+
+def test_a_message_that_an_interrupt_has_cut_off_does_not_swallow_the_next(
+    pair: tuple[Sockets, Socket, Socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets, socket, other = pair
+
+    def send(self: Any, frame: bytes, *args: Any) -> Any:
+        if frame == b"interrupt":
+            raise KeyboardInterrupt
+        return whole_send(self, frame, *args)
+
+    whole_send = zmq.Socket.send
+    monkeypatch.setattr(zmq.Socket, "send", send)
+    with pytest.raises(KeyboardInterrupt):
+        sockets.send(socket, [[b"route", b"interrupt", b"body"]])
+    sockets.send(socket, [[b"route", b"head", b"body"]])
+    assert other.recv_multipart() == [b"route", b""]
+    assert other.recv_multipart() == [b"route", b"head", b"body"]
+
+
+def test_what_is_not_read_to_the_end_is_shown_again(pair: tuple[Sockets, Socket, Socket]) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    for number in range(3):
+        other.send(b"%d" % number)
+    for number in range(3):
+        assert sockets.wait(10.0) == [socket]
+        assert sockets.read(socket, socket.recv) == b"%d" % number
+    assert sockets.wait(10.0) == [socket]  # nobody has looked whether it is empty
+    assert sockets.read(socket, socket.recv) is None
+    assert sockets.wait(0.0) == []
+
+
+def test_waking_ends_the_wait_and_is_not_lost_before_it(
+    pair: tuple[Sockets, Socket, Socket],
+) -> None:
+    sockets, socket, _ = pair
+    read_all(sockets, socket)
+    sockets.wake()
+    assert sockets.wait(1_000.0) == []
+    waking = threading.Thread(target=sockets.wake)
+    waking.start()
+    assert sockets.wait(1_000.0) == []
+    waking.join()
+
+
+def test_waking_what_has_ended_does_nothing() -> None:
+    sockets = Sockets()
+    sockets.close()
+    sockets.wake()
