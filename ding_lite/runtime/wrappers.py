@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
-import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns, perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ding_lite.errors import ConfigError
-from ding_lite.log import Throttle
 from ding_lite.runtime.composition import distinct
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.labels import describe_node
 from ding_lite.runtime.middleware import Middleware, around, name_of, shape_of
-from ding_lite.runtime.router import Router, current_router
-from ding_lite.runtime.trace_file import TraceFile
-from ding_lite.runtime.tracing import Slice, Traced, Turn
+from ding_lite.runtime.router import current_router
+from ding_lite.runtime.timeline import Timeline
 from ding_lite.settings import check_all, whole
-
-logger = logging.getLogger(__name__)
-
-_SHORTEST_NS = 1_000
-"""A slice that took less would leave no room for the end of an arrow."""
-_ROWS = 512
-"""How many rows a thread may have."""
-_OWN_ROWS = 2**31
-"""From here on rows are numbered that are no threads; all numbers have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -195,27 +180,27 @@ class Trace:
     Args:
         path: The file; one that exists is replaced by the first run, unless it was begun by
             another node of the same job.
+
+    Raises:
+        ConfigError: It is a folder.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._path = Path(path)
-        if self._path.is_dir():
+        path = Path(path)
+        if path.is_dir():
             raise ConfigError(f"`{path}` is a folder; a trace is a file, such as `trace.json`.")
-        self._made_ns = monotonic_ns()
-        self._file: TraceFile | None = None
-        self._traced: Traced | None = None
-        self._row_prefix = ""
+        self._timeline = Timeline(path)
         self._num_runs = 0
-        self._threads: set[int] = set()
-        self._rows = itertools.count(1)
-        self._throttle = Throttle(logger)
+        self._num_coroutines = 0
         self._lock = threading.Lock()
 
     def __call__(self, fn: Middleware) -> Middleware:
         """Return a middleware that does the same and is recorded."""
-        name = name_of(fn)
-        row = next(self._rows) if shape_of(fn).is_async else 0
-        return around(fn, lambda ctx: _Stretch(self, name, ctx["total_step"], row))
+        name, row = name_of(fn), 0
+        if shape_of(fn).is_async:
+            self._num_coroutines += 1
+            row = self._num_coroutines
+        return around(fn, lambda ctx: _Stretch(self._timeline, name, ctx["total_step"], row))
 
     def __enter__(self) -> Self:
         """Open the file; a later run appends to what an earlier one has recorded.
@@ -224,7 +209,7 @@ class Trace:
         """
         with self._lock:
             if self._num_runs == 0:
-                self._open(current_router())
+                self._timeline.open(current_router())
             self._num_runs += 1
         return self
 
@@ -232,100 +217,25 @@ class Trace:
         with self._lock:
             self._num_runs = max(0, self._num_runs - 1)
             if self._num_runs == 0:
-                self._close()
+                self._timeline.close()
 
-    def _open(self, router: Router) -> None:
-        traced = router.traced
-        since_ns = self._made_ns if traced.began_ns is None else traced.began_ns
-        self._file = TraceFile(self._path, since_ns)
-        self._threads.clear()
-        name = describe_node(router.node_id, router.labels)
-        # Rows of nodes that share a process are told apart by their own names.
-        self._row_prefix = f"{name} " if traced.shares_process else ""
-        self._name("process_name", "nodes" if traced.shares_process else name)
-        if traced.tracer is None:
-            self._traced, traced.tracer = traced, self
-
-    def _close(self) -> None:
-        if self._traced is not None:
-            self._traced.tracer = None
-            self._traced = None
-        if self._file is not None:
-            file, self._file = self._file, None
-            with self._forgiving():
-                file.close()
-
-    def record(
-        self, name: str, step: int | None, began_ns: int, ended_ns: int, *, row: int = 0
-    ) -> None:
+    def record(self, name: str, step: int, began_ns: int, ended_ns: int) -> None:
         """Add a slice to the time line; does nothing while no run is under way.
 
         Args:
             name: What the slice is called.
-            step: The step it belongs to, if any.
+            step: The step it belongs to.
             began_ns: Of `time.monotonic_ns()`, which all nodes of a machine share.
             ended_ns: Likewise.
-            row: Slices of a thread that overlap, as those of coroutines do, need rows of their
-                own: numbers from 1 to 511.
         """
-        args = {} if step is None else {"step": step}
-        dur = max(ended_ns - began_ns, _SHORTEST_NS)
-        slice_ = {"name": name, "ph": "X", "ts": began_ns / 1e3, "dur": dur / 1e3, "args": args}
-        with self._lock:
-            tid = self._row(row, name)
-            self._write({**slice_, "pid": os.getpid(), "tid": tid})
-
-    def slice(self, name: str, began_ns: int) -> Slice:
-        """Draw what this thread has done from then until now."""
-        drawn = Slice(threading.get_native_id(), began_ns, monotonic_ns())
-        self.record(name, None, began_ns, drawn.ended_ns)
-        return drawn
-
-    def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:
-        """Draw one end of an arrow, within a slice that has been drawn."""
-        last = max(where.ended_ns, where.began_ns + _SHORTEST_NS) - _SHORTEST_NS // 4
-        at_ns = min(max(at_ns, where.began_ns + _SHORTEST_NS // 4), last)
-        end = {"bp": "e"} if turn == "f" else {}
-        record = {"name": kind, "cat": "message", "ph": turn, "id": key, "ts": at_ns / 1e3, **end}
-        with self._lock:
-            self._write({**record, "pid": os.getpid(), "tid": where.thread})
-
-    def _row(self, row: int, name: str) -> int:
-        """Return the number of a row of this thread, which is named when it is first used."""
-        thread = threading.get_native_id()
-        tid = _OWN_ROWS + (thread * _ROWS + row) % _OWN_ROWS if row else thread
-        if tid not in self._threads:
-            self._threads.add(tid)
-            title = self._row_prefix + threading.current_thread().name
-            self._name("thread_name", f"{title} {name}" if row else title, tid)
-        return tid
-
-    def _name(self, what: str, name: str, tid: int | None = None) -> None:
-        tid = threading.get_native_id() if tid is None else tid
-        args = {"name": name}
-        self._write({"name": what, "ph": "M", "pid": os.getpid(), "tid": tid, "args": args})
-
-    def _write(self, record: dict[str, Any]) -> None:
-        with self._forgiving():
-            if self._file is not None:
-                self._file.write(record)
-
-    @contextmanager
-    def _forgiving(self) -> Iterator[None]:
-        """Let a run go on that cannot write its trace."""
-        try:
-            yield
-        except OSError as error:
-            self._throttle.once(
-                logging.WARNING, "disk", "the trace %s is not complete: %s", self._path, error
-            )
+        self._timeline.record(name, step, began_ns, ended_ns)
 
 
 class _Stretch(AbstractContextManager[None]):
     """One stretch of one middleware."""
 
-    def __init__(self, trace: Trace, name: str, step: int, row: int) -> None:
-        self._trace, self._name, self._step, self._row = trace, name, step, row
+    def __init__(self, timeline: Timeline, name: str, step: int, row: int) -> None:
+        self._timeline, self._name, self._step, self._row = timeline, name, step, row
 
     def __enter__(self) -> None:
         self._began = monotonic_ns()
@@ -336,4 +246,5 @@ class _Stretch(AbstractContextManager[None]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._trace.record(self._name, self._step, self._began, monotonic_ns(), row=self._row)
+        ended = monotonic_ns()
+        self._timeline.record(self._name, self._step, self._began, ended, row=self._row)

@@ -38,15 +38,17 @@ def main():
 
         def learn(ctx):
             task.receive("episodes")
-            while True:  # an event that comes before it is waited for is missed
-                task.emit("tick")
+            while len(heard) <= ctx.total_step and not ctx.finish:
+                task.emit("tick")  # again: one that comes before it is waited for is missed
                 try:
-                    return task.wait_for("heard", timeout=0.1)
+                    task.wait_for("heard", timeout=0.1)
                 except DeadlineExceeded:
                     pass
 
         task.use_step_wrapper(Trace("trace.json"))
         task.on("collected", lambda number: None)
+        heard = []
+        task.on("heard", lambda: heard.append(True))
         task.use(begin)
         task.use(learn, filter_labels="learner").use(collect, filter_labels="collector")
         task.run(max_step=STEPS)

@@ -29,7 +29,7 @@ def _time_stands_still(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> N
     """Let only `clock.advance` move the time that is measured; it starts odd on purpose."""
     clock.advance(1000.0)
     monkeypatch.setattr("ding_lite.runtime.wrappers.perf_counter", clock.now)
-    for module in ("wrappers", "trace_file"):
+    for module in ("wrappers", "timeline", "trace_file"):
         counts = partial(nanoseconds, clock)
         monkeypatch.setattr(f"ding_lite.runtime.{module}.monotonic_ns", counts)
 
@@ -708,9 +708,11 @@ def test_what_is_left_of_a_killed_run_holds_every_finished_line(
 def test_a_slice_of_no_time_has_room_for_an_arrow(clock: ManualClock, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     with Trace(path) as trace:
-        where = trace.slice("emit", nanoseconds(clock))
-        for turn, at_ns in (("s", 0), ("t", nanoseconds(clock)), ("f", 10**15)):
-            trace.arrow(turn, "event", "0x1", where, at_ns)  # type: ignore[arg-type]
+        timeline = trace._timeline
+        where = timeline.slice("emit", nanoseconds(clock))
+        timeline.arrow("s", "event", "0x1", where, 0)
+        timeline.arrow("t", "event", "0x1", where, nanoseconds(clock))
+        timeline.arrow("f", "event", "0x1", where, 10**15)
     [drawn] = slices(path)
     arrows = [r for r in json.loads(path.read_text()) if r["ph"] in "stf"]
     assert drawn["dur"] == 1.0
@@ -769,8 +771,8 @@ def test_a_trace_that_cannot_be_written_any_more_ends_no_run(
     def fill_the_disk(ctx: Context) -> None:
         if ctx.total_step == 1:
             full = os.open("/dev/full", os.O_RDWR)
-            assert trace._file is not None
-            os.dup2(full, trace._file._fd)
+            assert trace._timeline._file is not None
+            os.dup2(full, trace._timeline._file._fd)
             os.close(full)
 
     with Task() as task:
