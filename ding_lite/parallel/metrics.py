@@ -45,7 +45,7 @@ class Counts:
     """How much a node has done: in total, or a second."""
 
     total_step: int | float | None = None
-    """Steps of its task; None without a task."""
+    """The step that its task is at, or was at last; None where there was none yet."""
     env_step: int | float | None = None
     """`ctx.env_step`, where that is a number."""
     events_out: int | float = 0

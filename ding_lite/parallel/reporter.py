@@ -62,6 +62,7 @@ class Reporter:
         self._throttle = Throttle(logger, clock)
         self._began = clock.now()
         self._before: tuple[float, Counts] | None = None
+        self._last_step: int | None = None
         self._last_env_step: int | float | None = None
         self._file: MetricsFile | None = None
         self._due = float("inf")
@@ -109,10 +110,11 @@ class Reporter:
                 for session, passed in zip(sessions, traffic, strict=True)
             )
         progress = self._progress()
+        self._remember(progress)
         items_out, items, calls = self._waiting()
         total = Counts(
-            total_step=None if progress is None else progress.total_step,
-            env_step=self._env_step(progress),
+            total_step=self._last_step,
+            env_step=self._last_env_step,
             events_out=sum(passed.events_out for passed in traffic),
             events_in=sum(passed.events_in for passed in traffic),
             ctx_out=sum(passed.ctx_out for passed in traffic),
@@ -152,14 +154,15 @@ class Reporter:
                 return receiver.progress()
         return None
 
-    def _env_step(self, progress: Progress | None) -> int | float | None:
-        """Return the newest that was seen: at the beginning of a step it may not be set yet."""
-        found = None if progress is None else progress.env_step
-        if isinstance(found, numbers.Integral):
-            self._last_env_step = int(found)
-        elif isinstance(found, numbers.Real):
-            self._last_env_step = float(found)
-        return None if progress is None else self._last_env_step
+    def _remember(self, progress: Progress | None) -> None:
+        """Keep the newest that was seen: in the middle of a step, or after it, it may be unset."""
+        if progress is None:
+            return
+        self._last_step = progress.total_step
+        if isinstance(progress.env_step, numbers.Integral):
+            self._last_env_step = int(progress.env_step)
+        elif isinstance(progress.env_step, numbers.Real):
+            self._last_env_step = float(progress.env_step)
 
     @staticmethod
     def _thread_of(progress: Progress | None) -> int:

@@ -258,7 +258,8 @@ def test_a_task_is_seen_from_outside(pair: Pair) -> None:
     assert seen[0].total.total_step == 0
     assert seen[0].where.startswith("test_metrics.py:")
     assert seen[0].where.endswith(" look")  # the innermost function that is the program's
-    assert look(pair[0]).state == "no task"
+    told = look(pair[0])
+    assert (told.state, told.total.total_step, told.total.env_step) == ("no task", 0, 24)
 
 
 def test_an_env_step_that_is_not_kept_is_the_newest_that_was_seen(pair: Pair) -> None:
