@@ -53,6 +53,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "easydict": ("settings.py",),
     "accelerate": ("distributed/accelerate.py",),
     "ray": ("parallel/environment/ray.py",),
+    "numba": ("rl/sum_tree_numba.py",),
     "Box2D": ("rl/envs.py",),
     **dict.fromkeys(
         (

@@ -1,6 +1,6 @@
 """The stages of a training pipeline: `from ding_lite import middleware as mw`."""
 
-from ding_lite.middleware.buffer import add_to, wait_for
+from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
@@ -23,5 +23,6 @@ __all__ = [
     "stop_at",
     "tensorboard",
     "train",
+    "update_priorities",
     "wait_for",
 ]

@@ -1,10 +1,16 @@
-"""Put transitions into a replay, and hold training back until it holds enough."""
+"""Put transitions into a replay, and tell it what was learned from them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_has
-from ding_lite.rl.protocols import Replay
+from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
+from ding_lite.rl.protocols import Prioritized, Replay
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
@@ -64,3 +70,64 @@ def wait_for(replay: Replay, *, size: int) -> Middleware:
             ctx.warming_up = True
 
     return _wait_for
+
+
+def update_priorities(replay: Prioritized) -> Middleware:
+    """Tell a replay how surprising the transitions of the last batch were.
+
+    Their errors become their priorities. What was overwritten since it was sampled is left out.
+    Place it after `train`; in a step without an update it does nothing.
+
+    Context:
+        reads: train_data, train_output
+
+    Args:
+        replay: The one that `train` samples.
+
+    Raises:
+        ConfigError: The replay has no priorities; or, in a step, the batch came from another
+            one, or the policy does not say its errors.
+        NonFiniteError: In a step: an error is NaN or infinite.
+    """
+    check_prioritized(replay, why="priorities are to be updated")
+
+    def _update_priorities(ctx: Context) -> None:
+        output = ctx.get("train_output")
+        if output is not None:
+            give_back(replay, ctx.train_data, output)
+
+    return _update_priorities
+
+
+def check_prioritized(replay: object, *, why: str) -> Prioritized:
+    """Return a replay that has priorities.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    if not isinstance(replay, Prioritized):
+        raise ConfigError(
+            f"`replay` is a {type(replay).__name__}, which has no priorities, but {why}. Give a "
+            f"PrioritizedReplay."
+        )
+    return replay
+
+
+def give_back(replay: Prioritized, batch: object, output: Mapping[str, Any]) -> None:
+    """Make the errors that an update has found the priorities of its transitions.
+
+    Raises:
+        ConfigError: The batch has no priorities, or the policy does not say its errors.
+    """
+    if not isinstance(batch, PrioritizedTransitions):
+        raise ConfigError(
+            f"`ctx.train_data` is a {type(batch).__name__}, which says nothing of priorities: "
+            f"`train` learns from something else than this {type(replay).__name__}. Give both "
+            f"the same replay."
+        )
+    if "td_error" not in output:
+        raise ConfigError(
+            f"`ctx.train_output` has {sorted(output)} and no `td_error`: this policy does not say "
+            f"how far off its values were. Let its `learn` return them, or sample uniformly."
+        )
+    replay.update_priorities(batch, np.abs(to_numpy(output["td_error"])))

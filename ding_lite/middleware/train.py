@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ding_lite.errors import ConfigError
-from ding_lite.middleware.checks import check_has
-from ding_lite.rl.protocols import Policy, Replay
+from ding_lite.middleware.buffer import check_prioritized, give_back
+from ding_lite.middleware.checks import check_has, check_schedule
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.protocols import Policy, Prioritized, Replay
+from ding_lite.rl.schedules import Schedule
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
@@ -16,6 +21,7 @@ def train(
     *,
     batch_size: int | None = None,
     updates: int = 1,
+    beta: Schedule | None = None,
 ) -> Middleware:
     """Improve a policy from replay, or, without one, from this step's transitions.
 
@@ -23,8 +29,12 @@ def train(
     which `wait_for` holds training back. What the newest update reports goes into the metrics
     as it is: a value that still lives on a device is fetched only when somebody reports it.
 
+    With a replay that has priorities, `update_priorities` belongs further down. It gives back
+    those of a step's last batch; those of the batches before it are given back at once, as the
+    next sample shall know them.
+
     Context:
-        reads: train_iter, transitions (without a replay), warming_up
+        reads: env_step (for beta), train_iter, transitions (without a replay), warming_up
         writes: train_data, train_iter, train_output, metrics (what the policy reports)
         keeps: train_iter
 
@@ -35,6 +45,9 @@ def train(
             steadier and costs more; 32 to 256 is usual.
         updates: Updates in a step. More learns more from each env step, and at some point
             learns the replay by heart; one for every 1 to 16 env steps is usual.
+        beta: How far importance weights make up for priorities, as a function of the env step,
+            or of the update on a node that makes no env steps. `linear(0.4, 1.0, steps=...)` is
+            usual, with the steps of the whole run; by default the replay's own, all the time.
 
     Raises:
         ConfigError: A setting is out of range, or the batch is larger than the replay can get.
@@ -43,6 +56,8 @@ def train(
     check_has(policy, "learn", "policy")
     check_all(at_least(1, updates=updates))
     size = _batch_size(policy, replay, batch_size)
+    sample = _sampler(replay, size, beta)
+    prioritized = replay if isinstance(replay, Prioritized) else None
 
     def _train(ctx: Context) -> None:
         train_iter = ctx.setdefault("train_iter", 0)
@@ -51,13 +66,34 @@ def train(
         if len(available) < size or ctx.get("warming_up"):
             return
 
-        for _ in range(updates):
-            ctx.train_data = ctx.transitions if replay is None else replay.sample(size)
+        for update in range(updates):
+            ctx.train_data = sample(ctx)
             ctx.train_output = policy.learn(ctx.train_data)
+            if prioritized is not None and update < updates - 1:
+                give_back(prioritized, ctx.train_data, ctx.train_output)
         ctx.train_iter = train_iter + updates
-        ctx.metrics.update(ctx.train_output)
+        metrics = {name: value for name, value in ctx.train_output.items() if name != "td_error"}
+        ctx.metrics.update(metrics)
 
     return _train
+
+
+def _sampler(
+    replay: Replay | None, size: int, beta: Schedule | None
+) -> Callable[[Context], Transitions]:
+    """Return where a batch comes from."""
+    check_schedule(beta, "beta")
+    if beta is not None:
+        prioritized = check_prioritized(replay, why="`beta` was given")
+
+        def _sample_weighted(ctx: Context) -> Transitions:
+            progress = ctx.get("env_step") or ctx.get("train_iter")
+            return prioritized.sample(size, beta=beta(progress))
+
+        return _sample_weighted
+    if replay is None:
+        return lambda ctx: ctx.transitions
+    return lambda ctx: replay.sample(size)
 
 
 def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -> int:

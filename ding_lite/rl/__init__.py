@@ -1,11 +1,12 @@
 """Reinforcement learning: environments, replay, policies, and the formulas between them."""
 
-from ding_lite.rl.batch import Step, Transitions
+from ding_lite.rl.batch import PrioritizedTransitions, Step, Transitions
 from ding_lite.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs import Envs, Episode, make_envs
 from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.protocols import Policy, Replay
+from ding_lite.rl.prioritized import PrioritizedReplay
+from ding_lite.rl.protocols import Policy, Prioritized, Replay
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.rl.returns import NStep
 from ding_lite.rl.schedules import Schedule, constant, exponential, linear
@@ -20,6 +21,9 @@ __all__ = [
     "Episode",
     "NStep",
     "Policy",
+    "Prioritized",
+    "PrioritizedReplay",
+    "PrioritizedTransitions",
     "Replay",
     "ReplayBuffer",
     "Schedule",

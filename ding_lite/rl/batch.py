@@ -75,6 +75,7 @@ class Transitions:
 
 
 @register
+@register
 @dataclass(frozen=True, slots=True)
 class PrioritizedTransitions(Transitions):
     """Transitions that were not equally likely to be sampled."""

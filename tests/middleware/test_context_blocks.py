@@ -13,6 +13,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.rl.envs import Envs
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.testing import StepRecord, run_step
 
@@ -49,6 +50,10 @@ def observed(
     transitions = collected.transitions
     collect = mw.collect(policy, envs, steps=400, epsilon=lambda _: 1.0)
     random_warmup = mw.random_warmup(envs, replay, steps=100)
+    prioritized = PrioritizedReplay(envs.spec, capacity=100)
+    run_step(mw.random_warmup(envs, prioritized, steps=20))
+    weighted, _ = run_step(mw.train(policy, prioritized))
+    learned = {"train_data": weighted.train_data, "train_output": weighted.train_output}
     counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     seen = {"metrics": {"return": 1.0}}
     return {
@@ -59,7 +64,9 @@ def observed(
         "train": [
             *records(mw.train(policy, replay), {}, {"train_iter": 3}, {"warming_up": True}),
             *records(mw.train(policy), {"transitions": transitions}),
+            *records(mw.train(policy, prioritized, updates=2, beta=lambda _: 0.4), {}),
         ],
+        "update_priorities": records(mw.update_priorities(prioritized), {}, learned),
         "evaluate": records(
             mw.evaluate(policy, eval_envs, every=2, stop_at=1.0), {"total_step": 1}
         ),

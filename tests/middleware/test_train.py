@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.rl.batch import Transitions
 from ding_lite.rl.checkpoint import load_checkpoint
 from ding_lite.rl.envs import Envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
@@ -95,8 +99,9 @@ def test_the_policys_own_batch_is_held_against_the_replay_too(envs: Envs) -> Non
 def test_counts_below_one_are_refused(
     policy: DQN, replay: ReplayBuffer, setting: str, value: int
 ) -> None:
+    settings: dict[str, Any] = {setting: value}
     with pytest.raises(ConfigError, match=f"`{setting}` is {value}"):
-        mw.train(policy, replay, **{setting: value})
+        mw.train(policy, replay, **settings)
 
 
 def test_a_batch_size_without_a_replay_is_refused(policy: DQN) -> None:
@@ -122,3 +127,118 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_checkpoint(
     saved = load_checkpoint(tmp_path)
     assert saved.meta["train_iter"] == 4
     assert all(torch.isfinite(t).all() for t in saved.state["q_net"].values())
+
+
+@pytest.fixture
+def prioritized(envs: Envs) -> PrioritizedReplay:
+    replay = PrioritizedReplay(envs.spec, capacity=1_000, beta=0.25)
+    run_step(mw.random_warmup(envs, replay, steps=200))
+    return replay
+
+
+def values_of(replay: PrioritizedReplay) -> list[float]:
+    values: list[float] = replay.state_dict()["values"].tolist()
+    return values
+
+
+def test_errors_of_the_last_batch_become_priorities(
+    policy: DQN, prioritized: PrioritizedReplay
+) -> None:
+    with Task() as task:
+        task.use(mw.train(policy, prioritized, batch_size=32))
+        task.use(mw.update_priorities(prioritized))
+        task.run(max_step=1)
+
+    errors = task.ctx.train_output["td_error"]
+    values = values_of(prioritized)
+    for serial, error in zip(task.ctx.train_data.serial.tolist(), errors.tolist(), strict=True):
+        assert values[serial] == pytest.approx((error + 1e-6) ** 0.6, rel=1e-5)
+    assert sum(value != 1.0 for value in values) == len(set(task.ctx.train_data.serial.tolist()))
+    assert set(task.ctx.metrics) == {"loss", "q_mean"}
+
+
+def test_errors_of_earlier_batches_of_a_step_are_given_back_at_once(
+    policy: DQN, prioritized: PrioritizedReplay
+) -> None:
+    run_step(mw.train(policy, prioritized, batch_size=100, updates=3))
+    changed = sum(value != 1.0 for value in values_of(prioritized))
+    assert 100 < changed <= 200  # of two batches; the third is for `update_priorities`
+
+
+def test_without_an_update_there_is_nothing_to_give_back(
+    policy: DQN, prioritized: PrioritizedReplay
+) -> None:
+    with Task() as task:
+        task.use(mw.wait_for(prioritized, size=500))
+        task.use(mw.train(policy, prioritized))
+        task.use(mw.update_priorities(prioritized))
+        task.run(max_step=2)
+    assert set(values_of(prioritized)) == {1.0}
+
+
+def test_beta_follows_the_env_step_and_elsewhere_the_update(
+    policy: DQN, prioritized: PrioritizedReplay
+) -> None:
+    for serial in range(200):  # priorities that make beta visible in the weights
+        batch = prioritized.sample(1)
+        prioritized.update_priorities(batch, np.array([1.0 + 3.0 * (serial % 2)]))
+    betas = []
+
+    def beta(progress: float) -> float:
+        betas.append(progress)
+        return 0.5
+
+    train = mw.train(policy, prioritized, beta=beta)
+    ctx, _ = run_step(train, env_step=700, train_iter=3)
+    assert {round(w, 3) for w in ctx.train_data.weight.tolist()} <= {
+        round(((1.0 + 1e-6) / high) ** (0.6 * 0.5), 3) for high in (1.0, 4.0)
+    }
+    run_step(train, train_iter=3)
+    assert betas == [700, 3]
+
+
+def test_without_beta_the_replays_own_counts(policy: DQN, envs: Envs) -> None:
+    replay = PrioritizedReplay(envs.spec, capacity=100, beta=0.0)
+    run_step(mw.random_warmup(envs, replay, steps=40))
+    replay.update_priorities(replay.sample(8), np.arange(8.0) + 1.0)
+    ctx, _ = run_step(mw.train(policy, replay))
+    assert set(ctx.train_data.weight.tolist()) == {1.0}
+
+
+def test_beta_needs_priorities(policy: DQN, replay: ReplayBuffer) -> None:
+    with pytest.raises(ConfigError, match="a ReplayBuffer, which has no priorities, but `beta`"):
+        mw.train(policy, replay, beta=lambda _: 0.4)
+    with pytest.raises(ConfigError, match="a NoneType, which has no priorities, but `beta`"):
+        mw.train(policy, beta=lambda _: 0.4)
+    with pytest.raises(ConfigError, match=r"`beta` is 0.4; a schedule was expected"):
+        mw.train(policy, replay, beta=0.4)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="which has no priorities, but priorities are to be"):
+        mw.update_priorities(replay)  # type: ignore[arg-type]
+
+
+def test_training_from_one_replay_and_updating_another_is_noticed(
+    policy: DQN, filled: ReplayBuffer, prioritized: PrioritizedReplay
+) -> None:
+    with Task() as task:
+        task.use(mw.train(policy, filled))
+        task.use(mw.update_priorities(prioritized))
+        with pytest.raises(ConfigError, match="is a Transitions, which says nothing of prior"):
+            task.run(max_step=1)
+
+
+def test_a_policy_that_does_not_say_its_errors_is_noticed(
+    policy: DQN, prioritized: PrioritizedReplay
+) -> None:
+    silent = Silent(policy.spec, policy.config)
+    with Task() as task:
+        task.use(mw.train(silent, prioritized))
+        task.use(mw.update_priorities(prioritized))
+        with pytest.raises(ConfigError, match=r"has \['loss'\] and no `td_error`"):
+            task.run(max_step=1)
+
+
+class Silent(DQN):
+    """A policy that learns, and says little of it."""
+
+    def learn(self, batch: Transitions) -> dict[str, Any]:
+        return {"loss": super().learn(batch)["loss"]}

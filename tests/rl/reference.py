@@ -56,14 +56,14 @@ def mlp(named, x_BI, *, num_hidden):
 class PlainDQN:
     """One DQN update after the other, as a tutorial would write it."""
 
-    def __init__(self, weights, *, config, strides=()):
+    def __init__(self, weights, *, config, convs=()):
         """Start with the weights of another DQN."""
         self.config = config
         self.named = {name: t.clone().requires_grad_() for name, t in weights.items()}
         self.target = {name: t.clone() for name, t in weights.items()}
         self.adam = torch.optim.Adam(self.named.values(), lr=config.lr)
         self.num_updates = 0
-        self.strides = strides
+        self.convs = convs
 
     def learn(self, batch):
         """Do one update and return the loss."""
@@ -101,7 +101,8 @@ class PlainDQN:
         num_convs = sum(name.startswith("conv") for name in named) // 2
         for layer in range(num_convs):
             weight, bias = named[f"conv.{layer}.weight"], named[f"conv.{layer}.bias"]
-            x = F.relu(F.conv2d(x, weight, bias, stride=self.strides[layer]))
+            stride, padding = self.convs[layer].stride, self.convs[layer].padding
+            x = F.relu(F.conv2d(x, weight, bias, stride=stride, padding=padding))
         x = x.flatten(1)
         depth = len(self.config.hidden)
         if not self.config.dueling:
@@ -134,3 +135,62 @@ def rows_of(transitions):
         tuple(tuple(x) if isinstance(x, list) else x for x in row)
         for row in zip(*columns, strict=True)
     ]
+
+
+class PlainTree:
+    """Values in a list, summed up one after the other."""
+
+    def __init__(self, capacity):
+        """Start with nothing."""
+        self.values = [0.0] * capacity
+
+    def draw(self, uniforms):
+        """Walk along the running sum to each share of the total."""
+        slots = []
+        for part, uniform in enumerate(uniforms):
+            rest = (uniform + part) / len(uniforms) * sum(self.values)
+            before = 0.0
+            for slot, value in enumerate(self.values):
+                if before + value > rest:
+                    slots.append(slot)
+                    break
+                before += value
+        return slots
+
+
+class PlainPrioritized:
+    """Transitions in a list, each with its number and its priority to the power of alpha."""
+
+    def __init__(self, capacity, alpha, offset):
+        """Start empty."""
+        self.capacity, self.alpha, self.offset = capacity, alpha, offset
+        self.count = 0
+        self.held = {}
+
+    def add(self, rows):
+        """Append one transition after the other; each begins as the most surprising one."""
+        highest = max((value for _, value in self.held.values()), default=1.0)
+        for row in rows:
+            self.held[self.count] = (row, highest)
+            self.count += 1
+        for serial in sorted(self.held)[: -self.capacity]:
+            del self.held[serial]
+
+    def update(self, serials, priorities):
+        """Change what is still there; return how many numbers that were."""
+        found = 0
+        for serial, priority in zip(serials, priorities, strict=True):
+            if serial in self.held:
+                row, _ = self.held[serial]
+                self.held[serial] = (row, (priority + self.offset) ** self.alpha)
+                found += 1
+        return found
+
+    def weight(self, serial, beta):
+        """Schaul et al. 2016, section 3.4: (N P(i))^-beta over the highest of all there are."""
+        total = sum(value for _, value in self.held.values())
+        weights = {
+            number: (len(self.held) * value / total) ** -beta
+            for number, (_, value) in self.held.items()
+        }
+        return weights[serial] / max(weights.values())

@@ -1,12 +1,21 @@
-from dataclasses import replace
+import logging
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl import EnvSpec, Replay, ReplayBuffer, Transitions, make_envs
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.rl import (
+    EnvSpec,
+    Replay,
+    ReplayBuffer,
+    Transitions,
+    load_checkpoint,
+    make_envs,
+    save_checkpoint,
+)
 from ding_lite.rl.batch import to_numpy
 from tests.rl import reference
 
@@ -82,9 +91,12 @@ def test_a_sample_has_memory_of_its_own():
 
 def test_memory_is_told_before_it_is_taken():
     replay = ReplayBuffer(SPEC, capacity=1_000)
-    assert replay.memory_bytes == 1_000 * (2 * 4 * 4 + 8 + 4 + 1 + 1 + 4)
+    fields_and_padding = 2 * 4 * 4 + 8 + 4 + 1 + 1 + 4 + 6
+    assert replay.memory_bytes == 1_000 * fields_and_padding
     assert len(replay) == 0
-    with pytest.raises(ConfigError, match=r"50,000,000,000,000.* needs .* GB .* At most"):
+    with pytest.raises(
+        ConfigError, match=r"50,000,000,000,000 needs 2,800,000.0 GB .* At most [\d,]+ would fit"
+    ):
         ReplayBuffer(SPEC, capacity=50_000_000_000_000)
 
 
@@ -120,3 +132,125 @@ def test_transitions_of_another_environment_are_refused():
     with pytest.raises(ConfigError, match=r"`capacity` is 0"):
         ReplayBuffer(SPEC, capacity=0)
     assert isinstance(replay, Replay)
+
+
+def test_without_a_spec_the_first_transitions_tell_the_shapes():
+    replay = ReplayBuffer(capacity=100)
+    assert replay.memory_bytes == 0
+    first = transitions(range(5))
+    replay.add(replace(first, obs=first.obs.astype(np.float64)))
+    assert replay.memory_bytes == ReplayBuffer(SPEC, capacity=100).memory_bytes
+    assert set(reference.rows_of(replay.sample(5))) <= set(reference.rows_of(first))
+    assert replay.sample(5).obs.dtype == torch.float32
+    with pytest.raises(
+        ShapeError, match=r"`transitions.obs` has shape \(5, 3\); this replay keeps"
+    ):
+        replay.add(replace(first, obs=first.obs[:, :3]))
+
+
+def test_without_a_spec_memory_is_checked_before_it_is_taken():
+    replay = ReplayBuffer(capacity=10**14)
+    with pytest.raises(ConfigError, match=r"A replay of `capacity` 100,000,000,000,000 needs"):
+        replay.add(transitions(range(5)))
+    assert len(replay) == 0
+
+
+def test_what_a_full_replay_takes_is_logged_when_it_is_made(caplog):
+    with caplog.at_level(logging.INFO):
+        ReplayBuffer(SPEC, capacity=1_000_000)
+    assert caplog.messages == ["a replay of 1000000 transitions takes 56.0 MB when full"]
+
+
+def test_numbers_that_would_be_cut_off_are_refused():
+    replay, first = ReplayBuffer(SPEC, capacity=100), transitions(range(5))
+    with pytest.raises(ShapeError, match=r"`transitions.action` is an array of float64.* int64"):
+        replay.add(replace(first, action=first.action + 0.5))
+    replay.add(replace(first, action=first.action.astype(np.int32)))
+    assert replay.sample(5).action.dtype == torch.int64
+
+
+def test_transitions_may_be_tensors():
+    replay, first = ReplayBuffer(SPEC, capacity=100), transitions(range(5))
+    replay.add(Transitions(*(torch.from_numpy(getattr(first, f.name)) for f in fields(first))))
+    assert set(reference.rows_of(replay.sample(5))) <= set(reference.rows_of(first))
+
+
+@pytest.mark.parametrize("obs_size", [1, 40, 400])
+def test_short_and_long_observations_come_out_as_they_went_in(obs_size):
+    replay = ReplayBuffer(capacity=300)
+    numbers = np.arange(450)
+    obs = (numbers[:, None] + np.arange(obs_size) / 512).astype(np.float32)
+    for start in range(0, 450, 50):
+        part = slice(start, start + 50)
+        replay.add(replace(transitions(numbers[part]), obs=obs[part], next_obs=obs[part] + 1))
+    for batch_size in (2, 300):
+        batch = replay.sample(batch_size)
+        number_B = (to_numpy(batch.reward) * 8).astype(int)
+        assert number_B.min() >= 150
+        np.testing.assert_array_equal(to_numpy(batch.obs), obs[number_B])
+        np.testing.assert_array_equal(to_numpy(batch.next_obs), obs[number_B] + 1)
+        assert to_numpy(batch.obs).flags.c_contiguous
+
+
+def test_after_a_clear_only_what_came_later_is_sampled():
+    replay = ReplayBuffer(SPEC, capacity=10)
+    replay.add(transitions(range(7)))
+    replay.clear()
+    assert len(replay) == 0
+    with pytest.raises(ConfigError, match="holds 0"):
+        replay.sample(1)
+    replay.add(transitions(range(20, 26)))  # around the end of the ring
+    drawn = {row[0][0] for _ in range(30) for row in reference.rows_of(replay.sample(6))}
+    assert drawn == {20.0, 21.0, 22.0, 23.0, 24.0, 25.0}
+
+
+@pytest.mark.parametrize("count", [0, 3, 10, 27])
+def test_a_resumed_replay_goes_on_bit_for_bit(tmp_path, count):
+    def play(replay, start):
+        rows = []
+        for number in range(start, start + 40, 4):
+            replay.add(transitions(range(number, number + 4)))
+            rows.append(reference.rows_of(replay.sample(3)))
+        return rows
+
+    first, second = ReplayBuffer(SPEC, capacity=10), ReplayBuffer(SPEC, capacity=10, seed=7)
+    first.add(transitions(range(count)))
+    if count > 3:
+        first.clear()
+        first.add(transitions(range(4)))
+    save_checkpoint(tmp_path, first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path).state)
+    assert len(first) == len(second)
+    assert play(first, 100) == play(second, 100)
+
+
+def test_a_resumed_replay_needs_no_spec():
+    first, second = ReplayBuffer(SPEC, capacity=10), ReplayBuffer(capacity=10)
+    first.add(transitions(range(7)))
+    second.load_state_dict(first.state_dict())
+    assert second.memory_bytes == first.memory_bytes
+    assert reference.rows_of(first.sample(7)) == reference.rows_of(second.sample(7))
+
+
+def test_saving_takes_no_second_memory():
+    replay = ReplayBuffer(SPEC, capacity=10)
+    replay.add(transitions(range(4)))
+    arrays = replay.state_dict()["storage"]["arrays"]
+    assert arrays["obs"].shape == (4, 4)  # what is in use
+    replay.add(transitions([9]))
+    again = replay.state_dict()["storage"]["arrays"]
+    assert all(np.shares_memory(arrays[name], again[name]) for name in arrays)
+
+
+def test_the_state_of_another_replay_is_refused():
+    replay = ReplayBuffer(SPEC, capacity=10)
+    replay.add(transitions(range(4)))
+    state = replay.state_dict()
+    pendulum = make_envs("Pendulum-v1", 1).spec
+    with pytest.raises(CheckpointError, match=r"The saved `obs` is .*\(4,\).* keeps .*\(3,\)"):
+        ReplayBuffer(pendulum, capacity=10).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="a capacity of 10, this one of 20"):
+        ReplayBuffer(SPEC, capacity=20).load_state_dict(state)
+    with pytest.raises(CheckpointError, match=r"no state of a ReplayBuffer: it has \['q_net'\]"):
+        replay.load_state_dict({"q_net": 1})
+    assert len(replay) == 4
