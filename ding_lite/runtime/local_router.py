@@ -124,17 +124,18 @@ class LocalRouter:
         Raises:
             CodecError: An argument cannot be copied.
         """
-        began_ns, keys = self.traced.now(), []
+        tracer, began_ns, keys = self.traced.tracer, self.traced.now(), []
         for router in self._group:
             said, name = _copy_said(event, args, kwargs), event
-            if began_ns and router.traced.tracer is not None:
+            theirs = router.traced.tracer
+            if tracer is not None and theirs is not None:
                 keys.append(arrow_key("local event", self._node_id, next(self._arrows)))
-                name = TracedEvent(event, router.traced.tracer, keys[-1])
+                name = TracedEvent(event, theirs, keys[-1])
             router._inbox.put_event(self._node_id, name, *said)
-        if self.traced.tracer is not None and keys:
-            where = self.traced.tracer.slice(f"emit {event}", began_ns)
+        if tracer is not None and keys:
+            where = tracer.slice(f"emit {event}", began_ns)
             for key in keys:
-                self.traced.tracer.arrow("s", "event", key, where, began_ns)
+                tracer.arrow("s", "event", key, where, began_ns)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
         """Offer a copy of ctx values to the connected nodes whose labels `to` matches."""
