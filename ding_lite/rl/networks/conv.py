@@ -21,19 +21,24 @@ TorsoName: TypeAlias = Literal["auto", "mlp", "nature", "small"]
 
 @dataclass(frozen=True)
 class Conv:
-    """One convolution without padding, and a ReLU."""
+    """One convolution and a ReLU."""
 
     channels: int
+    """How many pictures it makes."""
     kernel: int
+    """The side of what it looks at, in pixels."""
     stride: int
+    """How far apart it looks, in pixels."""
+    padding: int = 0
+    """How many zeros are laid around a picture; without any, borders are seen less."""
 
 
 CONVS: dict[str, tuple[Conv, ...]] = {
     "nature": (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1)),
-    "small": (Conv(16, 3, 1), Conv(32, 3, 2)),
+    "small": (Conv(16, 3, 1, padding=1), Conv(32, 3, 2, padding=1)),
 }
 """`nature` is that of Mnih et al. 2015 (doi:10.1038/nature14236), for about 84 x 84 pixels;
-`small` sees single pixels, for images of about 10 x 10 to 30 x 30."""
+`small` sees single pixels up to the border, for images of up to about 30 x 30."""
 
 
 class ConvTorso:
@@ -51,7 +56,7 @@ class ConvTorso:
             (
                 recorded(weights, grads, f"conv.{layer}.weight"),
                 recorded(weights, grads, f"conv.{layer}.bias"),
-                conv.stride,
+                conv,
             )
             for layer, conv in enumerate(convs)
         ]
@@ -73,8 +78,8 @@ class ConvTorso:
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the features of images, [B, channels, height, width] floats."""
-        for weight, bias, stride in self._layers:
-            images = F.conv2d(images, weight, bias, stride=stride).relu_()
+        for weight, bias, conv in self._layers:
+            images = F.conv2d(images, weight, bias, conv.stride, conv.padding).relu_()
         return images.flatten(1)
 
 
@@ -115,6 +120,8 @@ def num_features(obs_shape: Sequence[int], convs: Sequence[Conv]) -> int:
     """
     channels, *sides = obs_shape
     for conv in convs:
-        sides = [max(0, (side - conv.kernel) // conv.stride + 1) for side in sides]
+        sides = [
+            max(0, (side + 2 * conv.padding - conv.kernel) // conv.stride + 1) for side in sides
+        ]
         channels = conv.channels
     return channels * sides[0] * sides[1]

@@ -19,7 +19,7 @@ def make(kind, *, hidden=(16, 12), dueling=False):
     plain = reference.PlainDQN(
         net.weights.snapshot(),
         config=DQNConfig(hidden=hidden, dueling=dueling),
-        strides=[conv.stride for conv in convs],
+        convs=convs,
     )
     return net, plain
 
@@ -121,8 +121,7 @@ def test_the_nature_network_has_the_size_of_the_paper():
         ("auto", (4, 84, 84), CONVS["nature"]),
         ("auto", (3, 36, 40), CONVS["nature"]),
         ("auto", (3, 35, 40), CONVS["small"]),
-        ("auto", (1, 5, 5), CONVS["small"]),
-        ("auto", (1, 4, 9), ()),
+        ("auto", (1, 2, 9), CONVS["small"]),
         ("mlp", (4, 84, 84), ()),
         ("small", (4, 84, 84), CONVS["small"]),
         ("nature", (4, 84, 84), CONVS["nature"]),
@@ -147,7 +146,18 @@ def test_features_are_counted_as_torch_counts_them():
         for side in (36, 37, 50, 84):
             images = torch.zeros(1, 2, side, side + 3)
             for conv in convs:
-                images = torch.nn.Conv2d(images.shape[1], conv.channels, conv.kernel, conv.stride)(
-                    images
+                layer = torch.nn.Conv2d(
+                    images.shape[1], conv.channels, conv.kernel, conv.stride, conv.padding
                 )
+                images = layer(images)
             assert num_features((2, side, side + 3), convs) == images.numel()
+
+
+@pytest.mark.parametrize("side", [8, 9, 10, 11, 16])
+def test_the_small_convolutions_see_every_pixel(side):
+    net = ConvQNetwork((1, side, side), CONVS["small"], (8,), num_actions=2)
+    draw_weights(net.weights, np.random.default_rng(0))
+    dark = np.zeros((1, 1, side, side), dtype=np.uint8)
+    lit = np.repeat(dark, side * side, axis=0)
+    lit.reshape(side * side, -1)[np.arange(side * side), np.arange(side * side)] = 255
+    assert (net.values(lit) != net.values(dark)).any(axis=1).all()

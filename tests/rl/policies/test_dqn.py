@@ -154,8 +154,8 @@ CONFIGS = {
 }
 
 
-def assert_learns_as_plain_torch(policy, batches, *, strides=()):
-    plain = reference.PlainDQN(policy.weights(), config=policy.config, strides=strides)
+def assert_learns_as_plain_torch(policy, batches, *, convs=()):
+    plain = reference.PlainDQN(policy.weights(), config=policy.config, convs=convs)
     for drawn in batches:
         output = policy.learn(drawn)
         assert output["loss"] == pytest.approx(plain.learn(drawn), rel=1e-3)
@@ -185,7 +185,7 @@ def test_updates_with_importance_weights_are_those_of_plain_torch(name):
 def test_updates_on_images_are_those_of_plain_torch(name, draw):
     policy = DQN(SCREEN, replace(CONFIGS[name], torso="small"))
     batches = [draw(seed, size=8, spec=SCREEN) for seed in range(12)]
-    assert_learns_as_plain_torch(policy, batches, strides=[conv.stride for conv in CONVS["small"]])
+    assert_learns_as_plain_torch(policy, batches, convs=CONVS["small"])
 
 
 def test_an_update_of_the_nature_network_is_that_of_plain_torch():
@@ -198,7 +198,7 @@ def test_an_update_of_the_nature_network_is_that_of_plain_torch():
     policy = DQN(big, replace(SMALL, hidden=(32,)))
     assert "conv.2.weight" in policy.weights()
     batches = [batch(seed, size=4, spec=big) for seed in range(3)]
-    assert_learns_as_plain_torch(policy, batches, strides=[conv.stride for conv in CONVS["nature"]])
+    assert_learns_as_plain_torch(policy, batches, convs=CONVS["nature"])
 
 
 def test_unlikely_transitions_count_for_more():
