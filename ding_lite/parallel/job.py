@@ -40,7 +40,7 @@ class NodeRecord:
         self.pid: int | None = None
         self.connection: Connection[Any, Any] | None = None
         self.deadline = deadline
-        """When it must be running, or, with its result there, have ended."""
+        """When it must be running, or, after the end of `main`, have ended."""
         self.start_at: Deadline | None = None
         """When it is to be started again."""
         self.failure: Failure | None = None
@@ -48,8 +48,22 @@ class NodeRecord:
         self.was_given_up = False
         """Whether the job ends without it; it has no result then."""
         self.was_told_to_finish = False
+        self.was_broken_off = False
+        """Whether it was told to end before it was running."""
         self.is_over = False
         self.num_restarts = 0
+
+    @property
+    def has_ended_main(self) -> bool:
+        """Whether `main` has returned or raised, or cannot do either any more."""
+        return self.returned is not None or self.failure is not None
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether there is something that must come to it in time."""
+        if self.is_over or self.start_at is not None:
+            return False
+        return self.stage != RUNNING or self.has_ended_main or self.was_broken_off
 
 
 class Nodes(dict[int, NodeRecord]):

@@ -46,11 +46,11 @@ from ding_lite.parallel.node import (
 )
 from ding_lite.parallel.shared_memory import remove_left_over
 from ding_lite.parallel.warden import END_GRACE_S
-from ding_lite.parallel.warden_link import WARDEN_S, WardenLink
+from ding_lite.parallel.warden_link import WARDEN_S, WardenLink, kill_groups
 from ding_lite.runtime.interrupt import interruptible
 
 EXIT_GRACE_S = 30.0
-"""Seconds that a node may take to end after `main` has returned; then it is killed."""
+"""Seconds that a node may take to end after `main` has; then it is killed."""
 _BACK_OFF_S = 0.1
 _MAX_BACK_OFF_S = 5.0
 
@@ -128,18 +128,8 @@ class _Supervisor:
 
     def _kill_orphans(self) -> None:
         """Kill what a warden that was killed itself has left, and remove what that leaves."""
-        with ExitStack() as stack:
-            alive = []
-            for node in self._nodes.values():
-                if node.pid is not None and not node.is_over:
-                    with suppress(ProcessLookupError):
-                        alive.append(os.pidfd_open(node.pid))
-                        stack.callback(os.close, alive[-1])
-                self._kill(node)
-            deadline = Deadline.after(WARDEN_S)
-            while alive and not deadline.expired:
-                ended = wait(alive, deadline.remaining)
-                alive = [handle for handle in alive if handle not in ended]
+        nodes = [node for node in self._nodes.values() if not node.is_over]
+        kill_groups([node.pid for node in nodes if node.pid is not None])
         remove_left_over()
 
     # -- what came of it -----------------------------------------------------------------
@@ -180,6 +170,7 @@ class _Supervisor:
         if signum is not None and self._signal is None:
             self._signal = signum
             self._warden.tell(signal=int(signum))
+            self._break_off_starts()
         by_connection = {n.connection: n for n in self._nodes.values() if n.connection is not None}
         sources: list[Any] = [self._wake_r, self._warden.fileno(), *by_connection]
         ready = wait(sources, self._seconds_to_next_deadline())
@@ -198,7 +189,7 @@ class _Supervisor:
         for node in self._nodes.values():
             if node.start_at is not None:
                 deadlines.append(node.start_at)
-            elif not node.is_over and (node.stage != RUNNING or node.returned is not None):
+            elif node.has_deadline:
                 deadlines.append(node.deadline)
         remaining = [d.remaining for d in deadlines if d.remaining is not None]
         return min(remaining, default=None)
@@ -214,11 +205,14 @@ class _Supervisor:
         for node in self._nodes.values():
             if node.start_at is not None and node.start_at.expired:
                 self._start_node(node)
-            elif node.is_over or node.start_at is not None or not node.deadline.expired:
+            elif not node.has_deadline or not node.deadline.expired:
                 continue
-            elif node.returned is not None:
+            elif node.has_ended_main:
                 self._kill_lingering(node)
-            elif node.stage != RUNNING:
+            elif node.was_broken_off:
+                node.deadline = Deadline.after(None)
+                self._kill(node)
+            else:
                 late.append(node)
         if late and self._signal is None and self._timeout is not None:
             ready = set(self._nodes) - {node.spec.node_id for node in late}
@@ -258,6 +252,7 @@ class _Supervisor:
                     raise
                 except Exception:  # noqa: BLE001 - an error that cannot be built again
                     error = None
+                node.deadline = Deadline.after(EXIT_GRACE_S)
                 self._note(node, raised(node.spec, message, error))
 
     def _send_work(self, node: NodeRecord, connection: Connection[Any, Any]) -> None:
@@ -296,12 +291,24 @@ class _Supervisor:
         if not self._restart(node):
             node.is_over = True
 
+    def _break_off_starts(self) -> None:
+        """Give those that have no step to end a moment to end all the same.
+
+        The signal comes to them at any line, also one that hides or swallows what it raises.
+        """
+        for node in self._nodes.values():
+            if node.start_at is not None:
+                node.start_at, node.is_over = None, True
+            elif node.stage != RUNNING and not node.has_ended_main:
+                node.was_broken_off = True
+                node.deadline = Deadline.after(END_GRACE_S)
+
     # -- failures ------------------------------------------------------------------------
 
     def _note(self, node: NodeRecord, failure: Failure) -> None:
         if node.failure is None:
             node.failure = failure
-        if not self._may_restart(node):
+        if not self._may_restart(node) and not node.was_broken_off:
             self._failures.append(failure)
             if self._signal is None or not failure.was_asked_for:
                 self._end_all()
@@ -388,8 +395,8 @@ class _Supervisor:
 
     def _kill_lingering(self, node: NodeRecord) -> None:
         logger.warning(
-            "node %d has not ended %.0f s after its `main` returned, and was killed; a thread "
-            "that is no daemon keeps it alive",
+            "node %d has not ended %.0f s after its `main`, and was killed; a thread that is no "
+            "daemon keeps it alive, or it hangs while it closes what is open",
             node.spec.node_id,
             EXIT_GRACE_S,
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import wait
 from typing import Any
 
+from ding_lite.clock import Deadline
 from ding_lite.parallel.address import PrivateDirectory
 from ding_lite.parallel.warden import MAX_PACKET, WardenSpec
 
@@ -86,3 +89,18 @@ class WardenLink:
         for fd in (self._life_r, self._life_w):
             os.close(fd)
         return ended
+
+
+def kill_groups(leaders: Iterable[int]) -> None:
+    """Kill process groups that nobody looks after any more, and wait until the leaders are dead."""
+    with ExitStack() as stack:
+        alive = []
+        for pid in leaders:
+            with suppress(ProcessLookupError, PermissionError):
+                alive.append(os.pidfd_open(pid))
+                stack.callback(os.close, alive[-1])
+                os.killpg(pid, signal.SIGKILL)
+        deadline = Deadline.after(WARDEN_S)
+        while alive and not deadline.expired:
+            ended = wait(alive, deadline.remaining)
+            alive = [handle for handle in alive if handle not in ended]

@@ -136,6 +136,17 @@ def linger() -> int:
     return node_id()
 
 
+def fail_and_linger(folder: str) -> int:
+    """Fail on node 1, and leave a thread behind that keeps the failed process from ending."""
+    if node_id() == 1 and spec().epoch == 1:
+        threading.Thread(target=wait_for_the_end).start()
+        raise ZeroDivisionError
+    (Path(folder) / str(node_id())).touch()
+    while len(list(Path(folder).iterdir())) < spec().num_nodes:
+        threading.Event().wait(0.01)
+    return spec().epoch
+
+
 def start_a_process() -> int:
     """Leave a process behind, in the node's own group."""
     import subprocess

@@ -293,6 +293,37 @@ def test_a_signal_during_the_start_ends_all(folder: Path) -> None:
         assert program.left_over() == []
 
 
+def test_a_node_that_swallows_a_signal_during_the_start_is_killed(folder: Path) -> None:
+    source = """
+if __name__ != '__main__':
+    say('up', 0, os.getpid())
+    while True:
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            pass
+"""
+    with Program(folder, source + MAIN + TWO_ALONE) as program:
+        pids = program.pids(2)
+        os.kill(program.pid, signal.SIGINT)
+        assert program.end()[0] == -2
+        wait_until_gone(*pids.values())
+        assert program.left_over() == []
+
+
+def test_a_signal_while_a_node_waits_for_its_restart_ends_all(folder: Path) -> None:
+    source = STEPS + TWO_ALONE.replace('"alone"', '"alone", auto_recover=True')
+    with Program(folder, source) as program:
+        pids = program.pids(2)
+        os.kill(pids[1], signal.SIGKILL)
+        program.line("restart 1 of 3")
+        os.kill(program.pid, signal.SIGINT)
+        assert program.end()[0] == -2
+        assert "after 0 True" in program.seen
+        wait_until_gone(*pids.values())
+        assert program.left_over() == []
+
+
 def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
     with Program(folder, STEPS + TWO_ALONE) as program:
         pids = program.pids(2)

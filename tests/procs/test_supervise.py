@@ -172,6 +172,17 @@ def test_there_are_no_more_restarts_than_allowed(run_nodes: RunJob, folder: Path
     assert sorted(path.name for path in folder.iterdir()) == ["0-1", "1-1", "1-2"]
 
 
+def test_a_failed_node_that_will_not_end_is_killed_and_restarted(
+    run_nodes: RunJob,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.2)
+    assert run_nodes(mains.fail_and_linger, str(folder), max_retries=1) == [1, 2]
+    assert "node 1 has not ended" in caplog.text
+
+
 def test_a_node_that_dies_while_the_job_ends_is_not_restarted(
     run_nodes: RunJob, caplog: pytest.LogCaptureFixture
 ) -> None:
