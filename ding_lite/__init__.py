@@ -3,6 +3,8 @@
     from ding_lite import Task, middleware as mw
     from ding_lite.rl import DQN, ReplayBuffer, make_envs
 
+or, all of it in one call, `ding_lite.train("dqn", "CartPole-v1")`.
+
 The names below are imported at their first use: `import ding_lite.runtime` needs no PyTorch.
 """
 
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ding_lite.parallel.launch import Parallel as Parallel
+    from ding_lite.recipes.training import train as train
     from ding_lite.records import register as register
     from ding_lite.runtime.context import Context as Context
     from ding_lite.runtime.middleware import Middleware as Middleware, StepWrapper as StepWrapper
@@ -26,6 +29,7 @@ __all__ = [
     "Task",
     "__version__",
     "register",
+    "train",
 ]
 
 _HOMES = {
@@ -35,6 +39,7 @@ _HOMES = {
     "StepWrapper": "ding_lite.runtime.middleware",
     "Task": "ding_lite.runtime.task",
     "register": "ding_lite.records",
+    "train": "ding_lite.recipes.training",
 }
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -5,8 +5,8 @@ from ding_lite.recipes import Run, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, linear, make_envs
 
 TRY_NEXT = """\
-Try next: another seed (--seed 1), a harder task (--env Acrobot-v1 --target -100), or change
-this program: examples/dqn_cartpole.py is the whole of it."""
+Try next: another seed (--seed 1), a harder task (--env Acrobot-v1 --target -100), Ctrl-C and then
+--resume --out with its directory, or change this program: examples/dqn_cartpole.py is all of it."""
 
 
 def main() -> None:
@@ -21,16 +21,19 @@ def main() -> None:
 
     with Run("dqn_cartpole", options, config=config) as run:
         with Task() as task:
+            parts = {"policy": policy, "replay": replay, "task": task}
+            parts |= {"envs": envs, "eval_envs": eval_envs}
             task.use(mw.collect(policy, envs, steps=8, epsilon=epsilon))
             task.use(mw.add_to(replay))
             task.use(mw.train(policy, replay, batch_size=128, updates=8))
             task.use(mw.evaluate(policy, eval_envs, every=125, stop_at=options.target))
             task.use(mw.stop_at(env_step=options.max_env_steps))
-            task.use(mw.checkpoint(policy, run.checkpoint, every=1_000))
+            task.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
             task.use(mw.log(every=25, path=run.metrics, quiet=True))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            run.resume(parts)
             task.run()
         run.conclude(policy, try_next=TRY_NEXT)
 

@@ -34,6 +34,7 @@ def run_fresh(program: str) -> str:
         ("Parallel", "ding_lite.parallel.launch"),
         ("StepWrapper", "ding_lite.runtime.middleware"),
         ("Task", "ding_lite.runtime.task"),
+        ("train", "ding_lite.recipes.training"),
     ],
 )
 def test_a_name_of_the_roof_is_the_one_of_its_home(name: str, home: str) -> None:
@@ -90,7 +91,7 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
 
 def test_the_runtime_and_the_runner_need_no_torch() -> None:
     program = (
-        "import sys; from ding_lite import *; import ding_lite.framework.wrapper; "
+        "import sys; from ding_lite import Parallel, Task; import ding_lite.framework.wrapper; "
         "Task().use(lambda ctx: None).run(max_step=1); print('torch' in sys.modules)"
     )
     assert run_fresh(program) == "False"

@@ -151,3 +151,51 @@ def roles(text: str) -> Roles:
             )
         nodes += [together] * (int(count) if times else 1)
     return tuple(nodes)
+
+
+def number(word: str) -> float:
+    """Read a number.
+
+    Example:
+        >>> number("-110")
+        -110.0
+    """
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"found {word!r}; a number was expected.")
+    return value
+
+
+def assignment(word: str) -> tuple[str, object]:
+    """Read a name and its value: a number, true, false, none, several with commas, or a word.
+
+    Example:
+        >>> assignment("lr=3e-4"), assignment("hidden=64,64"), assignment("double=false")
+        (('lr', 0.0003), ('hidden', (64, 64)), ('double', False))
+    """
+    name, equals, text = (part.strip() for part in word.partition("="))
+    if not equals or not name.isidentifier() or not text:
+        raise argparse.ArgumentTypeError(
+            f"found {word!r}; expected is the name of a setting, `=` and its value: lr=3e-4."
+        )
+    return name, _value(text)
+
+
+def _value(text: str) -> object:
+    if "," in text:
+        inner = text.removeprefix("(").removeprefix("[").removesuffix(")").removesuffix("]")
+        return tuple(_value(part.strip()) for part in inner.split(",") if part.strip())
+    words: dict[str, object] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            found = kind(text)
+        except ValueError:
+            continue
+        is_whole = isinstance(found, float) and found.is_integer() and abs(found) < 2**53
+        return int(found) if is_whole and "." not in text else found  # 1e5 is a count, too
+    return text

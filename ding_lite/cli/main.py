@@ -7,18 +7,19 @@ answered at once.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from ding_lite import __version__
-from ding_lite.cli import arguments
-from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.cli import arguments, learning
+from ding_lite.errors import ConfigError, DingLiteError, MissingExtraError, did_you_mean
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 """The exit codes; the last one is what a shell expects after Ctrl-C."""
-COMMANDS = ("run", "top", "env", "keygen")
+COMMANDS = ("train", "plot", "watch", "run", "top", "env", "doctor", "keygen")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -30,6 +31,22 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if words is None else words)
     try:
         match options.command:
+            case "train":
+                from ding_lite.cli.train import train_policy
+
+                return train_policy(options)
+            case "plot":
+                from ding_lite.cli.plot import plot_runs
+
+                return plot_runs(options.runs, out=options.out, metric=options.metric)
+            case "watch":
+                from ding_lite.cli.watch import watch_run
+
+                return watch_run(options)
+            case "doctor":
+                from ding_lite.cli.doctor import examine
+
+                return examine()
             case "run":
                 from ding_lite.cli.run import run_program
 
@@ -48,9 +65,12 @@ def main(words: Sequence[str] | None = None) -> int:
                 from ding_lite.cli.keygen import write_key
 
                 return write_key(options.file)
-    except ConfigError as error:
+    except DingLiteError as error:
         print(f"ding-lite {options.command}: {error}", file=sys.stderr)
-        return WRONG_USAGE
+        return WRONG_USAGE if isinstance(error, ConfigError | MissingExtraError) else FAILED
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except KeyboardInterrupt:
         print(f"ding-lite {options.command}: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -126,8 +146,8 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(
         "ding-lite",
         usage="ding-lite COMMAND ...",
-        description="Run a program on several nodes, and see what it would run with.",
-        example="ding-lite run train.py:main --nodes 3",
+        description="Train policies, run programs on several nodes, and look at what they do.",
+        example="ding-lite train dqn CartPole-v1",
     )
     parser.add_argument(
         "--version",
@@ -137,6 +157,31 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     of_command = {
+        "train": commands.add_parser(
+            "train",
+            help="train a policy until it solves an environment",
+            description="Train a policy until it solves an environment.",
+            usage="ding-lite train [options] POLICY ENV",
+            prog="ding-lite train",
+            example="ding-lite train dqn CartPole-v1 --set lr=1e-3 --seed 1",
+        ),
+        "plot": commands.add_parser(
+            "plot",
+            help="draw the learning curves of runs, and print what they reached",
+            description="Draw the learning curves of runs, and print what they reached.",
+            usage="ding-lite plot [options] RUN ...",
+            prog="ding-lite plot",
+            example="ding-lite plot runs/dqn/CartPole-v1/1 --out curves.png",
+        ),
+        "watch": commands.add_parser(
+            "watch",
+            help="play with a trained policy, in a window, into a video, or for its returns",
+            description="Play with a trained policy, in a window, into a video, or for its "
+            "returns.",
+            usage="ding-lite watch [options] RUN",
+            prog="ding-lite watch",
+            example="ding-lite watch runs/dqn/CartPole-v1/1 --record videos",
+        ),
         "run": commands.add_parser(
             "run",
             help="run a function of a module or a file on several nodes",
@@ -161,6 +206,14 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
             prog="ding-lite env",
             example="ding-lite env --json",
         ),
+        "doctor": commands.add_parser(
+            "doctor",
+            help="check that this machine has what ding_lite needs",
+            description="Check that this machine has what ding_lite needs.",
+            usage="ding-lite doctor",
+            prog="ding-lite doctor",
+            example="ding-lite doctor",
+        ),
         "keygen": commands.add_parser(
             "keygen",
             help="write a new key, which lets nodes of several machines trust each other",
@@ -170,6 +223,9 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
             example="ding-lite keygen job.key",
         ),
     }
+    learning.add_train(of_command["train"])
+    learning.add_plot(of_command["plot"])
+    learning.add_watch(of_command["watch"])
     _add_run(of_command["run"])
     _add_top(of_command["top"])
     of_command["env"].add_argument(

@@ -1,7 +1,17 @@
-"""What the training programs of this project share: their options, and what a run leaves."""
+"""Train a policy by its name; and what the training programs of this project share."""
 
+from ding_lite.recipes.loading import load_policy
 from ding_lite.recipes.options import Options, parse_options
 from ding_lite.recipes.program import run_program
 from ding_lite.recipes.run import Run
+from ding_lite.recipes.training import TrainResult, train
 
-__all__ = ["Options", "Run", "parse_options", "run_program"]
+__all__ = [
+    "Options",
+    "Run",
+    "TrainResult",
+    "load_policy",
+    "parse_options",
+    "run_program",
+    "train",
+]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ding_lite.errors import ConfigError
+from ding_lite.recipes.directory import saved_description
 from ding_lite.settings import at_least, check_all
 
 SMOKE_ENV_STEPS = 2_000
@@ -23,13 +27,15 @@ class Options:
     max_env_steps: int
     """Where the run ends at the latest."""
     target: float
-    """The mean return of 20 greedy episodes that counts as solved."""
+    """The mean return of 20 greedy episodes that counts as solved; infinity where none does."""
     smoke: bool
     """Whether this is only a test that the program runs."""
     out: Path | None
     """The directory of the run; a new one under `runs` where it is not given."""
     nodes: int = 1
     """How many processes share the work."""
+    resume: bool = False
+    """Whether the run in `out` goes on, if there is one."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -37,6 +43,16 @@ class Options:
             at_least(1, max_env_steps=self.max_env_steps),
             at_least(1, nodes=self.nodes),
         )
+        if self.resume and self.out is None:
+            raise ConfigError(
+                "`resume` goes on with the run in `out`, and `out` was not given. Name the "
+                "directory of the run: --resume --out runs/..."
+            )
+
+    @property
+    def goal(self) -> float | None:
+        """The target, None where it is infinity."""
+        return self.target if math.isfinite(self.target) else None
 
 
 def parse_options(
@@ -49,6 +65,8 @@ def parse_options(
     arguments: Sequence[str] | None = None,
 ) -> Options:
     """Read the options from the command line; `--help` explains them and ends the program.
+
+    With `--resume`, options that are not given are those that the run was begun with.
 
     Args:
         description: What the program does; its docstring.
@@ -106,7 +124,19 @@ def parse_options(
         metavar="DIR",
         help="the directory of the run (default: the next number under runs/<program>)",
     )
+    add(
+        "--resume",
+        action="store_true",
+        help="go on with the run in --out where its last checkpoint was saved; begin it if "
+        "there is none",
+    )
     chosen = vars(parser.parse_args(arguments))
+    if chosen["resume"] and chosen["out"] is not None:
+        begun_with: dict[str, Any] = (saved_description(chosen["out"]) or {}).get("options", {})
+        names = chosen.keys() & begun_with.keys() - {"smoke"}  # of which its `max_env_steps` came
+        known = {name: begun_with[name] for name in names if begun_with[name] is not None}
+        parser.set_defaults(**known)
+        chosen = vars(parser.parse_args(arguments))
     if chosen["smoke"]:
         chosen["max_env_steps"] = min(chosen["max_env_steps"], SMOKE_ENV_STEPS)
     return Options(**chosen)

@@ -3,67 +3,83 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
+import math
 import platform
 import sys
+from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import torch
-
+from ding_lite import __version__
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError
+from ding_lite.middleware.checkpoint import resume
+from ding_lite.recipes import directory as files
+from ding_lite.recipes.metrics import last_row
 from ding_lite.recipes.options import Options
 from ding_lite.rl.envs import make_envs
 from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.protocols import Policy
+from ding_lite.runtime.task import Task
 
 JUDGED_EPISODES = 20
 _JUDGE_SEED = 1_000_003
-_INTERRUPTED = 130
+_MAY_CHANGE = {"max_env_steps", "target", "smoke"}
+"""Options that say when a run ends, and not how it learns."""
 
 
 class Run:
     """The directory of a run, its running time, and its last line.
 
-    Within its `with` block Ctrl-C ends the program with exit code 130 and one line that says
-    where the checkpoint is.
+    Within its `with` block no other process may work on the same directory, and Ctrl-C (or
+    SIGTERM) adds one line that says where the checkpoint is, and how to go on.
 
     Args:
         example: The program's name.
         options: What somebody chose on the command line.
         config: Settings worth remembering, such as `policy.config`.
+        quiet: Tell a person nothing.
         clock: What seconds are counted on.
 
     Raises:
-        ConfigError: On entering: the directory holds another run already.
+        ConfigError: On entering: the directory holds another run already, or it is to go on
+            with other settings than those it was begun with.
     """
 
     def __init__(
-        self, example: str, options: Options, *, config: object = None, clock: Clock = SYSTEM_CLOCK
+        self,
+        example: str,
+        options: Options,
+        *,
+        config: object = None,
+        quiet: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.example = example
         self.options = options
-        self.directory = _next_directory(example) if options.out is None else options.out
-        self.checkpoint = self.directory / "checkpoint"
-        self.metrics = self.directory / "metrics.jsonl"
-        self.curve = self.directory / "curve.png"
+        self.quiet = quiet
+        parent = Path("runs") / example
+        self.directory = files.make_next(parent) if options.out is None else options.out
+        self.checkpoint = self.directory / files.CHECKPOINT
+        self.metrics = self.directory / files.METRICS
+        self.curve = self.directory / files.CURVE
         self._config = config
         self._clock = clock
         self._started = clock.now()
+        self._lock: files.Lock | None = None
+        self._goes_on = False
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = files.Lock(self.directory)
         try:
-            with (self.directory / "config.json").open("x", encoding="utf-8") as file:
-                json.dump(self._describe(), file, indent=2, default=str)
-        except FileExistsError as error:
-            raise ConfigError(
-                f"{self.directory} holds another run already. Choose another directory with "
-                f"`--out`, leave the option away, or delete that run."
-            ) from error
+            self._take_directory()
+        except BaseException:
+            self._release()
+            raise
         self._started = self._clock.now()
         return self
 
@@ -73,12 +89,68 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not isinstance(error, KeyboardInterrupt):
+        self._release()
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            where = "nothing was saved yet."
+            if files.has_checkpoint(self.directory):
+                where = f"the checkpoint is in {self.checkpoint}. To go on with it, add the "
+                where += f"options --resume --out {self.directory}"
+            self._tell(f"\nInterrupted; {where}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Let the nodes of a program know the run; the lock is that of the process that has it."""
+        return {**vars(self), "_lock": None}
+
+    def resume(self, parts: Mapping[str, object]) -> None:
+        """Make everything what it was, if this run goes on from a checkpoint.
+
+        A task among the parts is told to finish at once where the run had reached its end.
+
+        Args:
+            parts: What `middleware.checkpoint` has saved in `checkpoint`, by the same names.
+
+        Raises:
+            CheckpointError: The checkpoint does not fit.
+        """
+        if not self._goes_on:
             return
-        saved = self.checkpoint.exists() and any(self.checkpoint.iterdir())
-        where = f"the checkpoint is in {self.checkpoint}" if saved else "nothing was saved yet"
-        sys.stderr.write(f"\nInterrupted; {where}.\n")
-        raise SystemExit(_INTERRUPTED) from None
+        counters = resume(parts, self.checkpoint)
+        has_ended = self._has_ended(counters)
+        where = "had reached its end" if has_ended else "goes on"
+        self._tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
+        for part in parts.values():
+            if has_ended and isinstance(part, Task):
+                part.finish = True
+
+    def judge(self, policy: Policy) -> dict[str, Any]:
+        """Play 20 fresh greedy episodes with the trained policy.
+
+        Returns:
+            What the run's last line says.
+        """
+        wall_s = self._clock.now() - self._started
+        seed = self.options.seed + _JUDGE_SEED
+        with make_envs(
+            self.options.env,
+            JUDGED_EPISODES,
+            seed=seed,
+            frame_stack=policy.spec.frame_stack,
+        ) as envs:
+            value = mean_return(policy, envs, episodes=JUDGED_EPISODES)
+
+        last, goal = last_row(self.metrics), self.options.goal
+        return {
+            "example": self.example,
+            "env": self.options.env,
+            "seed": self.options.seed,
+            "solved": None if goal is None else value >= goal,
+            "env_steps": last.get("env_step"),
+            "episodes": None if "episodes" not in last else int(last["episodes"]),
+            "train_iter": last.get("train_iter"),
+            "wall_s": round(max(wall_s, last.get("wall_s", 0.0)), 3),  # also before it was resumed
+            "eval_return": value,
+            "nodes": self.options.nodes,
+        }
 
     def conclude(self, policy: Policy, *, try_next: str = "") -> dict[str, Any]:
         """Judge the policy by 20 fresh greedy episodes, and print the run's last line.
@@ -93,67 +165,117 @@ class Run:
         Returns:
             What the line says.
         """
-        wall_s = self._clock.now() - self._started
-        with make_envs(
-            self.options.env, JUDGED_EPISODES, seed=self.options.seed + _JUDGE_SEED
-        ) as envs:
-            value = mean_return(policy, envs, episodes=JUDGED_EPISODES)
-
-        last = self._last_metrics()
-        result = {
-            "example": self.example,
-            "env": self.options.env,
-            "seed": self.options.seed,
-            "solved": value >= self.options.target,
-            "env_steps": last.get("env_step"),
-            "episodes": None if "episodes" not in last else int(last["episodes"]),
-            "train_iter": last.get("train_iter"),
-            "wall_s": round(wall_s, 3),
-            "eval_return": value,
-            "nodes": self.options.nodes,
-        }
-        sys.stderr.write(self._explain(result, try_next))
-        sys.stderr.flush()
+        result = self.judge(policy)
+        self.explain(result, try_next=try_next)
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
         return result
+
+    def explain(self, result: Mapping[str, Any], *, try_next: str = "") -> None:
+        """Tell a person, on standard error, how it went and what there is to look at."""
+        lines = [
+            f"\n{_verdict(result['solved'], self.options.env)}: a mean return of "
+            f"{result['eval_return']:.1f} in {JUDGED_EPISODES} greedy episodes{self._goal()} after "
+            f"{result['env_steps'] or 0:,} env steps, {result['wall_s']:.1f} s."
+        ]
+        kinds = {"curve": self.curve, "metrics": self.metrics, "checkpoint": self.checkpoint}
+        lines += [f"  {kind:<13}{path}" for kind, path in kinds.items() if path.exists()]
+        if any(self.directory.glob(files.EVENTS)):
+            lines.append(f"  TensorBoard  tensorboard --logdir {self.directory}")
+        if try_next:
+            lines.append(try_next)
+        self._tell("\n".join(lines))
+
+    def _take_directory(self) -> None:
+        saved = files.saved_description(self.directory)
+        if saved is not None and not self.options.resume:
+            raise ConfigError(
+                f"{self.directory} holds another run already. Go on with it (`--resume`), choose "
+                f"another directory with `--out`, leave the option away, or delete that run."
+            )
+        described = json.loads(json.dumps(self._describe(), default=str))
+        if saved is not None:
+            _check_same(self.directory, saved, described)
+            self._tell_of_versions(saved, described)
+        self._goes_on = self.options.resume and files.has_checkpoint(self.directory)
+        if self.options.resume and not self._goes_on:
+            files.begin_anew(self.directory)
+            self._tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
+        files.describe(self.directory, described)
 
     def _describe(self) -> dict[str, Any]:
         config = self._config
         if dataclasses.is_dataclass(config) and not isinstance(config, type):
             config = dataclasses.asdict(config)
+        options = {**dataclasses.asdict(self.options), "target": self.options.goal}
+        packages = ("torch", "numpy", "gymnasium")
         return {
             "example": self.example,
-            "options": dataclasses.asdict(self.options),
+            "options": {name: options[name] for name in options if name not in ("out", "resume")},
             "config": config,
-            "versions": {"python": platform.python_version(), "torch": torch.__version__},
+            "versions": {
+                "python": platform.python_version(),
+                "ding_lite": __version__,
+                **{package: version(package) for package in packages},
+            },
         }
 
-    def _last_metrics(self) -> dict[str, Any]:
-        """Read the last row that `middleware.log` wrote; empty where there is none."""
-        if not self.metrics.exists():
-            return {}
-        rows = self.metrics.read_text(encoding="utf-8").splitlines()
-        last: dict[str, Any] = json.loads(rows[-1]) if rows else {}
-        return last
+    def _has_ended(self, counters: Mapping[str, Any]) -> bool:
+        is_solved = counters.get("eval_value", -math.inf) >= self.options.target
+        return bool(is_solved or counters["env_step"] >= self.options.max_env_steps)
 
-    def _explain(self, result: dict[str, Any], try_next: str) -> str:
-        verdict = "Solved" if result["solved"] else "Did not solve"
-        lines = [
-            f"\n{verdict} {self.options.env}: a mean return of {result['eval_return']:.1f} in "
-            f"{JUDGED_EPISODES} greedy episodes (target {self.options.target:g}) after "
-            f"{result['env_steps'] or 0:,} env steps, {result['wall_s']:.1f} s."
+    def _goal(self) -> str:
+        goal = self.options.goal
+        return "" if goal is None else f" (target {goal:g})"
+
+    def _tell_of_versions(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        before, after = then.get("versions") or {}, now["versions"]
+        facts = [
+            f"{name} {after[name]} instead of {before.get(name)}"
+            for name in after
+            if before.get(name) != after[name]
         ]
-        kinds = {"curve": self.curve, "metrics": self.metrics, "checkpoint": self.checkpoint}
-        lines += [f"  {kind:<13}{path}" for kind, path in kinds.items() if path.exists()]
-        if any(self.directory.glob("events.out.tfevents.*")):
-            lines.append(f"  TensorBoard  tensorboard --logdir {self.directory}")
-        if try_next:
-            lines.append(try_next)
-        return "\n".join(lines) + "\n"
+        if facts:
+            self._tell(
+                f"The run in {self.directory} goes on with {', '.join(facts)}: what it learns may "
+                f"not be the same to the last bit."
+            )
+
+    def _tell(self, text: str) -> None:
+        if not self.quiet:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
-def _next_directory(example: str) -> Path:
-    """Name the first directory under `runs/<example>` that no run has taken."""
-    parent = Path("runs") / example
-    return next(path for n in itertools.count(1) if not (path := parent / str(n)).exists())
+def _check_same(directory: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run in another way than it was begun."""
+    if then.get("example") != now["example"]:
+        raise ConfigError(
+            f"The run in {directory} is one of `{then.get('example')}`, and this program is "
+            f"`{now['example']}`. Resume it with the program that has begun it."
+        )
+    facts = []
+    for section in ("options", "config"):
+        before, after = then.get(section) or {}, now[section] or {}
+        facts += [
+            f"`{name}` is {after.get(name)!r}, and was {before.get(name)!r}"
+            for name in {**before, **after}
+            if name not in _MAY_CHANGE and before.get(name) != after.get(name)
+        ]
+    if facts:
+        raise ConfigError(
+            f"The run in {directory} was begun in another way: "
+            f"{'; '.join(dict.fromkeys(facts))}. Resume it as "
+            f"it was begun, or begin another run in another directory."
+        )
+
+
+def _verdict(solved: bool | None, env: str) -> str:
+    if solved is None:
+        return f"Trained on {env}"
+    return f"Solved {env}" if solved else f"Did not solve {env}"

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calls import PROGRAM
+from tests.fonts import open_fonts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fonts() -> None:
+    open_fonts()
 
 
 @pytest.fixture
@@ -14,3 +22,19 @@ def folder(tmp_path: Path) -> Path:
     """Return a user's folder, with a program in it."""
     (tmp_path / "program.py").write_text(PROGRAM)
     return tmp_path
+
+
+@pytest.fixture
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def _quiet_afterwards() -> Iterator[None]:
+    """Take back what a command has set up for log lines."""
+    logger = logging.getLogger("ding_lite")
+    before, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = before
+    logger.setLevel(level)

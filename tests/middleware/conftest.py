@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
 import pytest
-from matplotlib.figure import Figure
 
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay import ReplayBuffer
+from tests.fonts import open_fonts
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _fonts() -> None:
-    """Let matplotlib open its fonts, which it keeps open, before descriptors are counted."""
-    figure = Figure()
-    figure.text(0.1, 0.1, "plain")
-    figure.text(0.1, 0.2, "bold", fontweight="bold")
-    figure.savefig(io.BytesIO())
+    open_fonts()
 
 
 @pytest.fixture

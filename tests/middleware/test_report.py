@@ -83,12 +83,15 @@ def test_the_file_tells_when_an_evaluation_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "metrics.jsonl"
-    rows = [{"env_step": 8, "eval_return": 80.0}, {"env_step": 16}, {"env_step": 24}]
+    rows: list[dict[str, Any]] = [
+        {"env_step": 8, "eval_return": 80.0},
+        {"env_step": 16},
+        {"env_step": 24},
+    ]
     run(mw.log(every=2, path=file), *rows)
     assert [row["eval_env_step"] for row in read(file)] == [8, 8]
-    assert (
-        capsys.readouterr().err.splitlines()[1].split() == "step step iter return steps/s".split()
-    )
+    heading = capsys.readouterr().err.splitlines()[1]
+    assert heading.split() == ["step", "step", "iter", "return", "steps/s"]
 
 
 def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:

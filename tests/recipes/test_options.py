@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.recipes import Options, parse_options
+from ding_lite.recipes import Options, Run, parse_options
 
 
 def parse(*arguments: str) -> Options:
@@ -91,3 +92,24 @@ def test_an_unknown_option_ends_the_program(capsys: pytest.CaptureFixture[str]) 
         parse("--sead", "1")
     assert ended.value.code == 2
     assert "unrecognized arguments: --sead" in capsys.readouterr().err
+
+
+def test_to_go_on_needs_a_directory() -> None:
+    with pytest.raises(ConfigError, match=r"Name the directory of the run: --resume --out runs/"):
+        parse("--resume")
+
+
+def test_a_run_that_goes_on_has_the_options_it_was_begun_with(tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path))
+    with Run("mine", parse(*out, "--seed", "3", "--env", "Acrobot-v1", "--smoke")):
+        pass
+    assert parse(*out, "--resume") == replace(
+        parse(*out), seed=3, env="Acrobot-v1", max_env_steps=2_000, resume=True
+    )
+    longer = parse(*out, "--resume", "--max-env-steps", "9000")
+    assert (longer.seed, longer.env, longer.max_env_steps) == (3, "Acrobot-v1", 9_000)
+
+
+def test_where_nothing_was_begun_options_are_the_usual_ones(tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "nowhere"))
+    assert parse(*out, "--resume") == replace(parse(*out), resume=True)

@@ -20,6 +20,15 @@ def test_what_a_user_can_mend_is_said_without_a_traceback(
     assert capsys.readouterr().err == 'error: There is no environment "CartPole-v9".\n'
 
 
+def test_ctrl_c_ends_with_130() -> None:
+    def main() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as caught:
+        run_program(main)
+    assert caught.value.code == 130
+
+
 def test_any_other_error_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_program(lambda: 1 / 0)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ from ding_lite.recipes import Options, Run
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.testing import ManualClock
 
@@ -31,11 +37,6 @@ class Balancer(DQN):
         self, obs: NumpyArray, *, explore: bool = True, epsilon: float | None = None
     ) -> NumpyArray:
         return (obs[:, 2] + 0.3 * obs[:, 3] + 0.02 * obs[:, 0] > 0).astype(np.int64)
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def options(**changes: Any) -> Options:
@@ -80,7 +81,8 @@ def test_the_settings_of_the_run_are_written_down() -> None:
     assert said["example"] == "mine"
     assert said["options"]["seed"] == 3
     assert (said["config"]["lr"], said["config"]["hidden"]) == (0.5, [7])
-    assert set(said["versions"]) == {"python", "torch"}
+    assert set(said["versions"]) == {"python", "ding_lite", "torch", "numpy", "gymnasium"}
+    assert "out" not in said["options"]  # where it lies is not what it is
 
 
 def test_the_last_line_has_every_key_in_order(
@@ -147,23 +149,24 @@ def test_a_person_is_told_what_there_is_and_what_to_try(
     ]
 
 
-def test_ctrl_c_ends_with_130_and_says_where_the_checkpoint_is(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_ctrl_c_says_where_the_checkpoint_is(capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> None:
         with Run("mine", options()) as run:
             run.checkpoint.mkdir()
             (run.checkpoint / "manifest.json").touch()
             raise KeyboardInterrupt
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert ended.value.code == 130
-    assert "the checkpoint is in runs/mine/1/checkpoint" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said == (
+        "\nInterrupted; the checkpoint is in runs/mine/1/checkpoint. To go on with it, add the "
+        "options --resume --out runs/mine/1\n"
+    )
 
 
 def test_ctrl_c_before_the_first_save_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit), Run("mine", options()):
+    with pytest.raises(KeyboardInterrupt), Run("mine", options()):
         raise KeyboardInterrupt
     assert "nothing was saved yet" in capsys.readouterr().err
 
@@ -171,3 +174,184 @@ def test_ctrl_c_before_the_first_save_says_so(capsys: pytest.CaptureFixture[str]
 def test_other_exceptions_come_out_as_they_are() -> None:
     with pytest.raises(ValueError, match="a bug"), Run("mine", options()):
         raise ValueError("a bug")
+
+
+def test_a_run_without_a_target_is_neither_solved_nor_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Run("mine", options(target=math.inf)) as run:
+        line = run.conclude(make_policy())
+    assert line["solved"] is None
+    said = capsys.readouterr().err
+    assert said.startswith("\nTrained on CartPole-v1: a mean return of ")
+    assert "target" not in said
+
+
+def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Run("mine", options(), quiet=True) as run:
+        run.explain(run.judge(make_policy()))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_runs_that_begin_at_once_get_numbers_of_their_own() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda _: Run("mine", options()), range(40)))
+    assert sorted(int(run.directory.name) for run in runs) == list(range(1, 41))
+
+
+def test_another_process_is_kept_out_of_a_run_that_is_under_way(tmp_path: Path) -> None:
+    out = tmp_path / "here"
+    busy = pytest.raises(ConfigError, match="Another process works on the run in")
+    with Run("mine", options(out=out)), busy:
+        Run("mine", options(out=out, resume=True)).__enter__()
+    with Run("mine", options(out=out, resume=True)):
+        pass
+
+
+# -- going on --------------------------------------------------------------------------------
+
+
+def train_a_little(run: Run, *, steps: int = 10, value: float | None = None) -> Task:
+    """Train with what a run has saved, or from the start; return the task, ended."""
+
+    def evaluate(ctx: Context) -> None:
+        if value is not None:
+            ctx.eval_value = value
+
+    policy = make_policy()
+    with make_envs("CartPole-v1", 4) as envs, Task() as task:
+        parts: dict[str, Stateful] = {"policy": policy, "envs": envs, "task": task}
+        task.use(mw.collect(policy, envs, steps=4))
+        task.use(evaluate)
+        task.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
+        task.use(mw.log(every=10, path=run.metrics, quiet=True))
+        run.resume(parts)
+        task.run(max_step=steps)
+    return task
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "here"
+    with Run("mine", options(out=out)) as run:
+        train_a_little(run)
+    with Run("mine", options(out=out, resume=True)) as run:
+        assert train_a_little(run).ctx.env_step == 80
+    said = capsys.readouterr().err
+    assert said == f"The run in {out} goes on at 40 env steps.\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "max_env_steps"), [(None, 40), (480.0, 1_000)], ids=["all steps", "solved"]
+)
+def test_a_run_that_had_reached_its_end_does_nothing_more(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    value: float | None,
+    max_env_steps: int,
+) -> None:
+    chosen = options(out=tmp_path / "here", max_env_steps=max_env_steps)
+    with Run("mine", chosen) as run:
+        train_a_little(run, value=value)
+    before = run.metrics.read_text()
+    with Run("mine", replace(chosen, resume=True)) as run:
+        assert train_a_little(run).ctx.env_step == 40
+    assert "had reached its end at 40 env steps" in capsys.readouterr().err
+    assert run.metrics.read_text() == before
+
+
+@pytest.mark.parametrize("longer", [{"max_env_steps": 1_000}, {"target": 490.0}])
+def test_a_run_that_had_ended_goes_on_when_it_may_become_longer(
+    tmp_path: Path, longer: dict[str, Any]
+) -> None:
+    chosen = options(out=tmp_path / "here", max_env_steps=40 if "target" not in longer else 1_000)
+    with Run("mine", chosen) as run:
+        train_a_little(run, value=480.0 if "target" in longer else None)
+    with Run("mine", replace(chosen, resume=True, **longer)) as run:
+        assert train_a_little(run).ctx.env_step == 80
+    said = json.loads((run.directory / "config.json").read_text())["options"]
+    assert said | longer == said
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "here"
+    with Run("mine", options(out=out)) as run:
+        for left in (run.metrics, run.curve, run.directory / "events.out.tfevents.1.x"):
+            left.write_text("old")
+    with Run("mine", options(out=out, resume=True)) as run:
+        assert [path.name for path in run.directory.iterdir()] == ["config.json"]
+        assert train_a_little(run).ctx.env_step == 40
+    assert capsys.readouterr().err == f"There is no checkpoint in {out} yet; the run begins.\n"
+
+
+@pytest.mark.parametrize("config", ["", '{"example": "mi'])
+def test_a_run_that_was_killed_while_it_wrote_its_settings_begins_anew(
+    tmp_path: Path, config: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with Run("mine", options(out=tmp_path, resume=True)) as run:
+        pass
+    assert json.loads((run.directory / "config.json").read_text())["example"] == "mine"
+
+
+def test_to_go_on_where_nothing_is_begins(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path / "new" / "here", resume=True)) as run:
+        assert train_a_little(run).ctx.env_step == 40
+
+
+def test_a_checkpoint_without_its_settings_is_refused(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        train_a_little(run)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"its config\.json is missing or damaged"):
+        Run("mine", options(out=tmp_path, resume=True)).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("program", "changes", "config", "said"),
+    [
+        ("mine", {"seed": 1}, DQNConfig(seed=1), "another way: `seed` is 1, and was 0. Resume it"),
+        ("mine", {"env": "Acrobot-v1"}, DQNConfig(), "`env` is 'Acrobot-v1', and was 'CartPole-v1"),
+        ("mine", {}, DQNConfig(hidden=(8,)), r"`hidden` is \[8\], and was \[64, 64\]"),
+        ("mine", {}, None, "`lr` is None, and was 0.002"),
+        ("yours", {}, DQNConfig(), "is one of `mine`, and this program is `yours`"),
+    ],
+)
+def test_to_go_on_in_another_way_is_refused_by_name(
+    tmp_path: Path, program: str, changes: dict[str, Any], config: object, said: str
+) -> None:
+    with Run("mine", options(out=tmp_path), config=DQNConfig()):
+        pass
+    chosen = options(out=tmp_path, resume=True, max_env_steps=200, target=1.0, **changes)
+    with pytest.raises(ConfigError, match=said):
+        Run(program, chosen, config=config).__enter__()
+    assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 100
+
+
+def test_other_versions_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Run("mine", options(out=tmp_path)):
+        pass
+    file = tmp_path / "config.json"
+    described = json.loads(file.read_text())
+    described["versions"]["torch"] = "1.0"
+    file.write_text(json.dumps(described))
+    with Run("mine", options(out=tmp_path, resume=True)):
+        pass
+    assert "goes on with torch " in (said := capsys.readouterr().err)
+    assert " instead of 1.0: what it learns may not be the same to the last bit." in said
+
+
+def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        run.metrics.write_text('{"step": 1, "wall_s": 90.0}\n')
+        assert run.judge(make_policy())["wall_s"] == 90.0
+
+
+def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        known = pickle.loads(pickle.dumps(run))
+        assert known.checkpoint == run.checkpoint
+        known.__exit__(None, None, None)
+        with pytest.raises(ConfigError, match="Another process"):
+            Run("mine", options(out=tmp_path, resume=True)).__enter__()

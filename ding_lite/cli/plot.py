@@ -1,0 +1,151 @@
+"""`ding-lite plot`: learning curves of runs in one picture, and a table of what they reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+from ding_lite.cli.main import DONE
+from ding_lite.cli.tables import print_table
+from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.log import configure
+from ding_lite.middleware.report import spell
+from ding_lite.middleware.report_drawing import (
+    COLORS,
+    add_legend,
+    add_titles,
+    begin_picture,
+    draw_target,
+    dress,
+    picture_path,
+    save_picture,
+)
+from ding_lite.recipes.results import (
+    Group,
+    Result,
+    find_results,
+    group_results,
+    spread_of,
+    title_of,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_Y_LABELS = {"eval_return": "return of greedy episodes", "return": "return of an episode"}
+
+
+def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
+    """Draw what runs have left, and print what they reached.
+
+    Args:
+        patterns: Directories of runs, or patterns of them.
+        out: The picture.
+        metric: What to draw; chosen if None.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: There is no such run or metric, or the picture's kind is unknown.
+    """
+    configure("warning")
+    path = picture_path(out)
+    results = find_results(patterns)
+    metric = _choose_metric(results, metric)
+    groups = group_results(results)
+
+    figure, axes = begin_picture()
+    for group, color in zip(groups, COLORS * len(groups), strict=False):
+        _draw_group(axes, group, metric, color)
+    dress(axes, y_label=_Y_LABELS.get(metric, metric))
+    targets = {result.target for result in results}
+    if metric in _Y_LABELS and len(targets) == 1 and (target := targets.pop()) is not None:
+        draw_target(axes, target)
+    add_titles(figure, title_of(groups), _below(groups))
+    if len(groups) > 1:
+        add_legend(figure, columns=1 if len(groups) <= 3 else 2)
+    save_picture(figure, path)
+
+    _print_results(groups, metric)
+    print(f"\nDrawn in {path}")
+    return DONE
+
+
+def _choose_metric(results: Sequence[Result], wanted: str | None) -> str:
+    """Find a metric that all runs have."""
+    names = {name: None for result in results for row in result.rows for name in row}
+    candidates = ("eval_return", "return") if wanted is None else (wanted,)
+    for name in candidates:
+        if all(result.has(name) for result in results):
+            return name
+    lacking = [str(r.directory) for r in results if not r.has(candidates[-1])]
+    raise ConfigError(
+        f"`{candidates[-1]}` is missing in {', '.join(lacking)}."
+        f"{did_you_mean(candidates[-1], names)} Metrics of these runs are: {', '.join(names)}."
+    )
+
+
+def _draw_group(axes: Axes, group: Group, metric: str, color: str) -> None:
+    count = len(group.runs)
+    label = group.label if count == 1 else f"{group.label} ({count} seeds)"
+    spread = spread_of(group.runs, metric)
+    if count > 1:
+        axes.fill_between(spread.x, spread.low, spread.high, color=color, alpha=0.14, linewidth=0)
+        for run in group.runs:
+            axes.plot(*run.points(metric), color=color, linewidth=0.8, alpha=0.45)
+        axes.plot(spread.x, spread.mean, color=color, linewidth=2.4, label=label, zorder=4)
+    else:
+        axes.plot(*group.runs[0].points(metric), color=color, linewidth=2.0, label=label, zorder=4)
+
+
+def _below(groups: Sequence[Group]) -> str:
+    most = max(len(group.runs) for group in groups)
+    if most == 1:
+        return "one run each" if len(groups) > 1 else ""
+    seeds = f"{most} seeds" if len(groups) == 1 else "all seeds"
+    return f"mean of {seeds}; the band goes from the least to the greatest"
+
+
+def _print_results(groups: Sequence[Group], metric: str) -> None:
+    headings = ("run", "seed", "env steps", "episodes", f"last {metric}", f"best {metric}", "time")
+    rows: list[tuple[str, ...]] = []
+    bold: list[bool] = []
+    for group in groups:
+        for run in group.runs:
+            rows.append(_row(run, metric))
+            bold.append(False)
+        if len(group.runs) > 1:
+            rows.append(_summary(group, metric))
+            bold.append(True)
+    print_table(headings, rows, bold=bold)
+
+
+def _row(run: Result, metric: str) -> tuple[str, ...]:
+    last, (_, y) = run.rows[-1], run.points(metric)
+    return (
+        str(run.directory),
+        "" if run.seed is None else str(run.seed),
+        spell(last["env_step"]),
+        spell(last["episodes"]) if last.get("episodes") is not None else "",
+        spell(float(y[-1])),
+        spell(float(y.max())),
+        f"{last['wall_s']:,.1f} s",
+    )
+
+
+def _summary(group: Group, metric: str) -> tuple[str, ...]:
+    """Return the line below the runs of a group: means, and how far they lie from each other."""
+    curves = [run.points(metric)[1] for run in group.runs]
+    last, best = [float(y[-1]) for y in curves], [float(y.max()) for y in curves]
+    steps = [float(run.rows[-1]["env_step"]) for run in group.runs]
+    return (
+        f"{group.label}, mean of {len(group.runs)}",
+        "",
+        spell(round(fmean(steps))),
+        "",
+        f"{spell(fmean(last))} ± {spell(stdev(last))}",
+        f"{spell(fmean(best))} ± {spell(stdev(best))}",
+        "",
+    )

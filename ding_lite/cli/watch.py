@@ -1,0 +1,75 @@
+"""`ding-lite watch`: play with a trained policy, where one can see it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from ding_lite.cli.main import DONE
+from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.log import configure
+from ding_lite.middleware.report import spell
+from ding_lite.recipes.loading import load_policy
+from ding_lite.recipes.video import check_render_mode, play, record_video
+from ding_lite.rl.envs import Episode
+from ding_lite.rl.protocols import Policy
+from ding_lite.settings import process_environ
+
+
+def watch_run(options: argparse.Namespace) -> int:
+    """Play greedy episodes with the policy of a run, and print their returns.
+
+    Args:
+        options: What `ding_lite.cli.main.parse` has read.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        DingLiteError: What a user can mend, in a sentence.
+    """
+    configure("warning")
+    policy = load_policy(options.run)
+    print(f"{type(policy).__name__} on {policy.spec.env_id}, from {options.run}")
+    chosen = {"episodes": options.episodes, "seed": options.seed}
+    if options.record is not None:
+        videos = record_video(policy, Path(options.record), **chosen)
+        _tell((episode, str(path)) for episode, path in videos)
+        return DONE
+
+    hint = _no_window(policy, process_environ())
+    if hint is None:
+        try:
+            _tell((episode, "") for episode in play(policy, render_mode="human", **chosen))
+        except MissingExtraError as error:
+            hint = f"{error} Only the returns are shown."
+    if hint is not None:
+        print(hint)
+        _tell((episode, "") for episode in play(policy, **chosen))
+    return DONE
+
+
+def _tell(played: Iterable[tuple[Episode, str]]) -> None:
+    """Print a line for each episode when it ends, and one for all."""
+    returns = []
+    for number, (episode, remark) in enumerate(played, start=1):
+        returns.append(episode.ret)
+        line = f"episode {number:<3} return {spell(episode.ret):<8} length {episode.length:<6}"
+        print(f"{line}{remark}".rstrip(), flush=True)
+    print(
+        f"mean of {len(returns)}: {spell(fmean(returns))} "
+        f"(from {spell(min(returns))} to {spell(max(returns))})"
+    )
+
+
+def _no_window(policy: Policy, environ: Mapping[str, str]) -> str | None:
+    """Say why there can be no window; None where there can be one."""
+    if not environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
+        return "No display here: only the returns are shown; --record DIR writes videos."
+    try:
+        check_render_mode(policy.spec.env_id, "human")
+    except ConfigError as error:
+        return f"{error} Only the returns are shown."
+    return None

@@ -1,0 +1,46 @@
+"""Make the policy of a run again, from its checkpoint alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ding_lite.errors import CheckpointError
+from ding_lite.middleware.checkpoint import described_policy
+from ding_lite.recipes.directory import CHECKPOINT
+from ding_lite.recipes.table import RECIPES
+from ding_lite.rl.checkpoint import MANIFEST, load_checkpoint
+from ding_lite.rl.envs import make_envs
+from ding_lite.rl.protocols import Policy
+from ding_lite.settings import as_config
+
+
+def load_policy(directory: str | os.PathLike[str]) -> Policy:
+    """Make the policy that a run has saved, as it was then.
+
+    `policy.spec.env_id` says which environment it was trained for.
+
+    Args:
+        directory: Of a run, or of a checkpoint that `middleware.checkpoint` has written.
+
+    Raises:
+        CheckpointError: There is no checkpoint, it is damaged, or its policy is of no known kind.
+        MissingExtraError: The environment needs a package that is not installed.
+    """
+    path = Path(directory)
+    if not (path / MANIFEST).exists():
+        path /= CHECKPOINT
+    name, about = described_policy(load_checkpoint(path, only=()).meta)
+    recipes = {recipe.policy.__name__: recipe for recipe in RECIPES.values()}
+    if about["kind"] not in recipes:
+        raise CheckpointError(
+            f"The policy in {path} is a {about['kind']}, which is none of ours: "
+            f"{', '.join(recipes)}. Make one yourself, and give it what "
+            f"`load_checkpoint({str(path)!r})` returns."
+        )
+    env, recipe = about["env"], recipes[about["kind"]]
+    with make_envs(env["env_id"], 1, mode="sync", frame_stack=env["frame_stack"]) as envs:
+        policy = recipe.policy(envs.spec, as_config(recipe.policy_config, about["config"]))
+    state = load_checkpoint(path, only=None if name is None else (name,)).state
+    policy.load_state_dict(state if name is None else state[name])
+    return policy

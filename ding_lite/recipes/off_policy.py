@@ -1,0 +1,86 @@
+"""How a policy that learns from replay is trained: random steps first, then collect and learn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ding_lite import middleware as mw
+from ding_lite.recipes.recipe import Ingredients, TrainConfig
+from ding_lite.rl.prioritized import PrioritizedReplay
+from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.schedules import linear
+from ding_lite.runtime.saving import Stateful
+from ding_lite.runtime.task import Task
+from ding_lite.settings import check_all, inside, positive, suggests, whole
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class OffPolicyConfig(TrainConfig):
+    """The settings of training from replay, beside those of the policy."""
+
+    capacity: int = 100_000
+    """How many transitions the replay keeps. Higher remembers longer and takes more memory."""
+    warmup: int = 1_000
+    """Random env steps before anything is learned. More makes the first updates less lopsided."""
+    update_ratio: float = 1.0
+    """Updates for each env step. More learns more from each env step and takes longer; 1/16 to 1
+    are usual."""
+
+    prioritized: bool = False
+    """Sample more often what there is more to learn from. It learns more from each env step where
+    rewards are rare, and takes longer."""
+    priority_alpha: float = 0.6
+    """How much priorities count: 0 samples uniformly, 1 fully in proportion; 0.5 to 0.7 are
+    usual."""
+    priority_beta: float = 0.4
+    """How far importance weights make up for priorities at first; it rises to 1, which is fully."""
+    priority_beta_steps: int = 100_000
+    """How many env steps that rise takes, in a straight line; those of the whole run are usual."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(
+            whole(1, capacity=self.capacity, priority_beta_steps=self.priority_beta_steps),
+            whole(0, warmup=self.warmup),
+            positive(update_ratio=self.update_ratio),
+            inside(0.0, 1.0, priority_alpha=self.priority_alpha, priority_beta=self.priority_beta),
+        )
+
+    def steps_per_update(self, num_envs: int) -> int:
+        """Return the env steps in each step of the pipeline: enough for an update."""
+        return num_envs * math.ceil(1.0 / (self.update_ratio * num_envs) - 1e-9)
+
+
+def learn_from_replay(task: Task, given: Ingredients[OffPolicyConfig]) -> dict[str, Stateful]:
+    """Use the middleware that collect and learn; return what is to be saved beside the policy."""
+    config, envs, policy = given.config, given.envs, given.policy
+    steps = config.steps_per_update(envs.num_envs)
+    updates = max(1, round(steps * config.update_ratio))
+    replay = _make_replay(given)
+
+    if config.warmup:
+        task.use(mw.random_warmup(envs, replay, steps=config.warmup))
+    task.use(mw.collect(policy, envs, steps=steps))
+    task.use(mw.add_to(replay))
+    if isinstance(replay, PrioritizedReplay):
+        beta = linear(config.priority_beta, 1.0, steps=config.priority_beta_steps)
+        task.use(mw.train(policy, replay, updates=updates, beta=beta))
+        task.use(mw.update_priorities(replay))
+    else:
+        task.use(mw.train(policy, replay, updates=updates))
+    return {"replay": replay}
+
+
+def _make_replay(given: Ingredients[OffPolicyConfig]) -> ReplayBuffer:
+    config, spec = given.config, given.envs.spec
+    if not config.prioritized:
+        return ReplayBuffer(spec, capacity=config.capacity, seed=given.seed)
+    return PrioritizedReplay(
+        spec,
+        capacity=config.capacity,
+        alpha=config.priority_alpha,
+        beta=config.priority_beta,
+        seed=given.seed,
+    )

@@ -1,0 +1,39 @@
+"""Settings that suit an environment; what is not named here has defaults.
+
+Beside the settings of the policy and of training they may hold the options `max_env_steps`,
+`num_envs` and `target`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+DQN_PRESETS: dict[str, dict[str, Any]] = {
+    "CartPole-v1": {"max_env_steps": 50_000, "lr": 3e-3, "capacity": 50_000, "warmup": 0},
+    "LunarLander-v3": {
+        "max_env_steps": 300_000,
+        "lr": 5e-4,
+        "hidden": (128, 128),
+        "target_tau": 0.005,
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.02,
+        "epsilon_steps": 20_000,
+        "update_ratio": 0.5,
+        "prioritized": True,
+        "priority_beta_steps": 300_000,
+        "eval_every": 5_000,
+    },
+    "ding_lite/Catch-v0": {
+        "max_env_steps": 100_000,
+        "target": 9.0,
+        "frame_stack": 2,
+        "lr": 5e-4,
+        "gamma": 0.97,
+        "hidden": (128,),
+        "batch_size": 32,
+        "epsilon_end": 0.05,
+        "epsilon_steps": 10_000,
+        "update_ratio": 0.25,
+        "eval_every": 4_000,
+    },
+}

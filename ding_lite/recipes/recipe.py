@@ -1,0 +1,79 @@
+"""What `ding_lite.train` must know about a policy: one `Recipe`, an entry of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from ding_lite.rl.envs import Envs
+from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.runtime.saving import Stateful
+from ding_lite.runtime.task import Task
+from ding_lite.settings import check_all, positive, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The settings of training that no policy has of its own."""
+
+    frame_stack: int = 1
+    """How many of the newest observations make one; 4 is usual where one picture does not show
+    what moves."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by it before they are learned from. Rewards about 1 are easiest."""
+    eval_every: int = 1_000
+    """Env steps from one evaluation to the next. Fewer notices success sooner and costs more."""
+    eval_episodes: int = 20
+    """Greedy episodes in an evaluation. More is less noisy and costs more."""
+    checkpoint_every: int = 10_000
+    """Env steps from one checkpoint to the next: what a killed run loses at most."""
+    log_every: int = 200
+    """Env steps from one row of the metrics to the next."""
+
+    def __post_init__(self) -> None:
+        check_all(
+            whole(
+                1,
+                frame_stack=self.frame_stack,
+                eval_every=self.eval_every,
+                eval_episodes=self.eval_episodes,
+                checkpoint_every=self.checkpoint_every,
+                log_every=self.log_every,
+            ),
+            positive(reward_scale=self.reward_scale),
+        )
+
+    def steps_per_update(self, num_envs: int) -> int:
+        """Return the env steps in each step of the pipeline."""
+        return num_envs
+
+
+ConfigT = TypeVar("ConfigT", bound=TrainConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingredients(Generic[ConfigT]):
+    """What a recipe makes a pipeline of."""
+
+    policy: Policy
+    envs: Envs
+    config: ConfigT
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Generic[ConfigT]):
+    """How one kind of policy is trained."""
+
+    policy: Callable[[EnvSpec, Any], Policy]
+    """Makes the policy from what it acts on and its settings: its class."""
+    policy_config: type[Any]
+    """The class of those settings; it has a field `seed`."""
+    config: type[ConfigT]
+    """The class of the settings of training."""
+    learn: Callable[[Task, Ingredients[ConfigT]], dict[str, Stateful]]
+    """Uses the middleware that collect and learn; returns what else is to be saved, by name."""
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings and options that suit an environment, by its id."""

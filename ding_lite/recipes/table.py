@@ -1,0 +1,36 @@
+"""The policies that can be trained by name. A further one is one entry here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.recipes.off_policy import OffPolicyConfig, learn_from_replay
+from ding_lite.recipes.presets import DQN_PRESETS
+from ding_lite.recipes.recipe import Recipe
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+
+RECIPES: dict[str, Recipe[Any]] = {
+    "dqn": Recipe(
+        policy=DQN,
+        policy_config=DQNConfig,
+        config=OffPolicyConfig,
+        learn=learn_from_replay,
+        presets=DQN_PRESETS,
+    ),
+}
+
+
+def find_recipe(name: str) -> Recipe[Any]:
+    """Look a policy up by its name, such as `dqn`.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    recipe = RECIPES.get(str(name).lower())
+    if recipe is None:
+        raise ConfigError(
+            f"There is no policy {name!r} to train.{did_you_mean(str(name), RECIPES)} "
+            f"Known are: {', '.join(RECIPES)}."
+        )
+    return recipe

@@ -1,0 +1,94 @@
+"""`ding-lite plot`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.main import main
+from tests.recipes.test_results import leave
+
+pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+
+
+def words_of(path: Path) -> list[str]:
+    """Find the words of an SVG; matplotlib writes each as a comment beside its outlines."""
+    return re.findall(r"<!-- (.*?) -->", path.read_text())
+
+
+def test_seeds_become_one_curve_with_a_band(capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (1, 2, 3):
+        leave(f"runs/dqn/CartPole-v1/{seed}", seed=seed)
+    assert main(["plot", "runs/dqn/CartPole-v1/*", "--out", "curves.svg"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "run seed env steps episodes last eval_return best eval_return time",
+        "runs/dqn/CartPole-v1/1 1 400 30 30 4.0 s",
+        "runs/dqn/CartPole-v1/2 2 400 40 40 4.0 s",
+        "runs/dqn/CartPole-v1/3 3 400 50 50 4.0 s",
+        "dqn on CartPole-v1, mean of 3 400 40 ± 10 40 ± 10",
+        "",
+        "Drawn in curves.svg",
+    ]
+    words = words_of(Path("curves.svg"))
+    for expected in (
+        "dqn on CartPole-v1",
+        "mean of 3 seeds; the band goes from the least to the greatest",
+        "return of greedy episodes",
+        "env steps",
+        "target 475",
+    ):
+        assert expected in words
+    assert 'id="FillBetweenPolyCollection_1"' in Path("curves.svg").read_text()
+
+
+def test_runs_that_differ_have_a_curve_each(capsys: pytest.CaptureFixture[str]) -> None:
+    leave("r/1")
+    leave("r/2", lr=0.25)
+    leave("r/3", lr=0.25, seed=1)
+    assert main(["plot", "r/1", "r/2", "--out", "two.svg"]) == 0
+    words = words_of(Path("two.svg"))
+    assert {"dqn on CartPole-v1", "one run each", "lr 0.5", "lr 0.25"} <= set(words)
+    assert "mean of" not in capsys.readouterr().out
+    assert main(["plot", "r", "--out", "three.svg"]) == 0
+    assert {"lr 0.5", "lr 0.25 (2 seeds)"} <= set(words_of(Path("three.svg")))
+    assert "lr 0.25, mean of 2" in capsys.readouterr().out
+
+
+def test_another_metric_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    leave("r/1")
+    assert main(["plot", "r/1", "--metric", "wall_s", "--out", "a.svg"]) == 0
+    assert "last wall_s" in capsys.readouterr().out
+    words = words_of(Path("a.svg"))
+    assert "wall_s" in words
+    assert "target 475" not in words
+
+
+def test_without_evaluations_the_returns_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    leave("r/1")
+    leave("r/2", rows=1, seed=1)
+    assert main(["plot", "r"]) == 0
+    assert "last return" in capsys.readouterr().out
+    assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("nowhere", "There is no run in nowhere: a directory with a config.json was expected"),
+        ("r --metric lose", '`lose` is missing in r/1. Did you mean "loss"? Metrics of these runs'),
+        ("r --out curves.gif", "The picture curves.gif ends in '.gif'. Choose one of: .png, .svg"),
+    ],
+)
+def test_a_slip_is_explained(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    leave("r/1")
+    file = Path("r/1/metrics.jsonl")
+    file.write_text(file.read_text().replace('"return"', '"loss"'))
+    assert main(["plot", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("ding-lite plot: ")
+    assert said in err

@@ -1,0 +1,178 @@
+"""`ding-lite train`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.main import main
+from ding_lite.recipes import load_policy
+from ding_lite.rl.policies.dqn import DQN
+from tests.cli.calls import MODULE, environment
+
+QUICK = ("--set", "hidden=8,", "--set", "batch_size=8", "--set", "warmup=20")
+KEYS = [
+    *("example", "env", "seed", "solved", "env_steps", "episodes"),
+    *("train_iter", "wall_s", "eval_return", "nodes"),
+]
+
+pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+
+
+def train(*words: str, steps: int = 160) -> int:
+    return main(["train", "dqn", "CartPole-v1", *QUICK, "--max-env-steps", str(steps), *words])
+
+
+def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--seed", "3", "--num-envs", "4") == 0
+    out, err = capsys.readouterr()
+    [line] = out.splitlines()
+    numbers = json.loads(line)
+    assert list(numbers) == KEYS
+    assert (numbers["example"], numbers["env"], numbers["seed"]) == ("dqn", "CartPole-v1", 3)
+    assert (numbers["env_steps"], numbers["solved"]) == (160, False)
+    assert "160/160 env steps" in err
+    assert "rl.replay | a replay of 50000 transitions takes" in err
+    assert "Did not solve CartPole-v1" in err
+
+
+def test_settings_have_the_types_that_they_need() -> None:
+    words = ("lr=3e-4", "n_step=1", "double=false", "hidden=8,4", "capacity=1e3", "loss=mse")
+    assert train(*(word for setting in words for word in ("--set", setting))) == 0
+    policy = load_policy("runs/dqn/CartPole-v1/1")
+    assert isinstance(policy, DQN)
+    config = policy.config
+    assert (config.lr, config.n_step, config.double) == (3e-4, 1, False)
+    assert (config.hidden, config.loss) == ((8, 4), "mse")
+    described = json.loads(Path("runs/dqn/CartPole-v1/1/config.json").read_text())
+    assert described["config"]["capacity"] == 1_000
+
+
+def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("--out", "here") == 0
+    assert main(["train", "dqn", "CartPole-v1", "--out", "here", "--resume"]) == 0
+    assert "The run in here had reached its end at 160 env steps." in capsys.readouterr().err
+    assert train("--out", "here", "--resume", steps=240) == 0
+    out, err = capsys.readouterr()
+    assert "The run in here goes on at 160 env steps." in err
+    assert json.loads(out)["env_steps"] == 240
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("dnq CartPole-v1", "There is no policy 'dnq' to train. Did you mean \"dqn\"?"),
+        ("dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
+        ("dqn Pendulum-v1", "DQN chooses among a number of actions"),
+        ("dqn CartPole-v1 --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
+        ("dqn CartPole-v1 --set lr=-1", "`lr` is -1.0; it must be above 0"),
+        ("dqn CartPole-v1 --resume", "`resume` goes on with the run in `out`"),
+    ],
+)
+def test_a_slip_is_explained_without_a_traceback(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith("ding-lite train: ")
+    assert said in err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("word", ["lr", "=1", "lr=", "l r=1", ""])
+def test_what_is_no_setting_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["train", "dqn", "CartPole-v1", "--set", word])
+    assert end.value.code == 2
+    assert (
+        "expected is the name of a setting, `=` and its value: lr=3e-4" in capsys.readouterr().err
+    )
+
+
+def test_a_full_disk_is_told_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    assert train() == 1
+    err = capsys.readouterr().err
+    assert "ding-lite train: The checkpoint could not be written to " in err
+    assert "No space left on device. A checkpoint that was there before is still whole." in err
+    assert "Traceback" not in err
+
+
+def test_a_checkpoint_of_another_version_is_told_in_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train("--out", "here")
+    manifest = Path("here/checkpoint/manifest.json")
+    text = manifest.read_text().replace('"format_version":2', '"format_version":7')
+    manifest.write_text(text)
+    assert train("--out", "here", "--resume") == 1
+    assert "has format 7; this version of ding_lite reads" in capsys.readouterr().err
+
+
+def test_all_settings_are_shown_with_where_they_come_from(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["train", "dqn", "CartPole-v1", "--settings", "--set", "gamma=0.9"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["setting", "value", "source", "meaning"]
+    rows = {line.split()[0]: line.split(maxsplit=3)[1:] for line in lines}
+    assert rows["gamma"][:2] == ["0.9", "given"]
+    assert rows["lr"][:2] == ["0.003", "preset"]
+    assert rows["hidden"][:2] == ["64,64", "default"]
+    assert rows["max_grad_norm"][:2] == ["none", "default"]
+    assert rows["frame_stack"][2].startswith("How many of the newest observations make one;")
+    assert rows["capacity"][2].startswith("How many transitions the replay keeps.")
+    assert "seed" not in rows
+    assert not Path("runs").exists()
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(60)
+def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on(
+    tmp_path: Path,
+) -> None:
+    ours, theirs = pty.openpty()
+    words = ("train", "dqn", "CartPole-v1", *QUICK, "--target", "1000", "--out", "here")
+    with subprocess.Popen(
+        [sys.executable, *MODULE, *words],
+        cwd=tmp_path,
+        env=environment(COLUMNS="100", TERM="xterm", OMP_NUM_THREADS="1"),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        interrupted = False
+        with suppress(OSError):  # what Linux says when the other side has been closed
+            while part := os.read(ours, 4096):
+                shown += part
+                if not interrupted and shown.count(b" env steps") > 3:
+                    interrupted = True
+                    process.send_signal(signal.SIGINT)
+        os.close(ours)
+        out = process.communicate()[0]
+
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert process.returncode == 130, text
+    assert out == b""
+    assert "━" in text
+    assert "/1000" in text or "eval" not in text
+    assert "Interrupted; the checkpoint is in here/checkpoint." in text
+    assert "--resume --out here" in text
+    assert "Traceback" not in text

@@ -1,0 +1,78 @@
+"""`ding-lite watch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.cli.main import main
+from ding_lite.recipes import video
+from ding_lite.rl.catch import CATCH_ID
+from ding_lite.rl.envs import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.testing import run_step
+
+pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards", "_no_display")
+
+
+@pytest.fixture
+def _no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def save(env: str, directory: str = "here/checkpoint") -> None:
+    with make_envs(env, 1) as envs:
+        run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(8,))), directory, every=1))
+
+
+def test_without_a_display_there_are_returns(capsys: pytest.CaptureFixture[str]) -> None:
+    save("CartPole-v1")
+    assert main(["watch", "here", "--episodes", "3", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    first, hint, *lines = out.splitlines()
+    assert first == "DQN on CartPole-v1, from here"
+    assert hint == "No display here: only the returns are shown; --record DIR writes videos."
+    assert [line.split()[:3] for line in lines[:3]] == [
+        ["episode", str(number), "return"] for number in (1, 2, 3)
+    ]
+    assert lines[3].startswith("mean of 3: ")
+    main(["watch", "here/checkpoint", "--episodes", "3", "--seed", "1"])
+    assert capsys.readouterr().out.splitlines()[1:] == out.splitlines()[1:]
+
+
+def test_videos_are_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
+    save(CATCH_ID)
+    assert main(["watch", "here", "--episodes", "2", "--record", "videos"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in lines[1:3]] == [
+        "videos/episode-001.gif",
+        "videos/episode-002.gif",
+    ]
+    assert all(Path(line.split()[-1]).read_bytes().startswith(b"GIF") for line in lines[1:3])
+
+
+def test_where_a_window_is_impossible_the_returns_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    save(CATCH_ID)
+    assert main(["watch", "here", "--episodes", "1"]) == 0
+    _, hint, line, _ = capsys.readouterr().out.splitlines()
+    assert hint == (
+        "ding_lite/Catch-v0 cannot be drawn as `human`; it knows: rgb_array. Only the returns "
+        "are shown."
+    )
+    assert line.startswith("episode 1 ")
+
+
+def test_what_cannot_be_watched_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "nowhere"]) == 1
+    assert "ding-lite watch: There is no checkpoint in nowhere/checkpoint" in (
+        capsys.readouterr().err
+    )

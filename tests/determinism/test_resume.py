@@ -1,0 +1,186 @@
+"""A run that is killed at any moment, and resumed, ends as if it had never been killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.nest import leaves
+from ding_lite.rl.checkpoint import load_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+CARTPOLE: dict[str, Any] = {
+    **{"policy": "dqn", "env": "CartPole-v1", "num_envs": 4, "seed": 3, "max_env_steps": 480},
+    **{"target": 1e6, "hidden": [16], "n_step": 3, "batch_size": 16, "update_ratio": 0.5},
+    **{"warmup": 40, "capacity": 300, "epsilon_steps": 300},
+    **{"eval_every": 160, "eval_episodes": 2, "checkpoint_every": 40, "log_every": 8},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "one by one": {"env": "MountainCar-v0", "eval_every": 400},
+    "prioritized": {"prioritized": True},
+    "images": {"env": "ding_lite/Catch-v0", "frame_stack": 2, "max_env_steps": 320},
+    "normalized": {"normalize_obs": True, "dueling": True, "reward_scale": 0.5},
+}
+"""Kinds of runs, by what they change."""
+
+pytestmark = [pytest.mark.procs, pytest.mark.deadline(120)]
+
+
+class Runs:
+    """Starts runs, one after the other, each in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def start(self, directory: Path, **given: Any) -> int:
+        """Begin a run, or go on with it; return its process id."""
+        assert self._process.stdin is not None
+        line = json.dumps({**CARTPOLE, **given, "out": str(directory), "resume": True})
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return int(self._read())
+
+    def end(self) -> int:
+        """Wait for the end of the run that was started; return its exit code."""
+        return int(self._read())
+
+    def to_the_end(self, directory: Path, **given: Any) -> int:
+        """Run until it has ended; return the exit code."""
+        self.start(directory, **given)
+        return self.end()
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.determinism.runs"],
+        cwd=ROOT,
+        env={**os.environ, "MPLBACKEND": "Agg"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield Runs(process)
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a run that nobody has killed."""
+    directory = tmp_path_factory.mktemp("whole")
+    assert runs.to_the_end(directory) == 0
+    return directory
+
+
+def num_rows(directory: Path) -> int:
+    with suppress(FileNotFoundError):
+        return (directory / "metrics.jsonl").read_bytes().count(b"\n")
+    return 0
+
+
+def flat(state: Any) -> dict[Any, Any]:
+    """Return all leaves of a checkpoint by their paths, but for those that time decides."""
+    found = {}
+    for path, leaf in leaves(state):
+        if path[-1] in ("wall_s", "file_bytes", "mode"):  # `auto` takes the mode that is faster
+            continue
+        is_tensor = isinstance(leaf, torch.Tensor | np.ndarray)
+        found[tuple(path)] = np.asarray(leaf).tobytes() if is_tensor else leaf
+    return found
+
+
+def rows_of(directory: Path) -> list[dict[str, Any]]:
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return [{**json.loads(line), "wall_s": None} for line in lines]
+
+
+def assert_same_end(directory: Path, whole: Path) -> None:
+    """Compare everything that two runs know at their ends, bit for bit."""
+    found = load_checkpoint(directory / "checkpoint")
+    expected = load_checkpoint(whole / "checkpoint")
+    assert found.meta == expected.meta
+    assert flat(found.state["policy"]["q_net"]) == flat(expected.state["policy"]["q_net"])
+    different = [
+        path
+        for path, leaf in flat(expected.state).items()
+        if flat(found.state).get(path, "missing") != leaf
+    ]
+    assert different == []
+    assert rows_of(directory) == rows_of(whole)
+
+
+@pytest.mark.parametrize("time", range(10))
+def test_a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been(
+    runs: Runs, whole: Path, tmp_path: Path, time: int
+) -> None:
+    rows = random.Random(time).randrange(num_rows(whole))
+    pid = runs.start(tmp_path)
+    while num_rows(tmp_path) < rows:
+        os.sched_yield()
+    os.kill(pid, signal.SIGKILL)
+    assert runs.end() == -signal.SIGKILL
+
+    assert runs.to_the_end(tmp_path) == 0
+    assert_same_end(tmp_path, whole)
+
+
+def test_a_run_may_be_killed_again_and_again(runs: Runs, whole: Path, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    while (rows := num_rows(tmp_path)) < num_rows(whole) - 20:
+        pid = runs.start(tmp_path)
+        enough = rows + rng.randrange(8, 20)  # more than between two checkpoints
+        while num_rows(tmp_path) < enough:
+            os.sched_yield()
+        os.kill(pid, signal.SIGKILL)
+        assert runs.end() == -signal.SIGKILL
+    assert runs.to_the_end(tmp_path) == 0
+    assert_same_end(tmp_path, whole)
+
+
+@pytest.mark.parametrize("operation", [1, 2, 3, 5, 8, 13, 21, 34])
+def test_a_run_may_be_killed_at_any_operation_on_a_file(
+    runs: Runs, whole: Path, tmp_path: Path, operation: int
+) -> None:
+    assert runs.to_the_end(tmp_path, kill_at_operation=operation) == -signal.SIGKILL
+    assert runs.to_the_end(tmp_path) == 0
+    assert_same_end(tmp_path, whole)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_runs_of_every_kind_go_on_exactly(runs: Runs, tmp_path: Path, kind: str) -> None:
+    changes = OTHERS[kind]
+    assert runs.to_the_end(tmp_path / "whole", **changes) == 0
+    pid = runs.start(tmp_path / "killed", **changes)
+    while num_rows(tmp_path / "killed") < num_rows(tmp_path / "whole") // 2:
+        os.sched_yield()
+    os.kill(pid, signal.SIGKILL)
+    assert runs.end() == -signal.SIGKILL
+    assert runs.to_the_end(tmp_path / "killed", **changes) == 0
+    assert_same_end(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("size", [10_000, 20_000])
+def test_a_run_that_has_filled_the_disk_goes_on_when_there_is_room(
+    runs: Runs, whole: Path, tmp_path: Path, size: int
+) -> None:
+    assert runs.to_the_end(tmp_path, largest_file=size) == 1
+    rows = num_rows(tmp_path)
+    assert 0 < rows <= num_rows(whole)
+    assert runs.to_the_end(tmp_path) == 0
+    assert_same_end(tmp_path, whole)

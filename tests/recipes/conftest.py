@@ -1,0 +1,20 @@
+"""What the tests of recipes share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fonts import open_fonts
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fonts() -> None:
+    open_fonts()
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `runs` be made where it harms nobody."""
+    monkeypatch.chdir(tmp_path)

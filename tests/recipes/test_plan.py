@@ -1,0 +1,161 @@
+"""From what was chosen to what a run will do."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from easydict import EasyDict
+
+from ding_lite.errors import ConfigError
+from ding_lite.recipes.off_policy import OffPolicyConfig
+from ding_lite.recipes.plan import Choices, Plan, make_plan
+from ding_lite.recipes.presets import DQN_PRESETS
+from ding_lite.recipes.table import RECIPES
+from ding_lite.rl.policies.dqn import DQNConfig
+
+
+def plan(env: str = "CartPole-v1", settings: Any = None, **choices: Any) -> Plan:
+    return make_plan("dqn", env, settings or {}, Choices(**choices))
+
+
+def test_an_environment_without_a_preset_has_the_defaults() -> None:
+    found = plan("MountainCar-v0")
+    assert found.policy_config == DQNConfig()
+    assert found.config == OffPolicyConfig()
+    assert (found.num_envs, found.options.seed) == (8, 0)
+    assert (found.options.max_env_steps, found.options.target) == (100_000, -110.0)
+    assert set(found.sources.values()) == {"default"}
+
+
+def test_a_preset_stands_between_what_is_given_and_the_defaults() -> None:
+    preset = DQN_PRESETS["CartPole-v1"]
+    found = plan(settings={"capacity": 77})
+    assert found.policy_config.lr == preset["lr"] != DQNConfig().lr
+    assert found.options.max_env_steps == preset["max_env_steps"]
+    assert found.settings["capacity"] == 77
+    assert (found.sources["lr"], found.sources["capacity"]) == ("preset", "given")
+    assert found.sources["gamma"] == "default"
+
+
+@pytest.mark.parametrize("env", DQN_PRESETS)
+def test_every_preset_is_made_of_things_that_there_are(env: str) -> None:
+    known = plan("MountainCar-v0").settings.keys() | {"max_env_steps", "num_envs", "target"}
+    assert DQN_PRESETS[env].keys() <= known
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_setting_of_a_policy_has_the_name_of_one_of_training(name: str) -> None:
+    recipe = RECIPES[name]
+    both = recipe.policy_config.__dataclass_fields__.keys() & recipe.config.__dataclass_fields__
+    assert both == set()
+    assert "seed" in recipe.policy_config.__dataclass_fields__
+
+
+def test_the_seed_of_the_run_is_that_of_the_policy() -> None:
+    found = plan(seed=7)
+    assert (found.options.seed, found.policy_config.seed) == (7, 7)
+    assert "seed" not in found.settings
+
+
+def test_options_win_over_a_preset() -> None:
+    options = plan(max_env_steps=9, target=1.5, num_envs=2).options
+    assert (options.max_env_steps, options.target) == (9, 1.5)
+    assert plan(num_envs=2).num_envs == 2
+
+
+def test_a_smoke_run_is_short() -> None:
+    assert plan(smoke=True).options.max_env_steps == 2_000
+    assert plan(smoke=True, max_env_steps=30).options.max_env_steps == 30
+
+
+def test_an_environment_without_a_threshold_has_no_target() -> None:
+    options = plan("Pendulum-v1").options
+    assert (options.target, options.goal) == (math.inf, None)
+
+
+def test_settings_may_be_an_easydict() -> None:
+    found = plan(settings=EasyDict(lr=0.5, hidden=[8, 8], double=False))
+    assert (found.policy_config.lr, found.policy_config.hidden) == (0.5, (8, 8))
+    assert found.policy_config.double is False
+
+
+def test_steps_are_as_many_as_updates_need() -> None:
+    def steps(ratio: float, num_envs: int) -> int:
+        return OffPolicyConfig(update_ratio=ratio).steps_per_update(num_envs)
+
+    assert [steps(1.0, 8), steps(0.125, 8), steps(0.25, 1), steps(1 / 16, 8)] == [8, 8, 4, 16]
+    assert [steps(4.0, 8), steps(1 / 3, 2), steps(0.1, 3)] == [8, 4, 12]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"learning_rate": 1.0}, 'Unknown setting "learning_rate". Did you mean "lr"? The sett'),
+        ({"gama": 1.0}, 'Unknown setting "gama". Did you mean "gamma"?'),
+        ({"zzz": 1.0}, 'Unknown setting "zzz". The settings of dqn are: lr, gamma, n_step,'),
+        ({"seed": 1}, '"seed" is an option and no setting: --seed on the command line, train'),
+        ({"num_envs": 1}, "--num-envs on the command line, train(..., num_envs=...) in Python"),
+        ({"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
+        ({"lr": -1.0}, "`lr` is -1.0; it must be above 0"),
+        ({"capacity": 0}, "`capacity` is 0; it must be a whole number from 1 on"),
+        ({"update_ratio": 0}, "`update_ratio` is 0.0; it must be above 0"),
+    ],
+)
+def test_a_slip_in_the_settings_is_explained(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(settings=settings)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("choices", "said"),
+    [
+        ({"seed": -1}, "`seed` is -1"),
+        ({"num_envs": 0}, "`num_envs` is 0"),
+        ({"max_env_steps": 0}, "`max_env_steps` is 0"),
+        ({"resume": True}, "`resume` goes on with the run in `out`"),
+    ],
+)
+def test_options_out_of_range_are_refused(choices: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan(**choices)
+
+
+def test_an_unknown_policy_or_environment_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'no policy .dnq. to train\. Did you mean "dqn"\?'):
+        make_plan("dnq", "CartPole-v1", {}, Choices())
+    with pytest.raises(ConfigError, match='Did you mean "CartPole-v1"'):
+        plan("CartPol-v1")
+
+
+def begun(directory: Path, **config: Any) -> Path:
+    """Write what a run says that was begun with seed 5 and 4 envs."""
+    options = {"env": "CartPole-v1", "seed": 5, "max_env_steps": 123, "target": 9.0, "smoke": True}
+    described = {"example": "dqn", "options": options, "config": {"num_envs": 4, **config}}
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(described))
+    return directory
+
+
+def test_a_run_that_goes_on_has_what_it_was_begun_with(tmp_path: Path) -> None:
+    found = plan(out=begun(tmp_path, lr=0.25, hidden=[8]), resume=True)
+    assert (found.policy_config.lr, found.policy_config.hidden) == (0.25, (8,))
+    assert (found.num_envs, found.options.seed, found.policy_config.seed) == (4, 5, 5)
+    assert (found.options.max_env_steps, found.options.target) == (123, 9.0)
+    assert found.options.smoke is False
+    assert found.sources["lr"] == "run"
+
+
+def test_what_is_given_wins_over_what_a_run_was_begun_with(tmp_path: Path) -> None:
+    out = begun(tmp_path, lr=0.25)
+    found = plan(settings={"lr": 0.5}, out=out, resume=True, max_env_steps=500, seed=6)
+    assert (found.policy_config.lr, found.sources["lr"]) == (0.5, "given")
+    assert (found.options.max_env_steps, found.options.seed) == (500, 6)
+
+
+def test_without_resume_nothing_is_taken_from_a_run(tmp_path: Path) -> None:
+    assert plan(out=begun(tmp_path, lr=0.25)).options.seed == 0
