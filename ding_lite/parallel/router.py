@@ -203,7 +203,7 @@ class NodeRouter:
                     self._wait_for_room(session, event)
                     at_ns = self.traced.now()
                     sent.append((peer, session.post(encoded, lasting=event == FINISH), at_ns))
-        self._links.wake()
+            self._links.say()
         self.traced.emitted(event, began_ns, sent)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
@@ -301,6 +301,7 @@ class NodeRouter:
             if session is not None and session.is_open:
                 session.call(number, request)
                 self.traced.asked(name, began_ns, number)
+                self._links.say()
             else:
                 session = None
         if session is None:
@@ -309,7 +310,6 @@ class NodeRouter:
                 f"Node {node} cannot be asked for `{name}`: node {self.node_id} is not connected "
                 f"to it. Connected are: {[*self.peers] or 'none'}.",
             )
-        self._links.wake()
         return answer
 
     def _answer(self, peer: int, call: CallArrived) -> None:
@@ -322,7 +322,7 @@ class NodeRouter:
     def _reply(self, peer: int, number: int, body: Encoded) -> None:
         with self._links.changed:
             self._links.sessions[peer].reply(number, body)
-        self._links.wake()
+            self._links.say()
 
     # -- streams -----------------------------------------------------------------------------
 

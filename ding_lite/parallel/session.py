@@ -126,6 +126,11 @@ class Session:
         return num_events < MAX_EVENTS and self._event_bytes < MAX_EVENT_BYTES
 
     @property
+    def has_words(self) -> bool:
+        """Whether events, calls or answers wait to be sent."""
+        return bool(self._waiting or self._letters)
+
+    @property
     def is_flushed(self) -> bool:
         """Whether all was sent and acknowledged, or the peer is not there to do so."""
         if self.has_left:
@@ -243,8 +248,7 @@ class Session:
         self._link_broke()
 
     def _link_broke(self) -> None:
-        self._waiting.extendleft(reversed(self._unacked))
-        self._unacked.clear()
+        self.say_again()
         if self._under_way is not None:
             self._changed.update(dict.fromkeys(self._under_way[1]))
             self._under_way = None
@@ -361,6 +365,30 @@ class Session:
         elif self._is_urgent or now - self._said_at >= HEARTBEAT_S:
             self._is_urgent = False
             yield Lane.CONTROL, self._envelope(Kind.PING, now=now)
+
+    @property
+    def has_word(self) -> bool:
+        """Whether all that waits is one small thing which may go at once.
+
+        An event waits while earlier ones are under way: more may come, and then they go together.
+        """
+        if not self.is_open or len(self._waiting) + len(self._letters) != 1:
+            return False
+        if self._waiting:
+            return not self._unacked and not self._waiting[0][1].buffers
+        return self._letters[0].payload_bytes < BULK_BYTES
+
+    def word(self, now: float) -> Envelope:
+        """Return that one thing; it counts as sent."""
+        if self._waiting:
+            return self._next_events(now)
+        self._num_letters += 1
+        return self._letters.popleft()
+
+    def say_again(self) -> None:
+        """Send again what was not acknowledged: what has come is dropped when it comes twice."""
+        self._waiting.extendleft(reversed(self._unacked))
+        self._unacked.clear()
 
     def next_turn(self, now: float) -> float:
         """Return the seconds until this session has something to say or to notice."""

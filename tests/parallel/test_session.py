@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
@@ -24,6 +26,7 @@ from ding_lite.parallel.messages import (
 )
 from ding_lite.parallel.session import (
     ACK_S,
+    BULK_BYTES,
     HEARTBEAT_S,
     MAX_EVENTS,
     SILENCE_S,
@@ -153,6 +156,32 @@ def test_who_cannot_wait_is_answered_at_once() -> None:
     first.session.urge()
     first.say()
     assert not first.sent[Lane.CONTROL]
+
+
+def test_a_word_goes_at_once_where_nothing_is_before_it() -> None:
+    pair = Pair()
+    first = pair.sides[0].session
+    small = encode_event("small", (), {})
+    large = encode_event("large", (np.zeros(BULK_BYTES, np.uint8),), {})
+
+    def has_word_after(act: Callable[[], object]) -> tuple[bool, bool]:
+        act()
+        return first.has_word, first.has_words
+
+    assert has_word_after(lambda: emit(pair.sides[0], 1)) == (False, True)  # nobody is there
+    assert has_word_after(pair.settle) == (False, False)
+    assert has_word_after(lambda: emit(pair.sides[0], 2)) == (True, True)
+    assert first.word(0.0).seq == 2
+    # Until that one is acknowledged, there may be more to go together.
+    assert has_word_after(lambda: emit(pair.sides[0], 3)) == (False, True)
+    first.say_again()
+    pair.settle()
+    assert pair.sides[1].events == [1, 2, 3]
+
+    assert has_word_after(lambda: first.call(1, small)) == (True, True)
+    assert has_word_after(lambda: first.call(2, small)) == (False, True)
+    pair.settle()
+    assert has_word_after(lambda: first.call(3, large)) == (False, True)
 
 
 OPS = st.one_of(
