@@ -72,10 +72,8 @@ class Frames:
         self._number_of_hash: dict[int, int] = {}
         self._hash_of_row = np.zeros(self._num_frames, dtype=np.uint64)
         self._first_hashed = 0
-        self._factors = make_rng(0, "frames").integers(
-            1 << 63, size=self._words.shape[1], dtype=np.uint64
-        )
-        self._factors |= np.uint64(1)  # an odd factor loses nothing of a word
+        factors = make_rng(0, "frames").integers(1 << 62, size=self._words.shape[1:])
+        self._factors = (2 * factors + 1).astype(np.uint64)  # odd: no bit of a word is lost
         self._outputs = Outputs()
 
     @staticmethod

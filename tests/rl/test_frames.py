@@ -157,7 +157,7 @@ def test_observations_that_share_no_frames_leave_room_for_fewer(caplog):
 def test_frames_of_one_hash_are_told_apart():
     stack, capacity = 2, 50
     frames = Frames((2, 2, 8), np.dtype(np.uint8), stack=stack, capacity=capacity)
-    first, second = (int(factor) for factor in list(frames._factors))
+    first, second = map(int, frames._factors)
     # Words a and b with a * first + b * second = 0 have the hash of a black picture.
     words = [(a, -a * first * pow(second, -1, 1 << 64) % (1 << 64)) for a in range(6)]
     pictures = np.array(words, dtype=np.uint64).view(np.uint8).reshape(6, 1, 2, 8)
