@@ -81,6 +81,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     epsilon = linear(1.0, 0.1, steps=5_000)
 
     with Task() as task:
+        parts = {"policy": policy, "replay": replay, "envs": envs, "task": task}
         here, elsewhere = task.at(*HERE), task.at(*ELSEWHERE)
         here.use(mw.collect(policy, envs, steps=8, epsilon=epsilon))
         here.use(mw.add_to(replay))
@@ -89,11 +90,13 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         elsewhere.use(evaluate(task, policy, eval_envs, every=125, target=options.target))
         here.use(hear_evaluations(task, policy, target=options.target))
         here.use(mw.stop_at(env_step=options.max_env_steps))
-        here.use(mw.checkpoint(policy, run.checkpoint, every=1_000))
+        here.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
         here.use(mw.log(every=25, path=run.metrics, quiet=True))
         here.use(mw.tensorboard(run.directory))
         here.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))
         here.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        if task.match_labels(HERE):
+            run.resume(parts)
         task.run()
     return policy.weights()
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,9 @@ KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
     *("train_iter", "wall_s", "eval_return", "nodes"),
 ]
+ENVS = {"dqn_lunarlander": "LunarLander-v3", "dqn_pixels": "ding_lite/Catch-v0"}
+"""Which environment an example learns that is not CartPole-v1."""
+TARGETS = {"dqn_lunarlander": 200.0, "dqn_pixels": 9.0}
 NODES = {"evaluate_elsewhere": 2}
 """How many nodes an example has that has several."""
 
@@ -62,7 +66,7 @@ def saved_in_checkpoint(folder: Path) -> DQN:
     """Make the policy that an example with the settings of the demo has saved."""
     with make_envs("CartPole-v1", 1) as envs:
         policy = DQN(envs.spec, DQNConfig(lr=3e-3, hidden=(64, 64), n_step=3, target_tau=0.01))
-    policy.load_state_dict(load_checkpoint(folder / "checkpoint").state)
+    policy.load_state_dict(load_checkpoint(folder / "checkpoint").state["policy"])
     return policy
 
 
@@ -73,13 +77,21 @@ def test_an_example_ends_with_its_verdict(example: Path, tmp_path: Path) -> None
     with started(example, "--smoke", "--seed", "7", cwd=tmp_path) as process:
         out, err = process.communicate()
 
+    if example.stem == "dqn_lunarlander" and find_spec("Box2D") is None:
+        assert process.returncode == 2, err
+        assert 'pip install "ding-lite[box2d]"' in err
+        return
     assert process.returncode == 0, err
     result = json.loads(out.splitlines()[-1])
     assert list(result) == KEYS
-    assert (result["example"], result["env"], result["seed"]) == (example.stem, "CartPole-v1", 7)
+    assert (result["example"], result["env"], result["seed"]) == (
+        example.stem,
+        ENVS.get(example.stem, "CartPole-v1"),
+        7,
+    )
     assert 0 < result["env_steps"] <= 2_000
     assert result["train_iter"] > 0
-    assert result["solved"] == (result["eval_return"] >= 475.0)
+    assert result["solved"] == (result["eval_return"] >= TARGETS.get(example.stem, 475.0))
     assert result["nodes"] == NODES.get(example.stem, 1)
     assert (tmp_path / "runs" / example.stem / "1" / "config.json").exists()
     assert running_in(tmp_path) == []
@@ -169,6 +181,58 @@ def test_ctrl_c_ends_a_run_with_everything_saved(
     assert "Traceback" not in err
     saved = load_checkpoint(tmp_path / "here" / "checkpoint")
     last = json.loads(metrics.read_text().splitlines()[-1])
-    assert saved.meta["train_iter"] == saved.state["train_iter"] == last["train_iter"] > 0
+    updates = saved.state["policy"]["train_iter"]
+    assert saved.meta["train_iter"] == updates == last["train_iter"] > 0
     assert (tmp_path / "here" / "curve.png").exists()
+    assert running_in(tmp_path) == []
+
+
+def weights_in(folder: Path) -> dict[str, bytes]:
+    saved = load_checkpoint(folder / "checkpoint", only=["policy"]).state["policy"]
+    return {name: tensor.numpy().tobytes() for name, tensor in saved["q_net"].items()}
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+def test_a_run_that_is_killed_and_resumed_has_the_weights_of_one_that_was_not(
+    tmp_path: Path,
+) -> None:
+    example = ROOT / "examples" / "dqn_cartpole.py"
+    options = ("--seed", "5", "--target", "1000", "--max-env-steps", "9000")
+    with started(example, *options, "--out", "whole", cwd=tmp_path) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+
+    with started(example, *options, "--out", "killed", cwd=tmp_path) as process:
+        metrics = tmp_path / "killed" / "metrics.jsonl"
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 42:  # of 45
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"It ended by itself, with {process.wait(0.01)}.")
+        process.kill()
+    with started(example, "--resume", "--out", "killed", cwd=tmp_path) as process:
+        again, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "The run in killed goes on at 8,000 env steps." in err
+
+    assert weights_in(tmp_path / "killed") == weights_in(tmp_path / "whole")
+    times = {"wall_s": 0.0}
+    assert json.loads(again) | times == json.loads(out) | times
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+def test_a_learner_goes_on_with_its_evaluator_elsewhere(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "evaluate_elsewhere.py"
+    for steps in ("600", "1200"):
+        options = ("--target", "1000", "--max-env-steps", steps, "--out", "here", "--resume")
+        with started(example, *options, cwd=tmp_path) as process:
+            out, err = process.communicate()
+        assert process.returncode == 0, err
+        assert json.loads(out)["env_steps"] == int(steps)
+    assert "The run in here goes on at 600 env steps." in err
+    with started(example, "--out", "here", "--resume", cwd=tmp_path) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "The run in here had reached its end at 1,200 env steps." in err
+    assert json.loads(out)["env_steps"] == 1_200
     assert running_in(tmp_path) == []
