@@ -37,7 +37,7 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 - as gymnasium's
 
-    def __init__(self, *, size: int = 16, balls: int = 10, render_mode: str | None = None) -> None:
+    def __init__(self, *, size: int = 10, balls: int = 10, render_mode: str | None = None) -> None:
         """Lay the court out."""
         self.observation_space = Box(0, 255, (size, size, 1), dtype=np.uint8)
         self.action_space = Discrete(3)

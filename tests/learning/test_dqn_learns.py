@@ -2,7 +2,7 @@
 
 import pytest
 
-from ding_lite.rl import DQN, NStep, ReplayBuffer, make_envs, mean_return
+from ding_lite.rl import DQN, DQNConfig, NStep, ReplayBuffer, make_envs, mean_return
 from tests.bench.bench_cartpole import GOALS, solve
 
 pytestmark = pytest.mark.slow
@@ -29,3 +29,22 @@ def test_the_defaults_solve_cartpole_with_one_update_every_eight_env_steps(seed)
         if step % 250 == 0 and mean_return(policy, eval_envs) >= 475.0:
             return
     pytest.fail("not solved within 160,000 env steps")
+
+
+@pytest.mark.deadline(600)
+def test_a_game_of_pixels_is_played_perfectly():
+    envs = make_envs("ding_lite/Catch-v0", 8, seed=0, frame_stack=2)
+    eval_envs = make_envs("ding_lite/Catch-v0", 20, seed=1_000, frame_stack=2)
+    config = DQNConfig(
+        lr=1e-3, n_step=1, hidden=(128,), batch_size=32, epsilon_end=0.05, epsilon_steps=8_000
+    )
+    policy, replay = DQN(envs.spec, config), ReplayBuffer(envs.spec, capacity=100_000)
+    n_step = NStep(policy.n_step, policy.gamma, 8)
+    for step in range(1, 5_001):
+        replay.add(n_step(envs.step(policy.act(envs.obs))))
+        if len(replay) >= 1_000:
+            for _ in range(4):
+                policy.learn(replay.sample(config.batch_size))
+        if step % 500 == 0 and mean_return(policy, eval_envs) >= 9.0:
+            return
+    pytest.fail("not solved within 40,000 env steps")

@@ -31,7 +31,7 @@ def perfect(before, now):
 
 
 def play(choose, *, seed, **settings):
-    game = Catch(**settings)
+    game = Catch(**{"size": 16, **settings})
     now, _ = game.reset(seed=seed)
     before, rewards, ended = now, [], False
     while not ended:
@@ -64,7 +64,7 @@ def test_each_ball_takes_as_many_steps_as_the_court_has_rows():
 
 
 def test_a_picture_shows_the_ball_and_the_paddle():
-    game = Catch()
+    game = Catch(size=16)
     picture, _ = game.reset(seed=3)
     for action in [0] * 20 + [2] * 40:
         assert picture in game.observation_space
@@ -79,7 +79,7 @@ def test_a_picture_shows_the_ball_and_the_paddle():
 
 
 def test_the_paddle_goes_where_the_action_says():
-    game = Catch()
+    game = Catch(size=16)
     picture, _ = game.reset(seed=0)
     at = [paddle_of(picture)]
     for action in (0, 0, 1, 2, 2, 2):
@@ -89,7 +89,7 @@ def test_the_paddle_goes_where_the_action_says():
 
 
 def test_it_is_drawn_in_colours_for_people():
-    game = gymnasium.make(CATCH_ID, render_mode="rgb_array")
+    game = gymnasium.make(CATCH_ID, size=16, render_mode="rgb_array")
     game.reset(seed=0)
     drawn = game.render()
     assert isinstance(drawn, np.ndarray)
@@ -100,7 +100,7 @@ def test_it_is_drawn_in_colours_for_people():
 
 def test_it_is_registered_and_can_be_stacked():
     with make_envs(CATCH_ID, 2, frame_stack=2) as envs:
-        assert envs.obs.shape == (2, 2, 16, 16)
+        assert envs.obs.shape == (2, 2, 10, 10)
         assert envs.obs.dtype == np.uint8
         step = envs.step(envs.random_actions())
     assert (step.next_obs[:, 0] == step.obs[:, 1]).all()
