@@ -140,10 +140,10 @@ class Run:
 
 
 @contextmanager
-def running(folder: Path, *, recover: bool, number: int) -> Iterator[Run]:
+def running(folder: Path, *, recover: bool, number: int = 0, preamble: str = "") -> Iterator[Run]:
     """Run the program; every other time over tcp."""
     source = PROGRAM.format(recover=recover, protocol=("ipc", "tcp")[number % 2])
-    with Program(folder, source) as program:
+    with Program(folder, preamble + source) as program:
         yield Run(folder, program)
 
 
@@ -179,10 +179,30 @@ def test_with_auto_recover_the_run_ends_right(folder: Path, number: int) -> None
 
 
 def test_with_auto_recover_the_run_ends_right_even_if_all_nodes_are_killed(folder: Path) -> None:
-    with running(folder, recover=True, number=0) as run:
+    with running(folder, recover=True) as run:
         run.follow("learner", "step-5", "collector")
         for victim in ROLES:
             run.kill(victim)
+        run.may_end()
+        assert run.end() == (0, "[True, True, True]"), run.program.seen
+
+
+JUMPING = """
+import itertools, time
+
+def jumping(clock, hour):
+    readings = itertools.count()
+    return lambda: clock() + (-1) ** next(readings) * next(readings) * hour
+
+time.time, time.time_ns = jumping(time.time, 3_600), jumping(time.time_ns, 3_600 * 10**9)
+"""
+"""Each reading of the wall clock is some more hours off, now ahead and now behind."""
+
+
+def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
+    with running(folder, recover=True, number=1, preamble=JUMPING) as run:
+        run.follow("learner", "step-5", "collector")
+        run.kill("collector")
         run.may_end()
         assert run.end() == (0, "[True, True, True]"), run.program.seen
 

@@ -1,0 +1,294 @@
+"""What may befall a node but its death: it is stopped, it hangs, its disk is full, it raises."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from ast import literal_eval
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.rl.checkpoint import load_checkpoint
+from tests.procs.programs import Program, run, wait_until_gone
+
+# -- nodes that are silent for a while -----------------------------------------------------
+
+TALK = """
+import ctypes, pathlib
+from ding_lite.errors import DeadlineExceeded
+
+HANGS = {hangs}
+
+def main():
+    node = Parallel().node_id
+    heard = {{peer: [] for peer in Parallel().peers}}
+    say("up", node, os.getpid())
+    with Task() as task:
+        def talk(ctx):
+            task.emit("n", node, ctx.total_step, only_remote=True)
+            try:
+                task.wait_for("nothing", timeout=0.002)
+            except DeadlineExceeded:
+                pass
+            if (node, ctx.total_step) == (HANGS, 50):
+                ctypes.PyDLL(None).usleep(5_000_000)  # with Python's lock held
+            if node == 0 and pathlib.Path("go").exists():
+                ctx.finish = True
+        task.on("n", lambda peer, number: heard[peer].append(number))
+        task.on("node_lost", lambda peer: say("fate", node, "lost", peer))
+        task.on("node_joined", lambda peer: say("fate", node, "joined", peer))
+        task.use(talk).run()
+    return {{peer: numbers == [*range(len(numbers))] for peer, numbers in heard.items()}}
+
+if __name__ == "__main__":
+    print(Parallel.runner(3, "star", protocol="{protocol}")(main))
+"""
+
+
+class Fates:
+    """Who has lost whom, and found again."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._said: list[tuple[int, str, int]] = []
+
+    def wait_for(self, *fates: tuple[int, str, int]) -> None:
+        while not {*fates} <= {*self._said}:
+            _, node, fate, peer = self._program.line("fate ")
+            self._said.append((int(node), fate, int(peer)))
+
+    def all_are_well(self) -> None:
+        """Read on until everybody who was lost is back."""
+        lost = [(node, peer) for node, fate, peer in self._said if fate == "lost"]
+        self.wait_for(*((node, "joined", peer) for node, peer in lost))
+
+
+def pairs(victim: int) -> list[tuple[int, int]]:
+    """Name the neighbours of a node in the star, each with it."""
+    return [(1, 0), (2, 0)] if victim == 0 else [(0, victim)]
+
+
+def ends_right(program: Program, folder: Path) -> None:
+    (folder / "go").touch()
+    code, said = program.end()
+    assert code == 0, said
+    heard = literal_eval(said.splitlines()[-1])
+    assert heard == [{1: True, 2: True}, {0: True}, {0: True}]
+
+
+@pytest.mark.parametrize(("victim", "protocol"), [(0, "tcp"), (1, "ipc")])
+def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(
+    folder: Path, victim: int, protocol: str
+) -> None:
+    with Program(folder, TALK.format(hangs=None, protocol=protocol)) as program:
+        pid, fates = program.pids(3)[victim], Fates(program)
+        handle = os.pidfd_open(pid)
+        try:
+            os.kill(pid, signal.SIGSTOP)
+            fates.wait_for(*((node, "lost", peer) for node, peer in pairs(victim)))
+            ended, _, _ = select.select([handle], [], [], 2.0)  # nobody kills it either
+            assert not ended
+        finally:
+            os.close(handle)
+        os.kill(pid, signal.SIGCONT)
+        fates.wait_for(*((node, "joined", peer) for node, peer in pairs(victim)))
+        fates.all_are_well()
+        ends_right(program, folder)
+
+
+def test_a_node_that_hangs_with_pythons_lock_held_is_lost_and_joins_again(folder: Path) -> None:
+    with Program(folder, TALK.format(hangs=2, protocol="ipc")) as program:
+        program.pids(3)
+        fates = Fates(program)
+        fates.wait_for((0, "lost", 2), (0, "joined", 2))
+        fates.all_are_well()
+        ends_right(program, folder)
+
+
+# -- a disk that is full -------------------------------------------------------------------
+
+SAVE = """
+import resource
+
+class Counter:
+    def __init__(self):
+        import numpy as np
+        self.values = np.zeros(20_000)
+
+    def state_dict(self):
+        return {"values": self.values.copy()}
+
+    def load_state_dict(self, state):
+        self.values = state["values"]
+
+def main():
+    with Task() as task:
+        if task.router.node_id == 1:
+            from ding_lite import middleware as mw
+
+            counter = Counter()
+            task.use(mw.checkpoint({"counter": counter}, "checkpoint", every=1))
+        def count(ctx):
+            counter.values += 1
+            if ctx.total_step == 5:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))  # the disk is full
+        def wait(ctx):
+            task.wait_for("nothing")
+        task.use(count, "node.1").use(wait, "node.0").run()
+
+if __name__ == "__main__":
+    Parallel.runner(2)(main)
+"""
+
+
+def test_a_node_whose_disk_is_full_ends_the_job_with_its_last_checkpoint_whole(
+    folder: Path,
+) -> None:
+    code, said = run(folder, SAVE)
+    assert code == 1
+    assert "NodeFailed: Node 1 failed while running `main`: CheckpointError" in said
+    assert "File too large" in said
+    saved = load_checkpoint(folder / "checkpoint")
+    assert (saved.state["counter"]["values"] == 5).all()
+    assert not list((folder / "checkpoint").glob("*.tmp"))
+
+
+NO_ROOM = """
+import resource
+import numpy as np
+
+def main():
+    with Task() as task:
+        def publish(ctx):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+            ctx.state_dict = np.full(500_000, 7)
+            if ctx.total_step:
+                task.wait_for("taken")
+        def take(ctx):
+            latest = task.wait_parallel_ctx()
+            if latest is not None and "state_dict" in latest:
+                say("taken", (latest.state_dict == 7).all())
+                ctx.finish = True
+        task.use(publish, "node.0").use(take, "node.1").run()
+
+if __name__ == "__main__":
+    print(Parallel.runner(2)(main))
+"""
+
+
+def test_a_large_ctx_travels_as_bytes_where_there_is_no_room_for_a_segment(folder: Path) -> None:
+    assert run(folder, NO_ROOM) == (0, "taken True\n[None, None]\n")
+
+
+# -- programs with faults ------------------------------------------------------------------
+
+FAULTY = """
+from ding_lite.distributed import World
+
+def boom(*args):
+    raise ZeroDivisionError("in a listener")
+
+def emit_to_a_bad_listener():
+    run_with(lambda task: task.on("bad", boom))
+
+def emit_to_a_bad_listener_of_the_router():
+    run_with(lambda task: task.router.on("bad", boom))
+
+def run_with(listen):
+    ding_lite.log.configure()
+    with Task() as task:
+        def end():
+            task.finish = True
+        if task.router.node_id == 0:
+            task.on("ready", lambda: task.emit("bad", only_remote=True).emit("good"))
+        if task.router.node_id == 2:
+            listen(task)
+            task.on("good", end)
+            task.emit("ready")
+        task.use(lambda ctx: task.wait_for("nothing")).run()
+
+def meet_without_one():
+    node = World.current()
+    if node.node_id == 2:
+        if not os.path.exists("failed"):
+            open("failed", "w").close()
+            raise ZeroDivisionError("on the way to the barrier")
+    group = node.group([0, 1, 2])
+    group.barrier(timeout=15.0)
+    return group.all_gather(node.node_id)
+
+if __name__ == "__main__":
+    print(Parallel.runner(3, "star", auto_recover="recover" in sys.argv)(globals()[sys.argv[1]]))
+"""
+
+
+def fails(folder: Path, main: str) -> str:
+    with Program(folder, FAULTY, "program.py", main) as program:
+        code, said = program.end()
+        assert code == 1
+        assert program.left_over() == []
+        return said
+
+
+def test_a_listener_that_raises_fails_its_node_and_ends_the_job(folder: Path) -> None:
+    said = fails(folder, "emit_to_a_bad_listener")
+    assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: in a li" in said
+    assert ", in boom\n" in said
+
+
+def test_a_listener_of_the_router_that_raises_is_logged_and_the_job_goes_on(folder: Path) -> None:
+    code, said = run(folder, FAULTY, "program.py", "emit_to_a_bad_listener_of_the_router")
+    assert (code, said.splitlines()[-1]) == (0, "[None, None, None]"), said
+    assert "ZeroDivisionError: in a listener" in said
+
+
+def test_who_fails_on_the_way_to_a_barrier_is_named_and_not_who_waits_there(folder: Path) -> None:
+    said = fails(folder, "meet_without_one")
+    assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in said
+
+
+def test_with_auto_recover_all_meet_when_it_is_back(folder: Path) -> None:
+    code, said = run(folder, FAULTY, "program.py", "meet_without_one", "recover")
+    assert (code, said.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), said
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------
+
+SLOW_START = """
+import multiprocessing
+
+def enter(stage):
+    node = multiprocessing.current_process()
+    say("up", getattr(node, "node_id", -1), os.getpid(), stage)
+
+enter("import")
+
+def main():
+    enter("main")
+    with Task() as task:
+        task.use(lambda ctx: task.wait_for("nothing")).run()
+
+if __name__ == "__main__":
+    Parallel.runner(3, "star", auto_recover=True)(main)
+"""
+
+
+@pytest.mark.parametrize("stage", ["-1 import", "0 import", "2 import", "0 main", "2 main"])
+def test_ctrl_c_during_the_start_ends_all_whoever_has_come_how_far(
+    folder: Path, stage: str
+) -> None:
+    node, where = stage.split()
+    with Program(folder, SLOW_START) as program:
+        pids: dict[str, Any] = {}
+        while pids.get(node, (0, ""))[1] != where:
+            _, who, pid, how_far = program.line("up ")
+            pids[who] = int(pid), how_far
+        os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the whole group
+        assert program.end()[0] == -signal.SIGINT
+        for line in program.seen.splitlines():
+            if line.startswith("up "):
+                wait_until_gone(int(line.split()[2]))
+        assert program.left_over() == []
