@@ -1,7 +1,7 @@
 """What moves between environments, replay and policies: batches, one array per field.
 
 Shape letters, here and in the formulas of this floor: N environments, B transitions,
-T time steps, A actions, I inputs and O outputs of a layer, P parameters.
+T time steps, F frames, A actions, I inputs and O outputs of a layer, P parameters.
 """
 
 from __future__ import annotations
@@ -86,6 +86,51 @@ class PrioritizedTransitions(Transitions):
     serial: NumpyArray
     """Which ones they are: how many transitions the replay had been given before each, [B] int64.
     No number is ever given twice, so one that was overwritten meanwhile can be told."""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class RolloutBatch:
+    """Env steps to learn from once or a few times, by the policy that has made them: B of them."""
+
+    obs: Array
+    """What was acted on, [B, ...]."""
+    action: Array
+    """What was done, [B] or [B, ...]."""
+    log_prob: Array
+    """The logarithm of its probability, or density, when it was done, [B]."""
+    value: Array
+    """The return that was expected then, [B]."""
+    advantage: Array
+    """By how much the action turned out better than expected, [B]."""
+    target: Array
+    """The return to expect, as it looks now, [B]."""
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Parts of episodes in the order they were played: B of them, of up to T env steps each."""
+
+    obs: Array
+    """What was seen before each step, and after the last one, [B, T + 1, ...]."""
+    action: Array
+    """What was done, [B, T] or [B, T, ...]."""
+    reward: Array
+    """What it earned, [B, T]."""
+    terminated: Array
+    """Where the episode ended for good, [B, T]."""
+    truncated: Array
+    """Where the episode was cut off, [B, T]."""
+    mask: Array
+    """Which steps there are, [B, T]: where an episode ends before T, zeros follow, and its last
+    observation over and over."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
 
 
 def to_numpy(array: Array) -> NumpyArray:

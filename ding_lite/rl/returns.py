@@ -6,13 +6,17 @@ Each formula has a slow, obvious twin in `tests/rl/reference.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray, Step, Transitions
-from ding_lite.settings import at_least, check_all, inside
+from ding_lite.settings import at_least, check_all, inside, positive
+
+_HIGHEST_LOG = np.float32(80.0)
+"""Its exponential is about the highest number that float32 holds."""
 
 
 class NStep:
@@ -175,3 +179,133 @@ def bootstrapped_targets(
     discount_B: FloatArray = np.power(np.float32(gamma), num_steps_B, dtype=np.float32)
     discount_B[terminated_B] = 0.0
     return reward_B + discount_B * next_value_B
+
+
+@dataclass(frozen=True, slots=True)
+class Advantages:
+    """What the actions of T steps in B environments were worth."""
+
+    advantage_TB: FloatArray
+    """By how much each turned out better than expected; for the policy gradient."""
+    target_TB: FloatArray
+    """The return to expect from each observation on; to regress the value on."""
+
+
+def gae(
+    discount_TB: FloatArray,
+    reward_TB: FloatArray,
+    value_TB: FloatArray,
+    next_value_TB: FloatArray,
+    truncated_TB: BoolArray,
+    *,
+    gae_lambda: float,
+) -> Advantages:
+    """Estimate how much better than expected each action was (Schulman et al. 2016, equation 16).
+
+    A weighted mean of what 1, 2, 3 ... rewards and then the value say. No sum crosses the end of
+    an episode: where it terminated nothing follows, and where it was truncated the value of its
+    last observation does.
+
+    Shapes: T steps, B environments; float32.
+
+    Args:
+        discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
+        reward_TB: What each step earned.
+        value_TB: The expected return of what was acted on.
+        next_value_TB: That of what the step led to: of the true last observation at an end.
+        truncated_TB: Where the episode was cut off.
+        gae_lambda: 0 trusts the values, 1 the rewards; 0.9 to 0.97 are usual.
+
+    Raises:
+        ShapeError: If the inputs do not agree on T and B.
+        ConfigError: If `gae_lambda` is not in 0 to 1.
+
+    Example:
+        >>> one, no = np.ones((2, 1), dtype=np.float32), np.zeros((2, 1), dtype=np.bool_)
+        >>> gae(0.5 * one, one, 0 * one, 0 * one, no, gae_lambda=1.0).advantage_TB.T.tolist()
+        [[1.5, 1.0]]
+    """
+    _check_same_shape(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
+    error_TB = reward_TB + discount_TB * next_value_TB - value_TB
+    decay_TB = np.float32(gae_lambda) * discount_TB * ~truncated_TB
+    advantage_TB = _summed_backwards(error_TB, decay_TB)
+    return Advantages(advantage_TB, advantage_TB + value_TB)
+
+
+def vtrace(
+    log_rho_TB: FloatArray,
+    discount_TB: FloatArray,
+    reward_TB: FloatArray,
+    value_TB: FloatArray,
+    next_value_TB: FloatArray,
+    truncated_TB: BoolArray,
+    *,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> Advantages:
+    """Correct the value targets of data that older weights have collected.
+
+    Espeholt et al. 2018 (IMPALA), equation 1. The importance ratio of each step is cut at
+    `rho_clip` (which policy's value is estimated) and at `c_clip` (how far a correction travels
+    back in time). With equal policies the targets are n-step returns up to the end of the data. At
+    the end of an episode it is as with `gae`.
+
+    Shapes: T steps, B trajectories; float32.
+
+    Args:
+        log_rho_TB: log pi(a|x) - log mu(a|x), learner minus collector.
+        discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
+        reward_TB: What each step earned.
+        value_TB: The learner's expected return of what was acted on.
+        next_value_TB: That of what the step led to: of the true last observation at an end.
+        truncated_TB: Where the episode was cut off.
+        rho_clip: Lower means less variance, more bias. Usually 1; infinity switches it off.
+        c_clip: Lower forgets sooner. Usually 1; never above `rho_clip`.
+
+    Raises:
+        ShapeError: If the inputs do not agree on T and B.
+        ConfigError: If a clip is not above 0, or `c_clip` is above `rho_clip`.
+
+    Example:
+        >>> one, no = np.ones((2, 1), dtype=np.float32), np.zeros((2, 1), dtype=np.bool_)
+        >>> vtrace(0 * one, 0.5 * one, one, 0 * one, 0 * one, no).target_TB.T.tolist()
+        [[1.5, 1.0]]
+    """
+    _check_same_shape(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
+    ratio_TB = np.exp(np.minimum(log_rho_TB, _HIGHEST_LOG))
+    rho_TB = np.minimum(ratio_TB, np.float32(rho_clip))
+    error_TB = rho_TB * (reward_TB + discount_TB * next_value_TB - value_TB)
+    decay_TB = discount_TB * np.minimum(ratio_TB, np.float32(c_clip)) * ~truncated_TB
+    correction_TB = _summed_backwards(error_TB, decay_TB)
+
+    # What the step led to, corrected likewise where the next step goes on from there.
+    next_target_TB = next_value_TB.astype(np.float32)
+    next_target_TB[:-1] += ~truncated_TB[:-1] * correction_TB[1:]
+    advantage_TB = rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB)
+    return Advantages(advantage_TB, correction_TB + value_TB)
+
+
+def _summed_backwards(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
+    """Return x with x_t = term_t + decay_t x_(t+1), which begins from 0 behind the last one.
+
+    The loop over time with whole rows beats every form without a loop: those do the same sums
+    several times over.
+    """
+    sum_TB = term_TB.astype(np.float32)
+    rows, decays = list(sum_TB), list(decay_TB)
+    product_B = np.empty_like(rows[0]) if rows else sum_TB
+    for time in range(len(rows) - 2, -1, -1):
+        np.multiply(decays[time], rows[time + 1], out=product_B)
+        np.add(rows[time], product_B, out=rows[time])
+    return sum_TB
+
+
+def _check_same_shape(*arrays_TB: NumpyArray) -> None:
+    shapes = [array.shape for array in arrays_TB]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 2:
+        raise ShapeError(
+            f"The inputs have the shapes {', '.join(map(str, shapes))}; all of one shape (steps, "
+            f"environments) were expected."
+        )

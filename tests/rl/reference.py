@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -194,3 +195,45 @@ class PlainPrioritized:
             for number, (_, value) in self.held.items()
         }
         return weights[serial] / max(weights.values())
+
+
+def gae(discounts, rewards, values, next_values, truncated, *, gae_lambda):
+    """Schulman et al. 2016, equation 16, for one environment: a sum of errors for each step."""
+    advantages = []
+    for start in range(len(rewards)):
+        advantage, weight = 0.0, 1.0
+        for time in range(start, len(rewards)):
+            error = rewards[time] + discounts[time] * next_values[time] - values[time]
+            advantage += weight * error
+            weight *= gae_lambda * discounts[time]
+            if truncated[time] or discounts[time] == 0.0:
+                break
+        advantages.append(advantage)
+    return advantages
+
+
+def vtrace(log_rhos, discounts, rewards, values, next_values, truncated, *, rho_clip, c_clip):
+    """Espeholt et al. 2018, equation 1, for one trajectory: a sum of products for each step.
+
+    Returns:
+        The targets, and the advantages rho_s (r_s + gamma v_(s+1) - V(x_s)).
+    """
+    targets = []
+    for start in range(len(rewards)):
+        target, product = values[start], 1.0
+        for time in range(start, len(rewards)):
+            rho, c = (min(clip, math.exp(log_rhos[time])) for clip in (rho_clip, c_clip))
+            error = rho * (rewards[time] + discounts[time] * next_values[time] - values[time])
+            target += product * error
+            product *= discounts[time] * c
+            if truncated[time] or discounts[time] == 0.0:
+                break
+        targets.append(target)
+
+    advantages = []
+    for time, reward in enumerate(rewards):
+        goes_on = time + 1 < len(rewards) and not truncated[time] and discounts[time] > 0.0
+        next_target = targets[time + 1] if goes_on else next_values[time]
+        rho = min(rho_clip, math.exp(log_rhos[time]))
+        advantages.append(rho * (reward + discounts[time] * next_target - values[time]))
+    return targets, advantages

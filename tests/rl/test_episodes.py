@@ -1,0 +1,181 @@
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.rl import EpisodeBuffer, Sequences, Step, load_checkpoint, make_envs, save_checkpoint
+from ding_lite.rl.batch import to_numpy
+
+SPEC = make_envs("CartPole-v1", 1).spec
+
+
+class Episodes:
+    """Environments whose observations tell the episode and how many steps it has had."""
+
+    def __init__(self, num_envs, seed=0, ends=0.25):
+        self.rng, self.num_envs, self.ends = np.random.default_rng(seed), num_envs, ends
+        self.episode = np.arange(num_envs)
+        self.age = np.zeros(num_envs, dtype=np.int64)
+        self.finished: list[tuple[int, int]] = []
+
+    def obs(self):
+        return np.stack([self.episode, self.age, self.episode, self.age], axis=1).astype(np.float32)
+
+    def step(self):
+        obs, action = self.obs(), (self.episode + self.age) % 2
+        reward = (self.episode + self.age / 64).astype(np.float32)
+        self.age += 1
+        next_obs = self.obs()
+        terminated, truncated = self.rng.random((2, self.num_envs)) < self.ends / 2
+        for env in np.flatnonzero(terminated | truncated):
+            self.finished.append((int(self.episode[env]), int(self.age[env])))
+            self.episode[env] = len(self.finished) + self.num_envs - 1
+            self.age[env] = 0
+        return Step(obs, action, reward, next_obs, terminated, truncated)
+
+
+def newest(finished, capacity):
+    """Return the episodes that fit, as a list would keep them."""
+    kept: list[tuple[int, int]] = []
+    for episode, length in finished:
+        kept.append((episode, min(length, capacity - 1)))
+        while sum(steps + 1 for _, steps in kept) > capacity:
+            kept.pop(0)
+    return kept
+
+
+@given(
+    st.integers(1, 4),
+    st.sampled_from([2, 5, 20, 100]),
+    st.integers(0, 60),
+    st.integers(1, 9),
+    st.integers(0, 2**32),
+)
+def test_parts_are_of_one_episode_each_and_in_order(num_envs, capacity, steps, length, seed):
+    episodes = EpisodeBuffer(SPEC, capacity=capacity, num_envs=num_envs)
+    envs = Episodes(num_envs, seed)
+    for _ in range(steps):
+        episodes.add(envs.step())
+    kept = dict(newest(envs.finished, capacity))
+    lengths = dict(envs.finished)
+    assert episodes.num_episodes == len(kept)
+    assert len(episodes) == sum(kept.values())
+    if not kept:
+        return
+
+    batch = episodes.sample(12, length=length)
+    obs, mask = to_numpy(batch.obs), to_numpy(batch.mask)
+    for row in range(len(batch)):
+        episode, start = obs[row, 0, :2].astype(int)
+        left = min(length, lengths[episode] - start)
+        assert lengths[episode] - kept[episode] <= start < lengths[episode]
+        assert mask[row].tolist() == [True] * left + [False] * (length - left)
+        ages = np.minimum(start + np.arange(length + 1), lengths[episode])
+        assert obs[row].tolist() == [[episode, age, episode, age] for age in ages.tolist()]
+        times = np.arange(start, start + left)
+        rest = [0] * (length - left)
+        assert to_numpy(batch.action)[row].tolist() == ((episode + times) % 2).tolist() + rest
+        assert to_numpy(batch.reward)[row].tolist() == (episode + times / 64).tolist() + rest
+        ended = (to_numpy(batch.terminated) | to_numpy(batch.truncated))[row]
+        assert ended.tolist() == [
+            start + time + 1 == lengths[episode] and time < left for time in range(length)
+        ]
+
+
+def test_each_env_step_is_as_likely_to_be_the_first():
+    episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=2), Episodes(2)
+    while episodes.num_episodes < 8:
+        episodes.add(envs.step())
+    starts = np.concatenate(
+        [to_numpy(episodes.sample(100, length=3).obs)[:, 0, :2] for _ in range(300)]
+    )
+    _, counts = np.unique(starts, axis=0, return_counts=True)
+    assert len(counts) == len(episodes)
+    assert counts == pytest.approx(
+        np.full(len(counts), 30_000 / len(counts)), abs=6 * np.sqrt(30_000 / len(counts))
+    )
+
+
+def test_the_ends_say_how_an_episode_ended():
+    episodes = EpisodeBuffer(SPEC, capacity=60, num_envs=1)
+    obs = np.zeros((1, 4), np.float32)
+    yes, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+    for terminated, truncated in [(no, no), (yes, no), (no, yes)]:
+        episodes.add(
+            Step(obs, np.zeros(1, np.int64), np.ones(1, np.float32), obs, terminated, truncated)
+        )
+    batch = episodes.sample(40, length=1)
+    ends = set(zip(batch.terminated[:, 0].tolist(), batch.truncated[:, 0].tolist(), strict=True))
+    assert ends == {(False, False), (True, False), (False, True)}
+
+
+def test_of_an_episode_that_is_too_long_the_end_is_kept():
+    episodes, envs = EpisodeBuffer(SPEC, capacity=6, num_envs=1), Episodes(1, ends=0.02)
+    while not envs.finished:
+        episodes.add(envs.step())
+    length = envs.finished[0][1]
+    assert length > 5
+    assert len(episodes) == 5
+    ages = set(episodes.sample(100, length=1).obs[:, 0, 1].tolist())
+    assert ages == set(map(float, range(length - 5, length)))
+
+
+def test_without_a_finished_episode_there_is_nothing_to_sample():
+    episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=2), Episodes(2, ends=0.0)
+    episodes.add(envs.step())
+    with pytest.raises(ConfigError, match="No episode has ended yet"):
+        episodes.sample(4, length=2)
+    with pytest.raises(ConfigError, match=r"`batch_size` is 0.*`length` is 0"):
+        episodes.sample(0, length=0)
+
+
+def test_after_a_reset_the_episodes_under_way_are_forgotten():
+    episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=1), Episodes(1, ends=0.0)
+    for _ in range(3):
+        episodes.add(envs.step())
+    episodes.reset()
+    envs.ends = 2.0
+    episodes.add(envs.step())
+    assert len(episodes) == 1
+    episodes.clear()
+    assert (len(episodes), episodes.num_episodes) == (0, 0)
+
+
+def test_steps_of_other_environments_are_refused():
+    episodes = EpisodeBuffer(SPEC, capacity=60, num_envs=3)
+    with pytest.raises(ShapeError, match=r"`step.obs` has shape \(2, 4\); 3 environments of Cart"):
+        episodes.add(Episodes(2).step())
+    with pytest.raises(ConfigError, match="`capacity` is 1"):
+        EpisodeBuffer(SPEC, capacity=1, num_envs=3)
+    with pytest.raises(ConfigError, match="GB of memory"):
+        EpisodeBuffer(SPEC, capacity=10**14, num_envs=3)
+
+
+@pytest.mark.parametrize("steps", [0, 3, 40])
+def test_a_resumed_buffer_goes_on_bit_for_bit(tmp_path, steps):
+    first, second = (EpisodeBuffer(SPEC, capacity=30, num_envs=3) for _ in range(2))
+    envs = Episodes(3)
+    for _ in range(steps):
+        first.add(envs.step())
+    save_checkpoint(tmp_path, first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path).state)
+    for _ in range(40):
+        step = envs.step()
+        for episodes in (first, second):
+            episodes.add(step)
+        assert first.num_episodes == second.num_episodes
+        if first.num_episodes:
+            batches = [episodes.sample(5, length=4) for episodes in (first, second)]
+            for name in Sequences.__match_args__:
+                left, right = (to_numpy(getattr(batch, name)) for batch in batches)
+                np.testing.assert_array_equal(left, right)
+
+
+def test_the_state_of_another_buffer_is_refused():
+    episodes, envs = EpisodeBuffer(SPEC, capacity=30, num_envs=3), Episodes(3)
+    for _ in range(20):
+        episodes.add(envs.step())
+    with pytest.raises(CheckpointError, match="no state of an EpisodeBuffer of 2 environments"):
+        EpisodeBuffer(SPEC, capacity=30, num_envs=2).load_state_dict(episodes.state_dict())
+    with pytest.raises(CheckpointError, match=r"The saved `obs` has shape \(30, 4\)"):
+        EpisodeBuffer(SPEC, capacity=50, num_envs=3).load_state_dict(episodes.state_dict())
