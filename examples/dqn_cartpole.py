@@ -28,7 +28,7 @@ def main() -> None:
             task.use(mw.train(policy, replay, batch_size=128, updates=8))
             task.use(mw.evaluate(policy, eval_envs, every=125, stop_at=options.target))
             task.use(mw.stop_at(env_step=options.max_env_steps))
-            task.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
+            task.use(mw.checkpoint(parts, run.checkpoint, every=250))
             task.use(mw.log(every=25, path=run.metrics, quiet=True))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))
