@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 FAREWELL_TIMEOUT_S = 1.0
 """How long `close` waits for the peers to answer its good-bye."""
+MAX_FAULTS = 1_000
+"""How many messages of one node may be dropped before its link is: its program is broken, or it
+has been taken over, and reading what it sends takes time that others need."""
+_MOST_CULPRITS = 1_024
 FLUSH_TIMEOUT_S = 5.0
 """How long `close` waits for the peers to acknowledge what was emitted."""
 
@@ -92,6 +96,7 @@ class Links:
         self._lost: set[int] = set()
         self._refusals: dict[int, str] = {}
         self._asked: dict[int, Link] = {}
+        self._faults: dict[Link | int, int] = {}
         self._left_behind: set[int] = set()
         self._is_closing = False
         self._is_saying = False
@@ -231,9 +236,16 @@ class Links:
                 session.close_link()
             self._update()
 
-    def reject(self, reason: str) -> None:
-        """Count a message that was dropped, and say so now and then."""
+    def reject(self, reason: str, link: Link | None = None) -> None:
+        """Count a message that was dropped, and say so now and then.
+
+        Args:
+            reason: What was wrong with it.
+            link: Where it came from; after too many from there the link is dropped as well.
+        """
         self.num_rejected += 1
+        if link is not None:
+            self._count_fault(link)
         self._throttle.every(
             10.0,
             logging.WARNING,
@@ -242,6 +254,22 @@ class Links:
             self.num_rejected,
             reason,
         )
+
+    def _count_fault(self, link: Link) -> None:
+        owner = self._transport.owner(link)
+        culprit = link if owner is None else owner
+        faults = self._faults.pop(culprit, 0) + 1
+        if faults > MAX_FAULTS:
+            logger.warning(
+                "dropped the link to %s after %d messages that were none",
+                "a node" if owner is None else f"node {owner}",
+                faults,
+            )
+            self._transport.drop(link)
+            return
+        self._faults[culprit] = faults  # as the newest
+        if len(self._faults) > _MOST_CULPRITS:
+            del self._faults[next(iter(self._faults))]
 
     # -- what the transport says, on its thread ----------------------------------------------
 
@@ -257,7 +285,7 @@ class Links:
             envelope = Envelope.from_frames(frames)
             arrivals = self._take(link, envelope)
         except CodecError as error:
-            self.reject(str(error))
+            self.reject(str(error), link)
             self._check_version(link, version_of(frames))
             return
         for arrival in arrivals:
@@ -303,9 +331,9 @@ class Links:
             self._note_refusal(node_id, reason)
             self._update()
 
-    def on_rejected(self, reason: str) -> None:
+    def on_rejected(self, reason: str, link: Link | None = None) -> None:
         """Something was dropped before it could be a message."""
-        self.reject(reason)
+        self.reject(reason, link)
 
     def on_turn(self) -> float:
         """Send what the sessions have to say, and look for peers that have fallen silent."""

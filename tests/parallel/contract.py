@@ -107,7 +107,7 @@ class End:
     def on_refused(self, node_id: int, reason: str) -> None:
         self._note("refused", self.refusals, (node_id, reason))
 
-    def on_rejected(self, reason: str) -> None:
+    def on_rejected(self, reason: str, link: Link | None = None) -> None:
         self._note("rejected", self.rejected, reason)
 
     def on_turn(self) -> float:
@@ -402,6 +402,28 @@ class TransportContract:
         assert not hub.send(to_leaf, CONTROL, b"still there")
         assert not hub.send(to_leaf, BULK, b"still there")
         assert hub.send(to_other, CONTROL, b"you are")
+
+    @pytest.mark.parametrize("by_dialler", [True, False])
+    def test_either_end_may_drop_a_link_which_then_comes_back(
+        self, bench: Bench, by_dialler: bool
+    ) -> None:
+        hub, address = bench.listener()
+        leaf, to_hub = bench.dialler(address)
+        other, from_other = bench.dialler(address, 2)
+        to_leaf = bench.greet(hub, leaf, to_hub)
+        bench.greet(hub, other, from_other)
+        assert leaf.send(to_hub, BULK, b"by both lanes")
+        hub.hear(1)
+        end, link = (leaf, to_hub) if by_dialler else (hub, to_leaf)
+        end.do(lambda: end.transport.drop(link))
+        end.do(lambda: end.transport.drop(Link(b"nobody" + link[6:])))
+        leaf.wait(lambda: leaf.downs == [to_hub] and leaf.ups == [(to_hub, 0)] * 2)
+        for lane in Lane:
+            assert leaf.send(to_hub, lane, b"back")
+        assert hub.hear(3)[1:] == [[b"back"]] * 2
+        assert other.send(from_other, CONTROL, b"and I")
+        assert hub.hear(4)[3:] == [[b"and I"]]
+        assert other.downs == []
 
     def test_nothing_is_sent_to_whom_nobody_knows(self, bench: Bench) -> None:
         hub, _, to_leaf, _ = bench.both()

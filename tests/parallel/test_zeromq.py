@@ -15,10 +15,11 @@ from zmq.utils import z85
 
 from ding_lite.errors import TransportError
 from ding_lite.parallel.security import Key, load_key, make_key
-from ding_lite.parallel.transport.base import Lane, Transport
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
-from tests.parallel.contract import Bench, TransportContract
+from ding_lite.parallel.transport.zeromq_connections import Connections
+from tests.parallel.contract import Bench, End, TransportContract
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 
@@ -125,6 +126,49 @@ def test_a_message_of_neither_lane_is_rejected(bench: SocketBench) -> None:
         hub.wait(lambda: hub.rejected == ["A message is of neither lane."])
     assert leaf.send(to_hub, CONTROL, b"and I")
     hub.wait(lambda: hub.contents == [[b"and I"]])
+
+
+def test_who_sends_faster_than_it_is_read_is_cut_off_and_nobody_else(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        bench = SocketBench(stack, "tcp", tmp_path)
+        connections = Connections(max_peer_bytes=32 * 2**20)
+        transport = ZeroMQTransport(
+            0, peers=(1, 2), key_file=bench.key_file, connections=connections
+        )
+        stack.callback(transport.close)
+        hub = End(transport)
+        address = transport.listen(ANY_PORT)
+        note = hub.on_message
+
+        def take(link: Link, frames: list[Frame]) -> None:
+            if len(frames[0]) == 65_536:
+                sum(range(100_000))  # slow, but not standing still
+            note(link, frames)
+
+        hub.on_message = take  # type: ignore[method-assign]
+        hub.start()
+        leaf, to_hub = bench.dialler(address)
+        with zmq.Context() as context, raw_peer(context, bench, b"raw-c") as peer:
+            peer.connect(address)
+            for _ in range(4_000):
+                peer.send(bytes(65_536))
+            hub.wait(lambda: bool(hub.rejected))
+            assert "bytes of node 2 wait to be read" in hub.rejected[0]
+            hub.wait(lambda: "doubt" in hub.calls)
+        assert leaf.downs == []
+        assert leaf.send(to_hub, CONTROL, b"and I")
+        hub.wait(lambda: [b"and I"] in hub.contents[-1:])
+
+
+def test_a_message_of_too_many_frames_is_rejected(bench: SocketBench) -> None:
+    hub, address = bench.listener()
+    leaf, to_hub = bench.dialler(address)
+    with zmq.Context() as context, raw_peer(context, bench, b"raw-b") as peer:
+        peer.connect(address)
+        peer.send_multipart([b"x"] * 50_000)
+        hub.wait(lambda: hub.rejected == ["A message has 50000 frames; the limit is 1024."])
+    assert leaf.send(to_hub, BULK, *[b"y"] * 1_024)
+    assert hub.hear(1) == [[b"y"] * 1_024]
 
 
 def test_chunks_of_nothing_are_rejected(bench: SocketBench) -> None:

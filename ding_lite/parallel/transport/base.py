@@ -67,8 +67,13 @@ class Sink(Protocol):
         """A node that was dialled does not let this one in; it is not dialled any more."""
         ...
 
-    def on_rejected(self, reason: str) -> None:
-        """Something that came in was dropped: no message, or from nobody this node knows."""
+    def on_rejected(self, reason: str, link: Link | None = None) -> None:
+        """Something that came in was dropped: no message, or from nobody this node knows.
+
+        Args:
+            reason: What was wrong with it.
+            link: Where it came from, if it came on a link.
+        """
         ...
 
     def on_turn(self) -> float:
@@ -119,6 +124,13 @@ class Transport(Protocol):
 
     def forget(self, link: Link) -> None:
         """Give up what a link has left incomplete; only within a call of the sink."""
+        ...
+
+    def drop(self, link: Link) -> None:
+        """Break a link whose other end does not keep to the rules; only within a call of the sink.
+
+        Both ends are told as of any other break, and it may come back.
+        """
         ...
 
     def wake(self) -> None:

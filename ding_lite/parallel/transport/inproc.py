@@ -350,6 +350,14 @@ class InprocTransport:
     def forget(self, link: Link) -> None:
         """Give up what a link has left incomplete, which here is nothing."""
 
+    def drop(self, link: Link) -> None:
+        """Break a link; it comes back at once."""
+        with self._network._lock:
+            for wire in self._network._of(self):
+                if wire.link == link:
+                    self._network._disconnect(wire)
+                    self._network._connect(wire)
+
     # -- inside --------------------------------------------------------------------------
 
     def _hear(self, news: _News) -> None:

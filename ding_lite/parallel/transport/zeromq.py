@@ -37,12 +37,21 @@ from ding_lite.log import Throttle
 from ding_lite.parallel.address import Address, is_taken
 from ding_lite.parallel.security import check_dialling, load_key, place_to_listen, user_key
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
-from ding_lite.parallel.transport.chunks import CHUNK_ABOVE, Assembler, is_chunk, split
+from ding_lite.parallel.transport.chunks import (
+    CHUNK_ABOVE,
+    MAX_FRAMES,
+    Assembler,
+    is_chunk,
+    size_of,
+    split,
+)
+from ding_lite.parallel.transport.zeromq_connections import Connections
 from ding_lite.parallel.transport.zeromq_curve import Doorkeeper, owner_of
 from ding_lite.parallel.transport.zeromq_dealers import (
     DOWN,
     HUNG_UP,
     NO_KEY,
+    OPENED,
     OPTIONS,
     UP,
     WATCHED,
@@ -78,10 +87,16 @@ class ZeroMQTransport:
         peers: The nodes that may connect to it.
         key_file: Where the key of the job lies, for tcp; without one the user's own key does,
             on the loopback interface.
+        connections: What the others may make ZeroMQ hold for this node, for tcp.
     """
 
     def __init__(
-        self, node_id: int, *, peers: Iterable[int] = (), key_file: str | None = None
+        self,
+        node_id: int,
+        *,
+        peers: Iterable[int] = (),
+        key_file: str | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self._node_id = node_id
         self._peers = frozenset(peers)
@@ -94,6 +109,7 @@ class ZeroMQTransport:
         self._dealers: dict[Link, Dealers] = {}
         self._messages: dict[Socket, tuple[Link | None, Lane]] = {}
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
+        self._connections = Connections() if connections is None else connections
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._num_streams = 0
         self._throttle = Throttle(logger)
@@ -198,7 +214,7 @@ class ZeroMQTransport:
             socket = dealers.sockets[lane]
         elif self._router is not None:
             socket = self._router
-            route = [(link.rpartition(_OWNED)[0] if self._is_guarded else link) + lane.value]
+            route = [self._route(link, lane)]
         else:
             return False
         try:
@@ -258,6 +274,17 @@ class ZeroMQTransport:
         """Give up the messages that a link has left incomplete."""
         self._assembler.forget(link)
 
+    def drop(self, link: Link) -> None:
+        """Break a link; who has dialled it may do so again."""
+        self.forget(link)
+        for lane in Lane:
+            self._connections.cut(self._route(link, lane))
+
+    def _route(self, link: Link, lane: Lane) -> bytes:
+        """Name one of a link's two connections, as ZeroMQ does."""
+        is_visitor = self._is_guarded and link not in self._dealers
+        return (link.rpartition(_OWNED)[0] if is_visitor else link) + lane.value
+
     def _run(self, sink: Sink) -> None:
         self._thread_id = threading.get_ident()
         while not self._closing:
@@ -275,43 +302,54 @@ class ZeroMQTransport:
 
     def _turn(self, sink: Sink) -> None:
         self._wants_turn = False
-        wait_s = min(sink.on_turn(), self._settle_doubts(sink))
+        wait_s = min(sink.on_turn(), self._settle_doubts(sink), self._look(sink))
         if self._wants_turn:  # by somebody who was told something just now
             wait_s = 0.0
+        is_drained = True
         found = self._sockets.wait(wait_s)
         for socket in found:
             if socket in self._messages:
-                self._read(socket, sink)
+                is_drained = self._read(socket, sink) and is_drained
         for socket in found:  # what has come on a connection goes before what has become of it
             if socket in self._monitors:
                 self._watch(socket, sink)
             elif self._doorkeeper is not None and socket not in self._messages:
                 self._admit(self._doorkeeper, sink)
+        if is_drained:
+            self._connections.drained()
 
-    def _read(self, socket: Socket, sink: Sink) -> None:
+    def _read(self, socket: Socket, sink: Sink) -> bool:
+        """Hand on what has come; return whether that was all."""
         read = partial(self._receive, socket)
         left = _READ_AT_ONCE
         while left > 0:  # then it is the other sockets' turn
             message = self._sockets.read(socket, read)
             if message is None:
-                return
-            left -= _BULK_COUNTS if message[1] is Lane.BULK else 1
-            self._hand_on(*message, sink)
+                return True
+            source, lane, frames, num_frames, route, fd = message
+            owner = None if source is None else self.owner(source)
+            nbytes = sum(map(size_of, frames))
+            self._connections.brought(route, num_frames, nbytes, fd=fd, owner=owner)
+            left -= _BULK_COUNTS if lane is Lane.BULK else 1
+            self._hand_on(source, lane, frames, num_frames, sink)
+        return False
 
-    def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame]]:
+    def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame], int, bytes, int]:
         """Receive a message that is there: from whom, by which lane."""
         link, lane = self._messages[socket]
-        source: Link | None = link
-        if link is None:
-            source, lane = self._read_source(socket)
-        if lane is Lane.CONTROL:
-            return source, lane, [*socket.recv_multipart(_NOW)]
-        return source, lane, [part.buffer for part in socket.recv_multipart(_NOW, copy=False)]
+        if link is not None:
+            return link, lane, *_read_frames(socket, lane), link + lane.value, -1
+        source, lane, route, fd = self._read_source(socket)
+        return source, lane, *_read_frames(socket, lane), route, fd
 
-    def _hand_on(self, source: Link | None, lane: Lane, frames: list[Frame], sink: Sink) -> None:
+    def _hand_on(
+        self, source: Link | None, lane: Lane, frames: list[Frame], num_frames: int, sink: Sink
+    ) -> None:
         try:
             if source is None:
                 raise CodecError("A message is of neither lane.")
+            if num_frames > MAX_FRAMES:
+                raise CodecError(f"A message has {num_frames} frames; the limit is {MAX_FRAMES}.")
             message = frames
             if is_chunk(frames):
                 whole = self._assembler.take(source, lane, frames)
@@ -320,19 +358,23 @@ class ZeroMQTransport:
                 message = whole
             sink.on_message(source, message)
         except CodecError as error:
-            sink.on_rejected(str(error))
+            sink.on_rejected(str(error), source)
 
-    def _read_source(self, socket: zmq.Socket[bytes]) -> tuple[Link | None, Lane]:
-        """Read the first frame of what has come to the listening socket: from whom, which lane."""
+    def _read_source(self, socket: Socket) -> tuple[Link | None, Lane, bytes, int]:
+        """Read the first frame of what has come to the listening socket.
+
+        Returns:
+            The link and the lane that it came on, their name, and the descriptor.
+        """
         first = socket.recv(_NOW, copy=False)
-        route = first.bytes
+        route, fd = first.bytes, int(first.get(zmq.SRCFD))
         lane = _LANES.get(route[-1:])
         if lane is None:
-            return None, Lane.CONTROL
+            return None, Lane.CONTROL, route, fd
         token = route[:-1]
         if self._is_guarded:
             token += _OWNED + str(owner_of(first)).encode()
-        return Link(token), lane
+        return Link(token), lane, route, fd
 
     def _admit(self, doorkeeper: Doorkeeper, sink: Sink) -> None:
         for _ in range(_EVENTS_AT_ONCE):
@@ -350,14 +392,17 @@ class ZeroMQTransport:
             if happened is None:
                 return
             event: zmq.Event = happened["event"]
-            if link is None:
-                self._heard_of_visitor(event, sink)
+            if event in OPENED and link is None:
+                self._connections.opened(happened["value"])
+            elif link is None:
+                self._heard_of_visitor(event, happened["value"], sink)
             else:
                 self._heard_of_peer(self._dealers[link], lane, event, happened["value"], sink)
 
-    def _heard_of_visitor(self, event: zmq.Event, sink: Sink) -> None:
+    def _heard_of_visitor(self, event: zmq.Event, fd: int, sink: Sink) -> None:
         """Note what has happened to a connection that somebody else has made."""
         if event == DOWN:
+            self._connections.closed(fd)
             self._num_doubts = 2  # ZeroMQ tells a moment before its own sockets know
         elif event in (NO_KEY, HUNG_UP):  # who has an unknown key has been counted already
             sink.on_rejected("A connection was none of a node, or had a wrong key.")
@@ -366,10 +411,13 @@ class ZeroMQTransport:
         self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int, sink: Sink
     ) -> None:
         """Note what has happened to a connection that this node has made."""
-        if event == UP:
+        if event in OPENED:
+            self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
+        elif event == UP:
             if dealers.note_up(lane):
                 sink.on_up(dealers.link, dealers.node_id)
         elif event == DOWN:
+            self._connections.closed(value)
             if dealers.note_down(lane):
                 self._assembler.forget(dealers.link)
                 sink.on_down(dealers.link)
@@ -378,6 +426,13 @@ class ZeroMQTransport:
                 reason = dealers.note_failure(event, value)
             if reason is not None:
                 sink.on_refused(dealers.node_id, reason)
+
+    def _look(self, sink: Sink) -> float:
+        """Cut who makes ZeroMQ hold too much; return when to look again."""
+        wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
+        for reason in reasons:
+            sink.on_rejected(reason)
+        return wait_s
 
     def _settle_doubts(self, sink: Sink) -> float:
         """Let the sink look who has gone, not more often than makes sense; return when to."""
@@ -389,3 +444,16 @@ class ZeroMQTransport:
         self._num_doubts, self._doubts_at = self._num_doubts - 1, now + _DOUBT_EVERY_S
         sink.on_doubt()
         return 0.0
+
+
+def _read_frames(socket: Any, lane: Lane) -> tuple[list[Frame], int]:
+    """Read the rest of a message, keeping what is within the limit; return how many came."""
+    is_bulk, num_frames = lane is Lane.BULK, 0
+    frames: list[Frame] = []
+    while True:
+        part = socket.recv(_NOW, copy=not is_bulk)
+        num_frames += 1
+        if num_frames <= MAX_FRAMES:
+            frames.append(part.buffer if is_bulk else part)
+        if not socket.getsockopt(zmq.RCVMORE):
+            return frames, num_frames

@@ -1,0 +1,250 @@
+"""The connections of a node: what each of them has brought that is not read yet, and cutting one.
+
+What is ugly here and why: ZeroMQ reads ahead of the program, and nothing that it offers bounds
+that in bytes. A high-water mark counts messages, whole ones only, and with heartbeats it aborts
+the process (`docs/design/0009-back-pressure.md`). But the kernel counts the bytes of each tcp
+connection, and ZeroMQ tells from which descriptor a message has come: the difference is what
+ZeroMQ holds. A connection that has brought too much is shut down through its descriptor, behind
+ZeroMQ's back, to which it looks as if the other side had hung up. There is no other way to end
+one connection of many.
+
+Socket files (ipc) have no such count. Only this user can reach them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from ding_lite.parallel.transport.chunks import MAX_MESSAGE_BYTES
+
+MAX_PEER_BYTES = MAX_MESSAGE_BYTES + 256 * 2**20
+"""Bytes that ZeroMQ may hold of one peer. Who keeps to the rules has less under way: one message
+of the largest size, and the events that may be unacknowledged."""
+MAX_UNFINISHED_BYTES = 64 * 2**20
+"""Bytes that ZeroMQ may hold of one unfinished message, or of all the connections together that
+have not brought a whole one yet. Larger messages than 8 MiB come in pieces."""
+LOOK_EVERY_S = 0.1
+"""How often the connections are looked at while they bring anything."""
+_IDLE_LOOK_EVERY_S = 1.0
+_FRAME_BYTES = 42
+"""What encryption and framing add to a frame, at most."""
+_RECEIVED_AT = 128
+"""Where the kernel's `tcp_info` holds the bytes received."""
+_RECEIVED = struct.Struct("=Q")
+
+
+@dataclass
+class _Connection:
+    name: object
+    """Both ends' addresses: a descriptor may be closed, and its number given to another."""
+    is_tcp: bool
+    owner: int | None = None
+    route: bytes | None = None
+    """Which lane of which link it carries; None before it has brought a message."""
+    base: int = 0
+    """What it had brought when all of that had been read."""
+    read: int = 0
+    """What has been read since then."""
+    received: int = 0
+    was_over: bool = False
+    """Whether it may have had too much of an unfinished message at the last look."""
+
+
+class Connections:
+    """The connections of a node's sockets, by their descriptors.
+
+    Args:
+        max_peer_bytes: Bytes that ZeroMQ may hold of one peer.
+        max_total_bytes: Bytes that it may hold of all of them; half of the memory by default.
+    """
+
+    def __init__(
+        self, *, max_peer_bytes: int = MAX_PEER_BYTES, max_total_bytes: int | None = None
+    ) -> None:
+        self._max_peer_bytes = max_peer_bytes
+        self._max_total_bytes = max_total_bytes or _half_of_memory()
+        self._open: dict[int, _Connection] = {}
+        self._of_routes: dict[bytes, int] = {}
+        self._fresh: set[int] = set()
+        self._settled: set[int] = set()
+        self._has_drained = False
+        self._num_tcp = 0
+        self._look_at = 0.0
+
+    def opened(self, fd: int, route: bytes | None = None, owner: int | None = None) -> None:
+        """Note a connection; of one that this node has made it is known what it carries."""
+        with suppress(OSError), _socket_of(fd) as connection:
+            name = _name_of(connection)
+            known = self._open.get(fd)
+            if known is None or known.name != name:
+                self.closed(fd)
+                known = _Connection(name, connection.family != socket.AF_UNIX)
+                self._open[fd] = known
+                self._num_tcp += known.is_tcp
+            if route is not None:
+                known.route, known.owner = route, owner
+                self._of_routes[route] = fd
+
+    def closed(self, fd: int) -> None:
+        """Forget a connection."""
+        known = self._open.pop(fd, None)
+        if known is None:
+            return
+        self._num_tcp -= known.is_tcp
+        if known.route is not None and self._of_routes.get(known.route) == fd:
+            del self._of_routes[known.route]
+
+    def brought(
+        self,
+        route: bytes,
+        num_frames: int,
+        num_bytes: int,
+        *,
+        fd: int = -1,
+        owner: int | None = None,
+    ) -> None:
+        """Note a message that was read.
+
+        Args:
+            route: The lane of the link that it came on.
+            num_frames: How many frames it has.
+            num_bytes: How large they are together.
+            fd: The descriptor that it came from; of a connection that this node has made it is
+                known already.
+            owner: The node that is proved to have sent it.
+        """
+        if fd < 0:
+            fd = self._of_routes.get(route, -1)
+        known = self._open.get(fd)
+        if known is None:  # ZeroMQ is yet to tell of it
+            self.opened(fd)
+            known = self._open.get(fd)
+            if known is None:  # it is closed already
+                return
+        if known.route != route:
+            known.route, known.owner = route, owner
+            self._of_routes[route] = fd
+        known.read += num_bytes + num_frames * _FRAME_BYTES
+        self._fresh.add(fd)
+
+    def drained(self) -> None:
+        """Note that all whole messages have been read."""
+        self._has_drained = True
+        if self._fresh:
+            self._settled |= self._fresh
+            self._fresh.clear()
+
+    def cut(self, route: bytes) -> None:
+        """Break the connection that carries a lane of a link, if there is one."""
+        if (fd := self._of_routes.get(route)) is not None:
+            self._shut_down(fd)
+
+    def look(self, now: float) -> tuple[float, list[str]]:
+        """Cut who has brought too much; return when to look again, and why any was cut."""
+        if not self._num_tcp:
+            return math.inf, []
+        if now < self._look_at:
+            return self._look_at - now, []
+        held, has_grown = self._held()
+        wait_s = LOOK_EVERY_S if has_grown else _IDLE_LOOK_EVERY_S
+        self._look_at = now + wait_s
+        return wait_s, [*self._cut_unfinished(held), *self._cut_the_worst(held)]
+
+    def _held(self) -> tuple[dict[int | None, dict[int, int]], bool]:
+        """Return the bytes that ZeroMQ holds, by owner and descriptor; and if any have come."""
+        held: dict[int | None, dict[int, int]] = defaultdict(dict)
+        has_grown = False
+        for fd, known in self._open.items():
+            received = self._received(fd, known)
+            has_grown = has_grown or received != known.received
+            known.received = received
+            if fd in self._settled:  # at most what has come since then is not counted
+                known.base, known.read = received, 0
+            held[known.owner][fd] = received - known.base - known.read
+        return held, has_grown
+
+    def _unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[int]:
+        """Find connections with too much of an unfinished message.
+
+        It is one if all whole messages have been read since the last look, and none from there.
+        """
+        for fd, nbytes in [item for of_fds in held.values() for item in of_fds.items()]:
+            known = self._open[fd]
+            is_over = nbytes > MAX_UNFINISHED_BYTES
+            has_brought = fd in self._fresh or fd in self._settled
+            if is_over and known.was_over and self._has_drained and not has_brought:
+                yield fd
+            known.was_over = is_over
+        self._settled.clear()
+        self._has_drained = False
+
+    def _received(self, fd: int, known: _Connection) -> int:
+        if not known.is_tcp:
+            return 0
+        with suppress(OSError), _socket_of(fd) as connection:
+            if _name_of(connection) == known.name:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                if len(info) >= _RECEIVED_AT + _RECEIVED.size:
+                    return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
+        return known.received
+
+    def _cut_unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
+        for fd in self._unfinished(held):
+            self._shut_down(fd)
+            yield (
+                f"A message of {_name(self._open[fd].owner)} has more than {MAX_UNFINISHED_BYTES} "
+                f"bytes and does not end. The connection was cut."
+            )
+
+    def _cut_the_worst(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
+        sums = {owner: sum(of_fds.values()) for owner, of_fds in held.items()}
+        total = sum(sums.values())
+        for owner in sorted(sums, key=sums.__getitem__, reverse=True):
+            limit = MAX_UNFINISHED_BYTES if owner is None else self._max_peer_bytes
+            if sums[owner] <= limit and total <= self._max_total_bytes:
+                continue
+            total -= sums[owner]
+            for fd in held[owner]:
+                self._shut_down(fd)
+            yield (
+                f"{sums[owner]} bytes of {_name(owner)} wait to be read; the limit is {limit}, and "
+                f"{self._max_total_bytes} for all nodes. The connections were cut."
+            )
+
+    def _shut_down(self, fd: int) -> None:
+        known = self._open.get(fd)
+        with suppress(OSError), _socket_of(fd) as connection:
+            if known is not None and _name_of(connection) == known.name:
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _socket_of(fd: int) -> Iterator[socket.socket]:
+    """Borrow a descriptor of ZeroMQ's, through one of our own that cannot be closed meanwhile."""
+    own = os.dup(fd)
+    try:
+        connection = socket.socket(fileno=own)
+    except OSError:  # by now it is something else
+        os.close(own)
+        raise
+    with connection:
+        yield connection
+
+
+def _name_of(connection: socket.socket) -> object:
+    return connection.getsockname(), connection.getpeername()
+
+
+def _name(owner: int | None) -> str:
+    return "somebody who has not said who it is" if owner is None else f"node {owner}"
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

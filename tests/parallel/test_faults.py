@@ -1,0 +1,59 @@
+"""A node that does not keep to the rules, though it has the key of the job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from ding_lite.parallel.links import MAX_FAULTS
+from ding_lite.parallel.transport.base import Lane, Link
+from ding_lite.parallel.transport.inproc import InprocTransport
+from ding_lite.testing import Cluster
+from tests.parallel.contract import End
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3, "star") as cluster:
+        cluster.routers[1].register("double", lambda number: 2 * number)
+        yield cluster
+
+
+@pytest.fixture
+def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
+    """Take the place of node 2."""
+    cluster.network.remove(2)
+    with ExitStack() as stack:
+        transport = stack.enter_context(closing(InprocTransport(cluster.network, 2)))
+        transport.dial(0, "inproc://0")
+        end = End(transport).start()
+        end.wait(lambda: bool(end.ups))
+        yield end, end.ups[0][0]
+
+
+def send_rubbish(end: End, link: Link, count: int) -> None:
+    end.do(lambda: [end.transport.send(link, Lane.CONTROL, [b"rubbish"]) for _ in range(count)])
+
+
+def goes_on(cluster: Cluster) -> bool:
+    return bool(cluster.routers[0].call(1, "double", 4, timeout=10.0) == 8)
+
+
+def test_who_sends_a_thousand_messages_that_are_none_is_cut_off_and_may_come_back(
+    cluster: Cluster, rogue: tuple[End, Link], caplog: pytest.LogCaptureFixture
+) -> None:
+    end, link = rogue
+    with caplog.at_level(logging.WARNING):
+        for turn in range(1, 3):
+            send_rubbish(end, link, MAX_FAULTS)
+            assert goes_on(cluster)
+            assert len(end.downs) == turn - 1
+            send_rubbish(end, link, 1)
+            end.wait(lambda turn=turn: len(end.downs) == turn)  # type: ignore[misc]
+            end.wait(lambda turn=turn: len(end.ups) == turn + 1)  # type: ignore[misc]
+    assert caplog.text.count("dropped the link to node 2 after 1001 messages") == 2
+    assert goes_on(cluster)
+    assert cluster.routers[0].num_rejected == 2 * (MAX_FAULTS + 1)
