@@ -144,6 +144,18 @@ def test_the_oldest_incomplete_message_is_given_up_for_a_new_one() -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_a_node_with_many_links_makes_nobody_elses_message_be_given_up() -> None:
+    assembler = Assembler(max_under_way=4)
+    first, *rest = chunks_of(message(35))
+    assembler.take(LINK, BULK, first, owner=1)
+    for number in range(100):
+        assembler.take(Link(b"%d" % number), BULK, first, owner=2)
+    assert len(assembler) == 3
+    (*_, whole) = (assembler.take(LINK, BULK, part, owner=1) for part in rest)
+    assert same(whole, message(35))
+
+
+@pytest.mark.usefixtures("small")
 def test_a_link_that_begins_anew_or_is_forgotten_leaves_nothing() -> None:
     assembler = Assembler(max_under_way=5)
     assembler.take(LINK, BULK, chunks_of(message(35))[0])

@@ -79,6 +79,9 @@ def is_chunk(frames: Sequence[Frame]) -> bool:
 class Assembler:
     """Puts messages together again, one at a time for each lane of each link.
 
+    A node that is known to be at the other end of a link has no more than one for each lane in
+    all, so that it cannot make those of others be given up.
+
     Args:
         max_under_way: Messages that may be incomplete; beyond that the oldest is given up.
         max_bytes: Bytes that a message may have.
@@ -93,8 +96,16 @@ class Assembler:
     def __len__(self) -> int:
         return len(self._partial)
 
-    def take(self, link: Link, lane: Lane, chunk: Sequence[Frame]) -> list[Frame] | None:
+    def take(
+        self, link: Link, lane: Lane, chunk: Sequence[Frame], *, owner: int | None = None
+    ) -> list[Frame] | None:
         """Take a chunk; return the message that it completes, if it does.
+
+        Args:
+            link: Where it came from.
+            lane: By which lane.
+            chunk: Its frames.
+            owner: The node that is proved to be at the other end.
 
         Raises:
             CodecError: The chunk does not belong where it is; its message is given up.
@@ -106,8 +117,8 @@ class Assembler:
             raise CodecError(f"A chunk is of version {version}, kind {kind}, flags {flags}.")
         if kind == _BEGIN:  # what is incomplete was cut off: a sender sends one after the other
             partial = self._begin(chunk, num_frames, stream, number)
-            while len(self._partial) >= self._max_under_way:
-                del self._partial[next(iter(self._partial))]
+            partial.owner = owner
+            self._make_room(owner)
         elif partial is None or partial.stream != stream or len(chunk) != 1 + num_frames:
             raise CodecError("A chunk is of no message that was announced.")
         else:
@@ -116,6 +127,14 @@ class Assembler:
             return partial.frames()
         self._partial[place] = partial  # now the last one to be given up
         return None
+
+    def _make_room(self, owner: int | None) -> None:
+        if owner is not None:
+            of_owner = [place for place, each in self._partial.items() if each.owner == owner]
+            for place in of_owner[: -(len(Lane) - 1)]:
+                del self._partial[place]
+        while len(self._partial) >= self._max_under_way:
+            del self._partial[next(iter(self._partial))]
 
     def forget(self, link: Link) -> None:
         """Give up what a link has left incomplete."""
@@ -156,6 +175,7 @@ class _Partial:
     """The frame that the next byte belongs to."""
     inside: int = 0
     """How many bytes of that frame have come."""
+    owner: int | None = None
 
     def __post_init__(self) -> None:
         self._skip_full()

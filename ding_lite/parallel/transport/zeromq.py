@@ -330,6 +330,8 @@ class ZeroMQTransport:
             owner = None if source is None else self.owner(source)
             nbytes = sum(map(size_of, frames))
             self._connections.brought(route, num_frames, nbytes, fd=fd, owner=owner)
+            if source is None:  # its name says that it is no connection of a node
+                self._connections.cut(route)
             left -= _BULK_COUNTS if lane is Lane.BULK else 1
             self._hand_on(source, lane, frames, num_frames, sink)
         return False
@@ -352,7 +354,7 @@ class ZeroMQTransport:
                 raise CodecError(f"A message has {num_frames} frames; the limit is {MAX_FRAMES}.")
             message = frames
             if is_chunk(frames):
-                whole = self._assembler.take(source, lane, frames)
+                whole = self._assembler.take(source, lane, frames, owner=self.owner(source))
                 if whole is None:
                     return
                 message = whole
