@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import ding_lite
+from tests.fonts import open_fonts
 
 ROOT = Path(ding_lite.__file__).parent
 MODULES = [
@@ -17,6 +18,12 @@ MODULES = [
     for file in sorted(ROOT.rglob("*.py"))
     if ">>> " in file.read_text()
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fonts() -> None:
+    """One example draws a curve."""
+    open_fonts()
 
 
 def test_there_are_examples() -> None:

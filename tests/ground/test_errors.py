@@ -19,6 +19,7 @@ from ding_lite.errors import (
     ContextError,
     DeadlineExceeded,
     DingLiteError,
+    EnvError,
     LabelError,
     MiddlewareError,
     MissingExtraError,
@@ -49,6 +50,7 @@ CAUGHT_AS: dict[type[DingLiteError], tuple[type[Exception], ...]] = {
     PeerLost: (TransportError, OSError),
     NodeFailed: (RuntimeError,),
     RemoteError: (RuntimeError,),
+    EnvError: (RuntimeError,),
 }
 each_error = pytest.mark.parametrize("error_type", CAUGHT_AS, ids=lambda error: error.__name__)
 
