@@ -190,6 +190,31 @@ def test_who_brings_more_than_is_read_is_cut_off_and_the_others_are_not(
     assert other.getsockopt(zmq.EVENTS) & zmq.POLLOUT
 
 
+def test_who_was_cut_off_stays_out_until_what_it_has_brought_is_read(
+    listener: Listener, stack: ExitStack
+) -> None:
+    rogue = listener.peer(stack, b"rogue")
+    rogue.send(b"hello")
+    listener.read(1)
+    for _ in range(21):
+        rogue.send(bytes(MEGABYTE))
+    wait_until(has_come(listener, 21 * MEGABYTE))
+    assert len(listener.look()) == 1
+    listener.wait_for(lambda: len(listener.closed) == 1)
+    again = listener.peer(stack, b"again")
+    again.send(b"hello again")
+    while listener.read(1) != b"again":
+        pass
+    (reason,) = listener.look()
+    assert "bytes of node 1 wait to be read" in reason
+    listener.wait_for(lambda: len(listener.closed) == 2)
+    assert listener.look() == []  # nobody is left to be cut
+    while listener.socket.poll(0):
+        listener.read(1)
+    listener.connections.drained()
+    assert listener.look() == []
+
+
 def test_all_together_may_not_take_more_than_their_share_of_the_memory(
     listener: Listener, stack: ExitStack
 ) -> None:

@@ -17,7 +17,7 @@ import math
 import os
 import socket
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -75,6 +75,7 @@ class Connections:
         self._fresh: set[int] = set()
         self._settled: set[int] = set()
         self._has_drained = False
+        self._left_behind: Counter[int | None] = Counter()
         self._num_tcp = 0
         self._look_at = 0.0
 
@@ -98,6 +99,8 @@ class Connections:
         if known is None:
             return
         self._num_tcp -= known.is_tcp
+        # ZeroMQ goes on to hold what it has brought.
+        self._left_behind[known.owner] += max(0, known.received - known.base - known.read)
         if known.route is not None and self._of_routes.get(known.route) == fd:
             del self._of_routes[known.route]
 
@@ -137,6 +140,7 @@ class Connections:
     def drained(self) -> None:
         """Note that all whole messages have been read."""
         self._has_drained = True
+        self._left_behind.clear()
         if self._fresh:
             self._settled |= self._fresh
             self._fresh.clear()
@@ -204,13 +208,16 @@ class Connections:
             )
 
     def _cut_the_worst(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
-        sums = {owner: sum(of_fds.values()) for owner, of_fds in held.items()}
+        sums = Counter(self._left_behind)
+        sums.update({owner: sum(of_fds.values()) for owner, of_fds in held.items()})
         total = sum(sums.values())
         for owner in sorted(sums, key=sums.__getitem__, reverse=True):
             limit = MAX_UNFINISHED_BYTES if owner is None else self._max_peer_bytes
             if sums[owner] <= limit and total <= self._max_total_bytes:
                 continue
             total -= sums[owner]
+            if not held[owner]:  # all are cut already
+                continue
             for fd in held[owner]:
                 self._shut_down(fd)
             yield (
