@@ -84,6 +84,8 @@ class Links:
         self.changed = threading.Condition()
         self.num_rejected = 0
         """Messages that were dropped because they were none, or not for this node."""
+        self.has_audience = False
+        """Whether anybody is connected, or was and has not said good-bye."""
         self.is_active = False
         """Whether anybody is connected."""
         self.address: str | None = None
@@ -512,7 +514,9 @@ class Links:
 
     def _update(self) -> None:
         """Let everyone who waits look again."""
-        self.is_active = any(session.is_open for session in self.sessions.values())
+        sessions = self.sessions.values()
+        self.is_active = any(session.is_open for session in sessions)
+        self.has_audience = any(s.peer is not None and not s.has_left for s in sessions)
         self.changed.notify_all()
 
     def _note_lost(self, peer: int) -> None:

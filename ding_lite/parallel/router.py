@@ -141,6 +141,11 @@ class NodeRouter:
         return self._links.is_active
 
     @property
+    def has_audience(self) -> bool:
+        """Whether anybody is connected, or was lost and may come back."""
+        return self._links.has_audience
+
+    @property
     def peers(self) -> tuple[int, ...]:
         """The ids of the nodes connected to this one."""
         return self._links.connected

@@ -118,6 +118,11 @@ class LocalRouter:
         """The ids of the nodes connected to this one."""
         return tuple(router._node_id for router in self._group)
 
+    @property
+    def has_audience(self) -> bool:
+        """Whether anybody is connected: nobody here is ever lost."""
+        return self.is_active
+
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         """Send an event to every connected node; each gets a copy of the arguments.
 

@@ -135,7 +135,7 @@ class Pipeline:
         Args:
             num_steps: The last step is this many steps ahead; `None` sets no limit.
             concurrent: Whether the middleware of a step run at the same time.
-            router: Asked behind each step whether anybody is connected.
+            router: Asked behind each step whether anybody is to hear of it.
             publish: Called with the ctx behind each step while somebody is.
         """
         ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
@@ -173,7 +173,7 @@ class Pipeline:
                 self._onion.leave()
             if pending:
                 deliver()
-            if router.is_active:
+            if router.has_audience:
                 publish(ctx)
             if is_last or (latch.is_set and latch.set_by == this_thread):
                 return

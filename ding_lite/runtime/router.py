@@ -32,6 +32,11 @@ class Router(Protocol):
         ...
 
     @property
+    def has_audience(self) -> bool:
+        """Whether anybody is connected, or was lost and may come back."""
+        ...
+
+    @property
     def node_id(self) -> int:
         """This node's number in the job, from 0."""
         ...

@@ -441,7 +441,7 @@ class Task:
             DeadlineExceeded: They did not come in time.
             ConfigError: This node is alone, so nothing can ever come.
         """
-        if not self._router.is_active:
+        if not self._router.has_audience:
             raise ConfigError(
                 "`wait_parallel_ctx` waits for other nodes, but this task runs alone. Start it "
                 "with `Parallel.runner(...)`, or ask `task.router.is_active` first."
