@@ -134,7 +134,7 @@ class SumTree:
             )
         else:
             slot_B, value_B = self._draw(uniform_B)
-        if not value_B.all():
+        if np.count_nonzero(value_B) < len(value_B):
             self._step_back(slot_B, value_B)
         return slot_B, value_B
 
@@ -143,10 +143,9 @@ class SumTree:
             self._part_B = np.arange(len(uniform_B), dtype=np.float64)
         nodes, sums_before = self._nodes, self._sum_up()
         rest_B = uniform_B + self._part_B
-        rest_B /= len(uniform_B)
-        rest_B *= sums_before[-1]
-        node_B: Int64Array = sums_before[1:].searchsorted(rest_B, side="right")
-        np.minimum(node_B, len(sums_before) - 2, out=node_B)
+        rest_B *= sums_before[-1] / len(uniform_B)
+        # The last sum is left out: what rounding has pushed over it is in the last node, too.
+        node_B: Int64Array = sums_before[1:-1].searchsorted(rest_B, side="right")
         rest_B -= sums_before.take(node_B)
         node_B += self._first_top
         for _ in range(self._num_levels):

@@ -42,7 +42,7 @@ def _draw(
     rest_B = np.empty(num_draws)
     top = 0
     for row in range(num_draws):
-        rest = (uniform_B[row] + row) / num_draws * sums_before[width]
+        rest = (uniform_B[row] + row) * (sums_before[width] / num_draws)
         while top < width - 1 and sums_before[top + 1] <= rest:
             top += 1
         node_B[row] = width + top

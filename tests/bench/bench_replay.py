@@ -1,30 +1,39 @@
-"""What adding to and sampling from a replay cost, beside bare numpy; and a step of CartPole."""
+"""What adding to and sampling from a replay cost, beside bare numpy and what others offer."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 
-from ding_lite.rl import ReplayBuffer, Transitions, make_envs
+from ding_lite.rl import EnvSpec, ReplayBuffer, Transitions, make_envs
+from tests.bench import replay_peers
 from tests.bench.harness import Row, compare
 
 CAPACITY = 1_000_000
 NUM_ADDED = 16
 NUM_ENVS = 8
 BATCH_SIZE = 256
+PIXEL_CAPACITY = 20_000
+FIELDS = [field.name for field in fields(Transitions)]
 
 
 def run() -> list[Row]:
-    """Fill a large replay, then measure at its full size."""
+    """Fill large replays, then measure at their full size."""
+    return [*vector_rows(), *pixel_rows(), step_row()]
+
+
+def vector_rows() -> list[Row]:
+    """Measure transitions as CartPole's: 50 bytes each."""
     replay = ReplayBuffer(make_envs("CartPole-v1", 1).spec, capacity=CAPACITY)
-    replay.add(some(CAPACITY))
-    few = some(NUM_ADDED)
-    ring = BareRing(some(CAPACITY))
-    ours, theirs = make_envs("CartPole-v1", NUM_ENVS), gymnasium.make_vec("CartPole-v1", NUM_ENVS)
-    theirs.reset(seed=0)
-    actions = np.tile([0, 1], NUM_ENVS // 2)
-    return [
+    full, few = some(CAPACITY), some(NUM_ADDED)
+    replay.add(full)
+    ring = BareRing(full)
+    rows = [
         compare(
             f"replay: add {NUM_ADDED}, capacity 1e6",
             lambda: replay.add(few),
@@ -39,18 +48,30 @@ def run() -> list[Row]:
             ring.sample,
             baseline_name="numpy ring, np.take, as arrays",
             number=500,
-            target=1.5,
+            target=1.6,
             tracked=True,
         ),
-        compare(
-            f"CartPole-v1, {NUM_ENVS} envs: step, true last observation kept",
-            lambda: ours.step(actions),
-            lambda: theirs.step(actions),
-            baseline_name="gymnasium's vector form",
-            number=500,
-            target=1.5,
-        ),
     ]
+    for peer in replay_peers.uniform(full, few, batch_size=BATCH_SIZE):
+        rows += [
+            compare(
+                f"replay: add {NUM_ADDED}, beside {peer.name}",
+                lambda: replay.add(few),
+                peer.add,
+                baseline_name=peer.version,
+                number=100,
+                target=1.0,
+            ),
+            compare(
+                f"replay: sample {BATCH_SIZE}, beside {peer.name}",
+                lambda: replay.sample(BATCH_SIZE),
+                peer.sample,
+                baseline_name=peer.version,
+                number=100,
+                target=1.0,
+            ),
+        ]
+    return rows
 
 
 class BareRing:
@@ -58,7 +79,8 @@ class BareRing:
 
     def __init__(self, full: Transitions) -> None:
         """Start full."""
-        self.arrays = {name: getattr(full, name).copy() for name in Transitions.__slots__}
+        self.arrays = {name: np.array(getattr(full, name)) for name in FIELDS}
+        self.capacity = len(full)
         self.position = 0
         self.rng = np.random.default_rng(0)
 
@@ -67,12 +89,126 @@ class BareRing:
         end = self.position + NUM_ADDED
         for name, array in self.arrays.items():
             array[self.position : end] = getattr(transitions, name)
-        self.position = end % CAPACITY
+        self.position = end % self.capacity
 
     def sample(self) -> list[np.ndarray]:
         """Take random rows of every array."""
-        index = self.rng.integers(0, CAPACITY, size=BATCH_SIZE)
+        index = self.rng.integers(0, self.capacity, size=BATCH_SIZE)
         return [np.take(array, index, axis=0) for array in self.arrays.values()]
+
+
+class BarePixelRing(BareRing):
+    """The same with memory for the observations of a batch that is used again and again."""
+
+    def __init__(self, full: Transitions) -> None:
+        """Make room for one batch."""
+        super().__init__(full)
+        shape = (BATCH_SIZE, *self.arrays["obs"].shape[1:])
+        self.outs = {name: np.zeros(shape, np.uint8) for name in ("obs", "next_obs")}
+
+    def sample(self) -> list[np.ndarray]:
+        """Take random rows of every array; nobody may keep what was taken before."""
+        index = self.rng.integers(0, self.capacity, size=BATCH_SIZE)
+        return [
+            # Only with a mode other than "raise" does numpy write straight into `out`.
+            np.take(array, index, axis=0, out=self.outs.get(name), mode="clip")
+            for name, array in self.arrays.items()
+        ]
+
+
+def pixel_rows() -> list[Row]:
+    """Measure stacks of 4 frames of 84x84 bytes, as of Atari games, from 16 environments."""
+    space = Box(0, 255, (84, 84), dtype=np.uint8)
+    spec = EnvSpec(env_id="pixels", obs_space=space, action_space=Discrete(4), frame_stack=4)
+    replay = ReplayBuffer(spec, capacity=PIXEL_CAPACITY)
+    played = list(stacks(PIXEL_CAPACITY // NUM_ADDED + 50))
+    for transitions in played:
+        replay.add(transitions)
+    full = concatenate(played[-PIXEL_CAPACITY // NUM_ADDED :])
+    newest = played[-50:]
+    del played
+    ring = BarePixelRing(full)
+    turns = {"ours": 0, "theirs": 0}
+
+    def add_next(side: str, add: Callable[[Transitions], object]) -> None:
+        turns[side] += 1
+        add(newest[turns[side] % len(newest)])
+
+    megabytes = replay.memory_bytes / 1e6
+    as_they_come = sum(array.nbytes for array in ring.arrays.values()) / 1e6
+    return [
+        compare(
+            f"replay of 4x84x84 pixels: sample {BATCH_SIZE}, as tensors",
+            lambda: replay.sample(BATCH_SIZE),
+            ring.sample,
+            baseline_name="numpy ring, np.take(out=)",
+            unit="ms",
+            number=20,
+            target=1.2,
+            tracked=True,
+        ),
+        compare(
+            f"replay of 4x84x84 pixels: add {NUM_ADDED}, each frame once",
+            lambda: add_next("ours", replay.add),
+            lambda: add_next("theirs", ring.add),
+            baseline_name="numpy ring, each frame 8 times",
+            number=50,
+        ),
+        Row(
+            name="replay of 4x84x84 pixels: memory for 20,000 transitions",
+            unit="MB",
+            median=megabytes,
+            spread=0.0,
+            n=1,
+            baseline=as_they_come,
+            baseline_name="numpy ring, each frame 8 times",
+            ratio=megabytes / as_they_come,
+            target=0.2,
+        ),
+    ]
+
+
+def stacks(num_steps: int) -> Iterator[Transitions]:
+    """Play env steps of 16 environments that show noise."""
+    rng = np.random.default_rng(0)
+    shape = (NUM_ADDED, 1, 84, 84)
+    obs = np.tile(rng.integers(0, 255, shape, dtype=np.uint8), (1, 4, 1, 1))
+    ends = np.zeros(NUM_ADDED, dtype=np.bool_)
+    for _ in range(num_steps):
+        new = rng.integers(0, 255, shape, dtype=np.uint8)
+        next_obs = np.concatenate((obs[:, 1:], new), axis=1)
+        yield Transitions(
+            obs=obs,
+            action=np.zeros(NUM_ADDED, dtype=np.int64),
+            reward=np.zeros(NUM_ADDED, dtype=np.float32),
+            next_obs=next_obs,
+            terminated=ends,
+            truncated=ends,
+            num_steps=np.ones(NUM_ADDED, dtype=np.int32),
+        )
+        obs = next_obs
+
+
+def concatenate(parts: list[Transitions]) -> Transitions:
+    """Join transitions, one field after the other."""
+    return Transitions(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in FIELDS)
+    )
+
+
+def step_row() -> Row:
+    """Measure the env steps that fill a replay."""
+    ours, theirs = make_envs("CartPole-v1", NUM_ENVS), gymnasium.make_vec("CartPole-v1", NUM_ENVS)
+    theirs.reset(seed=0)
+    actions = np.tile([0, 1], NUM_ENVS // 2)
+    return compare(
+        f"CartPole-v1, {NUM_ENVS} envs: step, true last observation kept",
+        lambda: ours.step(actions),
+        lambda: theirs.step(actions),
+        baseline_name="gymnasium's vector form",
+        number=500,
+        target=1.5,
+    )
 
 
 def some(count: int) -> Transitions:

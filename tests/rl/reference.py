@@ -149,7 +149,7 @@ class PlainTree:
         """Walk along the running sum to each share of the total."""
         slots = []
         for part, uniform in enumerate(uniforms):
-            rest = (uniform + part) / len(uniforms) * sum(self.values)
+            rest = (uniform + part) * (sum(self.values) / len(uniforms))
             before = 0.0
             for slot, value in enumerate(self.values):
                 if before + value > rest:
