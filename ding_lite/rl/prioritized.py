@@ -89,14 +89,15 @@ class PrioritizedReplay(ReplayBuffer):
                 far or that the environment's spec says.
             ConfigError: If they need more memory than the machine has, and no spec has told so.
         """
-        first, oldest = self._next, self._oldest
-        super().add(transitions)
-        if first == self._next:
-            return
-        highest = self._tree.highest or 1.0
-        self._set_values(max(first, self._next - self.capacity), self._next, highest)
-        # Some may have gone early, with their frames; their slots are not written to again yet.
-        self._set_values(max(oldest, self._next - self.capacity), self._oldest, 0.0)
+        with self._lock:
+            first, oldest = self._next, self._oldest
+            super().add(transitions)
+            if first == self._next:
+                return
+            highest = self._tree.highest or 1.0
+            self._set_values(max(first, self._next - self.capacity), self._next, highest)
+            # Some may have gone early, with their frames; their slots are not in use again yet.
+            self._set_values(max(oldest, self._next - self.capacity), self._oldest, 0.0)
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> PrioritizedTransitions:
         """Draw transitions in proportion to their priorities, as torch tensors.
@@ -111,6 +112,10 @@ class PrioritizedReplay(ReplayBuffer):
         Raises:
             ConfigError: If the replay holds fewer transitions than that.
         """
+        with self._lock:
+            return self._sample(batch_size, self.beta if beta is None else beta)
+
+    def _sample(self, batch_size: int, beta: float) -> PrioritizedTransitions:
         self._check_batch_size(batch_size)
         self._samples_without_update += 1
         if self._samples_without_update == PATIENCE:
@@ -122,7 +127,7 @@ class PrioritizedReplay(ReplayBuffer):
         slot_B, value_B = self._tree.draw(self._rng.random(batch_size))
 
         ratio_B = np.divide(value_B, self._tree.lowest, dtype=np.float32)
-        weight_B = np.power(ratio_B, np.float32(-(self.beta if beta is None else beta)))
+        weight_B = np.power(ratio_B, np.float32(-beta))
         # The newest transition lies in slot (next - 1) % capacity, the others before it.
         age_B = (self._next - 1 - slot_B) % self.capacity
         return PrioritizedTransitions(
@@ -157,22 +162,24 @@ class PrioritizedReplay(ReplayBuffer):
         self._samples_without_update = 0
         if not len(priority_B):
             return 0
-        count = self._tree.update(
-            batch.serial,
-            priority_B.astype(np.float32, copy=False),
-            offset=self.offset,
-            power=self.alpha,
-            first=self._oldest,
-            end=self._next,
-        )
+        with self._lock:
+            count = self._tree.update(
+                batch.serial,
+                priority_B.astype(np.float32, copy=False),
+                offset=self.offset,
+                power=self.alpha,
+                first=self._oldest,
+                end=self._next,
+            )
         if count < 0:
             _refuse(priority_B)
         return count
 
     def clear(self) -> None:
         """Forget all transitions; updates still under way for them will be ignored."""
-        super().clear()
-        self._tree.clear()
+        with self._lock:
+            super().clear()
+            self._tree.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs; see `ReplayBuffer.state_dict`."""
@@ -190,9 +197,10 @@ class PrioritizedReplay(ReplayBuffer):
             CheckpointError: If it is no state of a replay of this kind, capacity, shapes, `alpha`
                 and `offset`.
         """
-        super().load_state_dict(state)
-        self._tree.clear()
-        self._tree.write(0, len(state["values"]), state["values"])
+        with self._lock:
+            super().load_state_dict(state)
+            self._tree.clear()
+            self._tree.write(0, len(state["values"]), state["values"])
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         super()._check_state(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
@@ -37,7 +38,8 @@ class ReplayBuffer:
 
     A ring of slots: adding and sampling cost a few copies, whatever the number of transitions.
     The memory is taken when the first transition comes. Of images each frame is kept once, however
-    many observations it is part of: stacks are put together when sampled.
+    many observations it is part of: stacks are put together when sampled. Several threads may use
+    it at once, as the middleware of a task in async mode do.
 
     Args:
         spec: The environment's, for the shapes and types; the first transitions tell them if None.
@@ -61,6 +63,7 @@ class ReplayBuffer:
         self.spec = spec
         self.capacity = capacity
         self._rng = make_rng(seed, "replay")
+        self._lock = threading.RLock()
         # Transitions are numbered as they come, never twice the same, and number n lies in slot
         # n % capacity. Held are those from `_oldest` to before `_next`.
         self._next = 0
@@ -99,6 +102,10 @@ class ReplayBuffer:
         values: tuple[NumpyArray, ...] = _get_fields(transitions)
         if Tensor in map(type, values):
             values = tuple(map(to_numpy, values))
+        with self._lock:
+            self._add(values, count)
+
+    def _add(self, values: tuple[NumpyArray, ...], count: int) -> None:
         if not self._layout:
             self._set_layout(layout_of_values(values))
         self._check(values, count)
@@ -119,17 +126,19 @@ class ReplayBuffer:
         Raises:
             ConfigError: If the replay holds fewer transitions than that.
         """
-        self._check_batch_size(batch_size)
-        slot_B = self._rng.integers(0, len(self), size=batch_size)
-        first = self._oldest % self.capacity
-        if first and len(self) < self.capacity:
-            slot_B += first
-            slot_B %= self.capacity
-        return Transitions(**self._gather(slot_B))
+        with self._lock:
+            self._check_batch_size(batch_size)
+            slot_B = self._rng.integers(0, len(self), size=batch_size)
+            first = self._oldest % self.capacity
+            if first and len(self) < self.capacity:
+                slot_B += first
+                slot_B %= self.capacity
+            return Transitions(**self._gather(slot_B))
 
     def clear(self) -> None:
         """Forget all transitions; the numbers of later ones go on from theirs."""
-        self._oldest = self._next
+        with self._lock:
+            self._oldest = self._next
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs.
@@ -153,12 +162,13 @@ class ReplayBuffer:
             CheckpointError: If it is no state of a replay of this kind, capacity and shapes.
         """
         self._check_state(state)
-        if state["storage"] is not None:
-            if not self._layout:
-                self._set_layout(saved_layout(state["storage"]))
-            self._room().load_state_dict(state["storage"])
-        set_rng_state(self._rng, state["rng"])
-        self._next, self._oldest = int(state["next"]), int(state["oldest"])
+        with self._lock:
+            if state["storage"] is not None:
+                if not self._layout:
+                    self._set_layout(saved_layout(state["storage"]))
+                self._room().load_state_dict(state["storage"])
+            set_rng_state(self._rng, state["rng"])
+            self._next, self._oldest = int(state["next"]), int(state["oldest"])
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         expected = self.state_dict().keys()

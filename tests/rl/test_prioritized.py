@@ -1,5 +1,7 @@
 import logging
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
@@ -270,6 +272,38 @@ def test_the_state_of_other_settings_is_refused():
         ReplayBuffer(SPEC, capacity=8).load_state_dict(state)
     with pytest.raises(CheckpointError, match="a capacity of 8, this one of 9"):
         filled(9, alpha=0.6).load_state_dict(state)
+
+
+@fast_or_not
+def test_threads_may_use_it_at_once(fast):
+    replay = filled(2_000, fast=fast)
+    batches = [transitions(range(turn * 16, turn * 16 + 16)) for turn in range(600)]
+    faults = []
+
+    def add():
+        for batch in batches:
+            replay.add(batch)
+
+    def learn():
+        for turn in range(len(batches)):
+            batch = replay.sample(32)
+            if (to_numpy(batch.next_obs) != to_numpy(batch.obs) + 0.5).any():
+                faults.append(turn)
+            replay.update_priorities(batch, np.full(32, 1.0 + turn % 7))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(work) for work in (add, learn, add, learn)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not faults
+    assert replay.state_dict()["next"] == 2_000 + 2 * 16 * len(batches)
+    values = replay.state_dict()["values"]
+    assert replay._tree.total == pytest.approx(values.sum(), rel=1e-9)
+    assert (replay._tree.lowest, replay._tree.highest) == (values.min(), values.max())
 
 
 @pytest.mark.optional

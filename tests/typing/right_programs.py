@@ -11,6 +11,7 @@ from ding_lite.rl import (
     DQNConfig,
     Envs,
     Policy,
+    PrioritizedReplay,
     Replay,
     ReplayBuffer,
     Transitions,
@@ -37,6 +38,19 @@ def dqn_on_cartpole() -> None:
         task.use(mw.train(policy, replay, batch_size=128, updates=2), lock=True)
         task.use(mw.checkpoint(policy, "runs/cartpole", every=1_000))
         task.use(mw.log(every=100)).use(mw.log(every=1_000))
+        task.run(max_step=20_000)
+
+
+def prioritized_dqn() -> None:
+    envs = make_envs("CartPole-v1", num_envs=8, seed=0)
+    policy = DQN(envs.spec)
+    replay = PrioritizedReplay(envs.spec, capacity=50_000, alpha=0.6)
+
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(mw.add_to(replay))
+        task.use(mw.train(policy, replay, beta=linear(0.4, 1.0, steps=50_000)))
+        task.use(mw.update_priorities(replay))
         task.run(max_step=20_000)
 
 

@@ -67,5 +67,7 @@ def stages(policy: DQN, envs: Envs, replay: ReplayBuffer) -> None:
     mw.add_to(policy)  # error: arg-type: "Replay"
     mw.train(policy, replay, 128)  # error: call-arg
     mw.train(OnlyActs(), replay)  # error: arg-type: "Policy"
+    mw.train(policy, replay, beta=0.4)  # error: arg-type: "Schedule | None"
+    mw.update_priorities(replay)  # error: arg-type: "Prioritized"
     mw.evaluate(policy, envs, every="often")  # error: arg-type
     mean_return(policy)  # error: call-arg
