@@ -178,6 +178,8 @@ class _Writer(Packing):
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
         """Turn a dict into key, value, key, value."""
+        if not value:
+            return []
         keys, values = list(value), list(value.values())
         for key in keys:
             if type(key) not in SCALARS:

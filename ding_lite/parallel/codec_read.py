@@ -53,6 +53,8 @@ class Reader(Unpacking):
 
     def pairs(self, nodes: Node, depth: int) -> dict[Value, Value]:
         """Turn key, value, key, value into a dict."""
+        if not nodes:
+            return {}
         keys = nodes[::2]
         if 2 * len(keys) != len(nodes) or not SCALARS.issuperset(map(type, keys)):
             raise CodecError("The keys and values of a dict do not come in pairs.")

@@ -41,6 +41,25 @@ FLUSH_TIMEOUT_S = 5.0
 """How long `close` waits for the peers to acknowledge what was emitted."""
 
 
+class _Changes(threading.Condition):
+    """A condition that costs nothing to notify while nobody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_waiting = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._num_waiting += 1
+        try:
+            return super().wait(timeout)
+        finally:
+            self._num_waiting -= 1
+
+    def notify_all(self) -> None:
+        if self._num_waiting:
+            super().notify_all()
+
+
 class Links:
     """A node's links to its neighbours; the sink of its transport.
 
@@ -81,7 +100,7 @@ class Links:
             peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.neighbours)
         }
         """What this node and each of its neighbours owe each other; look at it under `changed`."""
-        self.changed = threading.Condition()
+        self.changed: threading.Condition = _Changes()
         self.num_rejected = 0
         """Messages that were dropped because they were none, or not for this node."""
         self.has_audience = False
@@ -158,6 +177,7 @@ class Links:
                     self._transport.wake()
         finally:
             self._is_saying = False
+        self.changed.notify_all()
 
     def _say_word(self, link: Link, session: Session) -> None:
         is_sent = False
@@ -347,13 +367,20 @@ class Links:
                 for peer in list(self._of_peers):
                     if self.sessions[peer].is_open:
                         self._say_good_bye(peer)
-            silent = [
-                peer for peer, link in self._of_peers.items() if not self._speak(peer, link, now)
-            ]
+            wait_s = HEARTBEAT_S
+            silent = []
+            for peer, link in self._of_peers.items():
+                rest_s = self.sessions[peer].next_turn(now)
+                if rest_s <= 0.0:
+                    if not self._speak(peer, link, now):
+                        silent.append(peer)
+                    rest_s = self.sessions[peer].next_turn(now)
+                wait_s = min(wait_s, rest_s)
             for peer in silent:
                 self._unbind(peer)
-            self._update()
-            wait_s = min((s.next_turn(now) for s in self.sessions.values()), default=HEARTBEAT_S)
+            if silent:
+                self._update()
+            self.changed.notify_all()
         for peer in silent:
             self._note_lost(peer)
         return wait_s
@@ -384,6 +411,9 @@ class Links:
                 self._ask_for_greeting(link, session)
             else:
                 arrivals = session.take(envelope, now)
+                if session.is_open:
+                    self.changed.notify_all()
+                    return arrivals
                 if session.has_left:
                     self._say_good_bye(envelope.src)
             self._update()

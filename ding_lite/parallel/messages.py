@@ -155,8 +155,10 @@ def read_call(envelope: Envelope) -> CallArrived:
 
 
 def _read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    match body:
-        case [str(name), list(args), dict(kwargs)] if all(isinstance(key, str) for key in kwargs):
+    if type(body) is list and len(body) == 3:
+        name, args, kwargs = body
+        is_named = type(name) is str and type(args) is list and type(kwargs) is dict
+        if is_named and {str}.issuperset(map(type, kwargs)):
             return name, tuple(args), kwargs
     raise CodecError(f"{what} is a name, a list of arguments and a dict of named ones.")
 

@@ -52,7 +52,7 @@ MAX_EVENT_BYTES = 64 * 2**20
 BULK_BYTES = 64 * 2**10
 """A call or an answer with arrays from this size on goes beside the events, not among them."""
 _BATCH = 512
-_BESIDE = {Kind.STATE, Kind.CALL, Kind.REPLY}
+_BESIDE = (Kind.STATE, Kind.CALL, Kind.REPLY)
 """What may travel beside the greetings and come late, from before one: it tells nothing of what
 its sender has seen since."""
 
@@ -335,7 +335,7 @@ class Session:
 
     def is_silent(self, now: float) -> bool:
         """Whether the peer should have been heard of long ago."""
-        return self.is_open and now - self._heard_at > SILENCE_S
+        return self.is_open and now - self._heard_at >= SILENCE_S
 
     # -- what is to be sent --------------------------------------------------------------
 
@@ -394,7 +394,20 @@ class Session:
         """Return the seconds until this session has something to say or to notice."""
         if not self.is_open:
             return HEARTBEAT_S
-        return max(0.0, min(self._ack_at, self._said_at + HEARTBEAT_S) - now)
+        if self._has_more:
+            return 0.0
+        beat_s = HEARTBEAT_S - (now - self._said_at)
+        silent_s = SILENCE_S - (now - self._heard_at)
+        return max(0.0, min(self._ack_at - now, beat_s, silent_s))
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether there is something to be sent, whatever the time."""
+        if self._waiting or self._owes_credit or self._is_urgent:
+            return True
+        if self._letters:
+            return self._peer_has_greeted or self._letters[0].payload_bytes < BULK_BYTES
+        return bool(self._changed) and self._under_way is None and self._peer_has_greeted
 
     def ping(self) -> Envelope:
         """Make the message that says no more than that this node is there."""

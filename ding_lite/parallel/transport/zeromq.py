@@ -323,7 +323,7 @@ class ZeroMQTransport:
         read = partial(self._receive, socket)
         left = _READ_AT_ONCE
         while left > 0:  # then it is the other sockets' turn
-            message = self._sockets.read(socket, read)
+            message = self._sockets.read(socket, read, look=left < _READ_AT_ONCE)
             if message is None:
                 return True
             source, lane, frames, num_frames, route, fd = message
@@ -424,7 +424,7 @@ class ZeroMQTransport:
                 self._assembler.forget(dealers.link)
                 sink.on_down(dealers.link)
         else:
-            with self._sockets.lock:
+            with self._sockets.using(*dealers.sockets.values()):
                 reason = dealers.note_failure(event, value)
             if reason is not None:
                 sink.on_refused(dealers.node_id, reason)
@@ -453,9 +453,9 @@ def _read_frames(socket: Any, lane: Lane) -> tuple[list[Frame], int]:
     is_bulk, num_frames = lane is Lane.BULK, 0
     frames: list[Frame] = []
     while True:
-        part = socket.recv(_NOW, copy=not is_bulk)
+        part = socket.recv(_NOW, copy=False)
         num_frames += 1
         if num_frames <= MAX_FRAMES:
-            frames.append(part.buffer if is_bulk else part)
-        if not socket.getsockopt(zmq.RCVMORE):
+            frames.append(part.buffer if is_bulk else part.bytes)
+        if not part.more:
             return frames, num_frames

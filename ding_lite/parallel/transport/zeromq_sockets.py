@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeAlias, TypeVar
 
 import zmq
@@ -65,13 +66,29 @@ class Sockets:
             zmq.ZMQError: A message was not taken.
         """
         with self.lock:
-            for frames in messages:
-                self._send(socket, frames)
-            if threading.get_ident() == self._reader:
-                self._unread.add(socket)
-            elif int(socket.getsockopt(_EVENTS)) & _READABLE:
-                self._unread.add(socket)
-                self.wake()
+            try:
+                for frames in messages:
+                    self._send(socket, frames)
+            finally:  # what has failed may have used up the sign as well
+                self._look(socket)
+
+    @contextmanager
+    def using(self, *sockets: Socket) -> Iterator[None]:
+        """Let nobody else use the sockets while something else is done with these."""
+        with self.lock:
+            try:
+                yield
+            finally:
+                for socket in sockets:
+                    self._look(socket)
+
+    def _look(self, socket: Socket) -> None:
+        """Note whether there is something to read, of which the descriptor may not tell now."""
+        if threading.get_ident() == self._reader:
+            self._unread.add(socket)
+        elif int(socket.getsockopt(_EVENTS)) & _READABLE:
+            self._unread.add(socket)
+            self.wake()
 
     def _send(self, socket: Socket, frames: Sequence[Frame]) -> None:
         left = len(frames)
@@ -107,14 +124,20 @@ class Sockets:
                     self._unread.add(self._of_fds[fd])
             return [*self._unread]
 
-    def read(self, socket: Socket, read: Callable[[], ReadT]) -> ReadT | None:
+    def read(self, socket: Socket, read: Callable[[], ReadT], *, look: bool = True) -> ReadT | None:
         """Call what reads a message from a socket, if there is one; return None if not.
 
         Until it does, `wait` does not wait, and returns the socket again.
+
+        Args:
+            socket: Which.
+            read: Raises zmq.Again where there is none.
+            look: Whether to look first, which is cheaper where there may well be none.
         """
         with self.lock:
-            if int(socket.getsockopt(_EVENTS)) & _READABLE:
-                return read()
+            if not look or int(socket.getsockopt(_EVENTS)) & _READABLE:
+                with suppress(zmq.Again):
+                    return read()
             self._unread.discard(socket)
             return None
 
