@@ -19,7 +19,7 @@ import socket
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ding_lite.parallel.transport.chunks import MAX_MESSAGE_BYTES
@@ -38,13 +38,14 @@ _FRAME_BYTES = 42
 _RECEIVED_AT = 128
 """Where the kernel's `tcp_info` holds the bytes received."""
 _RECEIVED = struct.Struct("=Q")
+_INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
 
 
 @dataclass
 class _Connection:
     name: object
-    """Both ends' addresses: a descriptor may be closed, and its number given to another."""
-    is_tcp: bool
+    """Both ends: a descriptor may be closed, and its number given to another."""
+    family: int
     owner: int | None = None
     route: bytes | None = None
     """Which lane of which link it carries; None before it has brought a message."""
@@ -55,6 +56,10 @@ class _Connection:
     received: int = 0
     was_over: bool = False
     """Whether it may have had too much of an unfinished message at the last look."""
+
+    @property
+    def is_tcp(self) -> bool:
+        return self.family != socket.AF_UNIX
 
 
 class Connections:
@@ -81,12 +86,12 @@ class Connections:
 
     def opened(self, fd: int, route: bytes | None = None, owner: int | None = None) -> None:
         """Note a connection; of one that this node has made it is known what it carries."""
-        with suppress(OSError), _socket_of(fd) as connection:
+        with suppress(OSError), _borrow(fd) as connection:
             name = _name_of(connection)
             known = self._open.get(fd)
             if known is None or known.name != name:
                 self.closed(fd)
-                known = _Connection(name, connection.family != socket.AF_UNIX)
+                known = _Connection(name, connection.family)
                 self._open[fd] = known
                 self._num_tcp += known.is_tcp
             if route is not None:
@@ -132,6 +137,8 @@ class Connections:
             if known is None:  # it is closed already
                 return
         if known.route != route:
+            if known.route is not None and self._of_routes.get(known.route) == fd:
+                del self._of_routes[known.route]
             known.route, known.owner = route, owner
             self._of_routes[route] = fd
         known.read += num_bytes + num_frames * _FRAME_BYTES
@@ -147,7 +154,8 @@ class Connections:
 
     def cut(self, route: bytes) -> None:
         """Break the connection that carries a lane of a link, if there is one."""
-        if (fd := self._of_routes.get(route)) is not None:
+        fd = self._of_routes.get(route, -1)
+        if fd in self._open:
             self._shut_down(fd)
 
     def look(self, now: float) -> tuple[float, list[str]]:
@@ -192,10 +200,10 @@ class Connections:
     def _received(self, fd: int, known: _Connection) -> int:
         if not known.is_tcp:
             return 0
-        with suppress(OSError), _socket_of(fd) as connection:
+        with suppress(OSError), _borrow(fd, known.family) as connection:
             if _name_of(connection) == known.name:
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                if len(info) >= _RECEIVED_AT + _RECEIVED.size:
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+                if len(info) == _INFO_BYTES:
                     return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
         return known.received
 
@@ -226,23 +234,20 @@ class Connections:
             )
 
     def _shut_down(self, fd: int) -> None:
-        known = self._open.get(fd)
-        with suppress(OSError), _socket_of(fd) as connection:
-            if known is not None and _name_of(connection) == known.name:
+        known = self._open[fd]
+        with suppress(OSError), _borrow(fd, known.family) as connection:
+            if _name_of(connection) == known.name:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-@contextmanager
-def _socket_of(fd: int) -> Iterator[socket.socket]:
-    """Borrow a descriptor of ZeroMQ's, through one of our own that cannot be closed meanwhile."""
+def _borrow(fd: int, family: int = -1) -> socket.socket:
+    """Make a socket of a descriptor of ZeroMQ's; a copy, so that nobody closes it meanwhile."""
     own = os.dup(fd)
     try:
-        connection = socket.socket(fileno=own)
+        return socket.socket(family, socket.SOCK_STREAM if family >= 0 else -1, 0, own)
     except OSError:  # by now it is something else
         os.close(own)
         raise
-    with connection:
-        yield connection
 
 
 def _name_of(connection: socket.socket) -> object:
