@@ -9,8 +9,9 @@ away, and one that is refused would try for ever. A ROUTER does not say which pe
 
 High-water marks are off on purpose: the sessions above bound what is under way (a window of
 events, one state a peer), and a mark in the socket would drop or block what they count. Besides,
-ZeroMQ 4.3.5 aborts the process when a peer goes away whose messages have reached the mark for
-receiving (its issue 4841). So who has the key of a job can fill a node's memory.
+ZeroMQ 4.3.5 with heartbeats aborts the process when peers go away whose messages have reached the
+mark for receiving. What a peer can make ZeroMQ hold all the same is bounded from outside, by
+`zeromq_connections`; `docs/design/0009-back-pressure.md` has the measurements.
 Frames are bounded, connections that bring larger ones are cut, and large messages travel in
 chunks. On tcp all is encrypted, and whoever connects must prove to be a neighbour.
 """
