@@ -60,7 +60,6 @@ def vector_rows() -> list[Row]:
                 peer.add,
                 baseline_name=peer.version,
                 number=100,
-                target=1.0,
             ),
             compare(
                 f"replay: sample {BATCH_SIZE}, beside {peer.name}",
