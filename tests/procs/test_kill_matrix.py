@@ -124,6 +124,14 @@ class Run:
             os.kill(self.pids[victim], signal.SIGKILL)
         return monotonic()
 
+    def wait_for_return(self, *victims: str) -> None:
+        """Read on until all of them are back, each in another process."""
+        dead = {self.pids[victim] for victim in victims}
+        while dead & {self.pids[victim] for victim in victims}:
+            _, who, where, pid, _ = self.program.line("at ")
+            if where == "main" and int(pid) not in dead:
+                self.pids[who] = int(pid)
+
     def may_end(self) -> None:
         (self._folder / "go").touch()
 
@@ -169,7 +177,9 @@ def test_with_auto_recover_the_run_ends_right(folder: Path, number: int) -> None
             run.may_end()
         run.follow(role, stage, victim)
         run.kill(victim)
-        run.may_end()
+        if not is_ending:
+            run.wait_for_return(victim)
+            run.may_end()
         code, results = run.end()
         assert code == 0, run.program.seen
         # Where the job was ending already, the victim may have no result.
@@ -183,6 +193,7 @@ def test_with_auto_recover_the_run_ends_right_even_if_all_nodes_are_killed(folde
         run.follow("learner", "step-5", "collector")
         for victim in ROLES:
             run.kill(victim)
+        run.wait_for_return(*ROLES)
         run.may_end()
         assert run.end() == (0, "[True, True, True]"), run.program.seen
 
@@ -203,6 +214,7 @@ def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
     with running(folder, recover=True, number=1, preamble=JUMPING) as run:
         run.follow("learner", "step-5", "collector")
         run.kill("collector")
+        run.wait_for_return("collector")
         run.may_end()
         assert run.end() == (0, "[True, True, True]"), run.program.seen
 
