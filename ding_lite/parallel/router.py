@@ -27,10 +27,8 @@ from ding_lite.parallel.messages import (
 )
 from ding_lite.parallel.metrics import State
 from ding_lite.parallel.reporter import Reporter
-from ding_lite.parallel.rpc import Answers, Calls, Handler
-from ding_lite.parallel.session import (
-    Session,
-)
+from ding_lite.parallel.rpc import Answers, Calls, EarlyCalls, Handler
+from ding_lite.parallel.session import Session
 from ding_lite.parallel.shared_memory import domain
 from ding_lite.parallel.shared_state import SharedReceiver, SharedSender, job_of, local_peers
 from ding_lite.parallel.topology import NodeSpec, neighbours
@@ -79,6 +77,7 @@ class NodeRouter:
         self._throttle = Throttle(logger, clock)
         self._inbox = Inbox()
         self._calls = Calls()
+        self._early = EarlyCalls(clock)
         self._answers = Answers(self._reply)
         self._workers = Workers(NUM_WORKERS)
         self._streams = Streams(self._carry, self._withdraw, self._receivers, clock)
@@ -253,10 +252,13 @@ class NodeRouter:
     def register(self, name: str, fn: Handler) -> None:
         """Answer calls of this name with `fn`, on a thread of the router's.
 
+        A call that comes up to 5 s before its handler waits for it.
+
         Raises:
             ConfigError: The name is taken, or `fn` cannot be called.
         """
         self._calls.register(name, fn)
+        self._start(self._early.take(name))
 
     def call(
         self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
@@ -316,6 +318,10 @@ class NodeRouter:
                 f"to it. Connected are: {[*self.peers] or 'none'}.",
             )
         return answer
+
+    def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
+        for peer, call in calls:
+            self._workers.submit(partial(self._answer, peer, call))
 
     def _answer(self, peer: int, call: CallArrived) -> None:
         began_ns = self.traced.now()
@@ -452,7 +458,10 @@ class NodeRouter:
         self._answers.begin(peer, call.number)
         service = self._of_streams.get(call.name)
         if service is None:
-            self._workers.submit(partial(self._answer, peer, call))
+            if self._calls.answers(call.name) or not self._early.hold(peer, call):
+                self._start([(peer, call)])
+            elif self._calls.answers(call.name):  # registered just now
+                self._start(self._early.take(call.name))
         else:  # in order, and without a word of the peer's about who it is
             began_ns = self.traced.now()
             answer = self._calls.guard(service, (peer, *call.args), call.kwargs)
@@ -477,6 +486,7 @@ class NodeRouter:
 
     def _forget(self, peer: int) -> None:
         self._shared_receiver.forget(peer)
+        self._early.forget(peer)
         self._answers.forget(peer)
         self._calls.fail(peer)
 
@@ -492,6 +502,7 @@ class NodeRouter:
         Args:
             good_bye: Whether to take leave; the peers count a node as lost that does not.
         """
+        self._start(self._early.close())
         self._links.close(
             good_bye=good_bye, owes=lambda: self._answers.has_any_for(self._links.connected)
         )
@@ -510,6 +521,7 @@ class NodeRouter:
 
     def _turn(self) -> None:
         self._streams.look()
+        self._start(self._early.overdue())
         self._reporter.turn()
 
     def _epoch_of(self, peer: int) -> int:

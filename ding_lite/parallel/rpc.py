@@ -13,14 +13,17 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, ConfigError, PeerLost, RemoteError, did_you_mean
 from ding_lite.parallel.codec import Encoded
-from ding_lite.parallel.messages import (
-    encode_reply,
-)
+from ding_lite.parallel.messages import CallArrived, encode_reply
 
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
+REGISTRATION_S = 5.0
+"""How long a call waits for its handler: the `main` that registers it may not be that far yet."""
+MAX_EARLY = 1_000
+"""How many calls may wait so at a time."""
 
 
 class Calls:
@@ -50,6 +53,10 @@ class Calls:
                     f"Register this one under another name."
                 )
             self._handlers[name] = fn
+
+    def answers(self, name: str) -> bool:
+        """Whether a handler is registered under this name."""
+        return name in self._handlers
 
     @property
     def num_under_way(self) -> int:
@@ -119,8 +126,8 @@ class Calls:
         handler = self._handlers.get(name)
         if handler is None:
             raise ConfigError(
-                f"No call is answered under the name `{name}` on this node."
-                f"{did_you_mean(name, self._handlers)} Registered are: "
+                f"No call is answered under the name `{name}` on this node, nor has been "
+                f"registered in time.{did_you_mean(name, self._handlers)} Registered are: "
                 f"{', '.join(sorted(self._handlers)) or 'none'}."
             )
         return handler(*args, **kwargs)
@@ -138,6 +145,57 @@ class Calls:
                 return result
             answer.set_result(result)
         return answer
+
+
+class EarlyCalls:
+    """Calls that have come before their handlers; each is given back once.
+
+    Args:
+        clock: What `REGISTRATION_S` is measured by.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: list[tuple[Deadline, int, CallArrived]] = []
+        self._is_open = True
+        self._lock = threading.Lock()
+
+    def hold(self, node_id: int, call: CallArrived) -> bool:
+        """Let a call wait, if there is room."""
+        with self._lock:
+            if not self._is_open or len(self._waiting) >= MAX_EARLY:
+                return False
+            deadline = Deadline.after(REGISTRATION_S, self._clock)
+            self._waiting.append((deadline, node_id, call))
+            return True
+
+    def take(self, name: str) -> list[tuple[int, CallArrived]]:
+        """Give back those of a name, as its handler is there."""
+        return self._take(lambda _deadline, _node_id, call: call.name == name)
+
+    def overdue(self) -> list[tuple[int, CallArrived]]:
+        """Give back those that have waited long enough."""
+        return self._take(lambda deadline, _node_id, _call: deadline.expired)
+
+    def forget(self, node_id: int) -> None:
+        """Drop those of a node that is gone."""
+        self._take(lambda _deadline, asker, _call: asker == node_id)
+
+    def close(self) -> list[tuple[int, CallArrived]]:
+        """Give back all, and hold none from now on."""
+        with self._lock:
+            self._is_open = False
+        return self._take(lambda *_: True)
+
+    def _take(
+        self, is_meant: Callable[[Deadline, int, CallArrived], bool]
+    ) -> list[tuple[int, CallArrived]]:
+        if not self._waiting:
+            return []
+        with self._lock:
+            taken = [entry for entry in self._waiting if is_meant(*entry)]
+            self._waiting = [entry for entry in self._waiting if not is_meant(*entry)]
+        return [(node_id, call) for _, node_id, call in taken]
 
 
 class Answers:

@@ -272,11 +272,23 @@ class TestCalls:
             routers[0].call(1, "divide", 3)
         assert "return x / 0" in caught.value.remote_traceback
 
+    def test_a_call_waits_for_a_handler_that_is_not_registered_yet(self, start: Start) -> None:
+        routers = start(2)
+        early = [routers[0].ask(1, "double", number) for number in range(3)]
+        other = routers[0].ask(1, "treble", 1)
+        routers[0].call(1, "ding_lite.paired", "x")  # sent after them, so they are there
+        routers[1].register("double", lambda number: 2 * number)
+        assert [answer.result(10.0) for answer in early] == [0, 2, 4]
+        assert not other.done()
+
     def test_an_unknown_name_gets_a_suggestion(self, start: Start) -> None:
         routers = start(2)
         routers[1].register("sample", len)
+        answer = routers[0].ask(1, "smaple", [1])
+        routers[0].call(1, "ding_lite.paired", "x")
+        routers[1].close()  # else it would wait a while for its handler
         with pytest.raises(RemoteError, match=r'Did you mean "sample"\?'):
-            routers[0].call(1, "smaple", [1])
+            answer.result(10.0)
 
     def test_an_answer_that_cannot_travel_is_the_asker_s_error(self, start: Start) -> None:
         routers = start(2)
