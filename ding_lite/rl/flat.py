@@ -24,6 +24,7 @@ class FlatWeights:
 
     Args:
         shapes: The shape of each tensor by name. The order is the order in memory.
+        device: Where they are, as PyTorch names it.
 
     Example:
         >>> weights = FlatWeights({"weight": (2, 3), "bias": (2,)})
@@ -31,10 +32,13 @@ class FlatWeights:
         (torch.Size([8]), tensor([1., 1.]))
     """
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def __init__(
+        self, shapes: Mapping[str, Sequence[int]], *, device: str | torch.device = "cpu"
+    ) -> None:
         """Start with zeros."""
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
-        self.flat = torch.zeros(sum(math.prod(shape) for shape in self.shapes.values()))
+        size = sum(math.prod(shape) for shape in self.shapes.values())
+        self.flat = torch.zeros(size, device=device)
         """All numbers, [P]. Change them in place; never bind another tensor to this name."""
         self._views = self._views_of(self.flat)
 
@@ -43,7 +47,7 @@ class FlatWeights:
 
     def zeros_like(self) -> FlatWeights:
         """Make other flat weights with the same names and shapes, all zero."""
-        return FlatWeights(self.shapes)
+        return FlatWeights(self.shapes, device=self.flat.device)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy all tensors, with one copy of the memory they share."""
@@ -111,8 +115,9 @@ class FlatAdam:
         self._weights_P = weights_P
         self._mean_P = torch.zeros_like(weights_P)
         self._square_P = torch.zeros_like(weights_P)
-        self._num_updates = torch.zeros(())
-        self._lr = lr
+        self._num_updates = torch.zeros((), device=weights_P.device)
+        self.lr = lr
+        """The step size of the next update; it may be changed at any time."""
         self._betas = betas
         self._eps = eps
 
@@ -126,7 +131,7 @@ class FlatAdam:
             [self._square_P],
             [],
             [self._num_updates],
-            lr=self._lr,
+            lr=self.lr,
             beta1=self._betas[0],
             beta2=self._betas[1],
             weight_decay=0.0,
@@ -165,5 +170,7 @@ def _assign(view: Tensor, values: Tensor | npt.ArrayLike) -> None:
     """Overwrite a tensor. Arrays may be read-only, as those that other nodes send are."""
     if isinstance(values, Tensor):
         view.copy_(values)
-    else:
+    elif view.device.type == "cpu":
         np.copyto(view.numpy(), values)
+    else:
+        view.copy_(torch.from_numpy(np.array(values)))

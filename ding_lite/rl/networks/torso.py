@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.flat import FlatWeights
+
+Activation: TypeAlias = Literal["relu", "tanh"]
+"""What a hidden layer does to its sums."""
 
 
 class Linear:
@@ -58,40 +62,55 @@ class Linear:
 
 
 class MLP:
-    """Fully connected layers with a ReLU after each.
+    """Fully connected layers with a ReLU, or tanh, after each.
 
     Args:
         weights: Holds the tensors of `shapes`.
         grads: Takes their gradients.
         sizes: The number of inputs, then the width of each layer.
+        name: What the names of its tensors begin with.
+        activation: What comes after each layer.
     """
 
-    def __init__(self, weights: FlatWeights, grads: FlatWeights, *, sizes: Sequence[int]) -> None:
-        """Take the tensors `torso.<layer>.weight` and `torso.<layer>.bias`."""
+    def __init__(
+        self,
+        weights: FlatWeights,
+        grads: FlatWeights,
+        *,
+        sizes: Sequence[int],
+        name: str = "torso",
+        activation: Activation = "relu",
+    ) -> None:
+        """Take the tensors `<name>.<layer>.weight` and `<name>.<layer>.bias`."""
+        self._is_relu = activation == "relu"
         self._layers = [
-            Linear(weights, grads, name=f"torso.{layer}") for layer in range(len(sizes) - 1)
+            Linear(weights, grads, name=f"{name}.{layer}") for layer in range(len(sizes) - 1)
         ]
 
     @staticmethod
-    def shapes(sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    def shapes(sizes: Sequence[int], *, name: str = "torso") -> dict[str, tuple[int, ...]]:
         """Name the tensors of such a torso."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer, (num_inputs, num_outputs) in enumerate(pairwise(sizes)):
-            shapes |= Linear.shapes(f"torso.{layer}", num_inputs, num_outputs)
+            shapes |= Linear.shapes(f"{name}.{layer}", num_inputs, num_outputs)
         return shapes
 
     def forward(self, x_BI: Tensor) -> list[Tensor]:
         """Compute the output of every layer, the input first and the features last."""
         outputs = [x_BI]
         for layer in self._layers:
-            outputs.append(layer.forward(outputs[-1]).relu_())
+            sums = layer.forward(outputs[-1])
+            outputs.append(sums.relu_() if self._is_relu else sums.tanh_())
         return outputs
 
     def forward_numpy(self, x_BI: FloatArray) -> FloatArray:
         """Compute the features of few inputs, for which numpy's calls are the cheaper ones."""
         for layer in self._layers:
             x_BI = layer.forward_numpy(x_BI)
-            np.maximum(x_BI, 0.0, out=x_BI)
+            if self._is_relu:
+                np.maximum(x_BI, 0.0, out=x_BI)
+            else:
+                np.tanh(x_BI, out=x_BI)
         return x_BI
 
     def backward(self, outputs: Sequence[Tensor], grad_BO: Tensor) -> None:
@@ -103,7 +122,10 @@ class MLP:
         """
         for index in reversed(range(len(self._layers))):
             layer, x_BI, y_BO = self._layers[index], outputs[index], outputs[index + 1]
-            torch.ops.aten.threshold_backward.grad_input(grad_BO, y_BO, 0, grad_input=grad_BO)
+            if self._is_relu:
+                torch.ops.aten.threshold_backward.grad_input(grad_BO, y_BO, 0, grad_input=grad_BO)
+            else:
+                torch.ops.aten.tanh_backward.grad_input(grad_BO, y_BO, grad_input=grad_BO)
             layer.backward(x_BI, grad_BO)
             if index:
                 grad_BO = layer.backward_input(grad_BO)
