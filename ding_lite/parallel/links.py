@@ -13,19 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ding_lite.clock import Clock, Deadline
-from ding_lite.errors import AuthenticationError, CodecError, DeadlineExceeded
-from ding_lite.log import Throttle
+from ding_lite.errors import CodecError
+from ding_lite.parallel.admission import Admission
 from ding_lite.parallel.codec import decode, encode
 from ding_lite.parallel.envelope import VERSION, Envelope, Kind, version_of
-from ding_lite.parallel.messages import (
-    Arrival,
-    Identity,
-    Joined,
-)
-from ding_lite.parallel.session import (
-    HEARTBEAT_S,
-    Session,
-)
+from ding_lite.parallel.messages import Arrival, Identity, Joined
+from ding_lite.parallel.rejections import Rejections
+from ding_lite.parallel.session import HEARTBEAT_S, Session
 from ding_lite.parallel.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
 
@@ -33,10 +27,6 @@ logger = logging.getLogger(__name__)
 
 FAREWELL_TIMEOUT_S = 1.0
 """How long `close` waits for the peers to answer its good-bye."""
-MAX_FAULTS = 1_000
-"""How many messages of one node may be dropped before its link is: its program is broken, or it
-has been taken over, and reading what it sends takes time that others need."""
-_MOST_CULPRITS = 1_024
 FLUSH_TIMEOUT_S = 5.0
 """How long `close` waits for the peers to acknowledge what was emitted."""
 
@@ -92,7 +82,8 @@ class Links:
         self._on_arrival = on_arrival
         self._on_lost = on_lost
         self._on_turn = on_turn
-        self._throttle = Throttle(logger, clock)
+        self._admission = Admission(spec, clock)
+        self._rejections = Rejections(clock, owner=transport.owner, drop=transport.drop)
 
         me = Identity(spec.node_id, spec.epoch, spec.num_nodes, spec.labels, job=spec.job)
         near = replace(me, memory=memory)
@@ -101,8 +92,6 @@ class Links:
         }
         """What this node and each of its neighbours owe each other; look at it under `changed`."""
         self.changed: threading.Condition = _Changes()
-        self.num_rejected = 0
-        """Messages that were dropped because they were none, or not for this node."""
         self.has_audience = False
         """Whether anybody is connected, or was and has not said good-bye."""
         self.is_active = False
@@ -115,9 +104,7 @@ class Links:
         self._of_peers: dict[int, Link] = {}
         self._peers: dict[Link, int] = {}
         self._lost: set[int] = set()
-        self._refusals: dict[int, str] = {}
         self._asked: dict[int, Link] = {}
-        self._faults: dict[Link | int, int] = {}
         self._left_behind: set[int] = set()
         self._is_closing = False
         self._is_saying = False
@@ -144,6 +131,11 @@ class Links:
         """The ids of the nodes that are connected."""
         with self.changed:
             return tuple(peer for peer, session in self.sessions.items() if session.is_open)
+
+    @property
+    def num_rejected(self) -> int:
+        """Messages that were dropped because they were none, or not for this node."""
+        return self._rejections.count
 
     @property
     def on_own_thread(self) -> bool:
@@ -198,29 +190,15 @@ class Links:
         with self.changed:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
-                lambda: (
-                    bool(self._refusals) or all(s.peer is not None for s in self.sessions.values())
-                ),
+                lambda: self._admission.is_refused or not self._missing(),
             )
-            refusals = dict(self._refusals)
-            missing = [peer for peer, s in self.sessions.items() if s.peer is None]
-        for peer, reason in refusals.items():
-            raise AuthenticationError(
-                f"Node {peer} has refused node {self._spec.node_id}: {reason} All nodes of a job "
-                f"need the same key, the same number of nodes and the same version of ding_lite."
-            )
+            missing = self._missing()
+        self._admission.check()
         if not in_time:
-            who = ", ".join(map(self._place_of, missing))
-            of_all = f" of {self._spec.num_nodes}" if self._spec.num_nodes else ""
-            raise DeadlineExceeded(
-                f"Node {self._spec.node_id} has waited {timeout:g} s for node {who}{of_all}. Were "
-                f"all nodes started, with the same addresses? A slow start needs a longer "
-                f"`startup_timeout`."
-            )
+            raise self._admission.waited_in_vain(missing, timeout or 0.0)
 
-    def _place_of(self, peer: int) -> str:
-        address = self._spec.dials.get(peer, "")
-        return f"{peer} ({address})" if address.startswith("tcp") else f"{peer}"
+    def _missing(self) -> list[int]:
+        return [peer for peer, session in self.sessions.items() if session.peer is None]
 
     def close(self, *, good_bye: bool, owes: Callable[[], bool]) -> None:
         """Wait until the peers have what was sent, and exchange good-byes.
@@ -265,33 +243,7 @@ class Links:
             reason: What was wrong with it.
             link: Where it came from; after too many from there the link is dropped as well.
         """
-        self.num_rejected += 1
-        if link is not None:
-            self._count_fault(link)
-        self._throttle.every(
-            10.0,
-            logging.WARNING,
-            "rejected",  # not the reason: who sends rubbish would fill the memory with reasons
-            "dropped a message (%d in all): %s",
-            self.num_rejected,
-            reason,
-        )
-
-    def _count_fault(self, link: Link) -> None:
-        owner = self._transport.owner(link)
-        culprit = link if owner is None else owner
-        faults = self._faults.pop(culprit, 0) + 1
-        if faults > MAX_FAULTS:
-            logger.warning(
-                "dropped the link to %s after %d messages that were none",
-                "a node" if owner is None else f"node {owner}",
-                faults,
-            )
-            self._transport.drop(link)
-            return
-        self._faults[culprit] = faults  # as the newest
-        if len(self._faults) > _MOST_CULPRITS:
-            del self._faults[next(iter(self._faults))]
+        self._rejections.add(reason, link)
 
     # -- what the transport says, on its thread ----------------------------------------------
 
@@ -428,10 +380,11 @@ class Links:
             arrivals = session.greet(envelope, now)
         except CodecError as error:
             if envelope.kind is Kind.HELLO:
+                self._admission.turned_away(envelope.src, str(error))
                 self._turn_away(link, envelope.src, str(error))
             raise
         self._bind(link, envelope.src)
-        self._refusals.pop(envelope.src, None)
+        self._admission.let_in(envelope.src)
         if envelope.kind is Kind.HELLO:
             self._say(link, session.greeting(Kind.WELCOME))
         return arrivals
@@ -496,11 +449,8 @@ class Links:
                 self._update()
 
     def _note_refusal(self, peer: int, reason: str) -> None:
-        if self.sessions[peer].peer is None:
-            self._refusals[peer] = reason
-        self._throttle.every(
-            10.0, logging.WARNING, f"refused {peer}", "node %d refused this one: %s", peer, reason
-        )
+        is_known = self.sessions[peer].peer is not None
+        self._admission.refused_by(peer, reason, is_known=is_known)
 
     # -- inside --------------------------------------------------------------------------------
 

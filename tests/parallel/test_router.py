@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineExceeded,
+    PeerLost,
+    RemoteError,
+)
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.topology import NodeSpec, edges, neighbours
 from ding_lite.runtime.context import Context
@@ -249,6 +255,23 @@ def test_a_listener_of_the_router_that_raises_is_logged_and_stops_nothing(
         routers[0].emit("e")
     ears.wait(lambda: len(ears.events) == 2)
     assert "ZeroDivisionError" in caplog.text
+
+
+class TestAdmission:
+    """Two nodes that do not belong together tell why, both of them."""
+
+    def test_both_sides_say_why_a_node_was_turned_away(self, tmp_path: Path) -> None:
+        here, other = specs(tmp_path, 2, "mesh")
+        with ExitStack() as stack:
+            waiting = NodeRouter(here)
+            stack.callback(waiting.close)
+            stranger = NodeRouter(replace(other, num_nodes=3))
+            stack.callback(stranger.close)
+            why = "Node 1 belongs to a job of 3 nodes, this one has 2."
+            with pytest.raises(AuthenticationError, match=why):
+                stranger.wait_ready(10.0)
+            with pytest.raises(DeadlineExceeded, match=f"turned away: {why}"):
+                waiting.wait_ready(0.0)
 
 
 class TestCalls:
