@@ -49,6 +49,40 @@ class FlatWeights:
         """Make other flat weights with the same names and shapes, all zero."""
         return FlatWeights(self.shapes, device=self.flat.device)
 
+    def part(self, prefix: str) -> FlatWeights:
+        """Look at the tensors whose names begin so as at weights of their own, in the same memory.
+
+        Their names there are without the prefix.
+
+        Raises:
+            ShapeError: If there are none, or others lie between them.
+
+        Example:
+            >>> whole = FlatWeights({"actor.bias": (2,), "critic.bias": (3,)})
+            >>> critic = whole.part("critic.")
+            >>> critic["bias"].fill_(1.0)
+            tensor([1., 1., 1.])
+            >>> whole.flat
+            tensor([0., 0., 1., 1., 1.])
+        """
+        names = list(self.shapes)
+        chosen = [index for index, name in enumerate(names) if name.startswith(prefix)]
+        if not chosen or chosen[-1] - chosen[0] >= len(chosen):
+            raise ShapeError(
+                f"The tensors that begin with {prefix!r} do not lie side by side, or there are "
+                f"none; the order is: {', '.join(names)}."
+            )
+        part = FlatWeights(
+            {
+                name.removeprefix(prefix): self.shapes[name]
+                for name in names[chosen[0] : chosen[-1] + 1]
+            }
+        )
+        start = self[names[chosen[0]]].storage_offset() - self.flat.storage_offset()
+        part.flat = self.flat[start : start + part.flat.numel()]
+        part._views = part._views_of(part.flat)
+        return part
+
     def snapshot(self) -> dict[str, Tensor]:
         """Copy all tensors, with one copy of the memory they share."""
         return self._views_of(self.flat.clone())

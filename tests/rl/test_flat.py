@@ -26,6 +26,28 @@ def test_a_snapshot_does_not_follow():
     assert len({tensor.untyped_storage().data_ptr() for tensor in snapshot.values()}) == 1
 
 
+def test_a_part_is_the_same_memory_under_shorter_names():
+    weights = FlatWeights(SHAPES)
+    part = weights.part("torso.")
+    assert part.shapes == {"0.weight": (3, 2), "0.bias": (3,)}
+    part.flat.fill_(1.0)
+    part["0.bias"].fill_(2.0)
+    assert weights.flat.tolist() == [1.0] * 6 + [2.0] * 3 + [0.0] * 3
+    head = weights.part("head.")
+    head.load({"weight": np.full((1, 3), 7.0)})
+    assert weights.flat.tolist()[9:] == [7.0] * 3
+    assert head.part("wei")["ght"].tolist() == [[7.0] * 3]
+    snapshot = head.snapshot()
+    weights.flat.zero_()
+    assert snapshot["weight"].tolist() == [[7.0] * 3]
+
+
+@pytest.mark.parametrize("prefix", ["tail.", "a"])
+def test_what_is_not_side_by_side_is_no_part(prefix):
+    with pytest.raises(ShapeError, match="do not lie side by side, or there are none"):
+        FlatWeights({"a.bias": (1,), "b.bias": (1,), "a.weight": (1,)}).part(prefix)
+
+
 def read_only(tensor):
     array = tensor.numpy().copy()
     array.flags.writeable = False

@@ -33,8 +33,9 @@ class Linear:
         self._bias_O = weights[f"{name}.bias"]
         self._weight_grad_OI = grads[f"{name}.weight"]
         self._bias_grad_O = grads[f"{name}.bias"]
-        self._weight_IO_numpy: FloatArray = self._weight_IO.numpy()
-        self._bias_O_numpy: FloatArray = self._bias_O.numpy()
+        if weight_OI.device.type == "cpu":  # numpy sees no other memory
+            self._weight_IO_numpy: FloatArray = self._weight_IO.numpy()
+            self._bias_O_numpy: FloatArray = self._bias_O.numpy()
 
     @staticmethod
     def shapes(name: str, num_inputs: int, num_outputs: int) -> dict[str, tuple[int, ...]]:
