@@ -12,7 +12,8 @@ from ding_lite.rl.envs import EnvsMode
 def trained_hash(*, seed: int, mode: EnvsMode = "auto", updates: int = 200) -> str:
     """Collect and learn as a user would; return the hash of everything a resume needs."""
     envs = make_envs("CartPole-v1", 4, seed=seed, mode=mode)
-    policy = DQN(envs.spec, DQNConfig(seed=seed, hidden=(32, 32), max_grad_norm=10.0))
+    config = DQNConfig(seed=seed, hidden=(32, 32), max_grad_norm=10.0, lr_end=1e-4, lr_updates=150)
+    policy = DQN(envs.spec, config)
     replay = ReplayBuffer(envs.spec, capacity=500, seed=seed)
     n_step = NStep(policy.n_step, policy.gamma, 4)
     while policy.train_iter < updates:

@@ -29,7 +29,7 @@ CARTPOLE: dict[str, Any] = {
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "one by one": {"env": "MountainCar-v0", "eval_every": 400},
-    "prioritized": {"prioritized": True},
+    "prioritized": {"prioritized": True, "lr_end": 1e-5, "lr_updates": 150},
     "images": {"env": "ding_lite/Catch-v0", "frame_stack": 2, "max_env_steps": 320},
     "normalized": {"normalize_obs": True, "dueling": True, "reward_scale": 0.5},
 }

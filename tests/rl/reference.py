@@ -87,6 +87,7 @@ class PlainDQN:
         loss.backward()
         if self.config.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.named.values(), self.config.max_grad_norm)
+        self.adam.param_groups[0]["lr"] = self.step_size()
         self.adam.step()
 
         self.num_updates += 1
@@ -95,6 +96,15 @@ class PlainDQN:
                 for name, tensor in self.target.items():
                     tensor += self.config.target_tau * (self.named[name] - tensor)
         return loss.item()
+
+    def step_size(self):
+        """Return how far the next update goes."""
+        config = self.config
+        if config.lr_end is None:
+            return config.lr
+        if self.num_updates >= config.lr_updates:
+            return config.lr_end
+        return config.lr + self.num_updates * (config.lr_end - config.lr) / config.lr_updates
 
     def q_values(self, named, obs):
         """Compute the values of observations with the tensors of one network."""

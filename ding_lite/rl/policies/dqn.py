@@ -39,7 +39,7 @@ from ding_lite.rl.policies.base import (
     split_norm,
 )
 from ding_lite.rl.returns import bootstrapped_targets
-from ding_lite.rl.schedules import linear
+from ding_lite.rl.schedules import Schedule, constant, linear
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
@@ -53,6 +53,13 @@ class DQNConfig:
     lr: float = 2e-3
     """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual, and the
     larger the network, the lower."""
+    lr_end: float | None = None
+    """The step size from update `lr_updates` on; None stays at `lr`. A tenth of `lr` is usual:
+    lower settles down, and what it has learned stays learned."""
+    lr_updates: int = 50_000
+    """How many updates the step size takes to fall, in a straight line. It follows the count of
+    updates, which is saved and is known wherever a policy learns: a resumed run goes on with
+    exactly the step size that it would have had."""
     gamma: float = 0.99
     """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     n_step: int = 3
@@ -96,6 +103,7 @@ class DQNConfig:
     def __post_init__(self) -> None:
         check_all(
             positive(lr=self.lr),
+            [] if self.lr_end is None else positive(lr_end=self.lr_end),
             inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
@@ -103,7 +111,7 @@ class DQNConfig:
             one_of(("huber", "mse"), loss=self.loss),
             one_of(get_args(TorsoName), torso=self.torso),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
-            whole(1, target_every=self.target_every),
+            whole(1, target_every=self.target_every, lr_updates=self.lr_updates),
             [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
             inside(0.0, 1.0, epsilon_start=self.epsilon_start, epsilon_end=self.epsilon_end),
             whole(1, epsilon_steps=self.epsilon_steps),
@@ -146,6 +154,7 @@ class DQN:
         self._target_net.weights.flat.copy_(self._q_net.weights.flat)
         self._norm = self._make_norm()
         self._loss = huber if config.loss == "huber" else squared
+        self._lr = _step_size(config)
         self._adam = FlatAdam(self._q_net.weights.flat, lr=config.lr)
 
     def _make_network(self) -> QNetwork:
@@ -231,8 +240,9 @@ class DQN:
                 from with its importance weights.
 
         Returns:
-            `loss`, and `q_mean`, the mean value of the actions taken; of prioritized transitions
-            also `td_error`, [B]: how far each value was from its target.
+            `loss`, and `q_mean`, the mean value of the actions taken; `lr` too, where it falls;
+            of prioritized transitions also `td_error`, [B]: how far each value was from its
+            target.
 
         Raises:
             NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
@@ -268,6 +278,8 @@ class DQN:
             "loss": loss,
             "q_mean": float(q_B.sum()) / len(batch),
         }
+        if self.config.lr_end is not None:
+            metrics["lr"] = self._adam.lr
         if weight_B is not None:
             metrics["td_error"] = np.abs(error_B)
         return metrics
@@ -303,6 +315,7 @@ class DQN:
             norm = float(torch.linalg.vector_norm(grad_P))
             if norm > limit:
                 grad_P.mul_(limit / norm)
+        self._adam.lr = self._lr(self.train_iter)
         self._adam.step(grad_P)
 
         self.train_iter += 1
@@ -364,3 +377,10 @@ class DQN:
         twin = type(self)(self.spec, self.config)
         twin.load_state_dict(self.state_dict())
         return twin
+
+
+def _step_size(config: DQNConfig) -> Schedule:
+    """Return the step size as a function of the updates done."""
+    if config.lr_end is None:
+        return constant(config.lr)
+    return linear(config.lr, config.lr_end, steps=config.lr_updates)

@@ -148,6 +148,7 @@ CONFIGS = {
     "squared": replace(SMALL, loss="mse"),
     "clipped": replace(SMALL, max_grad_norm=0.05),
     "hard target": replace(SMALL, target_tau=1.0, target_every=7),
+    "falling step size": replace(SMALL, lr_end=1e-4, lr_updates=30),
     "three layers": replace(SMALL, hidden=(8, 12, 16)),
     "dueling": replace(SMALL, dueling=True),
     "deep dueling": replace(SMALL, dueling=True, double=False, hidden=(8, 12, 16)),
@@ -162,7 +163,8 @@ def assert_learns_as_plain_torch(policy, batches, *, convs=()):
         if isinstance(drawn, PrioritizedTransitions):
             np.testing.assert_allclose(output["td_error"], plain.td_error, rtol=1e-3, atol=1e-4)
         else:
-            assert set(output) == {"loss", "q_mean"}
+            falls = {"lr"} if policy.config.lr_end is not None else set()
+            assert set(output) == {"loss", "q_mean"} | falls
     for tensor_name, tensor in policy.weights().items():
         torch.testing.assert_close(tensor, plain.named[tensor_name].detach(), rtol=1e-3, atol=1e-4)
     for tensor_name, tensor in policy.state_dict()["target_net"].items():
@@ -333,7 +335,10 @@ def test_weights_of_another_size_are_refused():
         policy.load_weights(DQN(CARTPOLE, replace(SMALL, hidden=(8,))).weights())
 
 
-@pytest.mark.parametrize("settings", [{}, {"dueling": True}, {"normalize_obs": True}])
+FALLING = {"lr_end": 1e-4, "lr_updates": 15}
+
+
+@pytest.mark.parametrize("settings", [{}, {"dueling": True}, {"normalize_obs": True}, FALLING])
 def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(settings):
     obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     config = replace(SMALL, target_every=3, target_tau=0.5, **settings)
@@ -352,6 +357,15 @@ def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(settings):
     clone = policy.clone()
     assert go_on(policy) == go_on(resumed) == go_on(clone)
     assert isinstance(policy, Policy)
+
+
+def test_the_step_size_falls_with_the_updates_and_stays_at_its_end():
+    policy = DQN(CARTPOLE, replace(SMALL, lr=1e-3, lr_end=2e-4, lr_updates=4))
+    sizes = [policy.learn(batch(seed))["lr"] for seed in range(6)]
+    assert sizes == pytest.approx([1e-3, 8e-4, 6e-4, 4e-4, 2e-4, 2e-4])
+    before = policy.weights()["head.bias"]
+    assert policy.learn(batch(6))["lr"] == 2e-4
+    assert (policy.weights()["head.bias"] - before).abs().max() < 2.5e-4
 
 
 def test_a_state_of_something_else_is_refused():
@@ -402,7 +416,10 @@ def test_box_actions_are_refused():
         DQN(make_envs("Pendulum-v1", 1).spec)
 
 
-@pytest.mark.parametrize("name", ["n_step", "batch_size", "target_every", "epsilon_steps", "seed"])
+COUNTS = ["lr_updates", "n_step", "batch_size", "target_every", "epsilon_steps", "seed"]
+
+
+@pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [1.5, True, "1", None, -1])
 def test_a_setting_that_counts_is_a_whole_number(name, value):
     with pytest.raises(ConfigError, match=f"`{name}` is .*; it must be a whole number from"):
@@ -414,20 +431,21 @@ def test_a_mistyped_setting_is_answered_with_the_one_that_was_meant():
         DQNConfig(hiden=1)  # type: ignore[call-arg]
     message = str(caught.value)
     assert message.startswith('Unknown key "hiden". Did you mean "hidden"? The keys of DQNConfig')
-    assert "lr, gamma, n_step, hidden, torso, double," in message
+    assert "lr, lr_end, lr_updates, gamma, n_step, hidden, torso," in message
 
 
 def test_all_wrong_settings_are_named_at_once():
     with pytest.raises(ConfigError) as caught:
         DQNConfig(
             lr=0.0,
+            lr_end=-1e-4,
             gamma=1.5,
             n_step=0,
             hidden=(),
             loss="hubert",  # type: ignore[arg-type]
             target_tau=0.0,
         )
-    for name in ("lr", "gamma", "n_step", "hidden", "loss", "target_tau"):
+    for name in ("lr", "lr_end", "gamma", "n_step", "hidden", "loss", "target_tau"):
         assert f"`{name}`" in str(caught.value)
     with pytest.raises(ConfigError, match=r'Did you mean "hidden"'):
         as_config(DQNConfig, {"hiden": (8,)})
