@@ -196,14 +196,27 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
         def surrounded(ctx: Context) -> Any:
             with stretch(ctx):
                 out = fn(ctx)
-            if out is None:
-                return None
-            if isinstance(out, Generator):
-                return named(_halves(out, ctx, stretch, name), name)
-            return _awaited(out, ctx, stretch) if inspect.iscoroutine(out) else out
+            return None if out is None else around_rest(out, ctx, stretch, name)
 
     named(surrounded, name)
     return surrounded
+
+
+def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
+    """Surround what is still to come of a function that has returned `out`.
+
+    Args:
+        out: A generator, a coroutine, or anything else, for which nothing is to come.
+        ctx: What the function was called with.
+        stretch: As for `around`.
+        name: The function's.
+
+    Returns:
+        What the function is to return instead.
+    """
+    if isinstance(out, Generator):
+        return named(_halves(out, ctx, stretch, name), name)
+    return _awaited(out, ctx, stretch) if inspect.iscoroutine(out) else out
 
 
 async def _awaited(coroutine: Any, ctx: Context, stretch: Stretch) -> Any:

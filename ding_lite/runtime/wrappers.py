@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns, perf_counter
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ding_lite.errors import ConfigError
 from ding_lite.runtime.composition import distinct
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware, around, name_of, shape_of
+from ding_lite.runtime.middleware import (
+    Middleware,
+    Shape,
+    around,
+    around_rest,
+    name_of,
+    named,
+    shape_of,
+)
 from ding_lite.runtime.router import current_router
 from ding_lite.runtime.timeline import Timeline
 from ding_lite.settings import check_all, whole
@@ -97,7 +105,7 @@ class StepTimer:
 
     def __call__(self, fn: Middleware) -> Middleware:
         """Return a middleware that does the same and is timed."""
-        watch = _Stopwatch(name_of(fn), self._window)
+        watch = _Stopwatch(name := name_of(fn), self._window)
         self._watches.append(watch)
 
         def stretch(ctx: Context) -> _Stopwatch:
@@ -105,7 +113,21 @@ class StepTimer:
                 self._begin_step(ctx)
             return watch
 
-        return around(fn, stretch)
+        if shape_of(fn) is not Shape.FUNCTION:
+            return around(fn, stretch)
+
+        def timed(ctx: Context) -> Any:  # the same as `around` makes, in half the time
+            if ctx["total_step"] != self._step:
+                self._begin_step(ctx)
+            started = perf_counter()
+            try:
+                out = fn(ctx)
+            finally:
+                watch.elapsed += perf_counter() - started
+            return None if out is None else around_rest(out, ctx, stretch, name)
+
+        named(timed, name)
+        return timed
 
     def summary(self) -> list[Timing]:
         """Return the timing of each middleware over the last steps, in pipeline order."""
