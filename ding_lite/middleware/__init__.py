@@ -4,11 +4,13 @@ from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
+from ding_lite.middleware.exchange import receive, send
 from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
 from ding_lite.middleware.report_progress import progress
 from ding_lite.middleware.report_tensorboard import tensorboard
 from ding_lite.middleware.train import train
+from ding_lite.middleware.weights import fetch_weights, publish_weights
 
 __all__ = [
     "add_to",
@@ -16,10 +18,14 @@ __all__ = [
     "collect",
     "curve",
     "evaluate",
+    "fetch_weights",
     "log",
     "progress",
+    "publish_weights",
     "random_warmup",
+    "receive",
     "resume",
+    "send",
     "stop_at",
     "tensorboard",
     "train",

@@ -40,6 +40,7 @@ from ding_lite.runtime.labels import check_patterns, matches, several
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.router import FINISH, use_router
 from ding_lite.runtime.streams import Item, Parcel, Streams, Until
+from ding_lite.runtime.watch import Watch
 from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -234,6 +235,10 @@ class NodeRouter:
         """Hand what arrives to a receiver from now on; the returned function ends that."""
         return self._inbox.join(receiver)
 
+    def watch(self, *keys: str) -> Watch:
+        """Show ctx values of these keys as they come; what came for the first task is shown too."""
+        return self._inbox.watch(*keys)
+
     def _wait_for_room(self, session: Session, event: str) -> None:
         if session.has_room or self._links.on_own_thread:
             return
@@ -406,8 +411,9 @@ class NodeRouter:
         return self._streams.receive(stream, timeout=timeout, until=until)
 
     def wake(self) -> None:
-        """Let whoever waits to send or to receive ask its `until` again."""
+        """Let whoever waits to send, to receive or for what it watches ask its `until` again."""
         self._streams.wake()
+        self._inbox.wake()
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         if node != self.node_id:

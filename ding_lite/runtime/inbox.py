@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ding_lite.runtime.watch import Watch
+
 
 class Progress(NamedTuple):
     """How far a task has come, seen from another thread."""
@@ -71,6 +73,7 @@ class Inbox:
         self._receivers: list[Receiver] = []
         self._events: deque[Callable[[Receiver], None]] = deque()
         self._ctx: dict[int, dict[str, Any]] = {}
+        self._watches: tuple[Watch, ...] = ()
         self._audience: tuple[Receiver, ...] = ()
         """Whom somebody is handing a message to at this moment."""
         self._lock = threading.Lock()
@@ -97,8 +100,24 @@ class Inbox:
         """Take ctx values from a node; they replace older ones that still wait."""
         with self._lock:
             self._ctx.setdefault(node_id, {}).update(values)
+            for watch in self._watches:
+                watch.put(node_id, values)
             message = self._begin()
         self._deliver(message)
+
+    def watch(self, *keys: str) -> Watch:
+        """Show ctx values of these keys from now on, and those that wait for a receiver."""
+        watch = Watch(keys)
+        with self._lock:
+            for node_id, values in self._ctx.items():
+                watch.put(node_id, values)
+            self._watches = (*self._watches, watch)
+        return watch
+
+    def wake(self) -> None:
+        """Let whoever waits for what it watches ask again whether it is to go on."""
+        for watch in self._watches:
+            watch.wake()
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Hand what arrives to a receiver from now on; the returned function ends that.

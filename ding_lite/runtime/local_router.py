@@ -40,6 +40,7 @@ from ding_lite.runtime.labels import (
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.streams import Item, Parcel, Streams, Until
 from ding_lite.runtime.tracing import Traced, TracedEvent, arrow_key
+from ding_lite.runtime.watch import Watch
 from ding_lite.settings import Settings, check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -260,8 +261,9 @@ class LocalRouter:
         """
         return self._streams.receive(stream, timeout=timeout, until=until)
 
+        self._inbox.wake()
     def wake(self) -> None:
-        """Let whoever waits to send or to receive ask its `until` again."""
+        """Let whoever waits to send, to receive or for what it watches ask its `until` again."""
         self._streams.wake()
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
@@ -294,6 +296,10 @@ class LocalRouter:
         """Hand what arrives to a receiver from now on; the returned function ends that.
 
         What came while nobody was there goes to the first receiver.
+    def watch(self, *keys: str) -> Watch:
+        """Show ctx values of these keys as they come; what came for the first task is shown too."""
+        return self._inbox.watch(*keys)
+
         """
         return self._inbox.join(receiver)
 

@@ -18,6 +18,7 @@ from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.meetings import Meetings
 from ding_lite.runtime.streams import Item, Until
 from ding_lite.runtime.tracing import Traced
+from ding_lite.runtime.watch import Watch
 
 FINISH = "finish"
 """The event that says that the job ends; it follows from a task's latch, and stays true."""
@@ -108,7 +109,7 @@ class Router(Protocol):
         ...
 
     def wake(self) -> None:
-        """Let whoever waits to send or to receive ask its `until` again."""
+        """Let whoever waits to send, to receive or for what it watches ask its `until` again."""
         ...
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -136,6 +137,10 @@ class Router(Protocol):
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Hand what arrives to a receiver from now on; the returned function ends that."""
+        ...
+
+    def watch(self, *keys: str) -> Watch:
+        """Show ctx values of these keys as they come; what came for the first task is shown too."""
         ...
 
 

@@ -6,15 +6,19 @@ import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ding_lite import middleware as mw
+from ding_lite.middleware.weights import ANNOUNCED, PUBLISHED
 from ding_lite.rl.envs import Envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import use_router
 from ding_lite.testing import StepRecord, run_step
 
 BY_THE_POLICY = {"loss", "q_mean"}
@@ -35,6 +39,30 @@ def block_of(factory: Callable[..., Any]) -> StepRecord:
             record.metrics |= set(metrics[1].split(", "))
         getattr(record, verb).update(re.sub(r" \([^)]*\)", "", keys).split(", "))
     return record
+
+
+def sent() -> list[StepRecord]:
+    with use_router(LocalRouter()):
+        return [run_step(mw.send("trajectories", to="node.0"), trajectories=[1])[1]]
+
+
+def received() -> list[StepRecord]:
+    """Receive what says which weights have collected it."""
+    with use_router(LocalRouter()) as router:
+        receive = mw.receive("trajectories")
+        router.send("trajectories", SimpleNamespace(version=1), to="node.0")
+        return [run_step(receive, weights_version=3)[1]]
+
+
+def fetched(policy: DQN) -> list[StepRecord]:
+    """Fetch before anything was published, and then."""
+    learner, collector = LocalRouter.group(2)
+    with use_router(collector):
+        fetch = mw.fetch_weights(policy)
+        before = run_step(fetch)[1]
+        newest = {"version": [0, 1], "weights": policy.weights()}
+        learner.publish_ctx({ANNOUNCED: [0, 1], PUBLISHED: newest})
+        return [before, run_step(fetch)[1]]
 
 
 @pytest.fixture
@@ -74,6 +102,10 @@ def observed(
             mw.stop_at(eval_value=9.0, env_step=9, train_iter=5), counted, {"eval_value": 9.5}
         ),
         "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), counted),
+        "send": sent(),
+        "receive": received(),
+        "publish_weights": records(mw.publish_weights(policy, every=1), counted),
+        "fetch_weights": fetched(policy),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),
         "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),
