@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ding_lite.rl.batch import FloatArray
+
 
 def epsilon_greedy(
     greedy_N: npt.NDArray[np.int64],
@@ -30,3 +32,25 @@ def epsilon_greedy(
     draws_2N = rng.random((2, len(greedy_N)))
     random_N = (draws_2N[1] * num_actions).astype(np.int64)
     return np.where(draws_2N[0] < epsilon, random_N, greedy_N)
+
+
+def add_noise(
+    best_NA: FloatArray, noise: float | FloatArray, *, rng: np.random.Generator
+) -> FloatArray:
+    """Add normal noise to actions, and keep them from -1 to 1.
+
+    Args:
+        best_NA: The actions that look best, from -1 to 1.
+        noise: The standard deviation: one for all, or one for each of the N.
+        rng: A draw is taken from it for each number, whatever the noise is.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> best_NA = np.zeros((2, 1), dtype=np.float32)
+        >>> add_noise(best_NA, np.array([0.0, 9.0], dtype=np.float32), rng=rng).tolist()
+        [[0.0], [-1.0]]
+    """
+    noise_NA = rng.standard_normal(best_NA.shape, dtype=np.float32)
+    noise_NA *= np.reshape(np.asarray(noise, dtype=np.float32), (-1, 1))
+    noise_NA += best_NA
+    return np.clip(noise_NA, -1.0, 1.0, out=noise_NA)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
-from ding_lite.rl.batch import Array
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import Settings
 
@@ -37,6 +38,63 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
             f"{spec.action_space}. Take an environment with Discrete actions."
         )
     return spec.num_actions
+
+
+class BoxActions:
+    """The way between a network's numbers, -1 to 1, and the actions of an environment.
+
+    Args:
+        spec: The environment's.
+        policy: Whose name an error shall say.
+
+    Raises:
+        ConfigError: If actions are a choice, or a number of them has no bounds.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> box = BoxActions(make_envs("Pendulum-v1", 1).spec, policy="DDPG")
+        >>> box.from_unit(np.array([[-1.0], [0.5]], dtype=np.float32)).tolist()
+        [[-2.0], [1.0]]
+    """
+
+    def __init__(self, spec: EnvSpec, *, policy: str) -> None:
+        """Take over the bounds."""
+        space = spec.action_space
+        if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+            raise ConfigError(
+                f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
+                f"{space}. Take an environment with Box actions of floats, or a policy for "
+                f"choices such as DQN."
+            )
+        if not space.is_bounded():
+            raise ConfigError(
+                f"{policy} scales its actions to their bounds, but those of {spec.env_id} are "
+                f"{space.low.tolist()} to {space.high.tolist()}. Give it finite ones: "
+                f"`make_envs(..., wrappers=[...])` with gymnasium's `RescaleAction` or your own."
+            )
+        self.size = int(np.prod(space.shape))
+        """How many numbers an action has."""
+        low_A, high_A = (x.astype(np.float64).ravel() for x in (space.low, space.high))
+        self._shape = space.shape
+        self._low_A, self._high_A = low_A.astype(np.float32), high_A.astype(np.float32)
+        self._middle_A = (0.5 * low_A + 0.5 * high_A).astype(np.float32)
+        half_A = 0.5 * high_A - 0.5 * low_A
+        self._half_A = half_A.astype(np.float32)
+        # Where both bounds are the same number, there is nothing to tell: 0.
+        self._per_half_A = np.divide(1.0, half_A, out=np.zeros_like(half_A), where=half_A > 0.0)
+        self._per_half_A = self._per_half_A.astype(np.float32)
+
+    def from_unit(self, unit_NA: FloatArray) -> FloatArray:
+        """Turn numbers from -1 to 1 into actions, [N, ...], none of them out of bounds."""
+        action_NA = self._middle_A + self._half_A * unit_NA
+        np.clip(action_NA, self._low_A, self._high_A, out=action_NA)
+        return action_NA.reshape(-1, *self._shape)
+
+    def to_unit(self, action: NumpyArray) -> FloatArray:
+        """Turn actions, [B, ...], into numbers from -1 to 1, [B, A]."""
+        unit_BA: FloatArray = action.reshape(len(action), self.size) - self._middle_A
+        unit_BA *= self._per_half_A
+        return unit_BA
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:

@@ -1,0 +1,145 @@
+"""SAC: act well, and as much at random as that allows.
+
+Haarnoja et al. 2018 (arXiv:1801.01290, with the two critics and without the value network of
+arXiv:1812.05905), with the temperature that the latter learns: how much a unit of entropy is
+worth is raised while actions are less random than they should be, and lowered while they are
+more so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.networks.box_actors import Sample, SquashedGaussianActor
+from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import check_all, positive, suggests
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(BoxPolicyConfig):
+    """The settings of a SAC. The defaults suit small tasks such as Pendulum."""
+
+    alpha: float = 1.0
+    """The temperature at first: what a unit of entropy is worth, in rewards. Higher tries out
+    more; 0.1 to 1 are usual."""
+    learn_alpha: bool = True
+    """Let the temperature follow what `target_entropy` asks for; else it stays as it is."""
+    target_entropy: float | None = None
+    """How random actions should be: their entropy, where they reach from -1 to 1, which is 0.69
+    for each of an action's numbers at most. Minus their number is usual, and what None says."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(positive(alpha=self.alpha))
+
+
+class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
+    """A policy for box actions that learns from replay and explores by itself.
+
+    Args:
+        spec: What it acts on, `envs.spec`.
+        config: The settings.
+        device: Where it learns, as PyTorch names it.
+
+    Raises:
+        ConfigError: If actions are a choice or have no bounds, or observations are images.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> envs = make_envs("Pendulum-v1", 2)
+        >>> SAC(envs.spec).act(envs.obs).shape
+        (2, 1)
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: SACConfig | None = None,
+        *,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """Draw the first weights."""
+        super().__init__(
+            spec,
+            config or SACConfig(),
+            actor=SquashedGaussianActor,
+            num_critics=2,
+            has_target_actor=False,
+            more_shapes={"log_alpha": (1,)},
+            device=device,
+        )
+        self._log_alpha = self._weights["log_alpha"].fill_(math.log(self.config.alpha))
+        self._log_alpha_grad = self._grads["log_alpha"]
+        wanted = self.config.target_entropy
+        self._target_entropy = -float(self._box.size) if wanted is None else wanted
+
+    @property
+    def alpha(self) -> float:
+        """The temperature: what a unit of entropy is worth now."""
+        return math.exp(float(self._log_alpha))
+
+    def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
+        """Choose an action for each observation.
+
+        Args:
+            obs: [N, ...].
+            explore: Draw it from the distribution that the actor gives; without it every action
+                is that of the mean, and nothing random is drawn.
+
+        Returns:
+            Actions, [N, ...] float32, within their bounds.
+
+        Raises:
+            ShapeError: If the observations are not those of the environment it was made for.
+        """
+        obs_NI = self._as_array(obs)
+        if not explore:
+            return self._box.from_unit(self._actor.act(obs_NI))
+        self.env_step += len(obs)
+        return self._box.from_unit(self._actor.draw(obs_NI, self._draw_noise(len(obs))))
+
+    def _next_values(self, next_obs_BI: Tensor) -> Tensor:
+        """Return the lower of both Q'_i(x', a') - alpha log pi(a'|x'), a' drawn (equation 3)."""
+        drawn = self._sample(next_obs_BI)
+        q_EB, _ = self._target_critics.forward(next_obs_BI, drawn.action_BA)
+        return q_EB.amin(0).sub_(drawn.log_prob_B, alpha=self.alpha)
+
+    def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
+        """Step along the gradients of the actor (equation 7) and the temperature (equation 18)."""
+        alpha, size = self.alpha, len(obs_BI)
+        drawn = self._sample(obs_BI)
+        q_EB, saved = self._critics.forward(obs_BI, drawn.action_BA)
+        lowest_B, which_B = q_EB.min(0)
+        entropy = -float(drawn.log_prob_B.mean())
+        loss = -alpha * entropy - float(lowest_B.mean())
+        self._check_finite(loss, of="actor")
+
+        grad_EB = torch.zeros_like(q_EB).scatter_(0, which_B.unsqueeze(0), -1.0 / size)
+        grad_BA = self._critics.backward_action(saved, grad_EB, num_actions=self._box.size)
+        self._actor.backward(drawn, grad_BA, log_prob_grad=alpha / size)
+        if self.config.learn_alpha:
+            self._log_alpha_grad.fill_(alpha * (entropy - self._target_entropy))
+        self._follow(self._actor_adam, self._actor_grad_P)
+        return {"actor_loss": loss, "alpha": alpha, "entropy": entropy}
+
+    def _sample(self, obs_BI: Tensor) -> Sample:
+        noise_BA = torch.from_numpy(self._draw_noise(len(obs_BI)))
+        return self._actor.sample(obs_BI, noise_BA.to(self.device))
+
+    def _draw_noise(self, count: int) -> FloatArray:
+        return self._rng.standard_normal((count, self._box.size), dtype=np.float32)
+
+    def clone(self) -> Self:
+        """Make an independent SAC in exactly this state, random generator included."""
+        twin = type(self)(self.spec, self.config, device=self.device)
+        twin.load_state_dict(self.state_dict())
+        return twin

@@ -1,0 +1,87 @@
+"""TD3: DDPG with three cures for values that are too high.
+
+Fujimoto et al. 2018 (arXiv:1802.09477, algorithm 1): two critics, of which the lower one is
+believed; noise on the next action, so that a narrow peak of a critic is not climbed; and an actor
+that waits for the critics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import at_least, check_all, suggests, whole
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class TD3Config(DDPGConfig):
+    """The settings of a TD3. The defaults suit small tasks such as Pendulum."""
+
+    target_noise: float = 0.2
+    """The standard deviation of the noise on the next actions of targets, where actions reach
+    from -1 to 1. Higher makes values smoother over actions; 0.1 to 0.3 are usual."""
+    target_noise_clip: float = 0.5
+    """That noise is cut off there."""
+    policy_delay: int = 2
+    """Updates of the critics for one of the actor and the targets."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(
+            at_least(0.0, target_noise=self.target_noise),
+            at_least(0.0, target_noise_clip=self.target_noise_clip),
+            whole(1, policy_delay=self.policy_delay),
+        )
+
+
+class TD3(DDPG):
+    """A policy for box actions that learns from replay, and trusts the lower of two values.
+
+    Args:
+        spec: What it acts on, `envs.spec`.
+        config: The settings.
+        device: Where it learns, as PyTorch names it.
+
+    Raises:
+        ConfigError: If actions are a choice or have no bounds, or observations are images.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> envs = make_envs("Pendulum-v1", 2)
+        >>> TD3(envs.spec).act(envs.obs, explore=False).shape
+        (2, 1)
+    """
+
+    config: TD3Config
+    _num_critics = 2
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: TD3Config | None = None,
+        *,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """Draw the first weights."""
+        super().__init__(spec, config or TD3Config(), device=device)
+
+    @property
+    def _actor_every(self) -> int:
+        return self.config.policy_delay
+
+    def _next_values(self, next_obs_BI: Tensor) -> Tensor:
+        """Return the lower of both Q'_i(x', mu'(x') + noise), equation 14."""
+        action_BA, _ = self._target_actor.forward(next_obs_BI)
+        limit = self.config.target_noise_clip
+        noise_BA = self._rng.standard_normal(action_BA.shape, dtype=np.float32)
+        noise_BA *= np.float32(self.config.target_noise)
+        np.clip(noise_BA, -limit, limit, out=noise_BA)
+        action_BA.add_(torch.from_numpy(noise_BA).to(self.device)).clamp_(-1.0, 1.0)
+        q_EB, _ = self._target_critics.forward(next_obs_BI, action_BA)
+        return q_EB.amin(0)
