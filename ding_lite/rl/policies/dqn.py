@@ -9,7 +9,7 @@ weights of prioritized replay (Schaul et al. 2016, arXiv:1511.05952) and returns
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
@@ -145,6 +145,9 @@ class DQN:
         """Env steps acted with `explore=True`; the policy's own epsilon follows it."""
         self.train_iter = 0
         """Updates done."""
+        self.reduce_gradient: Callable[[Tensor], None] | None = None
+        """Called with the flat gradient before a step along it, to change it in place: learners
+        that share their updates average theirs here."""
 
         self._num_actions = discrete_actions(spec, policy="DQN")
         self._rng = make_rng(config.seed, "dqn")
@@ -310,6 +313,8 @@ class DQN:
     def _improve(self) -> None:
         """Step along the gradient that `backward` wrote, then move the target network."""
         grad_P = self._q_net.grads.flat
+        if self.reduce_gradient is not None:
+            self.reduce_gradient(grad_P)
         limit = self.config.max_grad_norm
         if limit is not None:
             norm = float(torch.linalg.vector_norm(grad_P))

@@ -216,6 +216,28 @@ def test_unlikely_transitions_count_for_more():
         torch.testing.assert_close(tensor, other.weights()[name])
 
 
+def test_learners_that_average_their_gradients_stay_alike():
+    drawn = [batch(seed) for seed in range(8)]
+    one, other, both = (DQN(CARTPOLE, replace(SMALL, max_grad_norm=0.5)) for _ in range(3))
+    seen = []
+    other.reduce_gradient = lambda grad_P: seen.append(grad_P.clone())
+    one.reduce_gradient = lambda grad_P: grad_P.add_(seen.pop()).mul_(0.5)
+    for left, right in zip(drawn[::2], drawn[1::2], strict=True):
+        whole = Transitions(
+            *(
+                torch.cat((getattr(left, name), getattr(right, name)))
+                for name in Transitions.__slots__
+            )
+        )
+        other.learn(right)
+        one.learn(left)
+        both.learn(whole)
+        other.load_state_dict(one.state_dict())
+    for name, tensor in one.weights().items():
+        torch.testing.assert_close(tensor, both.weights()[name], rtol=1e-3, atol=1e-5)
+    assert seen == []
+
+
 def test_what_normalizes_observations_travels_with_the_weights():
     config = replace(SMALL, normalize_obs=True)
     learner, collector = DQN(CARTPOLE, config), DQN(CARTPOLE, config)
