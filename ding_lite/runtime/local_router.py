@@ -65,6 +65,8 @@ class LocalRouter:
         self._group: tuple[LocalRouter, ...] = ()
         self.is_active = False
         """Whether anybody is connected."""
+        self.has_audience = False
+        """The same, as nobody here is ever lost; no property, since each step asks for it."""
         self.address: str | None = None
         """Where others dial this node: nowhere."""
         self._inbox = Inbox()
@@ -101,7 +103,7 @@ class LocalRouter:
             router.traced = Traced(began_ns, shares_process=True)
             router._labels = node_labels(router._node_id, distributed=True, roles=names)
             router._group = tuple(other for other in routers if other is not router)
-            router.is_active = num_nodes > 1
+            router.is_active = router.has_audience = num_nodes > 1
         return routers
 
     @property
@@ -118,11 +120,6 @@ class LocalRouter:
     def peers(self) -> tuple[int, ...]:
         """The ids of the nodes connected to this one."""
         return tuple(router._node_id for router in self._group)
-
-    @property
-    def has_audience(self) -> bool:
-        """Whether anybody is connected: nobody here is ever lost."""
-        return self.is_active
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         """Send an event to every connected node; each gets a copy of the arguments.
@@ -261,10 +258,10 @@ class LocalRouter:
         """
         return self._streams.receive(stream, timeout=timeout, until=until)
 
-        self._inbox.wake()
     def wake(self) -> None:
         """Let whoever waits to send, to receive or for what it watches ask its `until` again."""
         self._streams.wake()
+        self._inbox.wake()
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         [receiver] = [r for r in (self, *self._group) if r._node_id == node]
@@ -296,12 +293,12 @@ class LocalRouter:
         """Hand what arrives to a receiver from now on; the returned function ends that.
 
         What came while nobody was there goes to the first receiver.
+        """
+        return self._inbox.join(receiver)
+
     def watch(self, *keys: str) -> Watch:
         """Show ctx values of these keys as they come; what came for the first task is shown too."""
         return self._inbox.watch(*keys)
-
-        """
-        return self._inbox.join(receiver)
 
     def _copy(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Copy what can be copied; the rest stays home, as on a wire."""
