@@ -3,66 +3,92 @@
 from __future__ import annotations
 
 import inspect
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
+from ding_lite.middleware.episodes import RecentEpisodes
+from ding_lite.middleware.unroll import CollectUnroll
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.envs import Envs
-from ding_lite.rl.protocols import Policy, Replay
+from ding_lite.rl.protocols import ActorCritic, Policy, Replay
 from ding_lite.rl.returns import NStep
 from ding_lite.rl.schedules import Schedule
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
-
-RECENT_EPISODES = 20
-"""Episodes whose mean is `ctx.metrics["return"]`."""
+from ding_lite.settings import at_least, check_all, whole
 
 
+@overload
+def collect(
+    policy: Policy, envs: Envs, *, steps: int, epsilon: Schedule | None = None
+) -> Middleware: ...
+@overload
+def collect(policy: ActorCritic, envs: Envs, *, unroll: int) -> Middleware: ...
 def collect(
     policy: Policy,
     envs: Envs,
     *,
-    steps: int,
+    steps: int | None = None,
+    unroll: int | None = None,
     epsilon: Schedule | None = None,
 ) -> Middleware:
-    """Let a policy act, and put the transitions on the ctx.
+    """Let a policy act, and put what happened on the ctx.
 
-    With a policy that asks for n-step returns the rewards are summed here; then the first
-    steps hand on fewer transitions than env steps, and the end of an episode hands on more.
+    With `steps` that are transitions, for a replay. With a policy that asks for n-step returns
+    the rewards are summed here; then the first steps hand on fewer transitions than env steps,
+    and the end of an episode hands on more.
+
+    With `unroll` it is a list of one `Unroll`: env steps in order, and how likely each action
+    was, for an `ActorCritic` such as A2C, PPO or IMPALA.
 
     Once an episode has ended, the metrics say `return` and `episode_length` (means of the last
     20 episodes), `episode_return` (mean of those that ended in this step) and `episodes` (how
     many there were).
 
     Context:
-        reads: env_step
-        writes: env_step, transitions, metrics (episode_length, episode_return, episodes, \
-epsilon, return)
+        reads: env_step, weights_version (with unroll)
+        writes: env_step, trajectories (with unroll), transitions (with steps), metrics \
+(episode_length, episode_return, episodes, epsilon, return)
         keeps: env_step
 
     Args:
         policy: Acts with exploration.
         envs: Go on where the step before left them.
         steps: Env steps in all in each step of the pipeline, a multiple of the number of envs.
+        unroll: Env steps of each env in each step of the pipeline, instead of `steps`. Longer
+            looks further before it trusts the values, and learns less often; 5 to 128 are usual,
+            and up to 2,048 for PPO.
         epsilon: Share of random actions as a function of the env step; by default the policy
             explores as it is configured to.
 
     Raises:
-        ConfigError: `steps` does not fit the envs, the policy was made for other envs, or it
-            does not explore by epsilon.
+        ConfigError: `steps` does not fit the envs, not exactly one of `steps` and `unroll` was
+            given, the policy was made for other envs, it does not explore by epsilon, or it
+            cannot say how likely its actions were.
         NonFiniteError: In a step: an env returned an observation that is not finite.
     """
     check_fits(policy, envs)
     check_schedule(epsilon, "epsilon")
-    num_envs = envs.num_envs
-    _check_steps(steps, num_envs)
+    if unroll is not None:
+        if steps is not None or epsilon is not None:
+            raise ConfigError(
+                f"`unroll` is {unroll}, and `{'epsilon' if steps is None else 'steps'}` was given "
+                f"too. Unrolls are of {unroll} steps of each env, by a policy that explores by "
+                f"itself: give one of `steps` and `unroll`, and `epsilon` only with `steps`."
+            )
+        check_all(whole(1, unroll=unroll))
+        return CollectUnroll(_check_explores(policy), envs, unroll)
+    if steps is None:
+        raise ConfigError(
+            "Neither `steps` nor `unroll` was given. Give `steps` for transitions, which go to a "
+            "replay, or `unroll` for env steps in order, which A2C, PPO and IMPALA learn from."
+        )
+    _check_steps(steps, envs.num_envs)
     if epsilon is not None:
         _check_takes_epsilon(policy)
 
@@ -80,8 +106,7 @@ class _Collect:
         self._num_rounds = steps // envs.num_envs
         self._epsilon = epsilon
         self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
-        self._episodes = 0
+        self._episodes = RecentEpisodes()
 
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
@@ -100,33 +125,17 @@ class _Collect:
         ctx.transitions = collected[0] if len(collected) == 1 else _concatenate(collected)
         ctx.env_step = env_step
         ctx.keep("env_step")
-        self._report_episodes(ctx)
+        self._episodes.report(ctx, envs)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "join_rewards": self._join_rewards.state_dict(),
-            "recent": list(self._recent),
-            "episodes": self._episodes,
+            **self._episodes.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._join_rewards.load_state_dict(state["join_rewards"])
-        self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
-        self._episodes = state["episodes"]
-
-    def _report_episodes(self, ctx: Context) -> None:
-        ended = self._envs.take_finished()
-        if not ended:
-            return
-
-        recent = self._recent
-        recent.extend((episode.ret, episode.length) for episode in ended)
-        self._episodes += len(ended)
-        returns, lengths = zip(*recent, strict=True)
-        ctx.metrics["return"] = sum(returns) / len(recent)
-        ctx.metrics["episode_length"] = sum(lengths) / len(recent)
-        ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
-        ctx.metrics["episodes"] = self._episodes
+        self._episodes.load_state_dict(state)
 
 
 def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:
@@ -190,6 +199,16 @@ def _check_steps(steps: int, num_envs: int) -> None:
             f"`steps` is {steps}, the number of envs {num_envs}. `steps` counts the env steps of "
             f"all envs together, so it must be a multiple of {num_envs}, such as {below}."
         )
+
+
+def _check_explores(policy: Policy) -> ActorCritic:
+    if not isinstance(policy, ActorCritic):
+        raise ConfigError(
+            f"`unroll` was given, but {type(policy).__name__} has no `explore` method, so it "
+            f"cannot say how likely its actions were. Give `steps` instead, or take A2C, PPO or "
+            f"IMPALA."
+        )
+    return policy
 
 
 def _check_takes_epsilon(policy: Policy) -> None:

@@ -8,7 +8,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_has, check_schedule
 from ding_lite.rl.batch import Transitions
-from ding_lite.rl.protocols import Policy, Prioritized, Replay
+from ding_lite.rl.protocols import ActorCritic, BatchConfig, Policy, Prioritized, Replay
 from ding_lite.rl.schedules import Schedule
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -23,24 +23,27 @@ def train(
     updates: int = 1,
     beta: Schedule | None = None,
 ) -> Middleware:
-    """Improve a policy from replay, or, without one, from this step's transitions.
+    """Improve a policy from replay, or, without one, from what this step has brought.
 
-    Nothing happens in a step in which the replay holds fewer transitions than a batch, or in
-    which `wait_for` holds training back. What the newest update reports goes into the metrics
-    as it is: a value that still lives on a device is fetched only when somebody reports it.
+    That are the step's transitions, or, for an `ActorCritic` such as A2C, PPO or IMPALA, its
+    trajectories. Nothing happens in a step that has brought none, in which the replay holds fewer
+    transitions than a batch, or in which `wait_for` holds training back. What the newest update
+    reports goes into the metrics as it is: a value that still lives on a device is fetched only
+    when somebody reports it.
 
     With a replay that has priorities, `update_priorities` belongs further down. It gives back
     those of a step's last batch; those of the batches before it are given back at once, as the
     next sample shall know them.
 
     Context:
-        reads: env_step (for beta), train_iter, transitions (without a replay), warming_up
+        reads: env_step (for beta), train_iter, trajectories (for an ActorCritic), transitions \
+(without a replay), warming_up
         writes: train_data, train_iter, train_output, metrics (what the policy reports)
         keeps: train_iter
 
     Args:
         policy: Learns with `learn(batch)`.
-        replay: Sampled once an update.
+        replay: Sampled once an update. An `ActorCritic` learns without one.
         batch_size: Transitions in an update; the policy's own setting by default. Larger is
             steadier and costs more; 32 to 256 is usual.
         updates: Updates in a step. More learns more from each env step, and at some point
@@ -55,6 +58,9 @@ def train(
     """
     check_has(policy, "learn", "policy")
     check_all(at_least(1, updates=updates))
+    if isinstance(policy, ActorCritic):
+        _check_takes_unrolls(policy, replay, batch_size, updates)
+        return _train_from_unrolls(policy)
     size = _batch_size(policy, replay, batch_size)
     sample = _sampler(replay, size, beta)
     prioritized = replay if isinstance(replay, Prioritized) else None
@@ -62,7 +68,7 @@ def train(
     def _train(ctx: Context) -> None:
         train_iter = ctx.setdefault("train_iter", 0)
         ctx.keep("train_iter")
-        available = ctx.transitions if replay is None else replay
+        available = ctx.get("transitions", ()) if replay is None else replay
         if len(available) < size or ctx.get("warming_up"):
             return
 
@@ -74,6 +80,23 @@ def train(
         ctx.train_iter = train_iter + updates
         metrics = {name: value for name, value in ctx.train_output.items() if name != "td_error"}
         ctx.metrics.update(metrics)
+
+    return _train
+
+
+def _train_from_unrolls(policy: ActorCritic) -> Middleware:
+    def _train(ctx: Context) -> None:
+        train_iter = ctx.setdefault("train_iter", 0)
+        ctx.keep("train_iter")
+        unrolls = ctx.get("trajectories")
+        if not unrolls or ctx.get("warming_up"):
+            return
+
+        before = policy.train_iter
+        ctx.train_data = unrolls
+        ctx.train_output = policy.learn(unrolls)
+        ctx.train_iter = train_iter + policy.train_iter - before
+        ctx.metrics.update(ctx.train_output)
 
     return _train
 
@@ -96,6 +119,22 @@ def _sampler(
     return lambda ctx: replay.sample(size)
 
 
+def _check_takes_unrolls(
+    policy: ActorCritic, replay: Replay | None, batch_size: int | None, updates: int
+) -> None:
+    name = type(policy).__name__
+    if replay is not None or batch_size is not None:
+        raise ConfigError(
+            f"{name} learns from the unrolls that `collect(unroll=...)` puts on the ctx, and "
+            f"`{'batch_size' if replay is None else 'replay'}` was given. Write `train(policy)`."
+        )
+    if updates != 1:
+        raise ConfigError(
+            f"`updates` is {updates}, but how many updates {name} makes of an unroll is a setting "
+            f"of its own, such as `epochs`. Leave `updates` out."
+        )
+
+
 def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -> int:
     """Return how many transitions an update needs, once that is known to be possible."""
     if replay is None:
@@ -107,7 +146,7 @@ def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -
         return 1
 
     check_has(replay, "sample", "replay")
-    size: int = policy.config.batch_size if batch_size is None else batch_size
+    size = _own_batch_size(policy) if batch_size is None else batch_size
     check_all(at_least(1, batch_size=size))
     if size > replay.capacity:
         raise ConfigError(
@@ -115,3 +154,12 @@ def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -
             f"would never be full. Make the batch smaller or the replay larger."
         )
     return size
+
+
+def _own_batch_size(policy: Policy) -> int:
+    if not isinstance(policy.config, BatchConfig):
+        raise ConfigError(
+            f"{type(policy).__name__} says nothing of how many transitions an update learns from. "
+            f"Give `train` a `batch_size`."
+        )
+    return policy.config.batch_size

@@ -6,14 +6,21 @@ from ding_lite.rl.batch import (
     Sequences,
     Step,
     Transitions,
+    Unroll,
 )
 from ding_lite.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs import Envs, Episode, make_envs
 from ding_lite.rl.episodes import EpisodeBuffer
 from ding_lite.rl.evaluation import mean_return
+from ding_lite.rl.policies.a2c import A2C, A2CConfig
+from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
+from ding_lite.rl.policies.sac import SAC, SACConfig
+from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.prioritized import PrioritizedReplay
-from ding_lite.rl.protocols import Policy, Prioritized, Replay
+from ding_lite.rl.protocols import ActorCritic, Policy, Prioritized, Replay
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.rl.returns import Advantages, NStep, gae, vtrace
 from ding_lite.rl.rollout import RolloutBuffer
@@ -21,15 +28,26 @@ from ding_lite.rl.schedules import Schedule, constant, exponential, linear
 from ding_lite.rl.spec import EnvSpec
 
 __all__ = [
+    "A2C",
+    "DDPG",
     "DQN",
+    "IMPALA",
+    "PPO",
+    "SAC",
+    "TD3",
+    "A2CConfig",
+    "ActorCritic",
     "Advantages",
     "Checkpoint",
+    "DDPGConfig",
     "DQNConfig",
     "EnvSpec",
     "Envs",
     "Episode",
     "EpisodeBuffer",
+    "IMPALAConfig",
     "NStep",
+    "PPOConfig",
     "Policy",
     "Prioritized",
     "PrioritizedReplay",
@@ -38,10 +56,13 @@ __all__ = [
     "ReplayBuffer",
     "RolloutBatch",
     "RolloutBuffer",
+    "SACConfig",
     "Schedule",
     "Sequences",
     "Step",
+    "TD3Config",
     "Transitions",
+    "Unroll",
     "constant",
     "exponential",
     "gae",

@@ -75,7 +75,6 @@ class Transitions:
 
 
 @register
-@register
 @dataclass(frozen=True, slots=True)
 class PrioritizedTransitions(Transitions):
     """Transitions that were not equally likely to be sampled."""
@@ -108,6 +107,54 @@ class RolloutBatch:
 
     def __len__(self) -> int:
         return len(self.value)
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """Env steps to learn from by the policy that has made them: T of N environments, in order.
+
+    Each environment's step follows the one before it, across the ends of episodes, too: behind
+    one, `obs` is the first of the next episode.
+    """
+
+    obs: NumpyArray
+    """What was acted on, [T, N, ...]."""
+    action: NumpyArray
+    """What was chosen, [T, N] or [T, N, ...]. A number outside of what the environment takes was
+    clipped for it, and is as it was drawn here."""
+    reward: FloatArray
+    """What it earned, [T, N]."""
+    terminated: BoolArray
+    """Where the episode ended for good, [T, N]."""
+    truncated: BoolArray
+    """Where the episode was cut off, [T, N]."""
+    log_prob: FloatArray
+    """The logarithm of the probability, or density, that `action` had when it was drawn, [T, N]."""
+    last_obs: NumpyArray
+    """What the last step led to, [N, ...]."""
+    cut_time: npt.NDArray[np.int64]
+    """In which step each of the K episodes ended that were cut off and not over, [K]."""
+    cut_env: npt.NDArray[np.int64]
+    """In which environment, [K]."""
+    cut_obs: NumpyArray
+    """What each of them ended with, [K, ...]: its value stands for the rewards it did not see."""
+    version: int = 0
+    """Which version of the weights acted; 0 if nobody knows."""
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return len(self.reward)
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        return int(self.reward.shape[1])
+
+    def __len__(self) -> int:
+        """Count the env steps of all environments together."""
+        return int(self.reward.size)
 
 
 @register

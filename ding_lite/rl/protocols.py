@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions, Transitions
+from ding_lite.rl.batch import (
+    FloatArray,
+    NumpyArray,
+    PrioritizedTransitions,
+    Transitions,
+    Unroll,
+)
 from ding_lite.rl.spec import EnvSpec
 
 
-class PolicyConfig(Protocol):
-    """What other parts may ask of a policy's settings."""
+@runtime_checkable
+class BatchConfig(Protocol):
+    """What `train` asks of the settings of a policy that learns from replay."""
 
     @property
     def batch_size(self) -> int:
@@ -21,14 +28,17 @@ class PolicyConfig(Protocol):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Acts in environments and learns from transitions."""
+    """Acts in environments and learns from what happened there.
+
+    It learns from `Transitions`, or, if it is an `ActorCritic`, from unrolls.
+    """
 
     @property
     def spec(self) -> EnvSpec:
         """The observations and actions it was made for."""
 
     @property
-    def config(self) -> PolicyConfig:
+    def config(self) -> object:
         """Its settings, a frozen dataclass."""
 
     @property
@@ -42,7 +52,11 @@ class Policy(Protocol):
     def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
         """Choose an action for each observation, [N, ...] -> [N] or [N, ...]."""
 
-    def learn(self, batch: Transitions) -> Mapping[str, float | NumpyArray]:
+    def learn(
+        self,
+        batch: Any,  # noqa: ANN401 - Transitions, or what a narrower protocol says
+        /,
+    ) -> Mapping[str, float | NumpyArray]:
         """Do one update and return its metrics, `loss` among them.
 
         From `PrioritizedTransitions` it learns with their weights, and returns beside the metrics
@@ -63,6 +77,27 @@ class Policy(Protocol):
 
     def clone(self) -> Self:
         """Make an independent policy in exactly this state."""
+
+
+@runtime_checkable
+class ActorCritic(Policy, Protocol):
+    """A policy that learns from its own newest experience, in the order it was made."""
+
+    @property
+    def train_iter(self) -> int:
+        """Updates done."""
+
+    def explore(self, obs: NumpyArray) -> tuple[NumpyArray, FloatArray]:
+        """Draw an action for each observation, and say how likely it was.
+
+        Returns:
+            The actions, [N] or [N, ...], and the logarithms of their probabilities, or
+            densities, [N]. Numbers may lie outside of what the environment takes: they are
+            clipped for it, and learned from as they were drawn.
+        """
+
+    def learn(self, unrolls: Sequence[Unroll], /) -> Mapping[str, float | NumpyArray]:
+        """Do one update or several, and return their metrics, `loss` among them."""
 
 
 @runtime_checkable

@@ -139,12 +139,12 @@ def test_a_policy_for_other_envs_is_refused(policy: DQN) -> None:
 
 def test_swapped_arguments_are_refused(policy: DQN, envs: Envs) -> None:
     with pytest.raises(ConfigError, match="`policy` is a Envs, which has no `act` method"):
-        mw.collect(envs, policy, steps=4)  # type: ignore[arg-type]
+        mw.collect(envs, policy, steps=4)  # type: ignore[call-overload]
 
 
 def test_a_number_where_a_schedule_is_meant_is_refused(policy: DQN, envs: Envs) -> None:
     with pytest.raises(ConfigError, match=r"`epsilon` is 0\.1; a schedule was expected"):
-        mw.collect(policy, envs, steps=4, epsilon=0.1)  # type: ignore[arg-type]
+        mw.collect(policy, envs, steps=4, epsilon=0.1)  # type: ignore[call-overload]
 
 
 def test_epsilon_for_a_policy_that_takes_none_is_refused(policy: DQN, envs: Envs) -> None:

@@ -14,6 +14,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.middleware.weights import ANNOUNCED, PUBLISHED
 from ding_lite.rl.envs import Envs
+from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.replay import ReplayBuffer
@@ -21,7 +22,7 @@ from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.router import use_router
 from ding_lite.testing import StepRecord, run_step
 
-BY_THE_POLICY = {"loss", "q_mean"}
+BY_THE_POLICY = {"loss", "q_mean", "policy_loss", "value_loss", "entropy", "grad_norm"}
 
 
 def block_of(factory: Callable[..., Any]) -> StepRecord:
@@ -77,6 +78,8 @@ def observed(
     collected, _ = run_step(mw.collect(policy, envs, steps=4))
     transitions = collected.transitions
     collect = mw.collect(policy, envs, steps=400, epsilon=lambda _: 1.0)
+    a2c = A2C(envs.spec)
+    unrolled, _ = run_step(mw.collect(a2c, envs, unroll=4))
     random_warmup = mw.random_warmup(envs, replay, steps=100)
     prioritized = PrioritizedReplay(envs.spec, capacity=100)
     run_step(mw.random_warmup(envs, prioritized, steps=20))
@@ -85,13 +88,17 @@ def observed(
     counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     seen = {"metrics": {"return": 1.0}}
     return {
-        "collect": records(collect, {}, {"env_step": 400}),
+        "collect": [
+            *records(collect, {}, {"env_step": 400}),
+            *records(mw.collect(a2c, envs, unroll=4), {}),
+        ],
         "random_warmup": records(random_warmup, {}),
         "add_to": records(mw.add_to(replay), {"transitions": transitions}),
         "wait_for": records(mw.wait_for(replay, size=900), {}),
         "train": [
             *records(mw.train(policy, replay), {}, {"train_iter": 3}, {"warming_up": True}),
             *records(mw.train(policy), {"transitions": transitions}),
+            *records(mw.train(a2c), {}, {"trajectories": unrolled.trajectories}),
             *records(mw.train(policy, prioritized, updates=2, beta=lambda _: 0.4), {}),
         ],
         "update_priorities": records(mw.update_priorities(prioritized), {}, learned),

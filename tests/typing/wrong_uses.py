@@ -60,10 +60,11 @@ class OnlyActs:
 
 
 def stages(policy: DQN, envs: Envs, replay: ReplayBuffer) -> None:
-    mw.collect(policy, envs)  # error: call-arg: "steps"
-    mw.collect(policy, envs, 8)  # error: call-arg
-    mw.collect(policy, replay, steps=8)  # error: arg-type
-    mw.collect(envs, policy, steps=8)  # error: arg-type
+    mw.collect(policy, envs)  # error: call-overload
+    mw.collect(policy, envs, 8)  # error: call-overload
+    mw.collect(policy, replay, steps=8)  # error: call-overload
+    mw.collect(envs, policy, steps=8)  # error: call-overload
+    mw.collect(policy, envs, unroll=8)  # error: call-overload
     mw.add_to(policy)  # error: arg-type: "Replay"
     mw.train(policy, replay, 128)  # error: call-arg
     mw.train(OnlyActs(), replay)  # error: arg-type: "Policy"

@@ -1,0 +1,46 @@
+"""What `collect` says of the episodes that its envs have played."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from ding_lite.rl.envs import Envs
+from ding_lite.runtime.context import Context
+
+RECENT_EPISODES = 20
+"""Episodes whose mean is `ctx.metrics["return"]`."""
+
+
+class RecentEpisodes:
+    """Remembers the newest episodes, and how many there were."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self._count = 0
+
+    def report(self, ctx: Context, envs: Envs) -> None:
+        """Write the metrics of what has ended since the last time, if anything has."""
+        ended = envs.take_finished()
+        if not ended:
+            return
+
+        recent = self._recent
+        recent.extend((episode.ret, episode.length) for episode in ended)
+        self._count += len(ended)
+        returns, lengths = zip(*recent, strict=True)
+        ctx.metrics["return"] = sum(returns) / len(recent)
+        ctx.metrics["episode_length"] = sum(lengths) / len(recent)
+        ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
+        ctx.metrics["episodes"] = self._count
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what is remembered."""
+        return {"recent": list(self._recent), "episodes": self._count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
+        self._count = state["episodes"]

@@ -1,0 +1,211 @@
+"""PPO: learn several times from each unroll, but never go far from who made it.
+
+Schulman et al. 2017 (arXiv:1707.06347), with the advantages of Schulman et al. 2016
+(arXiv:1506.02438).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
+from ding_lite.rl.policies.actor_critic import (
+    ActorCriticConfig,
+    ActorCriticPolicy,
+    normalized,
+)
+from ding_lite.rl.returns import gae
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.unrolls import join_unrolls, merged, next_values, unseen_obs
+from ding_lite.settings import check_all, inside, positive, suggests, whole
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(ActorCriticConfig):
+    """The settings of a PPO. The defaults suit small tasks such as CartPole."""
+
+    gae_lambda: float = 0.95
+    """How far rewards are believed before values are: 0 trusts the values, 1 the rewards; 0.9 to
+    0.97 are usual."""
+    clip: float = 0.2
+    """How far the probability of an action may move in all updates of an unroll, as a share: beyond
+    that nothing pulls any more. 0.1 to 0.3 are usual."""
+    epochs: int = 10
+    """How often each env step is learned from. More learns more from each and takes longer; 3 to
+    20 are usual."""
+    batch_size: int = 256
+    """How many env steps one update learns from. Fewer are more updates an epoch; 64 to 4,096 are
+    usual."""
+    normalize_advantage: bool = True
+    """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
+    not matter."""
+    target_kl: float | None = None
+    """The rest of an unroll's updates is left out once the policy is so far from who made it, in
+    nats; 0.01 to 0.05 are usual. None does them all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(
+            inside(0.0, 1.0, gae_lambda=self.gae_lambda),
+            positive(clip=self.clip),
+            whole(1, epochs=self.epochs, batch_size=self.batch_size),
+            [] if self.target_kl is None else positive(target_kl=self.target_kl),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Env steps to learn from, in any order."""
+
+    obs: NumpyArray
+    action: NumpyArray
+    log_prob_B: FloatArray
+    advantage_B: FloatArray
+    target_B: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.target_B)
+
+    def take(self, index_B: NumpyArray) -> _Rows:
+        return _Rows(
+            self.obs[index_B],
+            self.action[index_B],
+            self.log_prob_B[index_B],
+            self.advantage_B[index_B],
+            self.target_B[index_B],
+        )
+
+
+class PPO(ActorCriticPolicy):
+    """A policy for choices or numbers that learns several times from each unroll.
+
+    Args:
+        spec: What it acts on, `envs.spec`.
+        config: The settings.
+        device: Where the network runs, as PyTorch names it.
+
+    Raises:
+        ConfigError: If there is no such device, or a setting does not fit the environment.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> envs = make_envs("Pendulum-v1", 2)
+        >>> action, log_prob = PPO(envs.spec).explore(envs.obs)
+        >>> action.shape, log_prob.shape
+        ((2, 1), (2,))
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: PPOConfig | None = None,
+        *,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """Draw the first weights."""
+        self.config = config or PPOConfig()
+        super().__init__(spec, self.config, device=device)
+
+    def learn(self, unrolls: Sequence[Unroll], /) -> dict[str, float]:
+        """Go `epochs` times through all env steps, in minibatches, with a step of Adam for each.
+
+        With the ratio r of an action's probability to what it was, the loss is
+        -mean(min(r A, clip(r, 1 - clip, 1 + clip) A)) + value_coef mean((V(x) - target)^2)
+        - entropy_coef H. Advantages and targets are computed once, before the first step.
+
+        Args:
+            unrolls: All of the same length.
+
+        Returns:
+            Of the last minibatch `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
+            `approx_kl` (how far the policy has gone, in nats), `clip_fraction` (the share of
+            actions that nothing pulls any more) and `grad_norm`.
+
+        Raises:
+            ShapeError: If they are not of the environment it was made for.
+            NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
+        """
+        unroll = join_unrolls(unrolls, self.spec)
+        rows = self._rows(unroll)
+        metrics: dict[str, float] = {}
+        limit = math.inf if self.config.target_kl is None else self.config.target_kl
+        for part in self._minibatches(rows):
+            metrics = self._compute(part)
+            if metrics["approx_kl"] > limit:
+                break
+            metrics["grad_norm"] = self._improve()
+        self._has_seen(unroll)
+        return metrics
+
+    def gradients(self, unrolls: Sequence[Unroll]) -> tuple[Tensor, dict[str, float]]:
+        """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
+        metrics = self._compute(self._rows(join_unrolls(unrolls, self.spec)))
+        return self._net.grads.flat.clone(), metrics
+
+    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    def _rows(self, unroll: Unroll) -> _Rows:
+        """Find advantages and targets."""
+        config, obs = self.config, merged(unroll.obs)
+        num_seen = len(obs)
+        value_M = self.values(np.concatenate((obs, unseen_obs(unroll))))
+        value_TN = value_M[:num_seen].reshape(unroll.reward.shape)
+        found = gae(
+            np.float32(config.gamma) * ~unroll.terminated,
+            unroll.reward,
+            value_TN,
+            next_values(unroll, value_TN, value_M[num_seen:]),
+            unroll.truncated,
+            gae_lambda=config.gae_lambda,
+        )
+        return _Rows(
+            self._inputs(obs),
+            merged(unroll.action),
+            merged(unroll.log_prob),
+            merged(found.advantage_TB),
+            merged(found.target_TB),
+        )
+
+    def _minibatches(self, rows: _Rows) -> Iterator[_Rows]:
+        size = self.config.batch_size
+        for _ in range(self.config.epochs):
+            if len(rows) <= size:
+                yield rows
+                continue
+            order = self._rng.permutation(len(rows))
+            # As many as fit, of even size: a few left over would pull as much as all the others.
+            for index_B in np.array_split(order, round(len(rows) / size)):
+                yield rows.take(index_B)
+
+    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    def _compute(self, rows: _Rows) -> dict[str, float]:
+        """Write the gradient of the loss."""
+        config, size = self.config, len(rows)
+        outputs_BD, value_B, saved = self._net.forward(rows.obs)
+        advantage_B = rows.advantage_B
+        if config.normalize_advantage:
+            advantage_B = normalized(advantage_B)
+
+        likely = self._distribution.judge(outputs_BD, rows.action)
+        log_ratio_B = likely.log_prob_B - rows.log_prob_B
+        ratio_B = np.exp(log_ratio_B)
+        gain_B = ratio_B * advantage_B
+        clipped_B = np.clip(ratio_B, 1.0 - config.clip, 1.0 + config.clip)
+        clipped_gain_B = clipped_B * advantage_B
+        is_pulled_B = gain_B <= clipped_gain_B
+        loss = -float(np.minimum(gain_B, clipped_gain_B).sum()) / size
+        grad_B = gain_B * is_pulled_B * np.float32(-1.0 / size)
+        metrics = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
+        metrics["approx_kl"] = float((ratio_B - 1.0 - log_ratio_B).sum()) / size
+        metrics["clip_fraction"] = 1.0 - float(np.count_nonzero(clipped_B == ratio_B)) / size
+        return metrics
+
+    def _twin(self) -> Self:
+        return type(self)(self.spec, self.config, device=self.device)
