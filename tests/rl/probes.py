@@ -15,6 +15,11 @@ from gymnasium.vector.utils import batch_space
 from ding_lite.testing.probes import Endless, Probe  # also registers those with known answers
 
 
+def f32(values):
+    """Make an array of float32."""
+    return np.array(values, dtype=np.float32)
+
+
 class Counter(Probe):
     """See (episode, step) count up; an episode of `length` steps ends for good."""
 
@@ -81,6 +86,17 @@ class Pull(Probe):
     def step(self, action):
         self.now = float(action[0])
         return self.see(), 0.0, False, False, {}
+
+
+class Aim(Probe):
+    """One step: earns the less, the further two numbers are from `best`, each by its bounds."""
+
+    action_space = Box(f32([-2.0, 0.0]), f32([3.0, 10.0]))
+    best = f32([2.0, 3.0])
+
+    def step(self, action):
+        off = (action - self.best) / (self.action_space.high - self.action_space.low)
+        return self.see(), -10.0 * float(np.square(off).sum()), True, False, {}
 
 
 class Room(Probe):
@@ -240,7 +256,7 @@ def _register(name, entry_point, **settings):
 
 for _probe in (
     *(Counter, TurnsNaN, RewardNaN, StartsNaN, Shifted, Pull, Room, Picture, Wanders),
-    *(WandersElsewhere, Weak, SeesDict, SeesFilm, ActsDict, ActsTwice, Endless),
+    *(WandersElsewhere, Weak, SeesDict, SeesFilm, ActsDict, ActsTwice, Endless, Aim),
 ):
     _register(f"{_probe.__name__}-v0", _probe)
 for _kind in (SameStepCounters, DisabledCounters, NextStepCounters):

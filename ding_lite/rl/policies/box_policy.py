@@ -168,6 +168,25 @@ class BoxPolicy(ABC, Generic[ActorT, ConfigT]):
         """The discount of one env step."""
         return self.config.gamma
 
+    def q_values(self, obs: NumpyArray, action: NumpyArray) -> FloatArray:
+        """Estimate the return of taking an action, and going on as the policy does.
+
+        Args:
+            obs: [N, ...].
+            action: One for each observation, [N, ...], as the environment takes them.
+
+        Returns:
+            The values, [N], each the lowest that a critic gives.
+
+        Raises:
+            ShapeError: If the observations are not those of the environment it was made for.
+        """
+        obs_NI = torch.from_numpy(self._as_array(obs)).to(self.device)
+        action_NA = torch.from_numpy(self._box.to_unit(action)).to(self.device)
+        q_EN, _ = self._critics.forward(obs_NI, action_NA)
+        lowest_N: FloatArray = q_EN.amin(0).cpu().numpy()
+        return lowest_N
+
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
     def learn(self, batch: Transitions, /) -> dict[str, float | NumpyArray]:
         """Do one update: a step of Adam for the critics, one for the actor, and the targets follow.

@@ -1,0 +1,485 @@
+"""DDPG, TD3 and SAC: what they have in common is tested once for each."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.rl import (
+    DDPG,
+    SAC,
+    TD3,
+    DDPGConfig,
+    EnvSpec,
+    NStep,
+    Policy,
+    ReplayBuffer,
+    SACConfig,
+    TD3Config,
+    Transitions,
+    make_envs,
+)
+from ding_lite.rl.batch import PrioritizedTransitions
+from ding_lite.rl.policies.base import BoxActions
+from ding_lite.rl.seeding import set_rng_state
+from ding_lite.settings import as_config
+from ding_lite.testing.probes import BEST_NUMBER
+from tests.rl.probes import Aim, f32
+from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3
+
+KINDS: dict[str, tuple[Any, Any, Any]] = {
+    "ddpg": (DDPG, DDPGConfig, PlainDDPG),
+    "td3": (TD3, TD3Config, PlainTD3),
+    "sac": (SAC, SACConfig, PlainSAC),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+LOW, HIGH = f32([-2.0, 0.0]), f32([3.0, 10.0])
+ARM = EnvSpec(
+    env_id="arm",
+    obs_space=Box(-np.inf, np.inf, (3,), dtype=np.float32),
+    action_space=Box(LOW, HIGH),
+)
+"""Two numbers to choose, with bounds of their own."""
+PICTURES = EnvSpec(
+    env_id="x",
+    obs_space=Box(0, 255, (10, 10, 3), dtype=np.uint8),
+    action_space=Box(-1.0, 1.0, (1,)),
+)
+
+
+def make(kind, spec=ARM, **settings):
+    policy, config, _ = KINDS[kind]
+    return policy(spec, config(**{"hidden": (16, 12), "batch_size": 32, **settings}))
+
+
+def batch(seed, *, size=32, spec=ARM):
+    """Draw transitions of an environment with vectors and box actions."""
+    rng = np.random.default_rng(seed)
+    low, high = spec.action_space.low, spec.action_space.high
+
+    def draw_obs():
+        return torch.from_numpy(rng.normal(size=(size, *spec.obs_shape)).astype(np.float32))
+
+    action = rng.uniform(low, high, size=(size, *low.shape)).astype(np.float32)
+    return Transitions(
+        obs=draw_obs(),
+        action=torch.from_numpy(action),
+        reward=torch.from_numpy(rng.normal(scale=2.0, size=size).astype(np.float32)),
+        next_obs=draw_obs(),
+        terminated=torch.from_numpy(rng.random(size) < 0.3),
+        truncated=torch.from_numpy(rng.random(size) < 0.3),
+        num_steps=torch.from_numpy(rng.integers(1, 4, size=size).astype(np.int32)),
+    )
+
+
+def prioritized(seed, *, size=32):
+    """Draw transitions as a prioritized replay would give them."""
+    plain = batch(seed, size=size)
+    weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
+    columns = {name: getattr(plain, name) for name in Transitions.__slots__}
+    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
+
+
+def learn_in(kind, env_id, *, gamma, n_step=1, updates=300):
+    """Let a small policy act at random in a probe and learn what it saw."""
+    settings = {"hidden": (32, 32), "actor_lr": 2e-3, "critic_lr": 1e-2, "target_tau": 0.05}
+    if kind == "sac":  # a bonus for entropy would be part of the values
+        settings |= {"alpha": 1e-3, "learn_alpha": False}
+    envs = make_envs(env_id, 8, seed=0)
+    policy = make(kind, envs.spec, gamma=gamma, n_step=n_step, **settings)
+    replay, n_steps = ReplayBuffer(envs.spec, capacity=2_000), NStep(n_step, gamma, 8)
+    for _ in range(120):
+        replay.add(n_steps(envs.step(envs.random_actions())))
+    for _ in range(updates):
+        policy.learn(replay.sample(64))
+    return policy
+
+
+def value(policy, obs, action=0.0):
+    one = f32([[obs]]), f32([[action]])
+    return float(policy.q_values(*one)[0])
+
+
+def best(policy, obs):
+    return float(policy.act(f32([[obs]]), explore=False)[0, 0])
+
+
+@EVERY_KIND
+def test_a_reward_of_one_is_worth_one(kind):
+    policy = learn_in(kind, "probe/OneReward-v1", gamma=0.9)
+    for action in (-1.0, 0.0, 1.0):
+        assert value(policy, 0.0, action) == pytest.approx(1.0, abs=0.05)
+
+
+@EVERY_KIND
+def test_values_follow_the_observation(kind):
+    policy = learn_in(kind, "probe/RewardIsObs-v1", gamma=0.9)
+    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.1)
+    assert value(policy, -1.0) == pytest.approx(-1.0, abs=0.1)
+
+
+@EVERY_KIND
+def test_the_best_number_is_found(kind):
+    policy = learn_in(kind, "probe/RightAction-v1", gamma=0.9)
+    assert best(policy, 0.0) == pytest.approx(BEST_NUMBER, abs=0.15)
+    assert value(policy, 0.0, BEST_NUMBER) == pytest.approx(0.0, abs=0.1)
+    assert value(policy, 0.0, -1.0) == pytest.approx(-((1.0 + BEST_NUMBER) ** 2), abs=0.3)
+
+
+@EVERY_KIND
+def test_the_best_number_depends_on_the_observation(kind):
+    policy = learn_in(kind, "probe/RightActionForObs-v1", gamma=0.9)
+    assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.15)
+    assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.15)
+
+
+@EVERY_KIND
+def test_several_numbers_are_found_within_bounds_of_their_own(kind):
+    policy = learn_in(kind, "probe/Aim-v0", gamma=0.9)
+    found = policy.act(np.zeros((1, 1), dtype=np.float32), explore=False)
+    off = (found[0] - Aim.best) / (HIGH - LOW)
+    assert np.abs(off).max() < 0.1
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_late_reward_is_discounted(kind, n_step):
+    policy = learn_in(kind, "probe/LateReward-v1", gamma=0.5, n_step=n_step)
+    assert policy.n_step == n_step
+    assert value(policy, 0.0) == pytest.approx(0.5, abs=0.06)
+    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.06)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_truncated_episode_is_worth_what_an_endless_one_is(kind, n_step):
+    # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth at
+    # most 1.875, and 1.5 on average.
+    policy = learn_in(kind, "probe/Endless-v1", gamma=0.5, n_step=n_step)
+    assert value(policy, 0.0) == pytest.approx(2.0, abs=0.06)
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ddpg": ("ddpg", {}),
+    "ddpg, one layer": ("ddpg", {"hidden": (16,), "critic_lr": 3e-3}),
+    "td3": ("td3", {}),
+    "td3, every update": ("td3", {"policy_delay": 1, "target_noise": 0.5, "hidden": (8, 12, 16)}),
+    "td3, seldom": ("td3", {"policy_delay": 3, "target_noise_clip": 0.1}),
+    "sac": ("sac", {}),
+    "sac, given entropy": ("sac", {"target_entropy": 0.5, "alpha": 0.1, "actor_lr": 1e-2}),
+    "sac, given temperature": ("sac", {"alpha": 0.3, "learn_alpha": False, "hidden": (8, 12, 16)}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("draw", [batch, prioritized])
+def test_fifty_updates_are_those_of_plain_torch(variant, draw):
+    kind, settings = VARIANTS[variant]
+    policy = make(kind, **settings)
+    draws = np.random.default_rng()
+    set_rng_state(draws, policy.state_dict()["rng"])
+    plain = KINDS[kind][2](policy, draws)
+    for seed in range(50):
+        drawn = draw(seed)
+        output = policy.learn(drawn)
+        assert output["loss"] == pytest.approx(plain.learn(drawn), rel=1e-3)
+        if "actor_loss" in output:
+            assert output["actor_loss"] == pytest.approx(
+                plain.actor_loss.item(), rel=1e-3, abs=1e-4
+            )
+        if draw is prioritized:
+            np.testing.assert_allclose(output["td_error"], plain.td_error, rtol=1e-3, atol=1e-4)
+        else:
+            assert "td_error" not in output
+    state, expected = policy.state_dict(), plain.state()
+    for part in ("weights", "target"):
+        assert set(state[part]) == {name for found, name in expected if found == part}
+        for name, tensor in state[part].items():
+            torch.testing.assert_close(tensor, expected[part, name], rtol=1e-3, atol=1e-4)
+
+
+def test_noise_is_normal_within_the_bounds_and_each_may_have_its_own():
+    policy = make("ddpg", noise=0.1)
+    obs = np.zeros((4_000, 3), dtype=np.float32)
+    box = BoxActions(ARM, policy="DDPG")
+    greedy = box.to_unit(policy.act(obs, explore=False))
+    assert (greedy == greedy[0]).all()
+    assert policy.env_step == 0
+    explored = box.to_unit(policy.act(obs)) - greedy
+    np.testing.assert_allclose(explored.std(axis=0), 0.1, rtol=0.05)
+    np.testing.assert_allclose(explored.mean(axis=0), 0.0, atol=0.01)
+    assert policy.env_step == 4_000
+
+    ladder = np.repeat(f32([0.0, 0.05, 0.2, 50.0]), 1_000)
+    explored = (box.to_unit(policy.act(obs, noise=ladder)) - greedy).reshape(4, 1_000, 2)
+    np.testing.assert_allclose(explored[0], 0.0, atol=1e-6)
+    np.testing.assert_allclose(explored[1].std(axis=0), 0.05, rtol=0.1)
+    np.testing.assert_allclose(explored[2].std(axis=0), 0.2, rtol=0.1)
+    assert (policy.act(obs, noise=0.0) == policy.act(obs, explore=False)).all()
+    wild = policy.act(obs, noise=50.0)
+    assert (wild >= LOW).all()
+    assert (wild <= HIGH).all()
+    assert wild.min(axis=0).tolist() == LOW.tolist()
+    assert wild.max(axis=0).tolist() == HIGH.tolist()
+
+
+def test_the_actions_of_a_sac_are_drawn_from_the_distribution_that_it_learns():
+    policy = make("sac")
+    for seed in range(20):
+        policy.learn(batch(seed))
+    obs = np.random.default_rng(0).normal(size=(1, 3)).astype(np.float32)
+    drawn = policy.act(np.repeat(obs, 50_000, axis=0))
+    unit = BoxActions(ARM, policy="SAC").to_unit(drawn).astype(np.float64)
+    assert policy.env_step == 50_000
+
+    noise = torch.from_numpy(
+        np.random.default_rng(1).standard_normal((50_000, 2)).astype(np.float32)
+    )
+    sample = policy._actor.sample(torch.from_numpy(obs).expand(50_000, 3), noise)
+    np.testing.assert_allclose(unit.mean(axis=0), sample.action_BA.mean(0), atol=0.02)
+    np.testing.assert_allclose(unit.std(axis=0), sample.action_BA.std(0), atol=0.02)
+    # Its density sums up to 1: the mean of 1 / density over what is drawn is the area, 2 x 2.
+    inner = (sample.action_BA.abs() < 0.8).all(1)
+    assert float((-sample.log_prob_B[inner]).exp().sum() / 50_000) == pytest.approx(
+        1.6**2, rel=0.05
+    )
+    greedy = BoxActions(ARM, policy="SAC").to_unit(policy.act(obs, explore=False))
+    np.testing.assert_allclose(np.tanh(np.median(np.arctanh(unit), axis=0)), greedy[0], atol=0.02)
+
+
+def test_the_density_of_an_action_at_the_edge_is_finite():
+    policy = make("sac")
+    far = torch.full((5, 2), 9.0) * torch.tensor([1.0, -1.0])
+    sample = policy._actor.sample(torch.zeros(5, 3), 3.0 * far)
+    assert (sample.action_BA.abs() == 1.0).all()
+    assert torch.isfinite(sample.log_prob_B).all()
+    policy._actor.backward(sample, torch.ones(5, 2), log_prob_grad=0.1)
+    assert torch.isfinite(policy._grads.flat).all()
+
+
+def test_the_temperature_rises_until_actions_are_as_random_as_they_should_be():
+    policy = make("sac", alpha=0.01, actor_lr=1e-2, target_entropy=-1.0)
+    outputs = [policy.learn(batch(seed)) for seed in range(300)]
+    assert outputs[-1]["entropy"] == pytest.approx(-1.0, abs=0.6)
+    assert outputs[-1]["alpha"] != 0.01
+    assert policy.alpha == pytest.approx(math.exp(policy.state_dict()["weights"]["log_alpha"]))
+    given = make("sac", alpha=0.2, learn_alpha=False)
+    assert [given.learn(batch(seed))["alpha"] for seed in range(3)] == pytest.approx([0.2] * 3)
+
+
+@EVERY_KIND
+def test_few_and_many_observations_are_acted_on_alike(kind):
+    policy = make(kind)
+    obs = np.random.default_rng(0).normal(size=(1_000, 3)).astype(np.float32)
+    many = policy.act(np.repeat(obs, 20, axis=0), explore=False)[::20]
+    np.testing.assert_allclose(policy.act(obs, explore=False), many, rtol=1e-4, atol=1e-5)
+    assert many.dtype == np.float32
+    assert policy.act(obs[:0], explore=False).shape == (0, 2)
+
+
+@EVERY_KIND
+def test_actions_have_the_shape_of_the_space(kind):
+    grid = replace(ARM, action_space=Box(-1.0, 1.0, (2, 3)))
+    policy = make(kind, grid)
+    assert policy.act(np.zeros((4, 3), dtype=np.float32)).shape == (4, 2, 3)
+    assert math.isfinite(policy.learn(batch(0, spec=grid))["loss"])
+    still = replace(ARM, action_space=Box(f32([1.0, 0.0]), f32([1.0, 9.0])))
+    policy = make(kind, still)
+    assert (policy.act(np.zeros((4, 3), dtype=np.float32))[:, 0] == 1.0).all()
+    assert math.isfinite(policy.learn(batch(0, spec=still))["loss"])
+
+
+@EVERY_KIND
+def test_arrays_and_tensors_are_learned_from_alike(kind):
+    one, other = make(kind), make(kind)
+    tensors = batch(0)
+    arrays = [getattr(tensors, name).numpy().copy() for name in Transitions.__slots__]
+    for array in arrays:
+        array.flags.writeable = False
+    assert one.learn(tensors) == other.learn(Transitions(*arrays))
+
+
+@EVERY_KIND
+def test_unlikely_transitions_count_for_more(kind):
+    drawn = prioritized(0, size=2)
+    drawn.weight[:] = torch.tensor([0.0, 1.0])
+    policy, other = make(kind), make(kind)
+    drawn.reward[0] = 1e4  # with weight 0 it does not matter how far off it is
+    td_error = np.asarray(policy.learn(drawn)["td_error"])
+    drawn.reward[0] = 0.0
+    other.learn(drawn)
+    assert td_error[0] > 9_000.0
+    ours, theirs = policy.state_dict()["weights"], other.state_dict()["weights"]
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name])
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 3e38])
+def test_a_loss_that_is_not_finite_is_refused_before_it_does_harm(kind, reward, recwarn):
+    policy = make(kind)
+    policy.learn(batch(0))
+    before = policy.state_dict()["weights"]
+    poisoned = batch(1)
+    poisoned.reward[3] = reward
+    with pytest.raises(
+        NonFiniteError, match=rf"critics in {kind.upper()}'s update 2 .*`critic_lr`"
+    ):
+        policy.learn(poisoned)
+    for name, tensor in policy.state_dict()["weights"].items():
+        assert torch.equal(tensor, before[name])
+    assert math.isfinite(policy.learn(batch(2))["loss"])
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+@EVERY_KIND
+def test_weights_are_what_acting_needs_and_no_more(kind):
+    source, target = make(kind), make(kind, seed=1)
+    obs = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    assert (source.act(obs, explore=False) != target.act(obs, explore=False)).any()
+    published = source.weights()
+    assert {name.partition(".")[0] for name in published} == {"torso", "head"}
+    target.load_weights({name: tensor.numpy() for name, tensor in published.items()})
+    np.testing.assert_array_equal(source.act(obs, explore=False), target.act(obs, explore=False))
+    before = {name: tensor.clone() for name, tensor in published.items()}
+    for seed in range(2):
+        source.learn(batch(seed))
+    assert all(torch.equal(published[name], before[name]) for name in before)
+    assert any((source.weights()[name] != before[name]).any() for name in before)
+    with pytest.raises(ShapeError, match=r"'torso.0.weight' .*\(8, 3\).*\(16, 3\)"):
+        source.load_weights(make(kind, hidden=(8,)).weights())
+
+
+@EVERY_KIND
+def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind):
+    obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+
+    def go_on(policy):
+        actions = [policy.act(obs).tolist() for _ in range(20)]
+        losses = [policy.learn(batch(seed))["loss"] for seed in range(11, 20)]
+        return actions, losses, policy.state_dict()["target"]["critics.0.weight"].tolist()
+
+    policy = make(kind)
+    for seed in range(11):
+        policy.act(obs)
+        policy.learn(batch(seed))
+    resumed = make(kind, seed=99)
+    resumed.load_state_dict(policy.state_dict())
+    clone = policy.clone()
+    assert go_on(policy) == go_on(resumed) == go_on(clone)
+    assert (policy.train_iter, policy.env_step) == (20, 11 * 6 + 120)
+    assert isinstance(policy, Policy)
+
+
+@EVERY_KIND
+def test_a_state_of_something_else_is_refused(kind):
+    policy = make(kind)
+    name = kind.upper()
+    state = policy.state_dict()
+    with pytest.raises(CheckpointError, match=rf"no state of a {name}: missing \['rng'\]"):
+        policy.load_state_dict({key: value for key, value in state.items() if key != "rng"})
+    with pytest.raises(ShapeError, match="Was the other network made with the same sizes"):
+        policy.load_state_dict(make(kind, hidden=(16, 13)).state_dict())
+
+
+def test_learners_that_average_their_gradients_learn_as_one_with_both_batches():
+    one, other, both = (make("ddpg") for _ in range(3))
+    left, right = batch(0), batch(1)
+    seen = []
+    other.reduce_gradient = lambda grad_P: seen.append(grad_P.clone())
+    other.learn(right)
+    one.reduce_gradient = lambda grad_P: grad_P.add_(seen.pop(0)).mul_(0.5)
+    one.learn(left)
+    both.learn(
+        Transitions(
+            *(
+                torch.cat((getattr(left, name), getattr(right, name)))
+                for name in Transitions.__slots__
+            )
+        )
+    )
+    mine, theirs = one.state_dict()["weights"], both.state_dict()["weights"]
+    for name in mine:
+        if name.startswith("critics."):  # the actors climb critics that differ by a step
+            torch.testing.assert_close(mine[name], theirs[name], rtol=1e-3, atol=1e-5)
+    assert seen == []
+
+
+@EVERY_KIND
+def test_every_gradient_passes_through_reduce_gradient(kind):
+    policy = make(kind)
+    before = policy.state_dict()["weights"]
+    sizes = []
+    policy.reduce_gradient = lambda grad_P: sizes.append(len(grad_P.zero_()))
+    for seed in range(2):
+        policy.learn(batch(seed))
+    after = policy.state_dict()["weights"]
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    num_critics = sum(t.numel() for name, t in before.items() if name.startswith("critics."))
+    num_others = sum(t.numel() for t in before.values()) - num_critics
+    assert sizes == ([num_critics] * 2 if kind == "td3" else [num_critics, num_others] * 2)[:2] + (
+        [num_others] if kind == "td3" else [num_critics, num_others]
+    )
+
+
+def spec_with(action_space):
+    return replace(ARM, action_space=action_space)
+
+
+@EVERY_KIND
+def test_choices_unbounded_numbers_and_images_are_refused(kind):
+    name = kind.upper()
+    for space in (Discrete(3), Box(0, 9, (2,), dtype=np.int64)):
+        with pytest.raises(ConfigError, match=rf"{name} gives numbers within bounds, but arm has"):
+            make(kind, spec_with(space))
+    with pytest.raises(ConfigError, match=rf"{name} scales its actions .* \[-1.0\] to \[inf\]"):
+        make(kind, spec_with(Box(-1.0, np.inf, (1,))))
+    with pytest.raises(
+        ConfigError, match=rf"{name} sees vectors, but x shows images .*\(3, 10, 10\)"
+    ):
+        make(kind, PICTURES)
+
+
+@EVERY_KIND
+def test_observations_of_another_environment_are_refused(kind):
+    policy = make(kind)
+    for obs in (np.zeros((2, 4), dtype=np.float32), np.zeros(3, dtype=np.float32)):
+        with pytest.raises(ShapeError, match=r"`obs` has shape .* arm .*\(N, 3\)"):
+            policy.act(obs)
+    with pytest.raises(ShapeError, match=r"\(32, 2\)"):
+        policy.learn(replace(batch(0), next_obs=batch(0).next_obs[:, :2]))
+
+
+def test_a_float64_space_gives_float32_actions_within_it():
+    low, high = np.array([0.1, -1e9]), np.array([0.7, 1e9 / 3.0])
+    box = BoxActions(spec_with(Box(low, high, dtype=np.float64)), policy="SAC")
+    ends = box.from_unit(f32([[-1.0, -1.0], [1.0, 1.0]]))
+    assert ends.dtype == np.float32
+    np.testing.assert_allclose(ends, np.stack([low, high]), rtol=1e-6)
+    middle = f32([[0.25, -0.5]])
+    np.testing.assert_allclose(box.to_unit(box.from_unit(middle)), middle, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        (DDPGConfig, {"actor_lr": 0.0, "noise": -0.1, "hidden": (), "target_tau": 2.0}),
+        (TD3Config, {"policy_delay": 0, "target_noise": -1.0, "target_noise_clip": -1.0}),
+        (SACConfig, {"alpha": 0.0, "critic_lr": -1.0, "batch_size": 1.5}),
+        (SACConfig, {"gamma": 1.5, "n_step": 0, "seed": -1}),
+    ],
+)
+def test_all_wrong_settings_of_a_kind_are_named_at_once(config, wrong):
+    shared = {"hidden", "target_tau", "actor_lr", "critic_lr", "gamma", "n_step", "batch_size"}
+    with pytest.raises(ConfigError) as caught:
+        config(**wrong)
+    for name in set(wrong) & (shared | {"seed"}) or wrong:
+        assert f"`{name}`" in str(caught.value)
+    with pytest.raises(ConfigError, match=r'Did you mean "target_tau"'):
+        config(target_tua=0.1)
+    assert as_config(config, {"hidden": [8, 8], "critic_lr": 1}).hidden == (8, 8)
