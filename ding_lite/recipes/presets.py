@@ -37,3 +37,15 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
         "eval_every": 4_000,
     },
 }
+
+_PENDULUM: dict[str, Any] = {
+    "max_env_steps": 20_000,
+    "target": -200.0,
+    "critic_lr": 3e-3,
+    "target_tau": 0.02,
+    "warmup": 500,
+    "eval_every": 500,
+}
+DDPG_PRESETS: dict[str, dict[str, Any]] = {"Pendulum-v1": _PENDULUM}
+TD3_PRESETS: dict[str, dict[str, Any]] = {"Pendulum-v1": _PENDULUM}
+SAC_PRESETS: dict[str, dict[str, Any]] = {"Pendulum-v1": _PENDULUM}

@@ -6,9 +6,12 @@ from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.recipes.off_policy import OffPolicyConfig, learn_from_replay
-from ding_lite.recipes.presets import DQN_PRESETS
+from ding_lite.recipes.presets import DDPG_PRESETS, DQN_PRESETS, SAC_PRESETS, TD3_PRESETS
 from ding_lite.recipes.recipe import Recipe
+from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.sac import SAC, SACConfig
+from ding_lite.rl.policies.td3 import TD3, TD3Config
 
 RECIPES: dict[str, Recipe[Any]] = {
     "dqn": Recipe(
@@ -17,6 +20,27 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OffPolicyConfig,
         learn=learn_from_replay,
         presets=DQN_PRESETS,
+    ),
+    "ddpg": Recipe(
+        policy=DDPG,
+        policy_config=DDPGConfig,
+        config=OffPolicyConfig,
+        learn=learn_from_replay,
+        presets=DDPG_PRESETS,
+    ),
+    "td3": Recipe(
+        policy=TD3,
+        policy_config=TD3Config,
+        config=OffPolicyConfig,
+        learn=learn_from_replay,
+        presets=TD3_PRESETS,
+    ),
+    "sac": Recipe(
+        policy=SAC,
+        policy_config=SACConfig,
+        config=OffPolicyConfig,
+        learn=learn_from_replay,
+        presets=SAC_PRESETS,
     ),
 }
 

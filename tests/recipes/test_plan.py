@@ -41,10 +41,13 @@ def test_a_preset_stands_between_what_is_given_and_the_defaults() -> None:
     assert found.sources["gamma"] == "default"
 
 
-@pytest.mark.parametrize("env", DQN_PRESETS)
-def test_every_preset_is_made_of_things_that_there_are(env: str) -> None:
-    known = plan("MountainCar-v0").settings.keys() | {"max_env_steps", "num_envs", "target"}
-    assert DQN_PRESETS[env].keys() <= known
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_preset_is_made_of_things_that_there_are(name: str) -> None:
+    recipe = RECIPES[name]
+    assert recipe.presets
+    for env, preset in recipe.presets.items():
+        settings = make_plan(name, env, {}, Choices()).settings
+        assert preset.keys() <= settings.keys() | {"max_env_steps", "num_envs", "target"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
