@@ -140,13 +140,13 @@ class Gaussian:
         self._shape = space.shape
         self.num_outputs = math.prod(space.shape)
         self._log_std_D, self._grad_D = weights[self.NAME], grads[self.NAME]
-        low, high = space.low.reshape(-1), space.high.reshape(-1)
-        is_bounded = np.isfinite(low) & np.isfinite(high)
-        self._low: NumpyArray = low.astype(np.float32)
-        self._high: NumpyArray = high.astype(np.float32)
-        self._middle_D = np.where(is_bounded, low / 2 + high / 2, 0.0).astype(np.float32)
-        self._unit_D = np.where(is_bounded & (high > low), high / 2 - low / 2, 1.0)
-        self._unit_D = self._unit_D.astype(np.float32)
+        self._low: NumpyArray = space.low.reshape(-1).astype(np.float32)
+        self._high: NumpyArray = space.high.reshape(-1).astype(np.float32)
+        is_bounded = np.isfinite(self._low) & np.isfinite(self._high)
+        low, high = (np.where(is_bounded, end, 0.0) for end in (self._low, self._high))
+        self._middle_D = (low / 2 + high / 2).astype(np.float32)
+        # Where both ends are the same number, or there is none, a unit is that of the environment.
+        self._unit_D = np.where(high > low, high / 2 - low / 2, 1.0).astype(np.float32)
         self._log_unit = float(np.log(self._unit_D).sum())
 
     @classmethod

@@ -1,0 +1,557 @@
+"""A2C, PPO and IMPALA: against plain PyTorch, and where the answer is known."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.middleware.unroll import CollectUnroll
+from ding_lite.rl import (
+    A2C,
+    IMPALA,
+    PPO,
+    A2CConfig,
+    ActorCritic,
+    EnvSpec,
+    IMPALAConfig,
+    Policy,
+    PPOConfig,
+    make_envs,
+)
+from ding_lite.rl.networks.actor_critic import RecordedActorCritic
+from ding_lite.rl.networks.conv import CONVS
+from ding_lite.rl.policies import actor_critic
+from ding_lite.rl.seeding import make_rng, set_rng_state
+from ding_lite.runtime.context import Context
+from ding_lite.testing.probes import BEST_NUMBER, AsImage
+from tests.rl.reference_actor_critic import PlainA2C, PlainIMPALA, PlainPPO
+from tests.rl.unrolls import draw_obs, draw_unroll
+
+CARTPOLE = make_envs("CartPole-v1", 1).spec
+PENDULUM = make_envs("Pendulum-v1", 1).spec
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (10, 10, 3), dtype=np.uint8), action_space=Discrete(3)
+)
+LOW, HIGH = (np.array(end, np.float32) for end in ([-1.0, 0.0, -np.inf], [3.0, 0.5, np.inf]))
+ARM = EnvSpec(
+    env_id="arm", obs_space=Box(-1.0, 1.0, (3,)), action_space=Box(LOW, HIGH, dtype=np.float32)
+)
+SPECS = {"choice": CARTPOLE, "number": PENDULUM, "numbers": ARM, "image": SCREEN}
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "A2C": (A2C, A2CConfig),
+    "PPO": (PPO, PPOConfig),
+    "IMPALA": (IMPALA, IMPALAConfig),
+}
+PLAIN: dict[str, Any] = {"A2C": PlainA2C, "PPO": PlainPPO, "IMPALA": PlainIMPALA}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+EVERY_SPEC = pytest.mark.parametrize("actions", SPECS)
+
+
+def make(kind, spec=CARTPOLE, **settings):
+    """Make a small policy."""
+    policy, config = KINDS[kind]
+    return policy(spec, config(**{"hidden": (16,), **settings}))
+
+
+def assert_same(one, other, **tolerance):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], msg=name, **tolerance)
+
+
+# -- against plain torch ------------------------------------------------------------------
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "entropy": {"entropy_coef": 0.05, "value_coef": 0.7},
+    "plain advantages": {"normalize_advantage": False, "max_grad_norm": None},
+    "shortened": {"max_grad_norm": 0.05},
+    "falling lr": {"lr": 5e-3, "lr_end": 1e-4, "lr_updates": 20},
+    "relu": {"activation": "relu", "hidden": (8, 12, 16)},
+}
+
+
+def assert_learns_as_plain_torch(policy, plain, unrolls):
+    for unroll in unrolls:
+        metrics = policy.learn([unroll])
+        assert metrics["loss"] == pytest.approx(plain.learn(unroll), rel=2e-3, abs=1e-4)
+    expected = {name: tensor.detach() for name, tensor in plain.named.items()}
+    assert_same(policy.weights(), expected, rtol=2e-3, atol=2e-4)
+    assert policy.train_iter == plain.num_updates
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@EVERY_KIND
+def test_updates_are_those_of_plain_torch(kind, settings):
+    policy = make(kind, **SETTINGS[settings])
+    plain = PLAIN[kind](policy.weights(), spec=CARTPOLE, config=policy.config)
+    assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, CARTPOLE) for x in range(6)])
+
+
+@pytest.mark.parametrize("actions", ["number", "numbers", "image"])
+@EVERY_KIND
+def test_updates_of_every_kind_of_action_and_observation_are_those_of_plain_torch(kind, actions):
+    spec = SPECS[actions]
+    policy = make(kind, spec, entropy_coef=0.01, log_std_start=-0.3)
+    convs = CONVS["small"] if actions == "image" else ()
+    plain = PLAIN[kind](policy.weights(), spec=spec, config=policy.config, convs=convs)
+    assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, spec) for x in range(5)])
+
+
+@pytest.mark.parametrize(("rho_clip", "c_clip"), [(math.inf, math.inf), (2.0, 0.5), (1.0, 1.0)])
+def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip):
+    policy = make("IMPALA", rho_clip=rho_clip, c_clip=c_clip, epochs=3)
+    plain = PlainIMPALA(policy.weights(), spec=CARTPOLE, config=policy.config)
+    assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, CARTPOLE) for x in range(6)])
+
+
+def test_the_minibatches_of_ppo_take_every_step_once_an_epoch():
+    policy = make("PPO", batch_size=6, epochs=3, target_kl=1e9)
+    plain = PlainPPO(policy.weights(), spec=CARTPOLE, config=policy.config)
+    unroll = draw_unroll(0, CARTPOLE, num_steps=7, num_envs=3)  # 21 rows: of 6, 5, 5, 5
+    rng = make_rng(0, "x")
+    set_rng_state(rng, policy.state_dict()["rng"])
+    orders = [part for _ in range(3) for part in np.array_split(rng.permutation(21), 4)]
+    loss = policy.learn([unroll])["loss"]
+    assert loss == pytest.approx(plain.learn(unroll, orders), rel=1e-3)
+    assert policy.train_iter == plain.num_updates == 12
+    assert_same(
+        policy.weights(), {x: t.detach() for x, t in plain.named.items()}, rtol=1e-3, atol=1e-4
+    )
+
+
+def test_ppo_stops_once_it_is_far_from_who_made_the_unroll():
+    unroll = draw_unroll(0, CARTPOLE)
+    policy = make("PPO", target_kl=0.01, lr=3e-2)
+    acted = replace(unroll, log_prob=own_log_prob(policy, unroll))
+    metrics = policy.learn([acted])
+    assert 0 < policy.train_iter < policy.config.epochs
+    assert metrics["approx_kl"] > 0.01
+
+
+def test_ppo_pulls_no_further_at_what_has_moved_far_enough():
+    policy = make("PPO", CARTPOLE, value_coef=0.0, normalize_advantage=False, gae_lambda=0.0)
+    unroll = draw_unroll(0, CARTPOLE, num_steps=1, num_envs=1, ends=0.0)
+    # Advantage about 5: more is wanted. It is twice as likely as it was, so nothing pulls.
+    given = {"reward": np.full((1, 1), 5.0, np.float32), "terminated": np.ones((1, 1), bool)}
+    own = own_log_prob(policy, unroll)
+    for offset, pulls in ((math.log(2.0), False), (math.log(0.5), True), (0.0, True)):
+        acted = replace(unroll, log_prob=own - np.float32(offset), **given)
+        gradient, metrics = policy.gradients([acted])
+        assert bool(gradient.abs().max() > 0.0) is pulls
+        assert metrics["clip_fraction"] == (0.0 if offset == 0.0 else 1.0)
+
+
+def own_log_prob(policy, unroll):
+    """Return what a policy itself would say of an unroll's actions."""
+    spec = policy.spec
+    flat = unroll.obs.reshape(-1, *spec.obs_shape)
+    outputs = policy._net.act(flat)
+    likely = policy._distribution.judge(outputs, unroll.action.reshape(len(flat), -1)[:, 0])
+    return likely.log_prob_B.reshape(unroll.reward.shape)
+
+
+# -- gradients elsewhere --------------------------------------------------------------------
+
+
+@EVERY_SPEC
+@EVERY_KIND
+def test_learning_is_stepping_along_the_gradient(kind, actions):
+    spec = SPECS[actions]
+    one = make(kind, spec, **({} if kind == "A2C" else {"epochs": 1}))
+    other = one.clone()
+    for seed in range(3):
+        unroll = draw_unroll(seed, spec)
+        expected = one.learn([unroll])
+        before = other.weights()
+        gradient, metrics = other.gradients([unroll])
+        assert_same(other.weights(), before, rtol=0, atol=0)
+        norm = other.apply_gradient(gradient.numpy())
+        assert {**metrics, "grad_norm": norm} == expected
+    assert_same(one.weights(), other.weights(), rtol=0, atol=0)
+
+
+@EVERY_KIND
+def test_the_gradient_of_several_unrolls_is_the_mean_of_theirs(kind):
+    policy = make(kind, normalize_advantage=False)
+    unrolls = [draw_unroll(seed, CARTPOLE, num_envs=4) for seed in range(3)]
+    together, metrics = policy.gradients(unrolls)
+    parts = [policy.gradients([unroll]) for unroll in unrolls]
+    mean = torch.stack([gradient for gradient, _ in parts]).mean(0)
+    torch.testing.assert_close(together, mean, rtol=1e-3, atol=1e-5)
+    losses = [metrics["loss"] for _, metrics in parts]
+    assert metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
+
+
+@EVERY_KIND
+def test_learners_that_average_their_gradients_stay_the_same(kind):
+    ours, theirs = make(kind), make(kind)
+    other_gradient, _ = theirs.gradients([draw_unroll(1, CARTPOLE)])
+
+    def average(gradient):
+        gradient.add_(other_gradient).mul_(0.5)
+
+    ours.reduce_gradient = average
+    ours.config = replace(ours.config, **({} if kind == "A2C" else {"epochs": 1}))
+    mine, _ = theirs.gradients([draw_unroll(0, CARTPOLE)])
+    theirs.apply_gradient(0.5 * (mine + other_gradient))
+    ours.learn([draw_unroll(0, CARTPOLE)])
+    assert_same(ours.weights(), theirs.weights(), rtol=0, atol=0)
+
+
+def test_a_gradient_is_left_as_it_was():
+    policy = make("A2C", max_grad_norm=1e-3)
+    gradient, _ = policy.gradients([draw_unroll(0, CARTPOLE)])
+    before = gradient.clone()
+    assert policy.apply_gradient(gradient) == pytest.approx(float(before.norm()), rel=1e-5)
+    assert torch.equal(gradient, before)
+
+
+def test_a_gradient_that_does_not_fit_or_is_not_finite_is_refused():
+    policy = make("A2C")
+    before = policy.state_dict()
+    gradient, _ = policy.gradients([draw_unroll(0, CARTPOLE)])
+    with pytest.raises(ShapeError, match=r"shape \(3,\); \(\d+,\) was expected"):
+        policy.apply_gradient(torch.zeros(3))
+    gradient[5] = math.nan
+    with pytest.raises(NonFiniteError, match="update 1 has the length nan"):
+        policy.apply_gradient(gradient)
+    assert_same(policy.weights(), before["network"], rtol=0, atol=0)
+
+
+# -- known answers -------------------------------------------------------------------------
+
+
+def learn_in(kind, env_id, *, gamma, updates=120, unroll=4, wrappers=(), **settings):
+    """Let a small policy learn in an environment from its own unrolls."""
+    config = {"lr": 1e-2, "hidden": (32,), "gamma": gamma, "value_coef": 1.0, **settings}
+    if kind == "PPO":
+        config = {"epochs": 4, "batch_size": 64, **config}
+        updates //= 3
+    with make_envs(env_id, 8, seed=0, wrappers=wrappers) as envs:
+        policy = make(kind, envs.spec, **config)
+        collect = CollectUnroll(policy, envs, unroll)
+        for _ in range(updates):
+            policy.learn(unrolls_of(collect))
+    return policy
+
+
+def unrolls_of(collect):
+    """Let a collector do one step."""
+    ctx = Context()
+    collect(ctx)
+    return ctx.trajectories
+
+
+def look(policy, obs):
+    if policy.spec.is_image:
+        return np.full((1, 1, 10, 10), (obs + 1.0) * 85.0, dtype=np.uint8)
+    return np.array([[obs]], dtype=np.float32)
+
+
+def value(policy, obs):
+    return float(policy.values(look(policy, obs))[0])
+
+
+def best(policy, obs):
+    return float(policy.act(look(policy, obs), explore=False).reshape(()))
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "A2C": {},
+    "PPO": {},
+    "IMPALA": {},
+    "PPO normalized": {"normalize_obs": True},
+    "IMPALA relu": {"activation": "relu"},
+    "A2C images": {"wrappers": [AsImage], "lr": 3e-3},
+}
+EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
+
+
+@EVERY_KIND
+def test_a_reward_of_one_is_worth_one(kind):
+    policy = learn_in(kind, "probe/OneReward-v1", gamma=0.9)
+    assert value(policy, 0.0) == pytest.approx(1.0, abs=0.05)
+
+
+@EVERY_VARIANT
+def test_values_follow_the_observation(variant):
+    policy = learn_in(variant.split()[0], "probe/RewardIsObs-v0", gamma=0.9, **VARIANTS[variant])
+    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.1)
+    assert value(policy, -1.0) == pytest.approx(-1.0, abs=0.1)
+
+
+@EVERY_KIND
+def test_a_late_reward_is_discounted(kind):
+    policy = learn_in(kind, "probe/LateReward-v0", gamma=0.5)
+    assert value(policy, 0.0) == pytest.approx(0.5, abs=0.05)
+    assert value(policy, 1.0) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("unroll", [3, 8])
+@EVERY_KIND
+def test_a_truncated_episode_is_worth_what_an_endless_one_is(kind, unroll):
+    # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth less.
+    policy = learn_in(kind, "probe/Endless-v0", gamma=0.5, unroll=unroll)
+    assert value(policy, 0.0) == pytest.approx(2.0, abs=0.1)
+
+
+@EVERY_KIND
+def test_the_right_choice_is_found(kind):
+    policy = learn_in(kind, "probe/RightAction-v0", gamma=0.9)
+    assert best(policy, 0.0) == 1.0
+    drawn = [policy.explore(look(policy, 0.0))[0].item() for _ in range(100)]
+    assert np.mean(drawn) > 0.9
+
+
+@EVERY_VARIANT
+def test_the_right_choice_depends_on_the_observation(variant):
+    env_id, settings = "probe/RightActionForObs-v0", VARIANTS[variant]
+    policy = learn_in(variant.split()[0], env_id, gamma=0.9, **settings)
+    assert (best(policy, 1.0), best(policy, -1.0)) == (1.0, 0.0)
+
+
+@EVERY_KIND
+def test_the_right_number_is_found(kind):
+    policy = learn_in(kind, "probe/RightAction-v1", gamma=0.9, log_std_start=-1.0, updates=200)
+    assert best(policy, 0.0) == pytest.approx(BEST_NUMBER, abs=0.1)
+
+
+@EVERY_KIND
+def test_the_right_number_depends_on_the_observation(kind):
+    settings = {"log_std_start": -1.0, "updates": 200}
+    policy = learn_in(kind, "probe/RightActionForObs-v1", gamma=0.9, **settings)
+    assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.15)
+    assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.15)
+
+
+def test_impala_learns_from_who_acts_quite_differently():
+    """A collector that draws at random, with v-trace, teaches the value of the best action."""
+    with make_envs("probe/RightAction-v0", 8, seed=0) as envs:
+        collector = make("IMPALA", envs.spec)
+        learner = make("IMPALA", envs.spec, lr=1e-2, rho_clip=2.0, gamma=0.9)
+        collect = CollectUnroll(collector, envs, 8)
+        for _ in range(200):
+            metrics = learner.learn(unrolls_of(collect))
+    assert best(learner, 0.0) == 1.0
+    assert value(learner, 0.0) == pytest.approx(1.0, abs=0.1)  # at random it would be 0
+    assert metrics["rho"] == pytest.approx(1.0, abs=0.3)
+
+
+# -- acting --------------------------------------------------------------------------------
+
+
+@EVERY_SPEC
+@EVERY_KIND
+def test_it_says_how_likely_its_actions_were(kind, actions):
+    spec = SPECS[actions]
+    policy = make(kind, spec)
+    obs = draw_obs(np.random.default_rng(0), spec, (40,))
+    action, log_prob = policy.explore(obs)
+    assert action.shape == (40, *spec.action_shape)
+    assert action.dtype == spec.action_dtype
+    assert (log_prob.shape, log_prob.dtype) == ((40,), np.float32)
+    assert policy.env_step == 40
+    convs = CONVS["small"] if spec.is_image else ()
+    plain = PlainA2C(policy.weights(), spec=spec, config=policy.config, convs=convs)
+    outputs, values = plain.outputs_and_values(torch.from_numpy(obs))
+    flat = torch.from_numpy(action) if spec.num_actions else torch.from_numpy(action).flatten(1)
+    expected = plain.distribution(outputs).log_prob(flat).detach().numpy()
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(policy.values(obs), values.detach(), rtol=1e-4, atol=1e-5)
+
+
+@EVERY_SPEC
+def test_without_exploring_it_takes_the_likeliest_action_and_draws_nothing(actions):
+    spec = SPECS[actions]
+    policy = make("A2C", spec, seed=3)
+    rng, obs = policy.state_dict()["rng"], draw_obs(np.random.default_rng(0), spec, (6,))
+    first, second = (policy.act(obs, explore=False) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(policy.state_dict()["rng"], rng)
+    assert policy.env_step == 0
+    assert first.shape == (6, *spec.action_shape)
+    assert all(spec.action_space.contains(action) for action in first)
+
+
+@pytest.mark.parametrize("actions", ["number", "numbers"])
+def test_acting_stays_within_what_the_environment_takes(actions):
+    spec = SPECS[actions]
+    policy = make("PPO", spec, log_std_start=1.0)
+    obs = draw_obs(np.random.default_rng(0), spec, (200,))
+    assert all(spec.action_space.contains(action) for action in policy.act(obs))
+    drawn, _ = policy.explore(obs)
+    assert not all(spec.action_space.contains(action) for action in drawn)
+
+
+def test_actions_are_drawn_as_often_as_is_said():
+    policy = make("A2C", SCREEN, lr=3e-2)
+    unroll = draw_unroll(0, SCREEN)
+    for _ in range(5):
+        policy.learn([unroll])
+    obs = np.repeat(unroll.obs[0, :1], 10_000, axis=0)
+    action, log_prob = policy.explore(obs)
+    for one in range(3):
+        share = np.mean(action == one)
+        assert share == pytest.approx(float(np.exp(log_prob[action == one][0])), abs=0.02)
+
+
+# -- saving, loading, and what is refused ------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"normalize_obs": True}])
+@EVERY_KIND
+def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind, more):
+    settings = {"lr_end": 1e-5, "lr_updates": 50, **({"batch_size": 7} if kind == "PPO" else {})}
+    obs = draw_obs(np.random.default_rng(0), CARTPOLE, (6,))
+
+    def go_on(policy):
+        actions = [policy.explore(obs)[0].tolist() for _ in range(9)]
+        losses = [policy.learn([draw_unroll(seed, CARTPOLE)])["loss"] for seed in range(10, 15)]
+        return actions, losses, policy.weights()["actor.0.weight"].tolist()
+
+    policy = make(kind, **settings, **more)
+    for seed in range(5):
+        policy.explore(obs)
+        policy.learn([draw_unroll(seed, CARTPOLE)])
+    resumed = make(kind, seed=99, **settings, **more)
+    resumed.load_state_dict(policy.state_dict())
+    clone = policy.clone()
+    assert go_on(policy) == go_on(resumed) == go_on(clone)
+    assert isinstance(policy, Policy)
+    assert isinstance(policy, ActorCritic)
+
+
+@EVERY_KIND
+def test_the_same_seed_learns_the_same_bit_for_bit(kind):
+    one, two, other = (
+        learn_in(kind, "CartPole-v1", gamma=0.9, updates=30, seed=seed) for seed in (0, 0, 1)
+    )
+    assert_same(one.weights(), two.weights(), rtol=0, atol=0)
+    assert not torch.equal(one.weights()["actor.0.weight"], other.weights()["actor.0.weight"])
+
+
+def test_weights_of_another_process_are_acted_with():
+    source, target = make("IMPALA"), make("IMPALA", seed=1)
+    obs = draw_obs(np.random.default_rng(0), CARTPOLE, (9,))
+    assert (source.values(obs) != target.values(obs)).any()
+    published = {name: tensor.numpy() for name, tensor in source.weights().items()}
+    source.learn([draw_unroll(0, CARTPOLE)])
+    assert (source.weights()["critic.0.weight"].numpy() != published["critic.0.weight"]).any()
+    target.load_weights(published)
+    for name, tensor in target.weights().items():
+        np.testing.assert_array_equal(tensor, published[name])
+
+
+def test_weights_and_states_of_something_else_are_refused():
+    policy = make("PPO")
+    before = policy.weights()
+    with pytest.raises(ShapeError, match=r"'actor.0.weight' .*\(8, 4\).*\(16, 4\)"):
+        policy.load_weights(make("PPO", hidden=(8,)).weights())
+    with pytest.raises(ShapeError, match=r"`normalize_obs` on, and this one has it off"):
+        policy.load_weights(make("PPO", normalize_obs=True).weights())
+    state = policy.state_dict()
+    state["net"] = state.pop("network")
+    with pytest.raises(CheckpointError, match=r"no state of a PPO: missing \['network'\]"):
+        policy.load_state_dict(state)
+    assert_same(policy.weights(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, 3e38])
+@EVERY_KIND
+def test_a_loss_that_is_not_finite_is_refused_before_it_does_harm(kind, poison, recwarn):
+    policy = make(kind, normalize_advantage=False)
+    before = policy.weights()
+    unroll = draw_unroll(0, CARTPOLE)
+    unroll.reward[:] = -poison
+    unroll.reward[2, 1] = poison
+    with pytest.raises(NonFiniteError, match=r"update 1 .*`lr`"):
+        policy.learn([unroll])
+    assert_same(policy.weights(), before, rtol=0, atol=0)
+    assert [str(warning.message) for warning in recwarn] == []
+    assert math.isfinite(policy.learn([draw_unroll(1, CARTPOLE)])["loss"])
+
+
+def test_observations_of_something_else_are_refused():
+    policy = make("A2C")
+    with pytest.raises(ShapeError, match=r"`obs` has shape .* CartPole-v1"):
+        policy.explore(np.zeros((2, 3), dtype=np.float32))
+    with pytest.raises(ShapeError, match="`obs` of an unroll has shape"):
+        policy.learn([draw_unroll(0, PENDULUM)])
+
+
+def test_images_are_not_normalized():
+    with pytest.raises(ConfigError, match="`normalize_obs` is on, but x shows images"):
+        make("PPO", SCREEN, normalize_obs=True)
+
+
+def test_a_device_that_is_not_here_is_refused():
+    for device in ("nothing", "cuda:99"):
+        with pytest.raises(ConfigError, match=f"`device` is '{device}', which cannot be used"):
+            A2C(CARTPOLE, device=device)
+
+
+@pytest.mark.parametrize("actions", ["choice", "numbers"])
+@EVERY_KIND
+def test_on_other_devices_it_computes_the_same(kind, actions, monkeypatch):
+    """What runs there is run here: the network that leaves everything to autograd."""
+    spec = SPECS[actions]
+    written_out = make(kind, spec, hidden=(8, 12))
+
+    def recorded(obs_shape, convs, hidden, **more):
+        return RecordedActorCritic(obs_shape, convs, hidden, **more)
+
+    monkeypatch.setattr(actor_critic, "make_actor_critic", recorded)
+    policy = make(kind, spec, hidden=(8, 12))
+    obs = draw_obs(np.random.default_rng(0), spec, (9,))
+    np.testing.assert_allclose(policy.explore(obs)[1], written_out.explore(obs)[1], rtol=1e-4)
+    for seed in range(5):
+        unroll = draw_unroll(seed, spec)
+        expected = pytest.approx(written_out.learn([unroll]), rel=2e-3, abs=1e-4)
+        assert policy.learn([unroll]) == expected
+    assert_same(policy.weights(), written_out.weights(), rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.gpu
+@EVERY_SPEC
+@EVERY_KIND
+def test_on_a_gpu_it_learns_the_same(kind, actions):
+    spec = SPECS[actions]
+    here = make(kind, spec)
+    there = KINDS[kind][0](spec, here.config, device="cuda")
+    there.load_weights(here.weights())
+    obs = draw_obs(np.random.default_rng(0), spec, (9,))
+    np.testing.assert_allclose(here.explore(obs)[1], there.explore(obs)[1], rtol=1e-3, atol=1e-4)
+    for seed in range(3):
+        unroll = draw_unroll(seed, spec)
+        assert there.learn([unroll]) == pytest.approx(here.learn([unroll]), rel=1e-2, abs=1e-3)
+    assert_same(here.weights(), there.weights(), rtol=1e-2, atol=1e-3)
+    twin = there.clone()
+    assert twin.device == there.device
+
+
+@EVERY_KIND
+def test_all_wrong_settings_are_named_at_once(kind):
+    config = KINDS[kind][1]
+    with pytest.raises(ConfigError) as caught:
+        config(lr=0.0, gamma=1.5, hidden=(), activation="sigmoid", entropy_coef=-1.0)
+    for name in ("lr", "gamma", "hidden", "activation", "entropy_coef"):
+        assert f"`{name}`" in str(caught.value)
+    with pytest.raises(ConfigError, match=r'Unknown key "gama". Did you mean "gamma"'):
+        config(gama=0.9)
+
+
+def test_wrong_settings_of_one_policy_are_named_too():
+    with pytest.raises(ConfigError, match="`clip`"):
+        PPOConfig(clip=0.0)
+    with pytest.raises(ConfigError, match="`rho_clip`"):
+        IMPALAConfig(rho_clip=0.5, c_clip=1.0)
+    with pytest.raises(ConfigError, match="`gae_lambda`"):
+        A2CConfig(gae_lambda=2.0)

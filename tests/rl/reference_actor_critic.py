@@ -1,0 +1,186 @@
+"""A2C, PPO and IMPALA as a tutorial would write them: torch's own layers, distributions and Adam.
+
+Advantages come from the loops of `reference.py`, one environment at a time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import distributions
+from torch.nn import functional as F
+
+from tests.rl import reference
+
+
+class PlainActorCritic:
+    """One update after the other, with gradients from autograd."""
+
+    def __init__(self, weights, *, spec, config, convs=()):
+        """Start with the weights of another policy."""
+        self.spec, self.config, self.convs = spec, config, convs
+        self.named = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
+        self.adam = torch.optim.Adam(self.named.values(), lr=config.lr, eps=1e-5)
+        self.num_updates = 0
+
+    def outputs_and_values(self, obs):
+        """Run the networks on a flat batch of observations."""
+        x = obs.float() / 255.0 if obs.dtype == torch.uint8 else obs
+        if not self.convs:
+            x = x.flatten(1)
+            return self.run("actor", x), self.run("critic", x).squeeze(1)
+        for layer, conv in enumerate(self.convs):
+            weight, bias = (self.named[f"conv.{layer}.{part}"] for part in ("weight", "bias"))
+            x = F.relu(F.conv2d(x, weight, bias, stride=conv.stride, padding=conv.padding))
+        x = x.flatten(1)
+        for layer in range(len(self.config.hidden)):
+            x = F.relu(self.layer(f"torso.{layer}", x))
+        return self.layer("actor.head", x), self.layer("critic.head", x).squeeze(1)
+
+    def run(self, name, x):
+        """Run one of two MLPs."""
+        activation = {"tanh": torch.tanh, "relu": torch.relu}[self.config.activation]
+        for layer in range(len(self.config.hidden)):
+            x = activation(self.layer(f"{name}.{layer}", x))
+        return self.layer(f"{name}.head", x)
+
+    def layer(self, name, x):
+        """Run one layer."""
+        return F.linear(x, self.named[f"{name}.weight"], self.named[f"{name}.bias"])
+
+    def distribution(self, outputs):
+        """Make torch's distribution of actions."""
+        space = self.spec.action_space
+        if self.spec.num_actions is not None:
+            return distributions.Categorical(logits=outputs)
+        low, high = (torch.from_numpy(end.reshape(-1)) for end in (space.low, space.high))
+        bounded = torch.isfinite(low) & torch.isfinite(high)
+        middle = torch.where(bounded, (low + high) / 2, 0.0)
+        unit = torch.where(bounded, (high - low) / 2, 1.0)
+        std = unit * self.named["actor.log_std"].exp()
+        return distributions.Independent(
+            distributions.Normal(middle + unit * outputs, std.expand_as(outputs)), 1
+        )
+
+    def judge(self, unroll):
+        """Return log_prob and entropy of each step [T, N], and the values before and behind."""
+        flat = [torch.from_numpy(x.reshape(-1, *x.shape[2:])) for x in (unroll.obs, unroll.action)]
+        outputs, value = self.outputs_and_values(flat[0])
+        found = self.distribution(outputs)
+        action = flat[1] if self.spec.num_actions else flat[1].reshape(len(outputs), -1)
+        shape = unroll.reward.shape
+        with torch.no_grad():
+            _, after = self.outputs_and_values(torch.from_numpy(unroll.last_obs))
+            next_value = torch.cat((value.reshape(shape)[1:], after[None])).numpy().copy()
+            for time, env, obs in zip(unroll.cut_time, unroll.cut_env, unroll.cut_obs, strict=True):
+                _, cut = self.outputs_and_values(torch.from_numpy(obs[None]))
+                next_value[time, env] = cut.item()
+        log_prob, entropy = found.log_prob(action), found.entropy()
+        return *(x.reshape(shape) for x in (log_prob, entropy, value)), next_value
+
+    def estimates(self, formula, unroll, value, next_value, **settings):
+        """Run one of the loops of `reference.py` over each environment."""
+        discount = self.config.gamma * (1.0 - unroll.terminated)
+        columns = []
+        for env in range(unroll.reward.shape[1]):
+            given = [
+                array[:, env].tolist()
+                for array in (discount, unroll.reward, value, next_value, unroll.truncated)
+            ]
+            before = [settings["log_rho"][:, env].tolist()] if "log_rho" in settings else []
+            rest = {name: value for name, value in settings.items() if name != "log_rho"}
+            columns.append(formula(*before, *given, **rest))
+        return columns
+
+    def gae(self, unroll, value, next_value):
+        """Return advantages and targets, [T, N]."""
+        columns = self.estimates(
+            reference.gae, unroll, value, next_value, gae_lambda=self.config.gae_lambda
+        )
+        advantage = torch.tensor(np.array(columns, dtype=np.float32).T)
+        return advantage, advantage + torch.from_numpy(value)
+
+    def vtrace(self, unroll, log_rho, value, next_value):
+        """Return advantages and targets, [T, N]."""
+        columns = self.estimates(
+            *(reference.vtrace, unroll, value, next_value),
+            log_rho=log_rho,
+            rho_clip=self.config.rho_clip,
+            c_clip=self.config.c_clip,
+        )
+        targets, advantages = (np.array(part, dtype=np.float32).T for part in zip(*columns))  # noqa: B905
+        return torch.tensor(advantages), torch.tensor(targets)
+
+    def normalized(self, advantage):
+        """Bring to mean 0 and spread 1."""
+        if not self.config.normalize_advantage:
+            return advantage
+        return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+
+    def step(self, policy_loss, value, target, entropy):
+        """Add up the losses, and step along their gradient; return the loss."""
+        config = self.config
+        loss = policy_loss + config.value_coef * F.mse_loss(value, target)
+        loss = loss - config.entropy_coef * entropy.mean()
+        self.adam.zero_grad()
+        loss.backward()
+        if config.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.named.values(), config.max_grad_norm)
+        if config.lr_end is not None:
+            share = min(self.num_updates / config.lr_updates, 1.0)
+            self.adam.param_groups[0]["lr"] = config.lr + share * (config.lr_end - config.lr)
+        self.adam.step()
+        self.num_updates += 1
+        return loss.item()
+
+
+class PlainA2C(PlainActorCritic):
+    """Mnih et al. 2016, algorithm S3, with the advantages of Schulman et al. 2016."""
+
+    def learn(self, unroll):
+        """Do one update; return the loss."""
+        log_prob, entropy, value, next_value = self.judge(unroll)
+        advantage, target = self.gae(unroll, value.detach().numpy(), next_value)
+        policy_loss = -(log_prob * self.normalized(advantage)).mean()
+        return self.step(policy_loss, value, target, entropy)
+
+
+class PlainPPO(PlainActorCritic):
+    """Schulman et al. 2017, equations 7 and 9."""
+
+    def learn(self, unroll, orders=None):
+        """Do all updates; return the last loss.
+
+        Args:
+            orders: For each update which env steps it takes; all of them if None.
+        """
+        with torch.no_grad():
+            _, _, value, next_value = self.judge(unroll)
+            advantage, target = self.gae(unroll, value.numpy(), next_value)
+        everything = np.arange(unroll.reward.size)
+        loss = 0.0
+        for index in [everything] * self.config.epochs if orders is None else orders:
+            log_prob, entropy, value, _ = (
+                torch.as_tensor(x).flatten()[index] for x in self.judge(unroll)
+            )
+            ratio = (log_prob - torch.from_numpy(unroll.log_prob).flatten()[index]).exp()
+            a = self.normalized(advantage.flatten()[index])
+            clipped = ratio.clamp(1.0 - self.config.clip, 1.0 + self.config.clip)
+            policy_loss = -torch.minimum(ratio * a, clipped * a).mean()
+            loss = self.step(policy_loss, value, target.flatten()[index], entropy)
+        return loss
+
+
+class PlainIMPALA(PlainActorCritic):
+    """Espeholt et al. 2018, section 4.2."""
+
+    def learn(self, unroll):
+        """Do all updates; return the last loss."""
+        loss = 0.0
+        for _ in range(self.config.epochs):
+            log_prob, entropy, value, next_value = self.judge(unroll)
+            log_rho = log_prob.detach().numpy() - unroll.log_prob
+            advantage, target = self.vtrace(unroll, log_rho, value.detach().numpy(), next_value)
+            policy_loss = -(log_prob * self.normalized(advantage)).mean()
+            loss = self.step(policy_loss, value, target, entropy)
+        return loss
