@@ -78,20 +78,24 @@ class PlainBoxPolicy:
     def learn(self, batch):
         """Do one update."""
         with torch.no_grad():
-            next_value = self.next_values(batch.next_obs)
-            target = bootstrapped_targets(
-                batch.reward, batch.terminated, batch.num_steps, next_value, gamma=self.config.gamma
-            )
-            target = torch.tensor(target)
+            target = self.targets(batch, self.next_values(batch.next_obs))
         action = self.unit(batch.action)
-        errors = [critic(batch.obs, action) - target for critic in self.critics]
-        weight = getattr(batch, "weight", torch.ones(len(batch)))
-        loss = sum((weight * error**2).mean() for error in errors)
-        self.td_error = sum(error.abs() for error in errors).detach() / len(errors)
+        self.errors = [critic(batch.obs, action) - target for critic in self.critics]
+        weight = getattr(batch, "weight", 1.0)
+        loss = sum((weight * error**2).mean() for error in self.errors)
         step(self.critic_adam, loss)
         self.num_updates += 1
         self.improve_actor(batch.obs)
         return loss.item()
+
+    def targets(self, batch, next_value):
+        """Add the discounted value of the next observation, unless nothing follows."""
+        rows = batch.reward, batch.terminated, batch.num_steps, next_value
+        return torch.tensor(bootstrapped_targets(*rows, gamma=self.config.gamma))
+
+    def td_error(self):
+        """Tell how far off each value was, as a mean over the critics."""
+        return sum(error.detach().abs() for error in self.errors) / len(self.errors)
 
     def follow(self, targets, sources):
         """theta' <- tau theta + (1 - tau) theta'."""
@@ -99,7 +103,7 @@ class PlainBoxPolicy:
         with torch.no_grad():
             for target, source in zip(targets, sources, strict=True):
                 for slow, fast in zip(target.parameters(), source.parameters(), strict=True):
-                    slow.copy_(tau * fast + (1.0 - tau) * slow)
+                    slow.lerp_(fast, tau)
 
     def state(self):
         """Return all weights under the policy's names."""
