@@ -9,6 +9,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.cli.main import main
 from ding_lite.recipes import video
+from ding_lite.recipes.table import find_recipe
 from ding_lite.rl.catch import CATCH_ID
 from ding_lite.rl.envs import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -26,6 +27,21 @@ def _no_display(monkeypatch: pytest.MonkeyPatch) -> None:
 def save(env: str, directory: str = "here/checkpoint") -> None:
     with make_envs(env, 1) as envs:
         run_step(mw.checkpoint(DQN(envs.spec, DQNConfig(hidden=(8,))), directory, every=1))
+
+
+@pytest.mark.parametrize("name", ["ddpg", "sac"])
+def test_policies_for_box_actions_are_watched_too(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = find_recipe(name)
+    with make_envs("Pendulum-v1", 1) as envs:
+        policy = recipe.policy(envs.spec, recipe.policy_config(hidden=(8,)))
+        run_step(mw.checkpoint(policy, "here/checkpoint", every=1))
+    assert main(["watch", "here", "--episodes", "1"]) == 0
+    first, _, line, mean = capsys.readouterr().out.splitlines()
+    assert first == f"{name.upper()} on Pendulum-v1, from here"
+    assert line.split()[4:] == ["length", "200"]
+    assert mean.startswith("mean of 1: -")
 
 
 def test_without_a_display_there_are_returns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,32 @@ def test_a_run_of_another_kind_learns_too(settings: dict[str, Any]) -> None:
     assert train(**settings).numbers["train_iter"] > 0
 
 
+BOX: dict[str, Any] = {"td3": {"hidden": (8,)}, "sac": {"prioritized": True}, "ddpg": {"n_step": 3}}
+"""Settings that the policies for box actions are tried out with."""
+
+
+@pytest.mark.parametrize("name", BOX)
+def test_policies_for_box_actions_are_trained_saved_and_resumed(name: str) -> None:
+    settings = {**QUICK, **BOX[name]}
+    result = ding_lite.train(name, "Pendulum-v1", quiet=True, num_envs=4, out="here", **settings)
+    assert type(result.policy).__name__ == name.upper()
+    assert result.numbers["train_iter"] > 0
+    assert result.numbers["eval_return"] < -200.0
+    again = ding_lite.train(
+        name, "Pendulum-v1", quiet=True, out="here", resume=True, max_env_steps=200
+    )
+    assert again.numbers["env_steps"] == 200
+    policy = load_policy("here")
+    assert policy.config == result.policy.config
+    weights = again.policy.weights()
+    assert all(bool((value == weights[key]).all()) for key, value in policy.weights().items())
+
+
+def test_choices_are_refused_for_box_actions() -> None:
+    with pytest.raises(ConfigError, match="SAC gives numbers within bounds, but CartPole-v1 has"):
+        ding_lite.train("sac", "CartPole-v1", quiet=True, **QUICK)
+
+
 def test_images_and_stacks_of_them_are_learned_from() -> None:
     result = train("ding_lite/Catch-v0", num_envs=2, max_env_steps=60)
     assert result.policy.spec.frame_stack == 2
