@@ -49,3 +49,8 @@ _PENDULUM: dict[str, Any] = {
 DDPG_PRESETS: dict[str, dict[str, Any]] = {"Pendulum-v1": _PENDULUM}
 TD3_PRESETS: dict[str, dict[str, Any]] = {"Pendulum-v1": _PENDULUM}
 SAC_PRESETS: dict[str, dict[str, Any]] = {"Pendulum-v1": _PENDULUM}
+
+_CARTPOLE: dict[str, Any] = {"max_env_steps": 50_000, "eval_every": 512}
+A2C_PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": _CARTPOLE}
+PPO_PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": _CARTPOLE}
+IMPALA_PRESETS: dict[str, dict[str, Any]] = {"CartPole-v1": _CARTPOLE}

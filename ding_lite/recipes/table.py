@@ -6,10 +6,22 @@ from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.recipes.off_policy import OffPolicyConfig, learn_from_replay
-from ding_lite.recipes.presets import DDPG_PRESETS, DQN_PRESETS, SAC_PRESETS, TD3_PRESETS
+from ding_lite.recipes.on_policy import OnPolicyConfig, ShortUnrollConfig, learn_from_unrolls
+from ding_lite.recipes.presets import (
+    A2C_PRESETS,
+    DDPG_PRESETS,
+    DQN_PRESETS,
+    IMPALA_PRESETS,
+    PPO_PRESETS,
+    SAC_PRESETS,
+    TD3_PRESETS,
+)
 from ding_lite.recipes.recipe import Recipe
+from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
 
@@ -41,6 +53,27 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OffPolicyConfig,
         learn=learn_from_replay,
         presets=SAC_PRESETS,
+    ),
+    "a2c": Recipe(
+        policy=A2C,
+        policy_config=A2CConfig,
+        config=ShortUnrollConfig,
+        learn=learn_from_unrolls,
+        presets=A2C_PRESETS,
+    ),
+    "ppo": Recipe(
+        policy=PPO,
+        policy_config=PPOConfig,
+        config=OnPolicyConfig,
+        learn=learn_from_unrolls,
+        presets=PPO_PRESETS,
+    ),
+    "impala": Recipe(
+        policy=IMPALA,
+        policy_config=IMPALAConfig,
+        config=OnPolicyConfig,
+        learn=learn_from_unrolls,
+        presets=IMPALA_PRESETS,
     ),
 }
 

@@ -21,19 +21,31 @@ from ding_lite.nest import leaves
 from ding_lite.rl.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMON: dict[str, Any] = {
+    **{"env": "CartPole-v1", "num_envs": 4, "seed": 3, "max_env_steps": 480, "target": 1e6},
+    **{"hidden": [16], "eval_every": 160, "eval_episodes": 2},
+    **{"checkpoint_every": 40, "log_every": 8},
+}
 CARTPOLE: dict[str, Any] = {
-    **{"policy": "dqn", "env": "CartPole-v1", "num_envs": 4, "seed": 3, "max_env_steps": 480},
-    **{"target": 1e6, "hidden": [16], "n_step": 3, "batch_size": 16, "update_ratio": 0.5},
+    **{**COMMON, "policy": "dqn", "n_step": 3, "batch_size": 16, "update_ratio": 0.5},
     **{"warmup": 40, "capacity": 300, "epsilon_steps": 300},
-    **{"eval_every": 160, "eval_episodes": 2, "checkpoint_every": 40, "log_every": 8},
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "one by one": {"env": "MountainCar-v0", "eval_every": 400},
     "prioritized": {"prioritized": True, "lr_end": 1e-5, "lr_updates": 150},
     "images": {"env": "ding_lite/Catch-v0", "frame_stack": 2, "max_env_steps": 320},
     "normalized": {"normalize_obs": True, "dueling": True, "reward_scale": 0.5},
+    "a2c": {"policy": "a2c", "unroll": 5, "lr_end": 1e-5, "lr_updates": 20},
+    "ppo": {
+        **{"policy": "ppo", "env": "Pendulum-v1", "unroll": 5, "normalize_obs": True},
+        **{"batch_size": 6, "epochs": 2},
+    },
+    "impala": {
+        **{"policy": "impala", "env": "ding_lite/Catch-v0", "frame_stack": 2, "unroll": 4},
+        **{"max_env_steps": 320, "epochs": 2},
+    },
 }
-"""Kinds of runs, by what they change."""
+"""Kinds of runs, by what they change; those of another policy change `COMMON`."""
 
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(120)]
 
@@ -47,7 +59,8 @@ class Runs:
     def start(self, directory: Path, **given: Any) -> int:
         """Begin a run, or go on with it; return its process id."""
         assert self._process.stdin is not None
-        line = json.dumps({**CARTPOLE, **given, "out": str(directory), "resume": True})
+        base = COMMON if "policy" in given else CARTPOLE
+        line = json.dumps({**base, **given, "out": str(directory), "resume": True})
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return int(self._read())
@@ -115,7 +128,7 @@ def assert_same_end(directory: Path, whole: Path) -> None:
     found = load_checkpoint(directory / "checkpoint")
     expected = load_checkpoint(whole / "checkpoint")
     assert found.meta == expected.meta
-    assert flat(found.state["policy"]["q_net"]) == flat(expected.state["policy"]["q_net"])
+    assert flat(found.state["policy"]) == flat(expected.state["policy"])
     different = [
         path
         for path, leaf in flat(expected.state).items()

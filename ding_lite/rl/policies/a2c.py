@@ -34,9 +34,9 @@ class A2CConfig(ActorCriticConfig):
     lr: float = 3e-3
     """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
     larger the network, the lower."""
-    gae_lambda: float = 1.0
+    gae_lambda: float = 0.95
     """How far rewards are believed before values are: 1 takes all rewards of the unroll, as the
-    paper does; 0.9 is steadier where the unroll is long."""
+    paper does; lower is steadier. 0.9 to 1 are usual."""
     normalize_advantage: bool = True
     """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
     not matter. The paper does not."""

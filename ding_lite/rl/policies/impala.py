@@ -30,6 +30,9 @@ from ding_lite.settings import at_least, check_all, positive, suggests, whole
 class IMPALAConfig(ActorCriticConfig):
     """The settings of an IMPALA. The defaults suit small tasks such as CartPole."""
 
+    lr: float = 3e-3
+    """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
+    larger the network, the lower."""
     rho_clip: float = 1.0
     """Where the importance ratio of an action is cut for its own advantage and value error. Lower
     means less variance and more bias; 1 is usual, infinity switches it off."""

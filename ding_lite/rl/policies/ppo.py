@@ -32,16 +32,19 @@ from ding_lite.settings import check_all, inside, positive, suggests, whole
 class PPOConfig(ActorCriticConfig):
     """The settings of a PPO. The defaults suit small tasks such as CartPole."""
 
+    lr: float = 2e-3
+    """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 2e-3 are usual, and the
+    larger the network, the lower."""
     gae_lambda: float = 0.95
     """How far rewards are believed before values are: 0 trusts the values, 1 the rewards; 0.9 to
     0.97 are usual."""
     clip: float = 0.2
     """How far the probability of an action may move in all updates of an unroll, as a share: beyond
     that nothing pulls any more. 0.1 to 0.3 are usual."""
-    epochs: int = 10
+    epochs: int = 4
     """How often each env step is learned from. More learns more from each and takes longer; 3 to
     20 are usual."""
-    batch_size: int = 256
+    batch_size: int = 64
     """How many env steps one update learns from. Fewer are more updates an epoch; 64 to 4,096 are
     usual."""
     normalize_advantage: bool = True

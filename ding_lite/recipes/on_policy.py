@@ -1,0 +1,55 @@
+"""How a policy is trained that learns from its own newest experience: unroll and learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.recipes.recipe import Ingredients, TrainConfig
+from ding_lite.rl.protocols import ActorCritic
+from ding_lite.runtime.saving import Stateful
+from ding_lite.runtime.task import Task
+from ding_lite.settings import check_all, suggests, whole
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(TrainConfig):
+    """The settings of training from unrolls, beside those of the policy."""
+
+    unroll: int = 16
+    """How many env steps of each environment are made before anything is learned from them. More
+    looks further before it trusts the values, and learns less often; 5 to 128 are usual, and up to
+    2,048 for PPO."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(whole(1, unroll=self.unroll))
+
+    def steps_per_update(self, num_envs: int) -> int:
+        """Return the env steps in each step of the pipeline."""
+        return num_envs * self.unroll
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class ShortUnrollConfig(OnPolicyConfig):
+    """The same for a policy that learns but once from each unroll."""
+
+    unroll: int = 8
+    """How many env steps of each environment are made before anything is learned from them. More
+    looks further before it trusts the values, and learns less often; 5 to 32 are usual."""
+
+
+def learn_from_unrolls(task: Task, given: Ingredients[OnPolicyConfig]) -> dict[str, Stateful]:
+    """Use the middleware that collect and learn; nothing else is to be saved."""
+    policy = given.policy
+    if not isinstance(policy, ActorCritic):
+        raise ConfigError(
+            f"{type(policy).__name__} cannot learn from unrolls: it has no `explore` method. "
+            f"Train it from a replay."
+        )
+    task.use(mw.collect(policy, given.envs, unroll=given.config.unroll))
+    task.use(mw.train(policy))
+    return {}

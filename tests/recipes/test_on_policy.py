@@ -1,0 +1,73 @@
+"""Training by name from unrolls: A2C, PPO and IMPALA."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ding_lite
+from ding_lite.errors import ConfigError
+from ding_lite.recipes import load_policy
+from ding_lite.recipes.on_policy import OnPolicyConfig, ShortUnrollConfig
+from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.table import RECIPES
+from ding_lite.rl import A2C, IMPALA, PPO
+from ding_lite.rl.checkpoint import load_checkpoint
+
+QUICK: dict[str, Any] = {"quiet": True, "max_env_steps": 160, "hidden": (8,), "num_envs": 4}
+KINDS: dict[str, type[object]] = {"a2c": A2C, "ppo": PPO, "impala": IMPALA}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_leaves_a_whole_run_that_can_be_loaded_again(name: str) -> None:
+    result = ding_lite.train(name, "CartPole-v1", unroll=5, **QUICK)
+    assert type(result.policy) is KINDS[name]
+    assert result.numbers["env_steps"] == 160
+    updates = {"a2c": 8, "ppo": 8 * 4, "impala": 8}[name]
+    assert result.numbers["train_iter"] == updates
+    saved = load_checkpoint(result.directory / "checkpoint")
+    assert saved.state.keys() == {"policy", "envs", "eval_envs", "task"}
+    policy = load_policy(result.directory)
+    assert type(policy) is KINDS[name]
+    weights = result.policy.weights()
+    assert all(bool((value == weights[name]).all()) for name, value in policy.weights().items())
+
+
+def test_numbers_and_images_are_acted_with_too() -> None:
+    assert ding_lite.train("ppo", "Pendulum-v1", **QUICK).numbers["train_iter"] > 0
+    more: dict[str, Any] = {"frame_stack": 2, "torso": "small"}
+    assert (
+        ding_lite.train("impala", "ding_lite/Catch-v0", **QUICK, **more).numbers["train_iter"] > 0
+    )
+
+
+def test_a_run_that_had_ended_goes_on_when_it_may_become_longer(tmp_path: Path) -> None:
+    given: dict[str, Any] = {**QUICK, "unroll": 5, "out": tmp_path}
+    first = ding_lite.train("ppo", "CartPole-v1", **given)
+    longer = ding_lite.train("ppo", "CartPole-v1", **{**given, "max_env_steps": 320}, resume=True)
+    assert longer.numbers["env_steps"] == 320
+    assert longer.numbers["train_iter"] == 2 * first.numbers["train_iter"]
+
+
+def test_a_policy_that_learns_once_has_shorter_unrolls() -> None:
+    assert make_plan("a2c", "MountainCar-v0", {}, Choices()).config == ShortUnrollConfig()
+    assert make_plan("ppo", "MountainCar-v0", {}, Choices()).config == OnPolicyConfig()
+    assert ShortUnrollConfig().steps_per_update(4) < OnPolicyConfig().steps_per_update(4) == 64
+    with pytest.raises(ConfigError, match="`unroll`"):
+        OnPolicyConfig(unroll=0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_preset_is_made_of_things_that_there_are(name: str) -> None:
+    known = make_plan(name, "MountainCar-v0", {}, Choices()).settings.keys()
+    for preset in RECIPES[name].presets.values():
+        assert preset.keys() <= known | {"max_env_steps", "num_envs", "target"}
+
+
+def test_what_learns_from_replay_has_no_unroll() -> None:
+    with pytest.raises(ConfigError, match='Unknown setting "unroll"'):
+        ding_lite.train("dqn", "CartPole-v1", unroll=5, quiet=True)
+    with pytest.raises(ConfigError, match='Unknown setting "capacity"'):
+        ding_lite.train("ppo", "CartPole-v1", capacity=5, quiet=True)
