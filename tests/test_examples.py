@@ -26,9 +26,13 @@ KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
     *("train_iter", "wall_s", "eval_return", "nodes"),
 ]
-ENVS = {"dqn_lunarlander": "LunarLander-v3", "dqn_pixels": "ding_lite/Catch-v0"}
+ENVS = {
+    "dqn_lunarlander": "LunarLander-v3",
+    "dqn_pixels": "ding_lite/Catch-v0",
+    "sac_pendulum": "Pendulum-v1",
+}
 """Which environment an example learns that is not CartPole-v1."""
-TARGETS = {"dqn_lunarlander": 200.0, "dqn_pixels": 9.0}
+TARGETS = {"dqn_lunarlander": 200.0, "dqn_pixels": 9.0, "sac_pendulum": -200.0}
 NODES = {"evaluate_elsewhere": 2}
 """How many nodes an example has that has several."""
 
