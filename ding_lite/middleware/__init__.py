@@ -9,6 +9,7 @@ from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
 from ding_lite.middleware.report_progress import progress
 from ding_lite.middleware.report_tensorboard import tensorboard
+from ding_lite.middleware.tally import tally
 from ding_lite.middleware.train import train
 from ding_lite.middleware.weights import fetch_weights, publish_weights
 
@@ -27,6 +28,7 @@ __all__ = [
     "resume",
     "send",
     "stop_at",
+    "tally",
     "tensorboard",
     "train",
     "update_priorities",

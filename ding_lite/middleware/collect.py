@@ -48,11 +48,11 @@ def collect(
 
     Once an episode has ended, the metrics say `return` and `episode_length` (means of the last
     20 episodes), `episode_return` (mean of those that ended in this step) and `episodes` (how
-    many there were).
+    many there were). `ctx.collected` says so to other nodes, where `tally` adds it up.
 
     Context:
         reads: env_step, weights_version (with unroll)
-        writes: env_step, trajectories (with unroll), transitions (with steps), metrics \
+        writes: collected, env_step, trajectories (with unroll), transitions (with steps), metrics \
 (episode_length, episode_return, episodes, epsilon, return)
         keeps: env_step
 

@@ -31,10 +31,13 @@ class RecentEpisodes:
         recent.extend((episode.ret, episode.length) for episode in ended)
         self._count += len(ended)
         returns, lengths = zip(*recent, strict=True)
-        ctx.metrics["return"] = sum(returns) / len(recent)
-        ctx.metrics["episode_length"] = sum(lengths) / len(recent)
+        ctx.collected = {
+            "return": sum(returns) / len(recent),
+            "episode_length": sum(lengths) / len(recent),
+            "episodes": self._count,
+        }
+        ctx.metrics.update(ctx.collected)
         ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
-        ctx.metrics["episodes"] = self._count
 
     def state_dict(self) -> dict[str, Any]:
         """Copy what is remembered."""

@@ -79,6 +79,7 @@ class _Log:
         self._latest: dict[str, Any] = {}
         self._counters: dict[str, int] = {}
         self._reported: dict[str, int] = {}
+        self._knows_env_step = False
         self._columns: tuple[str, ...] = ()
         self._rows = 0
         self._started = self._reported_at = clock.now()
@@ -99,6 +100,7 @@ class _Log:
 
     def __call__(self, ctx: Context) -> None:
         self._latest.update(ctx.metrics)
+        self._knows_env_step |= "env_step" in ctx
         self._counters = {
             "step": ctx.total_step + 1,
             "env_step": ctx.get("env_step", 0),
@@ -147,7 +149,11 @@ class _Log:
         if not self._quiet:
             shown = {**self._counters, **metrics}
             cells = {k: spell(v) for k, v in shown.items() if not k.startswith(_DETAILS)}
-            self._write_row({**cells, "steps/s": f"{rate:,.0f}"})
+            if self._knows_env_step:
+                cells["steps/s"] = f"{rate:,.0f}"
+            else:  # others make the env steps of this job, and nobody has told how many
+                del cells["env_step"]
+            self._write_row(cells)
 
     def _write_row(self, values: Mapping[str, str]) -> None:
         """Write a row of the table, under a heading of its columns where that is due."""

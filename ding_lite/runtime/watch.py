@@ -30,6 +30,12 @@ class Watch:
         """Key by key what that node sent last; empty until one has sent something."""
         return self._newest
 
+    @property
+    def of_nodes(self) -> Mapping[int, Mapping[str, Any]]:
+        """The same by node, of all that have sent something."""
+        with self._changed:
+            return dict(self._of_node)
+
     def wait(
         self,
         ready: Callable[[Mapping[str, Any]], bool],

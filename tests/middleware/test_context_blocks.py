@@ -66,6 +66,15 @@ def fetched(policy: DQN) -> list[StepRecord]:
         return [before, run_step(fetch)[1]]
 
 
+def tallied() -> list[StepRecord]:
+    learner, collector = LocalRouter.group(2, roles=["learner", "collector"])
+    with use_router(learner):
+        tally = mw.tally("collector")
+        said = {"return": 1.0, "episode_length": 1.0, "episodes": 1}
+        collector.publish_ctx({"env_step": 5, "collected": said})
+        return [run_step(tally)[1]]
+
+
 @pytest.fixture
 def observed(
     policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
@@ -113,6 +122,7 @@ def observed(
         "receive": received(),
         "publish_weights": records(mw.publish_weights(policy, every=1), counted),
         "fetch_weights": fetched(policy),
+        "tally": tallied(),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),
         "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),
