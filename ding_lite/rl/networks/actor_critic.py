@@ -92,7 +92,7 @@ class MLPActorCritic:
         self, obs: NumpyArray
     ) -> tuple[FloatArray, FloatArray, tuple[list[Tensor], list[Tensor]]]:
         """Compute both, and keep the output of each layer."""
-        vectors_BI = torch.from_numpy(_vectors(obs))
+        vectors_BI = _tensor(_vectors(obs))
         outputs_BD, of_actor = self._actor.forward(vectors_BI)
         value_B1, of_critic = self._critic.forward(vectors_BI)
         return outputs_BD.numpy(), value_B1.numpy()[:, 0], (of_actor, of_critic)
@@ -112,7 +112,7 @@ class MLPActorCritic:
         vectors_NI = _vectors(obs)
         if len(obs) <= self._max_numpy_rows:
             return half.forward_numpy(vectors_NI)
-        found: FloatArray = half.forward(torch.from_numpy(vectors_NI))[0].numpy()
+        found: FloatArray = half.forward(_tensor(vectors_NI))[0].numpy()
         return found
 
 
@@ -225,7 +225,7 @@ class RecordedActorCritic:
         return recorded(self.weights, self.grads, weight), recorded(self.weights, self.grads, bias)
 
     def _features(self, obs: NumpyArray) -> Tensor:
-        floats = as_floats(torch.from_numpy(obs).to(self._device))
+        floats = as_floats(_tensor(obs).to(self._device))
         if self._convs is None:
             return floats.flatten(1)
         features_BI = self._convs.forward(floats)
@@ -301,6 +301,11 @@ def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> NumpyArray:
 
 def _vectors(obs: NumpyArray) -> FloatArray:
     return as_floats(obs).reshape(len(obs), -1)
+
+
+def _tensor(array: NumpyArray) -> Tensor:
+    """Look at an array as a tensor; what came from another node may have to be copied for it."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _on_host(tensor: Tensor) -> FloatArray:
