@@ -13,7 +13,7 @@ from ding_lite.cli import arguments
 def add_train(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite train` takes."""
     add = parser.add_argument
-    add("policy", metavar="POLICY", help="what to train: dqn")
+    add("policy", metavar="POLICY", help="what to train: dqn, ddpg, td3, sac, a2c, ppo, impala")
     add("env", metavar="ENV", help="an environment of gymnasium's registry, such as CartPole-v1")
     add(
         "--set",

@@ -65,6 +65,14 @@ def test_the_page_has_all_options_with_their_help() -> None:
         assert f"\n{parser.usage}\n" in "\n".join(lines)
 
 
+def test_help_names_all_that_can_be_trained() -> None:
+    from ding_lite.recipes.table import RECIPES
+
+    [train] = [parser for parser in parsers() if parser.prog == "ding-lite train"]
+    [policy] = [action for action in train._actions if action.dest == "policy"]
+    assert policy.help == f"what to train: {', '.join(RECIPES)}"
+
+
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "--node"], ["--version"]])
 def test_help_and_slips_wait_for_no_import(words: list[str]) -> None:
     code = f"""
