@@ -30,6 +30,10 @@ CARTPOLE: dict[str, Any] = {
     **{**COMMON, "policy": "dqn", "n_step": 3, "batch_size": 16, "update_ratio": 0.5},
     **{"warmup": 40, "capacity": 300, "epsilon_steps": 300},
 }
+PENDULUM: dict[str, Any] = {
+    **{"env": "Pendulum-v1", "batch_size": 16, "update_ratio": 0.5, "warmup": 40},
+    **{"capacity": 300, "eval_every": 400},
+}
 OTHERS: dict[str, dict[str, Any]] = {
     "one by one": {"env": "MountainCar-v0", "eval_every": 400},
     "prioritized": {"prioritized": True, "lr_end": 1e-5, "lr_updates": 150},
@@ -44,6 +48,9 @@ OTHERS: dict[str, dict[str, Any]] = {
         **{"policy": "impala", "env": "ding_lite/Catch-v0", "frame_stack": 2, "unroll": 4},
         **{"max_env_steps": 320, "epochs": 2},
     },
+    "ddpg": {"policy": "ddpg", **PENDULUM, "prioritized": True, "n_step": 3},
+    "td3": {"policy": "td3", **PENDULUM, "policy_delay": 3},
+    "sac": {"policy": "sac", **PENDULUM},
 }
 """Kinds of runs, by what they change; those of another policy change `COMMON`."""
 
