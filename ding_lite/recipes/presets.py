@@ -42,6 +42,7 @@ _PENDULUM: dict[str, Any] = {
     "max_env_steps": 20_000,
     "target": -200.0,
     "critic_lr": 3e-3,
+    "gamma": 0.95,
     "target_tau": 0.02,
     "warmup": 500,
     "eval_every": 500,
