@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
@@ -77,6 +77,14 @@ class Policy(Protocol):
 
     def clone(self) -> Self:
         """Make an independent policy in exactly this state."""
+
+
+@runtime_checkable
+class ReducesGradient(Policy, Protocol):
+    """A policy that may learn together with others, by gradients that they average."""
+
+    reduce_gradient: Callable[[Tensor], None] | None
+    """Called with each flat gradient before the step along it, to change it in place."""
 
 
 @runtime_checkable
