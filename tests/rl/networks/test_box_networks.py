@@ -1,0 +1,147 @@
+"""The written-out gradients of actors and critics for box actions are those of autograd."""
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal
+from torch.nn import functional as F
+
+from ding_lite.rl.flat import FlatWeights
+from ding_lite.rl.networks.action_values import ActionValues, draw_stacked_weights
+from ding_lite.rl.networks.box_actors import DeterministicActor, SquashedGaussianActor
+from ding_lite.rl.networks.q_nets import draw_weights
+
+NUM_OBS, NUM_ACTIONS, BATCH = 5, 3, 11
+
+
+def normal(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def make_critics(hidden, *, num_networks=2, first=None):
+    shapes = ActionValues.shapes(num_networks, NUM_OBS, NUM_ACTIONS, hidden)
+    weights, grads = FlatWeights(shapes), FlatWeights(shapes)
+    draw_stacked_weights(weights, np.random.default_rng(0))
+    depth = len(hidden) + 1
+    return ActionValues(weights, grads, depth=depth, first=first), weights, grads
+
+
+def recorded(weights):
+    return {name: weights[name].clone().requires_grad_() for name in weights.shapes}
+
+
+def plain_values(named, obs, action, *, network, depth):
+    x = torch.cat((obs, action), dim=1)
+    for layer in range(depth):
+        x = F.linear(x, named[f"{layer}.weight"][network], named[f"{layer}.bias"][network])
+        x = x.relu() if layer < depth - 1 else x
+    return x.squeeze(1)
+
+
+@pytest.mark.parametrize("hidden", [(8,), (8, 6), (4, 8, 6)])
+@pytest.mark.parametrize("num_networks", [1, 2, 3])
+def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks):
+    critics, weights, grads = make_critics(hidden, num_networks=num_networks)
+    obs, action = normal(BATCH, NUM_OBS), normal(BATCH, NUM_ACTIONS, seed=1).requires_grad_()
+    named, grad_EB = recorded(weights), normal(num_networks, BATCH, seed=2)
+    expected_EB = torch.stack(
+        [
+            plain_values(named, obs, action, network=network, depth=len(hidden) + 1)
+            for network in range(num_networks)
+        ]
+    )
+    expected_EB.backward(grad_EB)
+
+    q_EB, saved = critics.forward(obs, action.detach())
+    torch.testing.assert_close(q_EB, expected_EB.detach())
+    found_BA = critics.backward_action(saved, grad_EB, num_actions=NUM_ACTIONS)
+    torch.testing.assert_close(found_BA, action.grad)
+    assert not grads.flat.any()  # only actions were asked for
+    critics.backward(saved, grad_EB)
+    for name, tensor in named.items():
+        torch.testing.assert_close(grads[name], tensor.grad)
+
+
+def test_the_first_critic_can_be_looked_at_alone():
+    both, _, _ = make_critics((8, 6))
+    first, _, _ = make_critics((8, 6), first=1)
+    obs, action = normal(BATCH, NUM_OBS), normal(BATCH, NUM_ACTIONS, seed=1)
+    q_EB, saved = first.forward(obs, action)
+    torch.testing.assert_close(q_EB, both.forward(obs, action)[0][:1])
+    found_BA = first.backward_action(saved, torch.ones(1, BATCH), num_actions=NUM_ACTIONS)
+    q_2B, saved = both.forward(obs, action)
+    of_first = torch.zeros_like(q_2B)
+    of_first[0] = 1.0
+    expected_BA = both.backward_action(saved, of_first, num_actions=NUM_ACTIONS)
+    torch.testing.assert_close(found_BA, expected_BA)
+
+
+def test_each_stacked_critic_begins_as_a_layer_of_torch_does():
+    _, weights, _ = make_critics((64, 64))
+    for layer, num_inputs in enumerate((NUM_OBS + NUM_ACTIONS, 64, 64)):
+        for part in ("weight", "bias"):
+            bound = 1.0 / np.sqrt(num_inputs)
+            assert float(weights[f"{layer}.{part}"].abs().max()) <= bound
+        assert float(weights[f"{layer}.weight"].abs().max()) > 0.9 * bound
+        assert (weights[f"{layer}.weight"][0] != weights[f"{layer}.weight"][1]).all()
+
+
+def make_actor(actor, *, hidden=(8, 6)):
+    sizes = (NUM_OBS, *hidden)
+    shapes = actor.shapes(sizes, NUM_ACTIONS)
+    weights, grads = FlatWeights(shapes), FlatWeights(shapes)
+    draw_weights(weights, np.random.default_rng(0))
+    return actor(weights, grads, sizes=sizes), weights, grads
+
+
+def plain_outputs(named, obs):
+    for layer in range(2):
+        weight, bias = named[f"torso.{layer}.weight"], named[f"torso.{layer}.bias"]
+        obs = F.linear(obs, weight, bias).relu()
+    return F.linear(obs, named["head.weight"], named["head.bias"])
+
+
+def test_gradients_of_a_deterministic_actor_are_those_of_autograd():
+    actor, weights, grads = make_actor(DeterministicActor)
+    obs, grad_BA, named = (
+        normal(BATCH, NUM_OBS),
+        normal(BATCH, NUM_ACTIONS, seed=1),
+        recorded(weights),
+    )
+    expected_BA = plain_outputs(named, obs).tanh()
+    expected_BA.backward(grad_BA)
+    action_BA, outputs = actor.forward(obs)
+    torch.testing.assert_close(action_BA, expected_BA.detach())
+    np.testing.assert_allclose(actor.act(obs.numpy()), action_BA, rtol=1e-5, atol=1e-6)
+    actor.backward(outputs, action_BA, grad_BA)
+    for name, tensor in named.items():
+        torch.testing.assert_close(grads[name], tensor.grad)
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0])
+def test_gradients_of_a_squashed_gaussian_are_those_of_autograd(scale):
+    """With the larger scale the log of std leaves its limits at both ends, here and there."""
+    actor, weights, grads = make_actor(SquashedGaussianActor)
+    weights["head.weight"][NUM_ACTIONS:] *= scale
+    weights["head.bias"][NUM_ACTIONS:] *= scale
+    obs, noise = normal(BATCH, NUM_OBS), 0.3 * normal(BATCH, NUM_ACTIONS, seed=1)
+    grad_BA, named = normal(BATCH, NUM_ACTIONS, seed=2), recorded(weights)
+    exact = {name: tensor.double() for name, tensor in named.items()}  # z - mean may be tiny
+    mean, raw = plain_outputs(exact, obs.double()).chunk(2, dim=1)
+    log_std = raw.clamp(-20.0, 2.0)
+    outside = (raw != log_std).float().mean()
+    assert outside == 0.0 if scale == 1.0 else 0.1 < outside < 0.9
+    z = mean + log_std.exp() * noise
+    log_prob = Normal(mean, log_std.exp()).log_prob(z) - (1.0 - z.tanh() ** 2).log()
+    ((grad_BA * z.tanh()).sum() + 0.7 * log_prob.sum()).backward()
+
+    sample = actor.sample(obs, noise)
+    torch.testing.assert_close(sample.action_BA, z.tanh().float().detach())
+    expected_B = log_prob.sum(1).float().detach()
+    torch.testing.assert_close(sample.log_prob_B, expected_B, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actor.draw(obs.numpy(), noise.numpy()), sample.action_BA, atol=1e-5)
+    best = mean.tanh().float().detach()
+    np.testing.assert_allclose(actor.act(obs.numpy()), best, rtol=1e-5, atol=1e-6)
+    actor.backward(sample, grad_BA, log_prob_grad=0.7)
+    for name, tensor in named.items():
+        torch.testing.assert_close(grads[name], tensor.grad, rtol=1e-3, atol=1e-4)
