@@ -1,5 +1,6 @@
-"""What several nodes do together: the world of a job and groups of its nodes."""
+"""What several nodes do together: the world of a job, groups of its nodes, replay in shards."""
 
+from ding_lite.distributed.sharded_replay import ShardedReplay, ShardedTransitions
 from ding_lite.parallel.group import Group, World
 
-__all__ = ["Group", "World"]
+__all__ = ["Group", "ShardedReplay", "ShardedTransitions", "World"]

@@ -10,7 +10,7 @@ import numpy as np
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_has
 from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
-from ding_lite.rl.protocols import Prioritized, Replay
+from ding_lite.rl.protocols import FilledElsewhere, Prioritized, Replay
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
@@ -45,6 +45,9 @@ def wait_for(replay: Replay, *, size: int) -> Middleware:
     `train` further down does nothing. A `train` of your own reads the same key:
     `if ctx.get("warming_up"): return`. Place it after `add_to` and before `train`.
 
+    Where other nodes fill the replay, as the shards of a `ShardedReplay`, the step waits for
+    them instead, until the job ends.
+
     Context:
         writes: warming_up
 
@@ -55,6 +58,7 @@ def wait_for(replay: Replay, *, size: int) -> Middleware:
 
     Raises:
         ConfigError: The replay can never hold that many.
+        DeadlineExceeded: In a step: the nodes that are to fill it add nothing.
     """
     check_has(replay, "sample", "replay")
     check_all(at_least(1, size=size))
@@ -66,6 +70,8 @@ def wait_for(replay: Replay, *, size: int) -> Middleware:
         )
 
     def _wait_for(ctx: Context) -> None:
+        if len(replay) < size and isinstance(replay, FilledElsewhere):
+            replay.wait_for(size, until=lambda: ctx.finish)
         if len(replay) < size:
             ctx.warming_up = True
 

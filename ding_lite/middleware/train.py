@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_has, check_schedule
 from ding_lite.rl.batch import Transitions
-from ding_lite.rl.protocols import ActorCritic, BatchConfig, Policy, Prioritized, Replay
+from ding_lite.rl.protocols import (
+    ActorCritic,
+    BatchConfig,
+    FilledElsewhere,
+    Policy,
+    Prioritized,
+    Replay,
+)
 from ding_lite.rl.schedules import Schedule
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -73,11 +80,14 @@ def train(
             return
 
         for update in range(updates):
-            ctx.train_data = sample(ctx)
-            ctx.train_output = policy.learn(ctx.train_data)
+            batch = sample(ctx)
+            if batch is None:
+                return
+            ctx.train_data = batch
+            ctx.train_output = policy.learn(batch)
+            ctx.train_iter = train_iter + update + 1
             if prioritized is not None and update < updates - 1:
                 give_back(prioritized, ctx.train_data, ctx.train_output)
-        ctx.train_iter = train_iter + updates
         metrics = {name: value for name, value in ctx.train_output.items() if name != "td_error"}
         ctx.metrics.update(metrics)
 
@@ -103,8 +113,26 @@ def _train_from_unrolls(policy: ActorCritic) -> Middleware:
 
 def _sampler(
     replay: Replay | None, size: int, beta: Schedule | None
+) -> Callable[[Context], Transitions | None]:
+    """Return where a batch comes from; None comes when a replay has just gone, with its nodes."""
+    sample = _sampler_of_any(replay, size, beta)
+    if not isinstance(replay, FilledElsewhere):
+        return sample
+
+    def _sample(ctx: Context) -> Transitions | None:
+        try:
+            return sample(ctx)
+        except PeerLost:
+            if len(replay) >= size:
+                raise
+            return None  # as if this step had begun a moment later; the job may be about to end
+
+    return _sample
+
+
+def _sampler_of_any(
+    replay: Replay | None, size: int, beta: Schedule | None
 ) -> Callable[[Context], Transitions]:
-    """Return where a batch comes from."""
     check_schedule(beta, "beta")
     if beta is not None:
         prioritized = check_prioritized(replay, why="`beta` was given")

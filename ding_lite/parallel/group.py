@@ -115,6 +115,11 @@ class Group:
         return len(self.members)
 
     @property
+    def router(self) -> Router:
+        """This node's way to the members."""
+        return self._router
+
+    @property
     def is_member(self) -> bool:
         """Whether this node is one of them."""
         return self._router.node_id in self.members

@@ -12,6 +12,7 @@ from ding_lite.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs import Envs, Episode, make_envs
 from ding_lite.rl.episodes import EpisodeBuffer
 from ding_lite.rl.evaluation import mean_return
+from ding_lite.rl.exploration import epsilon_ladder
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -64,6 +65,7 @@ __all__ = [
     "Transitions",
     "Unroll",
     "constant",
+    "epsilon_ladder",
     "exponential",
     "gae",
     "linear",

@@ -2,10 +2,60 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
 from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.schedules import Schedule
+from ding_lite.settings import check_all, inside, positive
+
+
+class Ranked(Protocol):
+    """Some nodes in an order, as a `Group` is."""
+
+    def __len__(self) -> int:
+        """How many they are."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The place of this node among them, from 0."""
+        ...
+
+
+def epsilon_ladder(group: Ranked, *, base: float = 0.4, power: float = 7.0) -> Schedule:
+    """Give each collector a share of random actions of its own, from high to low.
+
+    Node i of N takes base^(1 + power * i / (N - 1)) all the time: some try nearly everything,
+    others follow the policy far, and the replay holds what both find (Horgan et al. 2018,
+    arXiv:1803.00933, section 4.1).
+
+    Args:
+        group: The collectors.
+        base: The share of the first one; that of a single one, too.
+        power: Higher makes the last ones act less at random.
+
+    Returns:
+        A schedule that says the same at every env step, for `collect(epsilon=...)`.
+
+    Example:
+        >>> class Third:
+        ...     rank = 2
+        ...
+        ...     def __len__(self):
+        ...         return 3
+        >>> round(epsilon_ladder(Third())(0), 6)
+        0.000655
+    """
+    check_all(inside(0.0, 1.0, base=base), positive(power=power))
+
+    def _epsilon(env_step: int) -> float:
+        # Only now: nodes that do not collect have no rank, and make this schedule all the same.
+        return float(base ** (1.0 + power * group.rank / max(1, len(group) - 1)))
+
+    return _epsilon
 
 
 def epsilon_greedy(

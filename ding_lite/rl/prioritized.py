@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.records import register
 from ding_lite.rl.batch import Array, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
@@ -23,6 +26,25 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 1_000
 """After so many batches without an update of priorities somebody has forgotten it."""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Transitions drawn from a replay, and what a draw from several replays needs of each."""
+
+    fields: dict[str, NumpyArray]
+    """By field of `Transitions`, [B, ...]; none where nothing was drawn."""
+    value: npt.NDArray[np.float64]
+    """The priority of each to the power of alpha, [B]."""
+    serial: npt.NDArray[np.int64]
+    """The number of each, [B]."""
+    total: float
+    """The sum of all values in the replay."""
+    lowest: float
+    """The lowest of them."""
+    size: int
+    """How many transitions the replay holds."""
 
 
 class PrioritizedReplay(ReplayBuffer):
@@ -128,13 +150,36 @@ class PrioritizedReplay(ReplayBuffer):
 
         ratio_B = np.divide(value_B, self._tree.lowest, dtype=np.float32)
         weight_B = np.power(ratio_B, np.float32(-beta))
-        # The newest transition lies in slot (next - 1) % capacity, the others before it.
-        age_B = (self._next - 1 - slot_B) % self.capacity
         return PrioritizedTransitions(
             **self._gather(slot_B),
             weight=torch.from_numpy(weight_B),
-            serial=self._next - 1 - age_B,
+            serial=self._serials_of(slot_B),
         )
+
+    def draw(self, count: int) -> Drawn:
+        """Draw transitions as one of several replays that are sampled from together.
+
+        Args:
+            count: How many; of an empty replay none are drawn, whatever is asked for.
+        """
+        with self._lock:
+            tree = self._tree
+            count = count if len(self) else 0
+            slot_B, value_B = tree.draw(self._rng.random(count)) if count else _NONE
+            return Drawn(
+                fields=self._room().gather(slot_B) if count else {},
+                value=value_B,
+                serial=self._serials_of(slot_B),
+                total=tree.total,
+                lowest=tree.lowest,
+                size=len(self),
+            )
+
+    def _serials_of(self, slot_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        # The newest transition lies in slot (next - 1) % capacity, the others before it.
+        newest = self._next - 1
+        serial_B: npt.NDArray[np.int64] = newest - (newest - slot_B) % self.capacity
+        return serial_B
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: Array) -> int:
         """Give sampled transitions new priorities: how surprising each was, such as |TD error|.
@@ -153,18 +198,21 @@ class PrioritizedReplay(ReplayBuffer):
             NonFiniteError: If one of them is NaN or infinite. Nothing is changed then.
             ConfigError: If one of them is below 0. Nothing is changed then.
         """
-        priority_B = to_numpy(priority)
-        if priority_B.shape != batch.serial.shape:
+        return self.update_serials(batch.serial, to_numpy(priority))
+
+    def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:
+        """Give the transitions of these numbers new priorities, as `update_priorities` does."""
+        if priority_B.shape != serial_B.shape:
             raise ShapeError(
                 f"`priority` has shape {priority_B.shape}; one number for each of the "
-                f"{len(batch.serial)} transitions of the batch was expected."
+                f"{len(serial_B)} transitions of the batch was expected."
             )
         self._samples_without_update = 0
         if not len(priority_B):
             return 0
         with self._lock:
             count = self._tree.update(
-                batch.serial,
+                serial_B,
                 priority_B.astype(np.float32, copy=False),
                 offset=self.offset,
                 power=self.alpha,
@@ -172,7 +220,7 @@ class PrioritizedReplay(ReplayBuffer):
                 end=self._next,
             )
         if count < 0:
-            _refuse(priority_B)
+            refuse_priorities(priority_B)
         return count
 
     def clear(self) -> None:
@@ -220,7 +268,11 @@ class PrioritizedReplay(ReplayBuffer):
             first += stop - start
 
 
-def _refuse(priority_B: NumpyArray) -> NoReturn:
+_NONE = (np.zeros(0, np.int64), np.zeros(0, np.float64))
+
+
+def refuse_priorities(priority_B: NumpyArray) -> NoReturn:
+    """Raise the error for the first priority that is not finite or below 0."""
     row = int((~(priority_B >= 0.0) | (priority_B == np.inf)).argmax())
     found = f"`priority` {row} of {len(priority_B)} is {priority_B[row]}"
     if priority_B[row] < 0.0:

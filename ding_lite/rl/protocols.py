@@ -135,3 +135,14 @@ class Prioritized(Replay, Protocol):
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: NumpyArray) -> int:
         """Give sampled transitions new priorities, [B]; return how many were still there."""
+
+
+@runtime_checkable
+class FilledElsewhere(Replay, Protocol):
+    """A replay that other nodes fill, and that cannot be sampled from while all of them are gone.
+
+    Then `sample` raises `PeerLost`, and its length is 0.
+    """
+
+    def wait_for(self, size: int, *, until: Callable[[], bool]) -> None:
+        """Wait until it holds so many transitions, or `until()`."""

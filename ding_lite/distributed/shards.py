@@ -1,0 +1,221 @@
+"""What one node knows of the shards of a replay, and how it asks them.
+
+A shard answers each question with what it was asked to draw and with how it stands, so that
+nobody has to ask for that alone while samples are taken. A shard that is gone, or does not
+answer in time, is left out until it has answered a greeting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.errors import PeerLost, RemoteError
+from ding_lite.parallel.group import Group
+from ding_lite.records import register
+from ding_lite.rl.prioritized import Drawn
+
+logger = logging.getLogger(__name__)
+
+FRESH_S = 0.1
+"""How old the sum of a shard's priorities may be that a sample is divided by."""
+ANSWER_S = 5.0
+"""How long a shard may take to answer, until it is left out."""
+
+
+@register(name="ding_lite.Share")
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a shard answers."""
+
+    life: int
+    """Which life of the shard's process this is."""
+    drawn: Drawn
+
+
+@dataclass
+class Shard:
+    """What is known of one shard."""
+
+    node: int
+    is_own: bool
+    is_here: bool = False
+    """Whether it has answered, and has not been lost since."""
+    size: int = 0
+    total: float = 0.0
+    lowest: float = 0.0
+    greeting: Future[Any] | None = None
+    """Its answer that will tell that it is here again."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question to a shard under way."""
+
+    rank: int
+    share: float
+    """Which part of all draws it was to make, of those asked for together."""
+    answer: Future[Any]
+
+
+class Shards:
+    """The shards of a replay, as one node sees them.
+
+    Args:
+        group: The nodes that they are on, by rank.
+        name: Under which name each answers how many it is to draw.
+        draw_own: Answers for this node's own shard.
+    """
+
+    def __init__(self, group: Group, name: str, draw_own: Callable[[int], Share]) -> None:
+        self._router = group.router
+        self._name = name
+        self._draw_own = draw_own
+        self._shards = [Shard(node, is_own=node == self._router.node_id) for node in group.members]
+        self._known_at = -np.inf
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, rank: int) -> Shard:
+        return self._shards[rank]
+
+    @property
+    def at_hand(self) -> list[tuple[int, Shard]]:
+        """The shards that are here, with their ranks."""
+        return [(rank, shard) for rank, shard in enumerate(self._shards) if shard.is_here]
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The nodes whose shards are not here."""
+        return tuple(s.node for s in self._shards if not (s.is_here or s.is_own))
+
+    @property
+    def num_held(self) -> int:
+        """How many transitions the shards at hand hold, as far as is known."""
+        return sum(shard.size for shard in self._shards)
+
+    def look(self, *, wait: bool = False) -> None:
+        """Take up shards that have come, or come back, and bring what is known up to date.
+
+        Args:
+            wait: Whether to wait for the answers of those that have just come.
+        """
+        self._greet()
+        if wait:
+            deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)
+            for shard in self._shards:
+                if shard.greeting is not None and not shard.is_here:
+                    _settle(shard.greeting, deadline)
+        for rank, shard in enumerate(self._shards):
+            if shard.greeting is None or not shard.greeting.done():
+                continue
+            greeting, shard.greeting = shard.greeting, None
+            if greeting.exception() is None:
+                self._note(rank, greeting.result())
+                logger.info("took up the shard of node %d", shard.node)
+            elif not isinstance(greeting.exception(), PeerLost | RemoteError):
+                greeting.result()
+            # Else it is gone again, or its `main` has not made the shard yet.
+        if self._known_at + FRESH_S < SYSTEM_CLOCK.now():
+            self.collect(self.ask(np.zeros(len(self), np.int64)))
+
+    def refresh(self) -> None:
+        """Bring what is known up to date, however new it is."""
+        self._known_at = -np.inf
+        self.look()
+
+    def divide(self, count: int, rng: np.random.Generator) -> list[Asked]:
+        """Ask the shards for so many draws, in proportion to their sums.
+
+        As in a sum tree the sum of all is cut into as many equal parts as there are draws, and
+        each part is one draw of the shard in which a place of it lies.
+
+        Raises:
+            PeerLost: There is none that holds anything.
+        """
+        self.look()
+        total_K = np.array([shard.total for shard in self._shards])
+        ends_K = total_K.cumsum()
+        if not ends_K[-1] > 0.0:
+            raise PeerLost(
+                f"No shard of this replay that holds anything can be reached. The shards are on "
+                f"the nodes {[shard.node for shard in self._shards]}; out of reach are those of "
+                f"{[*self.lost]}. With `mw.wait_for` a learner waits for them to come back."
+            )
+        place_B = (np.arange(count) + rng.random(count)) * (ends_K[-1] / count)
+        last = np.flatnonzero(total_K)[-1]
+        rank_B = np.minimum(ends_K.searchsorted(place_B, side="right"), last)
+        count_K = np.bincount(rank_B, minlength=len(total_K))
+        return self.ask(count_K, share_K=total_K / ends_K[-1])
+
+    def ask(
+        self,
+        count_K: npt.NDArray[np.int64],
+        *,
+        share_K: npt.NDArray[np.float64] | None = None,
+    ) -> list[Asked]:
+        """Ask each shard at hand, and this node's own, for so many draws: none is a question."""
+        asked = []
+        for rank, shard in enumerate(self._shards):
+            count, answer = int(count_K[rank]), None
+            if shard.is_own:
+                answer = Future[Any]()
+                answer.set_result(self._draw_own(count))
+            elif shard.is_here:
+                answer = self._router.ask(shard.node, self._name, count)
+            if answer is not None:
+                asked.append(Asked(rank, 0.0 if share_K is None else float(share_K[rank]), answer))
+        return asked
+
+    def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, Share]]:
+        """Wait for answers; those of shards that are gone or take too long are left out."""
+        deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)
+        shares = []
+        for question in asked:
+            shard = self._shards[question.rank]
+            try:
+                share = question.answer.result(deadline.remaining)
+            except PeerLost as error:
+                self._lose(shard, str(error), None)
+            except FutureTimeout:
+                late = f"it has not answered within {ANSWER_S:g} s"
+                self._lose(shard, late, question.answer)
+            else:
+                self._note(question.rank, share)
+                shares.append((question, share))
+        self._known_at = SYSTEM_CLOCK.now()
+        return shares
+
+    def _greet(self) -> None:
+        peers = self._router.peers if self.lost else ()
+        for shard in self._shards:
+            if shard.node in peers and not shard.is_here and shard.greeting is None:
+                shard.greeting = self._router.ask(shard.node, self._name, 0)
+
+    def _note(self, rank: int, share: Share) -> None:
+        shard, drawn = self._shards[rank], share.drawn
+        shard.is_here = True
+        shard.size, shard.total, shard.lowest = drawn.size, drawn.total, drawn.lowest
+
+    @staticmethod
+    def _lose(shard: Shard, why: str, late: Future[Any] | None) -> None:
+        if shard.is_here:
+            shard.is_here, shard.size, shard.total = False, 0, 0.0
+            shard.greeting = late  # which tells, when it comes, that the shard is back
+            logger.warning("left out the shard of node %d until it is back: %s", shard.node, why)
+
+
+def _settle(answer: Future[Any], deadline: Deadline) -> None:
+    """Wait until an answer is there, whatever it is."""
+    try:
+        answer.exception(deadline.remaining)
+    except FutureTimeout:
+        return

@@ -1,0 +1,437 @@
+"""A replay in shards: sampled as one, never blocked by who adds, unharmed by who dies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite import middleware as mw
+from ding_lite.distributed import ShardedReplay, ShardedTransitions, World
+from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost, ShapeError
+from ding_lite.parallel.group import Group
+from ding_lite.rl import (
+    DQN,
+    DQNConfig,
+    PrioritizedReplay,
+    Transitions,
+    constant,
+    epsilon_ladder,
+    make_envs,
+)
+from ding_lite.rl.protocols import FilledElsewhere, Prioritized
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import current_router
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster, run_step
+
+SPEC = make_envs("CartPole-v1", 1).spec
+ALPHA, BETA = 0.6, 0.4
+
+
+def numbered(numbers: Any) -> Transitions:
+    """Make transitions that tell their numbers."""
+    numbers = np.asarray(numbers)
+    obs = np.repeat(numbers[:, None], 4, axis=1).astype(np.float32)
+    nothing = np.zeros(len(numbers), bool)
+    return Transitions(
+        obs=obs,
+        action=np.zeros(len(numbers), np.int64),
+        reward=np.ones(len(numbers), np.float32),
+        next_obs=obs,
+        terminated=nothing,
+        truncated=nothing,
+        num_steps=np.ones(len(numbers), np.int32),
+    )
+
+
+def numbers_of(batch: Transitions) -> np.ndarray:
+    return np.asarray(batch.obs)[:, 0].astype(int)
+
+
+class Job:
+    """A learner and collectors of one process, each with its replay; calls are answered at once."""
+
+    def __init__(self, num_shards: int = 2, **settings: Any) -> None:
+        self.routers = LocalRouter.group(1 + num_shards)
+        self.settings = {"shard_capacity": 100, "alpha": ALPHA, "beta": BETA} | settings
+        self.collectors = [self.make(1 + k) for k in range(num_shards)]
+        self.learner = self.make(0)
+
+    def make(self, node: int) -> ShardedReplay:
+        group = Group(self.routers[node], tuple(range(1, len(self.routers))))
+        return ShardedReplay(group, SPEC, **self.settings)
+
+    def restart(self, rank: int) -> None:
+        self.collectors[rank] = self.make(1 + rank)
+
+    def fill(self, *sizes: int) -> None:
+        """Give all transitions numbers of their own, one shard after the other."""
+        first = 0
+        for collector, size in zip(self.collectors, sizes, strict=True):
+            collector.add(numbered(np.arange(first, first + size)))
+            first += size
+
+
+def set_priorities(replay: ShardedReplay | PrioritizedReplay, priority_of: np.ndarray) -> None:
+    """Give every transition the priority of its number; a batch may hold one more than once."""
+    seen: set[int] = set()
+    while len(seen) < len(priority_of):
+        batch = replay.sample(len(priority_of))
+        replay.update_priorities(batch, priority_of[numbers_of(batch)])
+        seen |= {*numbers_of(batch).tolist()}
+
+
+def values_of(priority_of: np.ndarray) -> np.ndarray:
+    return (priority_of.astype(np.float32) + np.float32(1e-6)) ** np.float32(ALPHA)
+
+
+def test_it_is_what_the_middleware_ask_for() -> None:
+    replay = Job().learner
+    assert isinstance(replay, Prioritized)
+    assert isinstance(replay, FilledElsewhere)
+    assert replay.capacity == 200
+
+
+def test_importance_weights_are_those_of_one_central_replay() -> None:
+    job, priority_of = Job(), np.random.default_rng(0).random(60) ** 3
+    job.fill(45, 15)
+    set_priorities(job.learner, priority_of)
+    value_of = values_of(priority_of)
+    for beta in (0.0, 0.4, 1.0):
+        batch = job.learner.sample(50, beta=beta)
+        expected = (value_of[numbers_of(batch)] / value_of.min()) ** -beta
+        np.testing.assert_allclose(batch.weight, expected, rtol=1e-6, atol=1e-6)
+        assert batch.weight.dtype == torch.float32
+
+
+def test_transitions_are_drawn_as_often_as_from_one_central_replay() -> None:
+    """Pearson's statistic of 60 counts; with 59 degrees of freedom 1 in 10,000 exceeds 104."""
+    priority_of = np.random.default_rng(1).random(60)
+    job, central = Job(3), PrioritizedReplay(SPEC, capacity=100, alpha=ALPHA, beta=BETA)
+    job.fill(30, 5, 25)
+    central.add(numbered(np.arange(60)))
+    expected = values_of(priority_of) / values_of(priority_of).sum()
+
+    for replay in (job.learner, central):
+        set_priorities(replay, priority_of)
+        count_of, num_drawn = np.zeros(60), 0
+        for _ in range(500):
+            count_of += np.bincount(numbers_of(replay.sample(20)), minlength=60)
+            num_drawn += 20
+        statistic = ((count_of - num_drawn * expected) ** 2 / (num_drawn * expected)).sum()
+        assert statistic < 104, type(replay)
+
+
+def test_what_is_drawn_follows_the_sums_also_while_shards_grow() -> None:
+    """The bias of a sample whose division is one batch old stays far below one in a hundred."""
+    job, share = Job(), []
+    job.fill(50, 10)
+    for k in range(600):
+        job.collectors[1].add(numbered([1000 + k]))
+        batch = job.learner.sample(50)
+        held = [len(collector) for collector in job.collectors]
+        share.append((batch.shard == 1).mean() - held[1] / sum(held))  # all priorities are equal
+    assert abs(np.mean(share)) < 0.01
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 60])
+def test_a_batch_has_its_size_however_small_a_share_is(batch_size: int) -> None:
+    job = Job(3)
+    job.fill(58, 1, 1)
+    for _ in range(20):
+        batch = job.learner.sample(batch_size)
+        assert len(batch) == len(batch.serial) == len(batch.weight) == batch_size
+        assert ((batch.shard >= 0) & (batch.shard < 3)).all()
+
+
+def test_a_shard_may_be_asked_for_more_than_it_holds() -> None:
+    job, priority_of = Job(), np.full(22, 1e-6)
+    job.fill(20, 2)
+    priority_of[20:] = 1e6
+    set_priorities_of_all(job, priority_of)
+    batch = job.learner.sample(20)
+    assert (batch.shard == 1).all()
+
+
+def set_priorities_of_all(job: Job, priority_of: np.ndarray) -> None:
+    """Set them shard by shard: by sampling alone a low one would wait for ever."""
+    for collector in job.collectors:
+        assert collector._own is not None
+        drawn = collector._own.draw(500)
+        numbers = drawn.fields["obs"][:, 0].astype(int)
+        collector._own.update_serials(drawn.serial, priority_of[numbers])
+
+
+def test_the_next_batch_is_asked_for_before_this_one_is_handed_over() -> None:
+    job = Job()
+    job.fill(50, 50)
+    job.learner.sample(10)
+    for collector in job.collectors:
+        collector.clear()
+        collector.add(numbered([7]))
+    assert set(numbers_of(job.learner.sample(10))) - {7}  # it was drawn before
+    assert {*numbers_of(job.learner.sample(2))} == {7}
+
+    at_once = Job(prefetch=False)
+    at_once.fill(50, 50)
+    at_once.learner.sample(10)
+    for collector in at_once.collectors:
+        collector.clear()
+        collector.add(numbered([7] * 10))
+    assert {*numbers_of(at_once.learner.sample(10))} == {7}
+
+
+def test_a_batch_of_another_size_is_not_the_one_asked_for() -> None:
+    job = Job()
+    job.fill(50, 50)
+    sizes = [len(job.learner.sample(size)) for size in (10, 20, 5, 5)]
+    assert sizes == [10, 20, 5, 5]
+
+
+# -- updates for what is not there any more -----------------------------------------------------
+
+
+def update_all(job: Job, batch: ShardedTransitions) -> int:
+    """Update a batch; return how many of its transitions were there."""
+    before = job.learner.num_skipped
+    passed_on = job.learner.update_priorities(batch, np.full(len(batch), 5.0))
+    return passed_on - (job.learner.num_skipped - before)
+
+
+def test_updates_reach_the_shard_that_the_transition_is_of() -> None:
+    job = Job()
+    job.fill(10, 10)
+    batch = job.learner.sample(20)
+    assert update_all(job, batch) == 20
+    assert job.learner.num_passed_on == 20
+    value = values_of(np.array([5.0]))[0]
+    for rank, collector in enumerate(job.collectors):
+        drawn = collector._draw_from_own(10).drawn
+        updated = np.isin(drawn.serial, batch.serial[batch.shard == rank])
+        np.testing.assert_allclose(drawn.value[updated], value, rtol=1e-6)
+
+
+def test_an_update_of_what_was_overwritten_is_skipped() -> None:
+    job = Job(shard_capacity=10)
+    job.fill(10, 10)
+    batch = job.learner.sample(20)
+    job.collectors[0].add(numbered(np.arange(100, 110)))
+    assert update_all(job, batch) == (batch.shard == 1).sum()
+
+
+def test_an_update_of_what_was_cleared_is_skipped_also_when_the_slots_are_full_again() -> None:
+    job = Job(shard_capacity=10)
+    job.fill(10, 10)
+    batch = job.learner.sample(20)
+    job.learner.clear()
+    assert len(job.learner) == 0
+    job.fill(10, 10)
+    assert update_all(job, batch) == 0
+
+
+def test_an_update_of_a_former_life_of_a_shard_is_skipped() -> None:
+    job = Job()
+    job.fill(10, 10)
+    batch = job.learner.sample(20)
+    job.restart(0)
+    job.collectors[0].add(numbered(np.arange(10)))
+    assert update_all(job, batch) == (batch.shard == 1).sum()
+
+
+def test_an_update_of_what_a_shard_held_before_it_was_resumed_is_skipped() -> None:
+    job = Job()
+    job.fill(10, 10)
+    batch = job.learner.sample(20)
+    state = job.collectors[0].state_dict()
+    job.restart(0)
+    job.collectors[0].load_state_dict(state)
+    assert len(job.collectors[0]) == 10
+    assert update_all(job, batch) == (batch.shard == 1).sum()
+
+
+def test_priorities_that_are_none_change_nothing() -> None:
+    job = Job()
+    job.fill(10, 10)
+    batch = job.learner.sample(4)
+    with pytest.raises(NonFiniteError, match="`priority` 1 of 4 is nan"):
+        job.learner.update_priorities(batch, np.array([1.0, np.nan, 1.0, 1.0]))
+    with pytest.raises(ConfigError, match="0 or more was expected"):
+        job.learner.update_priorities(batch, np.array([1.0, 1.0, -1.0, 1.0]))
+    with pytest.raises(ShapeError, match="one number for each of the 4 transitions"):
+        job.learner.update_priorities(batch, np.ones(3))
+    with pytest.raises(ConfigError, match="does not say which shards it came from"):
+        job.learner.update_priorities(job.collectors[0]._own.sample(4), np.ones(4))  # type: ignore[union-attr]
+    assert job.learner.num_passed_on == 0
+
+
+# -- who adds, and who may ----------------------------------------------------------------------
+
+
+def test_adding_says_nothing_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job()
+    for name in ("ask", "call", "emit", "publish_ctx", "send"):
+        monkeypatch.delattr(LocalRouter, name)
+    job.fill(3, 4)
+    assert [len(collector) for collector in job.collectors] == [3, 4]
+
+
+def test_a_learner_has_no_shard_to_add_to() -> None:
+    with pytest.raises(ConfigError, match=r"Node 0 has no shard .* on the nodes \[1, 2\]"):
+        Job().learner.add(numbered([1]))
+
+
+def test_more_than_the_shards_hold_cannot_be_sampled() -> None:
+    job = Job()
+    job.fill(3, 4)
+    with pytest.raises(ConfigError, match="`batch_size` is 8, but the shards hold 7 transitions"):
+        job.learner.sample(8)
+
+
+def test_nobody_may_draw_without_bound() -> None:
+    job = Job()
+    with pytest.raises(ConfigError, match="cannot be drawn at a time"):
+        job.collectors[0]._draw_from_own(1 << 40)
+
+
+def test_two_replays_of_one_name_are_refused_and_other_names_are_not() -> None:
+    with Cluster(2, roles=["learner", "collector"]) as cluster:
+        group = World(cluster.routers[1]).group("collector")
+        ShardedReplay(group, SPEC, shard_capacity=10)
+        ShardedReplay(group, SPEC, shard_capacity=10, name="other")
+        with pytest.raises(ConfigError, match="Register this one under another name"):
+            ShardedReplay(group, SPEC, shard_capacity=10)
+
+
+# -- shards that die and come back --------------------------------------------------------------
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Cluster, dict[int, ShardedReplay]]]:
+    """Connect a learner and three collectors with full shards."""
+    with Cluster(4, "star", roles=["learner"] + 3 * ["collector"]) as cluster:
+        replays = {node: on_node(cluster, node) for node in range(4)}
+        for node in (1, 2, 3):
+            replays[node].add(numbered(np.arange(100 * node, 100 * node + 50)))
+        yield cluster, replays
+
+
+def on_node(cluster: Cluster, node: int) -> ShardedReplay:
+    group = World(cluster.routers[node]).group([1, 2, 3])
+    return ShardedReplay(group, SPEC, shard_capacity=50)
+
+
+def test_a_shard_that_dies_is_skipped_and_reported_and_taken_up_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with connected() as (cluster, replays):
+        learner = replays[0]
+        assert {*numbers_of(learner.sample(90)) // 100} == {1, 2, 3}
+        with caplog.at_level(logging.INFO):
+            cluster.restart(2)
+            for _ in range(3):
+                batch = learner.sample(90)
+                assert len(batch) == 90
+            assert learner.lost == (2,)
+            assert {*numbers_of(batch) // 100} == {1, 3}
+            assert "left out the shard of node 2 until it is back" in caplog.text
+
+            back = on_node(cluster, 2)
+            back.add(numbered(np.arange(200, 250)))
+            cluster.routers[0].wait_ready()
+            learner.wait_for(150, until=lambda: False, timeout=10.0)
+            learner.sample(90)  # this one was asked for before
+            assert {*numbers_of(learner.sample(90)) // 100} == {1, 2, 3}
+            assert not learner.lost
+
+
+def test_updates_for_a_dead_shard_go_nowhere() -> None:
+    with connected() as (cluster, replays):
+        learner = replays[0]
+        batch = learner.sample(90)
+        cluster.restart(2)
+        learner.sample(90)
+        assert learner.update_priorities(batch, np.ones(90)) == (batch.shard != 1).sum()
+
+
+def test_without_any_shard_a_sample_says_who_is_out_of_reach_and_a_step_goes_without() -> None:
+    with connected() as (cluster, replays):
+        learner = replays[0]
+        policy = DQN(SPEC, DQNConfig(hidden=(4,), batch_size=30))
+        learner.wait_for(150, until=lambda: False)
+        ctx, _ = run_step(mw.train(policy, learner))
+        assert ctx.train_iter == 1
+        for node in (1, 2, 3):
+            cluster.network.remove(node)
+            cluster.routers[node].close(good_bye=False)
+        with pytest.raises(PeerLost, match=r"out of reach are those of \[1, 2, 3\]"):
+            learner.sample(29)  # the next 30 had come before
+        assert len(learner) == 0
+        ctx, _ = run_step(mw.train(policy, learner))
+        assert ctx.train_iter == 0
+
+
+def test_who_waits_for_shards_that_nobody_fills_is_told() -> None:
+    with (
+        connected() as (_, replays),
+        pytest.raises(DeadlineExceeded, match=r"hold 150 of 200 .* none was added for 0.1 s"),
+    ):
+        replays[0].wait_for(200, until=lambda: False, timeout=0.1)
+
+
+# -- in a pipeline ------------------------------------------------------------------------------
+
+
+def apex() -> Any:
+    """Run the form of Ape-X: the file is the same for one node and for many."""
+    world = World.current()
+    collectors = world.group("collector")
+    with make_envs("CartPole-v1", num_envs=4, seed=world.node_seed) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+        replay = ShardedReplay(collectors, envs.spec, shard_capacity=1_000)
+        with Task() as task:
+            collector, learner = task.at("collector"), task.at("learner")
+            collector.use(mw.fetch_weights(policy, every=10))
+            collector.use(mw.collect(policy, envs, steps=32, epsilon=epsilon_ladder(collectors)))
+            collector.use(mw.add_to(replay))
+            learner.use(mw.wait_for(replay, size=200))
+            learner.use(mw.train(policy, replay, batch_size=32, beta=constant(0.5)))
+            learner.use(mw.update_priorities(replay))
+            learner.use(mw.publish_weights(policy, every=10))
+            learner.use(mw.stop_at(train_iter=30))
+            task.run(max_step=100_000)
+    return task.ctx.get("train_iter"), policy.train_iter, replay.num_passed_on, len(replay)
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [[{"learner", "collector"}], ["learner", "collector", "collector"]],
+    ids=["one node", "three nodes"],
+)
+def test_ape_x_runs_as_a_pipeline(roles: list[Any]) -> None:
+    with Cluster(len(roles), roles=roles) as cluster:
+        results = cluster.run(apex, timeout=15.0)
+    train_iter, updates, passed_on, held = results[0]
+    assert train_iter == updates == 30
+    assert passed_on == 30 * 32
+    assert held >= 200 or len(roles) > 1
+    assert [result[1] for result in results[1:]] == [0] * (len(roles) - 1)
+
+
+def test_one_node_has_no_batch_on_its_way() -> None:
+    def main() -> list[int]:
+        router = current_router()
+        replay = ShardedReplay(World(router).group([0]), SPEC, shard_capacity=100)
+        replay.add(numbered(np.arange(10)))
+        replay.sample(5)
+        replay.clear()
+        replay.add(numbered([3]))
+        return [int(number) for number in numbers_of(replay.sample(1))]
+
+    with Cluster(1) as cluster:
+        assert cluster.run(main) == [[3]]
