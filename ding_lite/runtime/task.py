@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.errors import ConfigError, MiddlewareError, PeerLost
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Crew
 from ding_lite.runtime.context import LOCAL_KEYS, Context, ParallelContext, latch_of
@@ -440,14 +440,24 @@ class Task:
         Raises:
             DeadlineExceeded: They did not come in time.
             ConfigError: This node is alone, so nothing can ever come.
+            PeerLost: All others have left, and nothing newer has come before.
         """
-        if not self._router.has_audience:
+        router, latch = self._router, self._latch
+        deadline = Deadline.after(timeout, self._clock)
+        newest = self.parallel_ctx.wait(
+            newer_than or {}, deadline, lambda: latch.is_set or not router.has_audience
+        )
+        if newest is not None or latch.is_set:
+            return newest
+        if len(router.world) == 1:
             raise ConfigError(
                 "`wait_parallel_ctx` waits for other nodes, but this task runs alone. Start it "
                 "with `Parallel.runner(...)`, or ask `task.router.is_active` first."
             )
-        deadline = Deadline.after(timeout, self._clock)
-        return self.parallel_ctx.wait(newer_than or {}, deadline, lambda: self._latch.is_set)
+        raise PeerLost(
+            "`wait_parallel_ctx` waits for other nodes, but all of them have left, and what they "
+            "have sent is not newer. A node leaves when its `main` has returned."
+        )
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Take an event from another node; called by the router."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
 import pytest
 
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.clock import Deadline
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
+from ding_lite.parallel.router import NodeRouter
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.router import current_router
 from ding_lite.runtime.task import Task
@@ -164,3 +167,33 @@ def test_closing_twice_and_a_cut_network_do_no_harm() -> None:
     cluster.close()
     cluster.close()
     assert cluster.routers == ()
+
+
+def test_what_a_node_sent_before_it_left_is_there_and_nothing_newer_is_waited_for() -> None:
+    has_left = threading.Event()
+
+    def main() -> int | None:
+        router = current_router()
+        if router.node_id == 0:
+            router.publish_ctx({"number": 3})
+            return None
+        assert has_left.wait(10.0)
+        with Task() as task:
+            assert task.wait_parallel_ctx() is task.parallel_ctx
+            with pytest.raises(PeerLost, match="all of them have left"):
+                task.wait_parallel_ctx(newer_than={"number": 3})
+        return int(task.parallel_ctx.number)
+
+    with Cluster(2) as cluster:
+        leaving = threading.Thread(target=_when_gone, args=(cluster.routers[1], has_left))
+        leaving.start()
+        assert cluster.run(main, timeout=15.0) == [None, 3]
+        leaving.join()
+
+
+def _when_gone(router: NodeRouter, has_left: threading.Event) -> None:
+    """Look until the router has nobody any more; nobody tells a program of a good-bye."""
+    deadline = Deadline.after(10.0)
+    while router.has_audience and not deadline.expired:
+        os.sched_yield()
+    has_left.set()
