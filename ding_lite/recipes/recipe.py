@@ -11,7 +11,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import check_all, positive, whole
+from ding_lite.settings import at_least, check_all, positive, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,10 @@ class TrainConfig:
     """Env steps from one evaluation to the next. Fewer notices success sooner and costs more."""
     eval_episodes: int = 20
     """Greedy episodes in an evaluation. More is less noisy and costs more."""
+    target_margin: float = 0.0
+    """How far above the target an evaluation must be to end the run. Higher takes longer, and the
+    fresh episodes that judge the policy in the end are surer to reach the target too: where
+    returns scatter widely, half of their spread or so is useful."""
     checkpoint_every: int = 10_000
     """Env steps from one checkpoint to the next: what a killed run loses at most."""
     log_every: int = 200
@@ -43,6 +47,7 @@ class TrainConfig:
                 log_every=self.log_every,
             ),
             positive(reward_scale=self.reward_scale),
+            at_least(0.0, target_margin=self.target_margin),
         )
 
     def steps_per_update(self, num_envs: int) -> int:

@@ -153,7 +153,7 @@ def _run(plan: Plan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> N
                 policy,
                 eval_envs,
                 every=every(config.eval_every),
-                stop_at=options.target,
+                stop_at=options.target + config.target_margin,
                 episodes=config.eval_episodes,
             )
         )

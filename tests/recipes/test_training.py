@@ -75,6 +75,14 @@ def test_it_stops_where_the_target_is_reached() -> None:
     assert result.numbers["env_steps"] == 64  # 24 of them random
 
 
+def test_it_goes_on_where_the_target_is_not_exceeded_by_the_margin() -> None:
+    result = train(target=1.0, target_margin=500.0, eval_every=40)
+    assert result.solved is True
+    assert result.numbers["env_steps"] == 160
+    with pytest.raises(ConfigError, match="`target_margin` is -1.0; it must be at least 0.0"):
+        train(target_margin=-1.0)
+
+
 @pytest.mark.parametrize("settings", [{"prioritized": True}, {"update_ratio": 0.05, "warmup": 0}])
 def test_a_run_of_another_kind_learns_too(settings: dict[str, Any]) -> None:
     assert train(**settings).numbers["train_iter"] > 0
