@@ -92,7 +92,8 @@ class BoxActions:
 
     def to_unit(self, action: NumpyArray) -> FloatArray:
         """Turn actions, [B, ...], into numbers from -1 to 1, [B, A]."""
-        unit_BA: FloatArray = action.reshape(len(action), self.size) - self._middle_A
+        action_BA = np.asarray(action, dtype=np.float32).reshape(len(action), self.size)
+        unit_BA: FloatArray = action_BA - self._middle_A
         unit_BA *= self._per_half_A
         return unit_BA
 

@@ -123,7 +123,8 @@ class BoxPolicy(ABC, Generic[ActorT, ConfigT]):
         name = type(self).__name__
         self._box = BoxActions(spec, policy=name)
         self._rng = make_rng(config.seed, name.lower())
-        sizes = (vector_length(spec, policy=name), *config.hidden)
+        self._actor_type = actor
+        self._sizes = sizes = (vector_length(spec, policy=name), *config.hidden)
         critics = ActionValues.shapes(num_critics, sizes[0], self._box.size, config.hidden)
         shapes = _named("critics", critics)
         of_actor = _named("actor", actor.shapes(sizes, self._box.size))
@@ -131,32 +132,29 @@ class BoxPolicy(ABC, Generic[ActorT, ConfigT]):
         self._weights = FlatWeights({**shapes, **of_actor, **(more_shapes or {})}, device=device)
         self._grads = self._weights.zeros_like()
         self._target = FlatWeights(followed, device=device)
-
-        self._critics = self._make_critics()
-        self._target_critics = self._make_critics(of=self._target)
-        self._actor, *target_actor = (
-            actor(weights.part("actor."), self._grads.part("actor."), sizes=sizes)
-            for weights in (self._weights, self._target)[: 1 + has_target_actor]
-        )
-        self._target_actor = target_actor[0] if has_target_actor else self._actor
         self._followed_P = self._weights.flat[: len(self._target.flat)]
         draw_stacked_weights(self._weights.part("critics."), self._rng)
         draw_weights(self._weights.part("actor."), self._rng)
         self._target.flat.copy_(self._followed_P)
 
-        num_of_critics = sum(map(math.prod, shapes.values()))
-        critics_P, actor_P = self._weights.flat.tensor_split([num_of_critics])
-        self._critics_grad_P, self._actor_grad_P = self._grads.flat.tensor_split([num_of_critics])
+        self._critics = self._make_critics(self._weights)
+        self._target_critics = self._make_critics(self._target)
+        self._actor = self._make_actor(self._weights)
+        border = [len(self._weights.part("critics.").flat)]
+        critics_P, actor_P = self._weights.flat.tensor_split(border)
+        self._critics_grad_P, self._actor_grad_P = self._grads.flat.tensor_split(border)
         self._critic_adam = FlatAdam(critics_P, lr=config.critic_lr)
         self._actor_adam = FlatAdam(actor_P, lr=config.actor_lr)
 
-    def _make_critics(
-        self, *, of: FlatWeights | None = None, first: int | None = None
-    ) -> ActionValues:
-        """Look at weights as critics. Only the gradients of those that learn are ever written."""
-        weights = (of or self._weights).part("critics.")
-        depth = len(self.config.hidden) + 1
-        return ActionValues(weights, self._grads.part("critics."), depth=depth, first=first)
+    def _make_actor(self, weights: FlatWeights) -> ActorT:
+        """Look at weights as an actor. Only the gradients of the one that learns are written."""
+        grads = self._grads.part("actor.")
+        return self._actor_type(weights.part("actor."), grads, sizes=self._sizes)
+
+    def _make_critics(self, weights: FlatWeights, *, first: int | None = None) -> ActionValues:
+        """Look at weights as critics, or only at the first of them."""
+        grads = self._grads.part("critics.")
+        return ActionValues(weights.part("critics."), grads, depth=len(self._sizes), first=first)
 
     @property
     def n_step(self) -> int:
@@ -212,7 +210,7 @@ class BoxPolicy(ABC, Generic[ActorT, ConfigT]):
         obs_BI, next_obs_BI = self._on_device(batch.obs), self._on_device(batch.next_obs)
         action_BA = torch.from_numpy(self._box.to_unit(to_numpy(batch.action))).to(self.device)
         target_B = bootstrapped_targets(
-            to_numpy(batch.reward),
+            _floats(batch.reward),
             to_numpy(batch.terminated),
             to_numpy(batch.num_steps),
             self._next_values(next_obs_BI).cpu().numpy(),
@@ -220,7 +218,7 @@ class BoxPolicy(ABC, Generic[ActorT, ConfigT]):
         )
         q_EB, saved = self._critics.forward(obs_BI, action_BA)
         error_EB = q_EB.cpu().numpy() - target_B
-        weight_B = to_numpy(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
+        weight_B = _floats(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         loss, grad_EB = self._critic_loss(error_EB, weight_B)
         self._check_finite(loss, of="critics")
 
@@ -276,7 +274,7 @@ class BoxPolicy(ABC, Generic[ActorT, ConfigT]):
         """Return observations as networks take them."""
         check_obs(obs, self.spec)
         found = obs if isinstance(obs, Tensor) else torch.from_numpy(np.require(obs, None, "W"))
-        return as_floats(found.to(self.device))
+        return as_floats(found.to(self.device)).float()
 
     def _as_array(self, obs: NumpyArray) -> FloatArray:
         """Return observations to act on as networks take them."""
@@ -346,6 +344,10 @@ def vector_length(spec: EnvSpec, *, policy: str) -> int:
             f"wrappers=[...])`, such as gymnasium's `FlattenObservation` for small ones."
         )
     return math.prod(spec.obs_shape)
+
+
+def _floats(values: Array) -> FloatArray:
+    return np.asarray(to_numpy(values), dtype=np.float32)
 
 
 def _named(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

@@ -71,7 +71,8 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
             has_target_actor=True,
             device=device,
         )
-        self._first_critic = self._make_critics(first=1)
+        self._target_actor = self._make_actor(self._target)
+        self._first_critic = self._make_critics(self._weights, first=1)
 
     def act(
         self,
