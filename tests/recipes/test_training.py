@@ -79,7 +79,7 @@ def test_it_goes_on_where_the_target_is_not_exceeded_by_the_margin() -> None:
     result = train(target=1.0, target_margin=500.0, eval_every=40)
     assert result.solved is True
     assert result.numbers["env_steps"] == 160
-    with pytest.raises(ConfigError, match="`target_margin` is -1.0; it must be at least 0.0"):
+    with pytest.raises(ConfigError, match=r"`target_margin` is -1\.0; it must be at least 0\.0"):
         train(target_margin=-1.0)
 
 
