@@ -116,7 +116,7 @@ class SquashedGaussianActor(BoxActor):
     """A distribution of actions for each observation: the tanh of a Gaussian (arXiv:1801.01290).
 
     The last layer gives the mean and the logarithm of the standard deviation, which is kept
-    from -20 to 2 (its appendix C).
+    from -20 to 2, as the authors' program does.
     """
 
     outputs_per_action = 2

@@ -76,7 +76,7 @@ class TD3(DDPG):
         return self.config.policy_delay
 
     def _next_values(self, next_obs_BI: Tensor) -> Tensor:
-        """Return the lower of both Q'_i(x', mu'(x') + noise), equation 14."""
+        """Return the lower of both Q'_i(x', mu'(x') + noise), as in algorithm 1."""
         action_BA, _ = self._target_actor.forward(next_obs_BI)
         limit = self.config.target_noise_clip
         noise_BA = self._rng.standard_normal(action_BA.shape, dtype=np.float32)
