@@ -36,6 +36,14 @@ _ELSEWHERE = {
     "net_arch": "hidden",
     "hidden_size": "hidden",
     "hidden_sizes": "hidden",
+    "lr": "actor_lr",
+    "tau": "target_tau",
+    "action_noise": "noise",
+    "exploration_noise": "noise",
+    "policy_noise": "target_noise",
+    "noise_clip": "target_noise_clip",
+    "policy_freq": "policy_delay",
+    "ent_coef": "alpha",
 }
 """What settings are called in other libraries."""
 

@@ -118,6 +118,20 @@ def test_a_slip_in_the_settings_is_explained(settings: dict[str, Any], said: str
 
 
 @pytest.mark.parametrize(
+    ("name", "setting", "meant"),
+    [
+        *(("sac", "lr", "actor_lr"), ("sac", "ent_coef", "alpha"), ("td3", "tau", "target_tau")),
+        *(("td3", "policy_freq", "policy_delay"), ("ddpg", "action_noise", "noise")),
+    ],
+)
+def test_what_a_setting_is_called_elsewhere_is_understood(
+    name: str, setting: str, meant: str
+) -> None:
+    with pytest.raises(ConfigError, match=f'"{setting}". Did you mean "{meant}"'):
+        make_plan(name, "Pendulum-v1", {setting: 0.1}, Choices())
+
+
+@pytest.mark.parametrize(
     ("choices", "said"),
     [
         ({"seed": -1}, "`seed` is -1"),
