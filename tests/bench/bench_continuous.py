@@ -29,6 +29,7 @@ TARGET = -200.0
 SIZES = ((128, 64), (256, 256))
 """Batches and widths: our defaults, and what is usual for robots."""
 MAX_UPDATE_RATIO = 0.7
+MAX_ACTION_RATIO = 0.6
 SEEDS = range(5)
 NUM_EVAL_EPISODES = 20
 EVAL_EVERY = 250
@@ -55,7 +56,7 @@ def run() -> list[Row]:
 
 
 def updates(name: str, batch_size: int, width: int) -> list[Row]:
-    """Hold an update against plain torch, and against Stable-Baselines3 where that is."""
+    """Hold updates and actions against plain torch, and updates against SB3 where that is."""
     plan = make_plan(name, ENV_ID, {"hidden": (width, width)}, Choices())
     spec, batch = make_envs(ENV_ID, 1).spec, random_batch(batch_size)
     policy = plan.recipe.policy(spec, plan.policy_config)
@@ -73,6 +74,18 @@ def updates(name: str, batch_size: int, width: int) -> list[Row]:
             tracked=width == 64,
         )
     ]
+    if width == SIZES[0][1]:
+        obs = make_envs(ENV_ID, plan.num_envs).obs
+        rows.append(
+            compare(
+                f"{name.upper()} explored action, {plan.num_envs} envs, hidden {width}x{width}",
+                partial(policy.act, obs),
+                partial(plain.act, obs),
+                baseline_name="plain torch, no_grad",
+                number=1_000,
+                target=MAX_ACTION_RATIO,
+            )
+        )
     version = sb3_version()
     if version is not None:
         rows.append(

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from ding_lite.rl import Transitions
+from ding_lite.rl.batch import NumpyArray
 from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3
 
 SB3 = "stable-baselines3"
@@ -27,16 +28,25 @@ def discounted(policy: Any, batch: Transitions, next_value: Tensor) -> Tensor:
     return reward + discount * next_value
 
 
+def act_noisily(policy: Any, obs: NumpyArray) -> NumpyArray:
+    """Choose actions with noise."""
+    with torch.no_grad():
+        action = torch.tanh(policy.actor(torch.as_tensor(obs)))
+        action = (action + torch.randn_like(action) * policy.config.noise).clamp(-1.0, 1.0)
+    actions: NumpyArray = (2.0 * action).numpy()
+    return actions
+
+
 class TutorialDDPG(PlainDDPG):
     """As a tutorial writes it: modules, and Adam by default."""
 
-    targets = discounted
+    targets, act = discounted, act_noisily
 
 
 class TutorialTD3(PlainTD3):
     """As a tutorial writes it."""
 
-    targets = discounted
+    targets, act = discounted, act_noisily
 
 
 class TutorialSAC(PlainSAC):
@@ -53,8 +63,15 @@ class TutorialSAC(PlainSAC):
         log_prob = normal.log_prob(unsquashed) - torch.log(1.0 - action**2 + 1e-6)
         return action, log_prob.sum(dim=1)
 
+    def act(self, obs: NumpyArray) -> NumpyArray:
+        """Draw actions, within Pendulum's bounds."""
+        with torch.no_grad():
+            action, _ = self.sample(torch.as_tensor(obs))
+        actions: NumpyArray = (2.0 * action).numpy()
+        return actions
 
-TUTORIALS = {"ddpg": TutorialDDPG, "td3": TutorialTD3, "sac": TutorialSAC}
+
+TUTORIALS: dict[str, Any] = {"ddpg": TutorialDDPG, "td3": TutorialTD3, "sac": TutorialSAC}
 
 
 def sb3_version() -> str | None:
