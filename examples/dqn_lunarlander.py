@@ -2,7 +2,7 @@
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Run, parse_options, run_program
-from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, linear, make_envs
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 
 TRY_NEXT = """\
 Try next: another seed (--seed 1), a lander in the wind (settings={"enable_wind": True} in this
@@ -12,29 +12,36 @@ program), Ctrl-C and then --resume --out with its directory. It is examples/dqn_
 def main() -> None:
     """Train with the options of the command line."""
     options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=300_000, target=200.0)
-    envs = make_envs(options.env, num_envs=8, seed=options.seed)
+    # Rewards lie between -100 and 100. The returns that are reported are those of the game.
+    envs = make_envs(options.env, num_envs=8, seed=options.seed, reward_scale=0.1)
     eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1)
     config = DQNConfig(
-        lr=7e-4,
-        hidden=(128, 128),
+        lr=5e-4,
+        lr_end=3e-5,
+        lr_updates=75_000,
+        hidden=(256, 256),
         n_step=3,
+        loss="mse",
         target_tau=0.002,
         max_grad_norm=10.0,
+        epsilon_end=0.01,
+        epsilon_steps=20_000,
         seed=options.seed,
     )
     policy = DQN(envs.spec, config)
     replay = ReplayBuffer(envs.spec, capacity=100_000, seed=options.seed)
-    epsilon = linear(1.0, 0.02, steps=20_000)
+    # Higher than the target, so that the fresh episodes which judge the lander reach it too.
+    good_enough = options.target + 20.0
 
     with Run("dqn_lunarlander", options, config=config) as run:
         with Task() as task:
             parts = {"policy": policy, "replay": replay, "task": task}
             parts |= {"envs": envs, "eval_envs": eval_envs}
-            task.use(mw.collect(policy, envs, steps=8, epsilon=epsilon))
+            task.use(mw.random_warmup(envs, replay, steps=1_000))
+            task.use(mw.collect(policy, envs, steps=8))
             task.use(mw.add_to(replay))
-            task.use(mw.wait_for(replay, size=1_000))
             task.use(mw.train(policy, replay, updates=4))
-            task.use(mw.evaluate(policy, eval_envs, every=625, stop_at=options.target))
+            task.use(mw.evaluate(policy, eval_envs, every=1_250, stop_at=good_enough))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
             task.use(mw.log(every=25, path=run.metrics, quiet=True))

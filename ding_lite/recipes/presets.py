@@ -10,18 +10,35 @@ from typing import Any
 
 DQN_PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"max_env_steps": 50_000, "lr": 3e-3, "capacity": 50_000, "warmup": 0},
-    "LunarLander-v3": {
-        "max_env_steps": 300_000,
-        "lr": 5e-4,
-        "hidden": (128, 128),
+    # Random actions swing up once in some 20,000 env steps, and nothing is learned before.
+    "Acrobot-v1": {
+        "max_env_steps": 200_000,
+        "lr": 1e-3,
+        "lr_end": 1e-4,
         "target_tau": 0.005,
         "max_grad_norm": 10.0,
-        "epsilon_end": 0.02,
+        "epsilon_end": 0.05,
+        "epsilon_steps": 30_000,
+        "update_ratio": 0.5,
+        "eval_every": 5_000,
+    },
+    # Rewards lie between -100 and 100: a squared error counts the few large ones in full, and a
+    # slow target network holds the values of those that follow together.
+    "LunarLander-v3": {
+        "max_env_steps": 300_000,
+        "target_margin": 20.0,
+        "reward_scale": 0.1,
+        "loss": "mse",
+        "lr": 5e-4,
+        "lr_end": 3e-5,
+        "lr_updates": 75_000,
+        "hidden": (256, 256),
+        "target_tau": 0.002,
+        "max_grad_norm": 10.0,
+        "epsilon_end": 0.01,
         "epsilon_steps": 20_000,
         "update_ratio": 0.5,
-        "prioritized": True,
-        "priority_beta_steps": 300_000,
-        "eval_every": 5_000,
+        "eval_every": 10_000,
     },
     "ding_lite/Catch-v0": {
         "max_env_steps": 100_000,
