@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -114,7 +115,7 @@ PART = "A value has"
         ([9, "test_reading.Step", "reward", 1.0, 5, 1], [], "cannot be built from the fields"),
         ([9, "test_reading.Step", "reward", 1.0, "obs", 1, "x", 1], [], "unexpected keyword"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(r" (object )?at 0x[0-9a-f]+", "", str(value)),
 )
 def test_what_is_no_message_is_refused(
     tree: Any, buffers: list[memoryview], complaint: str
