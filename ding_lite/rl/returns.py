@@ -226,10 +226,12 @@ def gae(
         [[1.5, 1.0]]
     """
     _check_same_shape(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
-    error_TB = reward_TB + discount_TB * next_value_TB - value_TB
-    decay_TB = np.float32(gae_lambda) * discount_TB * ~truncated_TB
-    advantage_TB = _summed_backwards(error_TB, decay_TB)
+    if not 0.0 <= gae_lambda <= 1.0:  # asked here, as the sentence takes longer than a short sum
+        check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
+    error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
+    decay_TB = np.float32(gae_lambda) * discount_TB
+    decay_TB[truncated_TB] = 0.0
+    advantage_TB = _sum_backwards(error_TB, decay_TB)
     return Advantages(advantage_TB, advantage_TB + value_TB)
 
 
@@ -273,33 +275,53 @@ def vtrace(
         [[1.5, 1.0]]
     """
     _check_same_shape(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
+    if not 0.0 < c_clip <= rho_clip:
+        check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
     ratio_TB = np.exp(np.minimum(log_rho_TB, _HIGHEST_LOG))
     rho_TB = np.minimum(ratio_TB, np.float32(rho_clip))
-    error_TB = rho_TB * (reward_TB + discount_TB * next_value_TB - value_TB)
-    decay_TB = discount_TB * np.minimum(ratio_TB, np.float32(c_clip)) * ~truncated_TB
-    correction_TB = _summed_backwards(error_TB, decay_TB)
+    c_TB = rho_TB if c_clip == rho_clip else np.minimum(ratio_TB, np.float32(c_clip))
+    decay_TB = discount_TB * c_TB
+    decay_TB[truncated_TB] = 0.0
+    error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
+    error_TB *= rho_TB
+    correction_TB = _sum_backwards(error_TB, decay_TB)
 
     # What the step led to, corrected likewise where the next step goes on from there.
     next_target_TB = next_value_TB.astype(np.float32)
-    next_target_TB[:-1] += ~truncated_TB[:-1] * correction_TB[1:]
-    advantage_TB = rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB)
+    goes_on_TB = ~truncated_TB[:-1]
+    np.add(next_target_TB[:-1], correction_TB[1:], out=next_target_TB[:-1], where=goes_on_TB)
+    advantage_TB = _errors(discount_TB, reward_TB, value_TB, next_target_TB)
+    advantage_TB *= rho_TB
     return Advantages(advantage_TB, correction_TB + value_TB)
 
 
-def _summed_backwards(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
-    """Return x with x_t = term_t + decay_t x_(t+1), which begins from 0 behind the last one.
+def _errors(
+    discount_TB: FloatArray, reward_TB: FloatArray, value_TB: FloatArray, next_TB: FloatArray
+) -> FloatArray:
+    """Return by how much what came was more than what was expected, as a fresh array."""
+    error_TB: FloatArray = (discount_TB * next_TB).astype(np.float32, copy=False)
+    error_TB += reward_TB
+    error_TB -= value_TB
+    return error_TB
+
+
+def _sum_backwards(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
+    """Turn terms into x with x_t = term_t + decay_t x_(t+1), which begins from 0 behind the last.
 
     The loop over time with whole rows beats every form without a loop: those do the same sums
-    several times over.
+    several times over. `term_TB` is overwritten, and returned.
     """
-    sum_TB = term_TB.astype(np.float32)
-    rows, decays = list(sum_TB), list(decay_TB)
-    product_B = np.empty_like(rows[0]) if rows else sum_TB
-    for time in range(len(rows) - 2, -1, -1):
-        np.multiply(decays[time], rows[time + 1], out=product_B)
-        np.add(rows[time], product_B, out=rows[time])
-    return sum_TB
+    rows, decays = list(term_TB), list(decay_TB)
+    if not rows:
+        return term_TB
+    multiply, add = np.multiply, np.add  # looked up once; they are called often, with little to do
+    following_B = rows.pop()
+    product_B = np.empty_like(following_B)
+    while rows:
+        row_B = rows.pop()
+        multiply(decays[len(rows)], following_B, product_B)
+        following_B = add(row_B, product_B, row_B)
+    return term_TB
 
 
 def _check_same_shape(*arrays_TB: NumpyArray) -> None:
