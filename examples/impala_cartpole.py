@@ -1,0 +1,74 @@
+"""Train an IMPALA: collectors play on while the learner learns from what they have sent.
+
+The learner stands in the middle of a star. Each collector acts by weights that may be a few
+updates old, and V-trace corrects for that, so that nobody waits for anybody else's turn. With
+`--nodes 1` the same file does both in one process, one after the other.
+"""
+
+from torch import Tensor
+
+from ding_lite import Parallel, Task, middleware as mw
+from ding_lite.distributed import World
+from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
+
+NUM_ENVS, UNROLL = 8, 20
+TRY_NEXT = """\
+Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
+(--seed 1), a harder task (--env Acrobot-v1 --target -100), or change this program:
+examples/impala_cartpole.py is the whole of it."""
+
+
+def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
+    """Do this node's part of the training; return its weights."""
+    seed = options.seed + 1_000 * World.current().node_id
+    envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
+    eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
+    policy = IMPALA(envs.spec, config)
+
+    with Task() as task:
+        parts = {"policy": policy, "task": task}
+        collector, learner = task.at("collector"), task.at("learner")
+
+        collector.use(mw.fetch_weights(policy, max_staleness=4))
+        collector.use(mw.collect(policy, envs, unroll=UNROLL))
+        collector.use(mw.send("trajectories", to="learner", in_flight=2))
+
+        learner.use(mw.receive("trajectories", at_least=2))
+        learner.use(mw.train(policy))
+        learner.use(mw.publish_weights(policy))
+        learner.use(mw.tally("collector"))
+        learner.use(mw.evaluate(policy, eval_envs, every=25, stop_at=options.target))
+        learner.use(mw.stop_at(env_step=options.max_env_steps))
+        learner.use(mw.checkpoint(parts, run.checkpoint, every=500))
+        learner.use(mw.log(every=25, path=run.metrics, quiet=True))
+        learner.use(mw.tensorboard(run.directory))
+        learner.use(mw.curve(run.curve, target=options.target, title=f"IMPALA on {options.env}"))
+        learner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        if task.match_labels("learner"):
+            run.resume(parts)
+        task.run()
+    return policy.weights()
+
+
+def launch() -> None:
+    """Start the nodes with the options of the command line, and judge what they have learned."""
+    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=300_000, target=475, nodes=3)
+    config = IMPALAConfig(seed=options.seed)
+    with make_envs(options.env, num_envs=1) as envs:
+        policy = IMPALA(envs.spec, config)
+
+    with Run("impala_cartpole", options, config=config) as run:
+        num_collectors = options.nodes - 1
+        roles = ["learner"] + num_collectors * ["collector"]
+        runner = Parallel.runner(
+            n_parallel_workers=options.nodes,
+            topology="star",
+            roles=roles if num_collectors else [{"learner", "collector"}],
+        )
+        policy.load_weights(runner(main, options, config, run)[0])
+        run.conclude(policy, try_next=TRY_NEXT)
+
+
+if __name__ == "__main__":
+    run_program(launch)
