@@ -120,7 +120,16 @@ def group_results(results: Sequence[Result]) -> list[Group]:
         groups.setdefault(json.dumps(result.facts, sort_keys=True), []).append(result)
     facts = [runs[0].facts for runs in groups.values()]
     names = {name: None for fact in facts for name in fact}
-    differing = [name for name in names if any(f.get(name) != facts[0].get(name) for f in facts)]
+    by_program: dict[Any, set[str]] = {}
+    for fact in facts:
+        by_program.setdefault(fact["program"], set()).update(fact)
+    # What only some programs have, such as settings of a policy, follows from which one it is.
+    known_to_all = set.intersection(*by_program.values()) if by_program else set()
+    differing = [
+        name
+        for name in names
+        if name in known_to_all and any(fact.get(name) != facts[0].get(name) for fact in facts)
+    ]
     return [Group(_label(runs[0].facts, differing), runs) for runs in groups.values()]
 
 

@@ -134,6 +134,16 @@ def test_other_programs_and_environments_have_curves_of_their_own() -> None:
     assert title_of(groups[:2]) == "dqn and mine on CartPole-v1"
 
 
+def test_settings_that_only_one_program_has_are_not_named() -> None:
+    leave("r/1", program="sac", alpha=1.0)
+    leave("r/2", program="td3", noise=0.1)
+    groups = group_results(find_results(["r"]))
+    assert [group.label for group in groups] == ["sac", "td3"]
+    leave("r/3", program="td3", noise=0.1, lr=0.25)
+    groups = group_results(find_results(["r"]))
+    assert [group.label for group in groups] == ["sac, lr 0.5", "td3, lr 0.5", "td3, lr 0.25"]
+
+
 def test_curves_are_joined_over_env_steps() -> None:
     leave("r/1", seed=1, rows=2)
     leave("r/2", seed=3, rows=4)
