@@ -62,7 +62,7 @@ def updates(name: str, batch_size: int, width: int) -> list[Row]:
     policy = plan.recipe.policy(spec, plan.policy_config)
     plain = TUTORIALS[name](policy.clone(), np.random.default_rng(0))
     named = f"{name.upper()} update, batch {batch_size}, hidden {width}x{width}"
-    number = 20 if width > 64 else 100
+    number = 8 if width > 64 else 40
     rows = [
         compare(
             named,
@@ -82,7 +82,7 @@ def updates(name: str, batch_size: int, width: int) -> list[Row]:
                 partial(policy.act, obs),
                 partial(plain.act, obs),
                 baseline_name="plain torch, no_grad",
-                number=1_000,
+                number=500,
                 target=MAX_ACTION_RATIO,
             )
         )
