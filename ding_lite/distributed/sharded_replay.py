@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -40,6 +41,8 @@ from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25
 """How often `wait_for` asks the shards how far they are, if nobody says that they have grown."""
+SWITCH_S = 0.0005
+"""How long a thread that adds to a shard keeps the one waiting that answers a learner."""
 MOST_DRAWN = 1 << 20
 """How many transitions another node may ask a shard for."""
 _FIELDS = tuple(field.name for field in fields(Transitions))
@@ -119,9 +122,12 @@ class ShardedReplay:
             self._own = PrioritizedReplay(
                 spec, capacity=shard_capacity, alpha=alpha, beta=beta, seed=seed + group.rank
             )
-            self._router.register(f"{self._name}.draw", self._draw_from_own)
-            self._router.register(f"{self._name}.update", self._update_own)
+            self._router.register(f"{self._name}.draw", self._draw_from_own, quick=True)
+            self._router.register(f"{self._name}.update", self._update_own, quick=True)
             self._router.register(f"{self._name}.clear", self._own.clear)
+            if self._router.has_audience:
+                # A thread that is to answer waits as long for a busy one, 5 ms by default.
+                sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._is_alone = self._own is not None and len(group) == 1
         self._prefetches = prefetch and not self._is_alone
         # Collectors say how far they are at each step; that is when it is worth asking.

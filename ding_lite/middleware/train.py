@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_has, check_schedule
@@ -19,7 +20,11 @@ from ding_lite.rl.protocols import (
 from ding_lite.rl.schedules import Schedule
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.router import current_router
 from ding_lite.settings import at_least, check_all
+
+END_S = 3.0
+"""How much later than the loss of a learner the end of the job may be heard of."""
 
 
 def train(
@@ -62,6 +67,7 @@ def train(
     Raises:
         ConfigError: A setting is out of range, or the batch is larger than the replay can get.
         NonFiniteError: In a step: the loss is no longer finite.
+        PeerLost: In a step: another learner of this policy is gone, and the job goes on.
     """
     check_has(policy, "learn", "policy")
     check_all(at_least(1, updates=updates))
@@ -83,15 +89,15 @@ def train(
             batch = sample(ctx)
             if batch is None:
                 return
-            ctx.train_data = batch
             ctx.train_output = policy.learn(batch)
+            ctx.train_data = batch
             ctx.train_iter = train_iter + update + 1
             if prioritized is not None and update < updates - 1:
                 give_back(prioritized, ctx.train_data, ctx.train_output)
         metrics = {name: value for name, value in ctx.train_output.items() if name != "td_error"}
         ctx.metrics.update(metrics)
 
-    return _train
+    return _unless_the_job_ends(_train)
 
 
 def _train_from_unrolls(policy: ActorCritic) -> Middleware:
@@ -103,10 +109,26 @@ def _train_from_unrolls(policy: ActorCritic) -> Middleware:
             return
 
         before = policy.train_iter
-        ctx.train_data = unrolls
         ctx.train_output = policy.learn(unrolls)
+        ctx.train_data = unrolls
         ctx.train_iter = train_iter + policy.train_iter - before
         ctx.metrics.update(ctx.train_output)
+
+    return _unless_the_job_ends(_train)
+
+
+def _unless_the_job_ends(train: Middleware) -> Middleware:
+    """Let an update be left out that has waited for learners which have left with the job."""
+    end = current_router().watch()
+
+    def _train(ctx: Context) -> None:
+        try:
+            train(ctx)
+        except PeerLost:
+            # That the job ends may be heard of a moment later than that they are gone.
+            end.wait(lambda _: False, Deadline.after(END_S), until=lambda: ctx.finish)
+            if not ctx.finish:
+                raise
 
     return _train
 

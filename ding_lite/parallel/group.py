@@ -7,17 +7,18 @@ not be connected to each other; elsewhere it is the first member that all can re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.address import ANY_HOST, LOOPBACK, Address
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.meetings import MEET, PAIRED
 from ding_lite.runtime.router import Router, current_router
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.distributed import ProcessGroup
 
 COLLECTIVE_TIMEOUT_S = 60.0
@@ -216,6 +217,40 @@ class Group:
             f"`group.pair({name!r}, value)` on one of them first, and a barrier on all."
         )
 
+    def averager(self, *, timeout: float = COLLECTIVE_TIMEOUT_S) -> Callable[[Tensor], None]:
+        """Return what replaces a tensor in place by the mean of those of all members.
+
+        Every member must call this, once, and what it returns as often as the others, with
+        tensors of the same shape. The tensors travel by `process_group`.
+
+        Args:
+            timeout: Seconds that a member waits for the others each time.
+
+        Raises:
+            PeerLost: In a later call: a member has died, has left, or has not come in time.
+        """
+        if len(self.members) == 1:
+            return _stay
+        from datetime import timedelta
+
+        import torch
+
+        distributed: Any = torch.distributed
+        members, limit = self.process_group(), timedelta(seconds=timeout)
+
+        def average(tensor: Tensor) -> None:
+            try:
+                distributed.all_reduce(tensor, group=members, async_op=True).wait(limit)
+            except RuntimeError as error:
+                raise PeerLost(
+                    f"The mean over the nodes {list(self.members)} cannot be taken: one of them "
+                    f"has died, has left, or has not come within {timeout:g} s ({error}). What "
+                    f"it was to change is as it was; start all of them again."
+                ) from error
+            tensor /= len(self.members)
+
+        return average
+
     def process_group(self, backend: str | None = None, *, host: str | None = None) -> ProcessGroup:
         """Make these nodes one group of `torch.distributed`, for what it does best.
 
@@ -244,6 +279,10 @@ class Group:
         store = store or distributed.TCPStore(host, port, size, False)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
         return cast("ProcessGroup", distributed.group.WORLD)
+
+
+def _stay(tensor: Tensor) -> None:
+    """Leave a tensor as it is: the mean of one."""
 
 
 def _host_of(address: str | None) -> str:

@@ -254,15 +254,21 @@ class NodeRouter:
 
     # -- calls -------------------------------------------------------------------------------
 
-    def register(self, name: str, fn: Handler) -> None:
+    def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
         """Answer calls of this name with `fn`, on a thread of the router's.
 
         A call that comes up to 5 s before its handler waits for it.
 
+        Args:
+            name: What callers ask for.
+            fn: Takes their arguments.
+            quick: It takes below a millisecond and never waits: so it runs on the thread that
+                reads messages, and a node that is busy answers earlier by two changes of thread.
+
         Raises:
             ConfigError: The name is taken, or `fn` cannot be called.
         """
-        self._calls.register(name, fn)
+        self._calls.register(name, fn, quick=quick)
         self._start(self._early.take(name))
 
     def call(
@@ -464,7 +470,9 @@ class NodeRouter:
         self._answers.begin(peer, call.number)
         service = self._of_streams.get(call.name)
         if service is None:
-            if self._calls.answers(call.name) or not self._early.hold(peer, call):
+            if self._calls.is_quick(call.name):
+                self._answer(peer, call)
+            elif self._calls.answers(call.name) or not self._early.hold(peer, call):
                 self._start([(peer, call)])
             elif self._calls.answers(call.name):  # registered just now
                 self._start(self._early.take(call.name))

@@ -31,12 +31,13 @@ class Calls:
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._quick: set[str] = set()
         self._under_way: dict[int, tuple[int, Future[Any]]] = {}
         self._last_call = 0
         self._lock = threading.Lock()
 
-    def register(self, name: str, fn: Handler) -> None:
-        """Answer calls of this name with `fn`.
+    def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
+        """Answer calls of this name with `fn`, which may be `quick`.
 
         Raises:
             ConfigError: The name is taken by another function, or `fn` cannot be called.
@@ -53,6 +54,12 @@ class Calls:
                     f"Register this one under another name."
                 )
             self._handlers[name] = fn
+            if quick:
+                self._quick.add(name)
+
+    def is_quick(self, name: str) -> bool:
+        """Whether the handler of this name was registered as quick."""
+        return name in self._quick
 
     def answers(self, name: str) -> bool:
         """Whether a handler is registered under this name."""

@@ -51,7 +51,7 @@ def epsilon_ladder(group: Ranked, *, base: float = 0.4, power: float = 7.0) -> S
     """
     check_all(inside(0.0, 1.0, base=base), positive(power=power))
 
-    def _epsilon(env_step: int) -> float:
+    def _epsilon(env_step: float) -> float:
         # Only now: nodes that do not collect have no rank, and make this schedule all the same.
         return float(base ** (1.0 + power * group.rank / max(1, len(group) - 1)))
 

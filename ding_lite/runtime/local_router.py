@@ -151,7 +151,7 @@ class LocalRouter:
         """Call `fn` with the arguments of each such event, on the thread that emits it."""
         self.join(Listening(event, fn))
 
-    def register(self, name: str, fn: Callable[..., Any]) -> None:
+    def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
         """Answer calls of this name with `fn`, on the thread that calls."""
         self._handlers[name] = fn
 

@@ -72,8 +72,11 @@ class Router(Protocol):
         """
         ...
 
-    def register(self, name: str, fn: Callable[..., Any]) -> None:
-        """Answer calls of this name with `fn`, which may return a `Future` to answer later."""
+    def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
+        """Answer calls of this name with `fn`, which may return a `Future` to answer later.
+
+        One that never waits, and takes below a millisecond, may be said to be `quick`.
+        """
         ...
 
     def call(

@@ -37,6 +37,7 @@ from ding_lite.rl.policies.base import (
     limit_torch_threads,
     split_norm,
 )
+from ding_lite.rl.policies.together import LearnsTogether
 from ding_lite.rl.schedules import linear
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -103,7 +104,7 @@ class ActorCriticConfig:
         )
 
 
-class ActorCriticPolicy(ABC):
+class ActorCriticPolicy(LearnsTogether, ABC):
     """Acts, and steps along gradients; what gradients, its subclasses say.
 
     Args:

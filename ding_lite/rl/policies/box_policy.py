@@ -36,6 +36,7 @@ from ding_lite.rl.policies.base import (
     check_state_keys,
     limit_torch_threads,
 )
+from ding_lite.rl.policies.together import LearnsTogether
 from ding_lite.rl.returns import bootstrapped_targets
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -82,7 +83,7 @@ ActorT = TypeVar("ActorT", bound=BoxActor)
 ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
 
-class BoxPolicy(ABC, Generic[ActorT, ConfigT]):
+class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
     """An actor and critics that learn from replay; how is what a policy adds.
 
     Args:

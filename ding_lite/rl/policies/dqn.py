@@ -38,6 +38,7 @@ from ding_lite.rl.policies.base import (
     limit_torch_threads,
     split_norm,
 )
+from ding_lite.rl.policies.together import LearnsTogether
 from ding_lite.rl.returns import bootstrapped_targets
 from ding_lite.rl.schedules import Schedule, constant, linear
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
@@ -119,7 +120,7 @@ class DQNConfig:
         )
 
 
-class DQN:
+class DQN(LearnsTogether):
     """A policy for discrete actions that learns from replay.
 
     Args:
