@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -24,7 +25,7 @@ FIELDS = [field.name for field in fields(Transitions)]
 
 def run() -> list[Row]:
     """Fill large replays, then measure at their full size."""
-    return [*vector_rows(), *pixel_rows(), step_row()]
+    return [*vector_rows(), *pixel_rows(), *step_rows()]
 
 
 def vector_rows() -> list[Row]:
@@ -195,19 +196,25 @@ def concatenate(parts: list[Transitions]) -> Transitions:
     )
 
 
-def step_row() -> Row:
+def step_rows() -> list[Row]:
     """Measure the env steps that fill a replay."""
-    ours, theirs = make_envs("CartPole-v1", NUM_ENVS), gymnasium.make_vec("CartPole-v1", NUM_ENVS)
-    theirs.reset(seed=0)
-    actions = np.tile([0, 1], NUM_ENVS // 2)
-    return compare(
-        f"CartPole-v1, {NUM_ENVS} envs: step, true last observation kept",
-        lambda: ours.step(actions),
-        lambda: theirs.step(actions),
-        baseline_name="gymnasium's vector form",
-        number=500,
-        target=1.5,
-    )
+    rows = []
+    for form, made, target in (("native", "vector_entry_point", 1.5), ("sync", "sync", None)):
+        ours = make_envs("CartPole-v1", NUM_ENVS, mode=form)
+        theirs = gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode=made)
+        theirs.reset(seed=0)
+        actions = np.tile([0, 1], NUM_ENVS // 2)
+        rows.append(
+            compare(
+                f"CartPole-v1, {NUM_ENVS} envs, {form}: step, true last observation kept",
+                partial(ours.step, actions),
+                partial(theirs.step, actions),
+                baseline_name=f"gymnasium's {form} form",
+                number=500,
+                target=target,
+            )
+        )
+    return rows
 
 
 def some(count: int) -> Transitions:
