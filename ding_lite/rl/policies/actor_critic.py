@@ -36,6 +36,7 @@ from ding_lite.rl.policies.base import (
     check_state_keys,
     limit_torch_threads,
     split_norm,
+    usable_device,
 )
 from ding_lite.rl.policies.together import LearnsTogether
 from ding_lite.rl.schedules import linear
@@ -122,7 +123,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         """Draw the first weights."""
         limit_torch_threads()
         self.spec = spec
-        self.device = _usable(device)
+        self.device = usable_device(device)
         self.env_step = 0
         """Env steps acted with exploration."""
         self.train_iter = 0
@@ -409,18 +410,3 @@ def normalized(advantage_B: FloatArray) -> FloatArray:
     spread = math.sqrt(float(centred_B @ centred_B) / len(centred_B))
     centred_B /= np.float32(spread + 1e-8)
     return centred_B
-
-
-def _usable(device: str | torch.device) -> torch.device:
-    """Find a device.
-
-    Raises:
-        ConfigError: If there is none of that name here.
-    """
-    try:
-        return torch.zeros(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:  # each of its own
-        raise ConfigError(
-            f"`device` is {device!r}, which cannot be used here: {str(error).splitlines()[0]} "
-            f'Use "cpu", or a PyTorch that was built for it.'
-        ) from error

@@ -26,6 +26,21 @@ def limit_torch_threads() -> None:
         torch.set_num_threads(wanted)
 
 
+def usable_device(device: str | torch.device) -> torch.device:
+    """Find a device.
+
+    Raises:
+        ConfigError: If there is none of that name here.
+    """
+    try:
+        return torch.zeros(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError) as error:  # each of its own
+        raise ConfigError(
+            f"`device` is {device!r}, which cannot be used here: {str(error).splitlines()[0]} "
+            f'Use "cpu", or a PyTorch that was built for it.'
+        ) from error
+
+
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
     """Return the number of actions, for a policy that can only choose among some.
 

@@ -35,6 +35,7 @@ from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
     limit_torch_threads,
+    usable_device,
 )
 from ding_lite.rl.policies.together import LearnsTogether
 from ding_lite.rl.returns import bootstrapped_targets
@@ -111,7 +112,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         limit_torch_threads()
         self.spec = spec
         self.config = config
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         """Where the weights are."""
         self.env_step = 0
         """Env steps acted with `explore=True`."""

@@ -306,6 +306,24 @@ def test_arrays_and_tensors_are_learned_from_alike(kind):
     assert one.learn(tensors) == other.learn(Transitions(*doubles))
 
 
+@pytest.mark.gpu
+@EVERY_KIND
+def test_on_a_gpu_it_learns_the_same(kind):
+    here = make(kind)
+    there = KINDS[kind][0](ARM, here.config, device="cuda")
+    obs = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    for seed in range(10):
+        assert there.learn(batch(seed)) == pytest.approx(
+            here.learn(batch(seed)), rel=1e-2, abs=1e-3
+        )
+    np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-2, atol=1e-2)
+    assert all(tensor.device.type == "cpu" for tensor in there.weights().values())
+    twin = there.clone()
+    assert twin.device == there.device
+    here.load_state_dict(there.state_dict())
+    np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-4, atol=1e-4)
+
+
 @EVERY_KIND
 def test_unlikely_transitions_count_for_more(kind):
     drawn = prioritized(0, size=2)
@@ -435,7 +453,7 @@ def spec_with(action_space):
 
 
 @EVERY_KIND
-def test_choices_unbounded_numbers_and_images_are_refused(kind):
+def test_what_it_cannot_act_in_or_on_is_refused(kind):
     name = kind.upper()
     for space in (Discrete(3), Box(0, 9, (2,), dtype=np.int64)):
         with pytest.raises(ConfigError, match=rf"{name} gives numbers within bounds, but arm has"):
