@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from functools import partial
 
 import gymnasium
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from ding_lite.rl import EnvSpec, ReplayBuffer, Transitions, make_envs
+from ding_lite.rl.envs import EnvsMode
 from tests.bench import replay_peers
 from tests.bench.harness import Row, compare
 
@@ -198,23 +198,26 @@ def concatenate(parts: list[Transitions]) -> Transitions:
 
 def step_rows() -> list[Row]:
     """Measure the env steps that fill a replay."""
-    rows = []
-    for form, made, target in (("native", "vector_entry_point", 1.5), ("sync", "sync", None)):
-        ours = make_envs("CartPole-v1", NUM_ENVS, mode=form)
-        theirs = gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode=made)
-        theirs.reset(seed=0)
-        actions = np.tile([0, 1], NUM_ENVS // 2)
-        rows.append(
-            compare(
-                f"CartPole-v1, {NUM_ENVS} envs, {form}: step, true last observation kept",
-                partial(ours.step, actions),
-                partial(theirs.step, actions),
-                baseline_name=f"gymnasium's {form} form",
-                number=500,
-                target=target,
-            )
-        )
-    return rows
+    return [
+        step_row("vector", mode="native", theirs="vector_entry_point", target=1.5),
+        step_row("sync", mode="sync", theirs="sync"),
+    ]
+
+
+def step_row(form: str, *, mode: EnvsMode, theirs: str, target: float | None = None) -> Row:
+    """Measure one form beside gymnasium's."""
+    ours = make_envs("CartPole-v1", NUM_ENVS, mode=mode)
+    bare = gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode=theirs)
+    bare.reset(seed=0)
+    actions = np.tile([0, 1], NUM_ENVS // 2)
+    return compare(
+        f"CartPole-v1, {NUM_ENVS} envs, {form} form: step, true last observation kept",
+        lambda: ours.step(actions),
+        lambda: bare.step(actions),
+        baseline_name=f"gymnasium's {form} form",
+        number=500,
+        target=target,
+    )
 
 
 def some(count: int) -> Transitions:
