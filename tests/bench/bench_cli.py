@@ -1,10 +1,11 @@
-"""How long `ding-lite --help` takes: wall clock of a fresh process, what a user waits for."""
+"""How long `ding-lite` takes to answer: wall clock of a fresh process, what a user waits for."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.bench.harness import Row, measure
@@ -13,23 +14,31 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def run() -> list[Row]:
-    """Ask for help, many times."""
+    """Ask for help, many times, and look at the machine, a few times."""
     return [
         measure(
             "ding-lite --help, start to end",
-            ask_for_help,
+            partial(call, "--help"),
             unit="s",
             clock="wall",
             target=0.5,
             tracked=True,
-        )
+        ),
+        measure(
+            "ding-lite doctor, start to end",
+            partial(call, "doctor"),
+            unit="s",
+            repeats=5,
+            clock="wall",
+            target=5.0,
+        ),
     ]
 
 
-def ask_for_help() -> None:
-    """Start a process that prints the help."""
+def call(word: str) -> None:
+    """Start a process that does what the word says."""
     subprocess.run(
-        [sys.executable, "-m", "ding_lite", "--help"],
+        [sys.executable, "-m", "ding_lite", word],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         check=True,
