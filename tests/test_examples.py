@@ -34,9 +34,9 @@ ENVS = {
 """Which environment an example learns that is not CartPole-v1."""
 # The step of the pipeline in which a limit is reached is carried on to its end, and collectors of
 # other nodes go on until they hear of it.
-ENV_STEPS_OF_A_STEP = {"ppo_cartpole": 8 * 16, "impala_cartpole": 2_000}
+ENV_STEPS_OF_A_STEP = {"ppo_cartpole": 8 * 16, "impala_cartpole": 2_000, "apex_dqn_cartpole": 4_000}
 TARGETS = {"dqn_lunarlander": 200.0, "dqn_pixels": 9.0, "sac_pendulum": -200.0}
-NODES = {"evaluate_elsewhere": 2, "impala_cartpole": 3}
+NODES = {"apex_dqn_cartpole": 4, "evaluate_elsewhere": 2, "impala_cartpole": 3}
 """How many nodes an example has that has several."""
 
 

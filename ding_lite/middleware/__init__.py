@@ -5,6 +5,7 @@ from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.exchange import receive, send
+from ding_lite.middleware.pace import keep_pace
 from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
 from ding_lite.middleware.report_progress import progress
@@ -20,6 +21,7 @@ __all__ = [
     "curve",
     "evaluate",
     "fetch_weights",
+    "keep_pace",
     "log",
     "progress",
     "publish_weights",

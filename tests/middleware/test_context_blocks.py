@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +76,21 @@ def tallied() -> list[StepRecord]:
         return [run_step(tally)[1]]
 
 
+def paced() -> list[StepRecord]:
+    """Wait for an update that comes while it waits."""
+    learner, collector = LocalRouter.group(2)
+    with use_router(collector):
+        pace = mw.keep_pace(env_steps_per_update=1, ahead=0)
+        learner.publish_ctx({"train_iter": 1})
+        run_step(pace, env_step=1)
+        update = threading.Timer(0.05, learner.publish_ctx, [{"train_iter": 2}])
+        update.start()
+        record = run_step(pace, env_step=2)[1]
+        update.join()
+    record.reads.discard("finish")  # which the task writes
+    return [record]
+
+
 @pytest.fixture
 def observed(
     policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
@@ -122,6 +138,7 @@ def observed(
         "receive": received(),
         "publish_weights": records(mw.publish_weights(policy, every=1), counted),
         "fetch_weights": fetched(policy),
+        "keep_pace": paced(),
         "tally": tallied(),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),

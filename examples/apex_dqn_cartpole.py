@@ -1,0 +1,85 @@
+"""Train an Ape-X DQN: collectors own the replay in shards, learners sample across all of them.
+
+Each collector explores at a rate of its own and adds to its own shard without a message. Each
+learner samples from all shards as if they were one replay, and two learners take one step along
+the mean of their gradients. With `--nodes 1` the same file does all of it in one process.
+"""
+
+from torch import Tensor
+
+from ding_lite import Parallel, Task, middleware as mw
+from ding_lite.distributed import ShardedReplay, World
+from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.rl import DQN, DQNConfig, epsilon_ladder, linear, make_envs
+
+NUM_ENVS, ENV_STEPS_PER_UPDATE = 8, 16
+TRY_NEXT = """\
+Try next: all of it in one process (--nodes 1), one learner and one collector (--nodes 2), more
+collectors (--nodes 6), another seed (--seed 1), or change this program:
+examples/apex_dqn_cartpole.py is the whole of it."""
+
+
+def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
+    """Do this node's part of the training; return its weights."""
+    world = World.current()
+    collectors, learners = world.group("collector"), world.group("learner")
+    seed = options.seed + 1_000 * world.node_id
+    envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
+    eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
+    policy = DQN(envs.spec, config)
+    replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.6, seed=seed)
+    if learners.is_member:
+        policy.data_parallel(learners)
+
+    with Task() as task:
+        parts = {"policy": policy, "task": task}
+        collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
+
+        pace = ENV_STEPS_PER_UPDATE / len(collectors)
+        collector.use(mw.fetch_weights(policy))
+        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=500))
+        collector.use(
+            mw.collect(policy, envs, steps=ENV_STEPS_PER_UPDATE, epsilon=epsilon_ladder(collectors))
+        )
+        collector.use(mw.add_to(replay))
+
+        learner.use(mw.wait_for(replay, size=1_000))
+        learner.use(mw.train(policy, replay, beta=linear(0.4, 1.0, steps=10_000)))
+        learner.use(mw.update_priorities(replay))
+
+        lead.use(mw.publish_weights(policy, every=5))
+        lead.use(mw.tally("collector"))
+        lead.use(mw.evaluate(policy, eval_envs, every=250, stop_at=options.target))
+        lead.use(mw.stop_at(env_step=options.max_env_steps))
+        lead.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
+        lead.use(mw.log(every=100, path=run.metrics, quiet=True))
+        lead.use(mw.tensorboard(run.directory))
+        lead.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
+        lead.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        if task.match_labels("learner.0"):
+            run.resume(parts)
+        task.run()
+    return policy.weights()
+
+
+def launch() -> None:
+    """Start the nodes with the options of the command line, and judge what they have learned."""
+    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=500_000, target=475, nodes=4)
+    config = DQNConfig(lr=2e-3, lr_end=2e-4, lr_updates=10_000, seed=options.seed)
+    with make_envs(options.env, num_envs=1) as envs:
+        policy = DQN(envs.spec, config)
+
+    with Run("apex_dqn_cartpole", options, config=config) as run:
+        num_learners = 2 if options.nodes > 3 else 1
+        roles = num_learners * ["learner"] + (options.nodes - num_learners) * ["collector"]
+        runner = Parallel.runner(
+            n_parallel_workers=options.nodes,
+            topology="mesh",
+            roles=roles if options.nodes > 1 else [{"learner", "collector"}],
+        )
+        policy.load_weights(runner(main, options, config, run)[0])
+        run.conclude(policy, try_next=TRY_NEXT)
+
+
+if __name__ == "__main__":
+    run_program(launch)
