@@ -128,16 +128,16 @@ def test_values_follow_the_observation(kind):
 @EVERY_KIND
 def test_the_best_number_is_found(kind):
     policy = learn_in(kind, "probe/RightAction-v1", gamma=0.9)
-    assert best(policy, 0.0) == pytest.approx(BEST_NUMBER, abs=0.15)
-    assert value(policy, 0.0, BEST_NUMBER) == pytest.approx(0.0, abs=0.1)
+    assert best(policy, 0.0) == pytest.approx(BEST_NUMBER, abs=0.25)
+    assert value(policy, 0.0, BEST_NUMBER) == pytest.approx(0.0, abs=0.15)
     assert value(policy, 0.0, -1.0) == pytest.approx(-((1.0 + BEST_NUMBER) ** 2), abs=0.3)
 
 
 @EVERY_KIND
 def test_the_best_number_depends_on_the_observation(kind):
     policy = learn_in(kind, "probe/RightActionForObs-v1", gamma=0.9)
-    assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.15)
-    assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.15)
+    assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.25)
+    assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.25)
 
 
 @EVERY_KIND
@@ -145,7 +145,7 @@ def test_several_numbers_are_found_within_bounds_of_their_own(kind):
     policy = learn_in(kind, "probe/Aim-v0", gamma=0.9)
     found = policy.act(np.zeros((1, 1), dtype=np.float32), explore=False)
     off = (found[0] - Aim.best) / (HIGH - LOW)
-    assert np.abs(off).max() < 0.1
+    assert np.abs(off).max() < 0.2
 
 
 @pytest.mark.parametrize(("kind", "n_step"), KINDS_AND_STEPS)
