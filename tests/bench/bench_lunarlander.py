@@ -101,14 +101,17 @@ def solve_beside(seed: int) -> Solved:
 def solve(seed: int) -> tuple[int, float]:
     """Train until solved; return the env steps, and the CPU seconds without evaluation.
 
-    An unsolved run counts as the most env steps that it is given.
+    An unsolved run counts as the most env steps that it is given. The environments are stepped in
+    this process, whose clock then counts them.
     """
     plan = make_plan("dqn", ENV_ID, {}, Choices(seed=seed))
     config, target, most = plan.config, plan.options.target, plan.options.max_env_steps
     seconds, env_steps = 0.0, 0
     with (
-        make_envs(ENV_ID, plan.num_envs, seed=seed, reward_scale=config.reward_scale) as envs,
-        make_envs(ENV_ID, NUM_EVAL_EPISODES, seed=1_000_000 + seed) as eval_envs,
+        make_envs(
+            ENV_ID, plan.num_envs, seed=seed, mode="sync", reward_scale=config.reward_scale
+        ) as envs,
+        make_envs(ENV_ID, NUM_EVAL_EPISODES, seed=1_000_000 + seed, mode="sync") as eval_envs,
         Task() as task,
     ):
         policy = plan.recipe.policy(envs.spec, plan.policy_config)
