@@ -137,4 +137,5 @@ def draw_stacked_weights(weights: FlatWeights, rng: np.random.Generator) -> None
 
 def _through_relu(grad: Tensor, output: Tensor) -> Tensor:
     """Pass a gradient back through a ReLU, in place."""
-    return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)  # type: ignore[no-any-return]
+    torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
+    return grad
