@@ -221,7 +221,11 @@ def test_learners_that_average_their_gradients_stay_alike():
     one, other, both = (DQN(CARTPOLE, replace(SMALL, max_grad_norm=0.5)) for _ in range(3))
     seen = []
     other.reduce_gradient = lambda grad_P: seen.append(grad_P.clone())
-    one.reduce_gradient = lambda grad_P: grad_P.add_(seen.pop()).mul_(0.5)
+
+    def average(grad_P):
+        grad_P.add_(seen.pop()).mul_(0.5)
+
+    one.reduce_gradient = average
     for left, right in zip(drawn[::2], drawn[1::2], strict=True):
         whole = Transitions(
             *(
