@@ -1,6 +1,7 @@
 """What several nodes do together: the world of a job, groups of its nodes, replay in shards."""
 
+from ding_lite.distributed.gradient_server import GradientServer, Receipt
 from ding_lite.distributed.sharded_replay import ShardedReplay, ShardedTransitions
 from ding_lite.parallel.group import Group, World
 
-__all__ = ["Group", "ShardedReplay", "ShardedTransitions", "World"]
+__all__ = ["GradientServer", "Group", "Receipt", "ShardedReplay", "ShardedTransitions", "World"]

@@ -5,6 +5,7 @@ from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.exchange import receive, send
+from ding_lite.middleware.gradients import pull_weights, push_gradients, serve_gradients
 from ding_lite.middleware.pace import keep_pace
 from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
@@ -25,10 +26,13 @@ __all__ = [
     "log",
     "progress",
     "publish_weights",
+    "pull_weights",
+    "push_gradients",
     "random_warmup",
     "receive",
     "resume",
     "send",
+    "serve_gradients",
     "stop_at",
     "tally",
     "tensorboard",

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
+from ding_lite.distributed import GradientServer
 from ding_lite.middleware.weights import ANNOUNCED, PUBLISHED
+from ding_lite.parallel.group import Group
 from ding_lite.rl.envs import Envs
-from ding_lite.rl.policies.a2c import A2C
+from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.replay import ReplayBuffer
@@ -91,6 +93,30 @@ def paced() -> list[StepRecord]:
     return [record]
 
 
+def pushed(envs: Envs) -> dict[str, list[StepRecord]]:
+    """Pull, push and serve on the one node that there is."""
+    with use_router(LocalRouter()) as router:
+        policy = A2C(envs.spec, A2CConfig(hidden=(4,)))
+        server = GradientServer(Group(router, (0,)), policy)
+        trajectories = run_step(mw.collect(policy, envs, unroll=4))[0].trajectories
+        steps: dict[str, list[tuple[Any, dict[str, Any]]]] = {
+            "pull_weights": [(mw.pull_weights(policy, server), {})],
+            "push_gradients": [
+                (mw.push_gradients(policy, server), {}),
+                (mw.push_gradients(policy, server), {"trajectories": trajectories}),
+            ],
+            "serve_gradients": [(mw.serve_gradients(policy, server), {})],
+        }
+        records = {
+            name: [run_step(middleware, **values)[1] for middleware, values in of_one]
+            for name, of_one in steps.items()
+        }
+    of_policy = set(policy.gradients(trajectories)[1])
+    for record in records["push_gradients"]:
+        record.metrics -= of_policy
+    return records
+
+
 @pytest.fixture
 def observed(
     policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
@@ -139,6 +165,7 @@ def observed(
         "publish_weights": records(mw.publish_weights(policy, every=1), counted),
         "fetch_weights": fetched(policy),
         "keep_pace": paced(),
+        **pushed(envs),
         "tally": tallied(),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),
