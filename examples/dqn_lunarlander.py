@@ -18,14 +18,14 @@ def main() -> None:
     config = DQNConfig(
         lr=5e-4,
         lr_end=3e-5,
-        lr_updates=75_000,
+        lr_updates=100_000,
         hidden=(256, 256),
         n_step=3,
         loss="mse",
         target_tau=0.002,
         max_grad_norm=10.0,
-        epsilon_end=0.01,
-        epsilon_steps=20_000,
+        epsilon_end=0.02,
+        epsilon_steps=50_000,
         seed=options.seed,
     )
     policy = DQN(envs.spec, config)
