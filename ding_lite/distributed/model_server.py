@@ -1,0 +1,119 @@
+"""Named weights that one node publishes and the others fetch, by version.
+
+Publishing offers them to every connected node, and the newest wins: on one machine through
+shared memory. So a version is at hand before somebody asks for it, and to find out that there
+is no new one takes no message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.group import World
+
+
+class Model(NamedTuple):
+    """Weights as they were published."""
+
+    version: int
+    weights: Mapping[str, Any]
+
+
+class ModelServer:
+    """The newest version of some weights, which one node publishes and all may fetch.
+
+    Args:
+        world: The nodes that meet here; this node's job by default.
+        name: Tells these weights from others.
+
+    Example:
+        >>> server = ModelServer(name="actor")
+        >>> server.publish({"w": torch.ones(2)})
+        1
+        >>> server.fetch().version, server.fetch(newer_than=1)
+        (1, None)
+    """
+
+    def __init__(self, world: World | None = None, *, name: str = "model") -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"`name` is {name!r}; a name such as `actor` was expected.")
+        self._router = (world or World.current()).group(["node.*"]).router
+        self._key = f"model {name}"
+        self._watch = self._router.watch(self._key)
+        self._version = 0
+        self._life = int.from_bytes(os.urandom(6), "little")
+        self._fetched_life = 0
+        self._own: Model | None = None
+
+    def publish(self, weights: Mapping[str, Tensor], *, half: bool = False) -> int:
+        """Offer weights to all connected nodes; neither waits for them nor keeps old versions.
+
+        Args:
+            weights: Tensors by name. They are copied: they may change at once.
+            half: Send 32-bit numbers in 16 bits: half the bytes, about three digits of each.
+
+        Returns:
+            Their version, counted from 1.
+        """
+        given = {name: _halved(w) if half else w for name, w in weights.items()}
+        self._version += 1
+        self._router.publish_ctx(
+            {self._key: {"life": self._life, "version": self._version, "weights": given}}
+        )
+        self._own = Model(self._version, {name: w.clone() for name, w in given.items()})
+        return self._version
+
+    def fetch(self, *, newer_than: int | None = None) -> Model | None:
+        """Return the newest weights that have come; None where there are none.
+
+        Args:
+            newer_than: The version that was fetched before: that one is not returned again.
+        """
+        if self._own is not None:
+            return None if self._own.version == newer_than else self._own
+        newest = self._watch.newest.get(self._key)
+        if newest is None:
+            return None
+        # One that was restarted counts from 1 again: its version may be new though known.
+        if newest["version"] == newer_than and newest["life"] == self._fetched_life:
+            return None
+        self._fetched_life = newest["life"]
+        return Model(newest["version"], newest["weights"])
+
+    def wait(
+        self,
+        *,
+        newer_than: int | None = None,
+        timeout: float | None = 60.0,
+        until: Callable[[], bool] = lambda: False,
+    ) -> Model | None:
+        """Wait for weights other than a known version; None where `until()` has ended that.
+
+        Raises:
+            DeadlineExceeded: None have come in time.
+        """
+        found: list[Model] = []
+
+        def has_come(_: Mapping[str, Any]) -> bool:
+            model = self.fetch(newer_than=newer_than)
+            found.extend([model] if model is not None else [])
+            return bool(found)
+
+        in_time = self._watch.wait(has_come, Deadline.after(timeout), until)
+        if not in_time:
+            raise DeadlineExceeded(
+                f"No version of `{self._key}` other than {newer_than} has come within "
+                f"{timeout:g} s. Does a connected node publish it?"
+            )
+        return found[0] if found else None
+
+
+def _halved(tensor: Tensor) -> Tensor:
+    return tensor.half() if tensor.dtype is torch.float32 else tensor

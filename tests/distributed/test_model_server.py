@@ -1,0 +1,109 @@
+"""Weights by name and version: the newest is at hand, and no question is asked."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from ding_lite.distributed import ModelServer, World
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import current_router
+from ding_lite.testing import Cluster
+
+
+def pair(name: str = "model") -> tuple[ModelServer, ModelServer, LocalRouter]:
+    first, second = LocalRouter.group(2)
+    return ModelServer(World(first), name=name), ModelServer(World(second), name=name), second
+
+
+def test_what_is_published_is_fetched_with_its_version() -> None:
+    publisher, reader, _ = pair()
+    assert reader.fetch() is None
+    weights = {"w": torch.ones(3), "steps": torch.tensor([4])}
+    assert publisher.publish(weights) == 1
+    weights["w"].zero_()
+    model = reader.fetch()
+    assert model is not None
+    assert model.version == 1
+    assert torch.equal(torch.as_tensor(model.weights["w"]), torch.ones(3))
+    assert torch.equal(torch.as_tensor(model.weights["steps"]), torch.tensor([4]))
+
+
+def test_only_another_version_than_the_known_one_is_fetched_and_it_is_the_newest() -> None:
+    publisher, reader, _ = pair()
+    publisher.publish({"w": torch.ones(3)})
+    assert reader.fetch() is not None
+    assert reader.fetch(newer_than=1) is None
+    publisher.publish({"w": torch.ones(3)})
+    assert publisher.publish({"w": 3 * torch.ones(3)}) == 3
+    model = reader.fetch(newer_than=1)
+    assert model is not None
+    assert model.version == 3
+    assert publisher.fetch(newer_than=3) is None
+
+
+def test_asking_for_an_unchanged_version_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher, reader, _ = pair()
+    publisher.publish({"w": torch.ones(3)})
+    reader.fetch()
+    for name in ("ask", "call", "emit", "publish_ctx", "send"):
+        monkeypatch.delattr(LocalRouter, name)
+    assert reader.fetch(newer_than=1) is None
+
+
+def test_half_precision_halves_the_bytes_of_what_is_long() -> None:
+    publisher, reader, _ = pair()
+    publisher.publish({"w": torch.full((3,), 1 / 3), "n": torch.tensor([2**40])}, half=True)
+    model = reader.fetch()
+    assert model is not None
+    w, n = (torch.as_tensor(model.weights[name]) for name in ("w", "n"))
+    assert (w.dtype, n.dtype) == (torch.float16, torch.int64)
+    assert torch.allclose(w.float(), torch.full((3,), 1 / 3), atol=1e-3)
+    assert n.item() == 2**40
+
+
+def test_models_of_different_names_do_not_meet() -> None:
+    actor, _, other = pair("actor")
+    actor.publish({"w": torch.ones(3)})
+    assert ModelServer(World(other), name="critic").fetch() is None
+
+
+def test_a_publisher_that_was_restarted_is_followed() -> None:
+    first, second = LocalRouter.group(2)
+    reader = ModelServer(World(second))
+    publisher = ModelServer(World(first))
+    publisher.publish({"w": torch.ones(3)})
+    assert reader.fetch() is not None
+    ModelServer(World(first)).publish({"w": torch.zeros(3)})
+    model = reader.fetch(newer_than=1)
+    assert model is not None
+    assert not torch.as_tensor(model.weights["w"]).any()
+
+
+def test_who_waits_gets_the_next_version_or_an_error_in_time() -> None:
+    is_waiting = threading.Event()
+
+    def main() -> Any:
+        server = ModelServer()
+        if current_router().node_id == 0:
+            assert is_waiting.wait(10.0)
+            return server.publish({"w": torch.ones(3)})
+        with pytest.raises(DeadlineExceeded, match="No version of `model model`"):
+            server.wait(timeout=0.01)
+        is_waiting.set()
+        model = server.wait(timeout=10.0)
+        assert model is not None
+        assert server.wait(newer_than=1, until=lambda: True) is None
+        return model.version
+
+    with Cluster(2) as cluster:
+        assert cluster.run(main, timeout=15.0) == [1, 1]
+
+
+def test_a_name_is_needed() -> None:
+    with pytest.raises(ConfigError, match="`name` is ''"):
+        ModelServer(name="")
