@@ -12,7 +12,7 @@ from ding_lite.distributed import ShardedReplay, World
 from ding_lite.recipes import Options, Run, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, epsilon_ladder, linear, make_envs
 
-NUM_ENVS, ENV_STEPS_PER_UPDATE = 8, 16
+NUM_ENVS, ENV_STEPS_PER_UPDATE = 8, 1
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), one learner and one collector (--nodes 2), more
 collectors (--nodes 6), another seed (--seed 1), or change this program:
@@ -27,7 +27,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     policy = DQN(envs.spec, config)
-    replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.6, seed=seed)
+    replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.4, seed=seed)
     if learners.is_member:
         policy.data_parallel(learners)
 
@@ -35,21 +35,22 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         parts = {"policy": policy, "task": task}
         collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
 
+        # One collector alone explores as a DQN does by itself, less and less.
+        epsilon = epsilon_ladder(collectors) if len(collectors) > 1 else None
         pace = ENV_STEPS_PER_UPDATE / len(collectors)
         collector.use(mw.fetch_weights(policy))
-        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=500))
-        collector.use(
-            mw.collect(policy, envs, steps=ENV_STEPS_PER_UPDATE, epsilon=epsilon_ladder(collectors))
-        )
+        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=200))
+        collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
 
+        beta = linear(0.4, 1.0, steps=10_000)
         learner.use(mw.wait_for(replay, size=1_000))
-        learner.use(mw.train(policy, replay, beta=linear(0.4, 1.0, steps=10_000)))
+        learner.use(mw.train(policy, replay, updates=NUM_ENVS // ENV_STEPS_PER_UPDATE, beta=beta))
         learner.use(mw.update_priorities(replay))
 
-        lead.use(mw.publish_weights(policy, every=5))
+        lead.use(mw.publish_weights(policy, every=2))
         lead.use(mw.tally("collector"))
-        lead.use(mw.evaluate(policy, eval_envs, every=250, stop_at=options.target))
+        lead.use(mw.evaluate(policy, eval_envs, every=50, stop_at=options.target))
         lead.use(mw.stop_at(env_step=options.max_env_steps))
         lead.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
         lead.use(mw.log(every=100, path=run.metrics, quiet=True))
@@ -65,7 +66,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
 def launch() -> None:
     """Start the nodes with the options of the command line, and judge what they have learned."""
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=500_000, target=475, nodes=4)
-    config = DQNConfig(lr=2e-3, lr_end=2e-4, lr_updates=10_000, seed=options.seed)
+    config = DQNConfig(lr=3e-3, seed=options.seed)
     with make_envs(options.env, num_envs=1) as envs:
         policy = DQN(envs.spec, config)
 
