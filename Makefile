@@ -24,11 +24,11 @@ demo: $(VENV)/.runtime ## Watch a DQN solve CartPole-v1 on two nodes; leaves its
 	@$(PY) examples/evaluate_elsewhere.py $(ARGS)
 
 test: lint type ## Lint, types, all tests, the docs' programs, a smoke run of every example
-	@echo "Running tests, docs and examples..."
-	@$(PY) -m pytest $(ARGS)
+	@echo "Running tests, docs and examples, two files at a time..."
+	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-fast: $(VENV)/.installed ## The unit tests alone
-	@$(PY) -m pytest --ignore tests/test_docs.py --ignore tests/test_examples.py $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile --ignore tests/test_docs.py --ignore tests/test_examples.py $(ARGS)
 
 test-slow: $(VENV)/.installed ## The tests that take minutes: each policy learns its task
 	@$(PY) -m pytest -m slow $(ARGS)

@@ -1,9 +1,23 @@
-"""What several nodes do together: the world of a job, groups of its nodes, replay in shards."""
+"""What several nodes do together: the world of a job, groups of its nodes, replay in shards.
 
-from ding_lite.distributed.gradient_server import GradientServer, Receipt
-from ding_lite.distributed.model_server import Model, ModelServer
-from ding_lite.distributed.sharded_replay import ShardedReplay, ShardedTransitions
+`World` and `Group` need no PyTorch; the names that do are imported at their first use.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
 from ding_lite.parallel.group import Group, World
+
+if TYPE_CHECKING:
+    from ding_lite.distributed.gradient_server import (
+        GradientServer as GradientServer,
+        Receipt as Receipt,
+    )
+    from ding_lite.distributed.model_server import Model as Model, ModelServer as ModelServer
+    from ding_lite.distributed.sharded_replay import (
+        ShardedReplay as ShardedReplay,
+        ShardedTransitions as ShardedTransitions,
+    )
 
 __all__ = [
     "GradientServer",
@@ -15,3 +29,25 @@ __all__ = [
     "ShardedTransitions",
     "World",
 ]
+
+_HOMES = {
+    "GradientServer": "gradient_server",
+    "Model": "model_server",
+    "ModelServer": "model_server",
+    "Receipt": "gradient_server",
+    "ShardedReplay": "sharded_replay",
+    "ShardedTransitions": "sharded_replay",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    from ding_lite.errors import did_you_mean
+
+    meant = did_you_mean(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{meant}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

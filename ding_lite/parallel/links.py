@@ -328,7 +328,8 @@ class Links:
                         silent.append(peer)
                     rest_s = self.sessions[peer].next_turn(now)
                 wait_s = min(wait_s, rest_s)
-            for peer in silent:
+            for peer in silent:  # over a new connection it may be heard again
+                self._transport.drop(self._of_peers[peer])
                 self._unbind(peer)
             if silent:
                 self._update()

@@ -452,7 +452,6 @@ def test_a_peer_that_was_not_heard_of_for_a_while_is_lost_once_and_joins_once(
                 "no ping",
             )
         hub.wait(lambda: hub.presence[1] == ["node_lost"], "silence")
-        assert not answer.done()
         cluster.network.release(1, 0)
         for ears, peer in ((hub, 1), (leaf, 0)):
             ears.wait(lambda ears=ears, peer=peer: len(ears.presence[peer]) == 2, "no greeting")

@@ -32,9 +32,13 @@ OPTIONS = {
     zmq.LINGER: 1_000,  # milliseconds, as all below
     zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
     zmq.HANDSHAKE_IVL: 5_000,
-    zmq.HEARTBEAT_IVL: 1_000,
-    zmq.HEARTBEAT_TIMEOUT: 3_000,
-    zmq.HEARTBEAT_TTL: 3_000,
+    # Of a machine that is cut off the kernel tells: what was sent must be acknowledged in time, and
+    # where nothing is sent, it asks. ZeroMQ's own heartbeats abort the process now and then.
+    zmq.TCP_MAXRT: 3_000,
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 1,  # seconds, as the next one
+    zmq.TCP_KEEPALIVE_INTVL: 1,
+    zmq.TCP_KEEPALIVE_CNT: 3,
 }
 """How every socket is set up."""
 
