@@ -197,7 +197,7 @@ class Gaussian:
 
     def _log_density(self, noise_ND: FloatArray, log_std_D: FloatArray) -> FloatArray:
         constant = float(log_std_D.sum()) + self.num_outputs * _HALF_LOG_2PI + self._log_unit
-        squares_N = np.einsum("nd,nd->n", noise_ND, noise_ND)
+        squares_N = np.einsum("ij,ij->i", noise_ND, noise_ND)
         log_prob_N: FloatArray = np.float32(-0.5) * squares_N - np.float32(constant)
         return log_prob_N
 
