@@ -38,7 +38,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.train(policy))
         learner.use(mw.publish_weights(policy))
         learner.use(mw.tally("collector"))
-        learner.use(mw.evaluate(policy, eval_envs, every=25, stop_at=options.target))
+        learner.use(mw.evaluate(policy, eval_envs, every=25, stop_at=options.target, confirm=100))
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=500))
         learner.use(mw.log(every=25, path=run.metrics, quiet=True))

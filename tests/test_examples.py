@@ -29,14 +29,33 @@ KEYS = [
 ENVS = {
     "dqn_lunarlander": "LunarLander-v3",
     "dqn_pixels": "ding_lite/Catch-v0",
+    "apex_ddpg_pendulum": "Pendulum-v1",
     "sac_pendulum": "Pendulum-v1",
 }
 """Which environment an example learns that is not CartPole-v1."""
 # The step of the pipeline in which a limit is reached is carried on to its end, and collectors of
-# other nodes go on until they hear of it.
-ENV_STEPS_OF_A_STEP = {"ppo_cartpole": 8 * 16, "impala_cartpole": 2_000, "apex_dqn_cartpole": 4_000}
-TARGETS = {"dqn_lunarlander": 200.0, "dqn_pixels": 9.0, "sac_pendulum": -200.0}
-NODES = {"apex_dqn_cartpole": 4, "evaluate_elsewhere": 2, "impala_cartpole": 3}
+# other nodes go on until they hear of it: for half a second or so of a busy machine.
+UNTIL_ALL_HEAR_OF_IT = 50_000
+ENV_STEPS_OF_A_STEP = {
+    "ppo_cartpole": 8 * 16,
+    "impala_cartpole": UNTIL_ALL_HEAR_OF_IT,
+    "a3c_cartpole": UNTIL_ALL_HEAR_OF_IT,
+    "apex_dqn_cartpole": UNTIL_ALL_HEAR_OF_IT,
+    "apex_ddpg_pendulum": UNTIL_ALL_HEAR_OF_IT,
+}
+TARGETS = {
+    "apex_ddpg_pendulum": -200.0,
+    "dqn_lunarlander": 200.0,
+    "dqn_pixels": 9.0,
+    "sac_pendulum": -200.0,
+}
+NODES = {
+    "a3c_cartpole": 4,
+    "apex_dqn_cartpole": 4,
+    "apex_ddpg_pendulum": 3,
+    "evaluate_elsewhere": 2,
+    "impala_cartpole": 3,
+}
 """How many nodes an example has that has several."""
 
 

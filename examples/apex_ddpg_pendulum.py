@@ -1,0 +1,82 @@
+"""Train an Ape-X DDPG: collectors own the replay in shards, a learner samples across all of them.
+
+Each collector adds noise of its own strength to its actions, so that some explore and others
+refine, and adds to its own shard without a message. With `--nodes 1` the same file does all of
+it in one process.
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from ding_lite import Parallel, Task, middleware as mw
+from ding_lite.distributed import ShardedReplay, World
+from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.rl import DDPG, DDPGConfig, linear, make_envs
+
+NUM_ENVS = 8
+MARGIN = 20.0
+"""By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
+TRY_NEXT = """\
+Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
+(--seed 1), or change this program: examples/apex_ddpg_pendulum.py is the whole of it."""
+
+
+def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
+    """Do this node's part of the training; return its weights."""
+    world = World.current()
+    collectors = world.group("collector")
+    seed = options.seed + 1_000 * world.node_id
+    envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
+    eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
+    noise = config.noise * 2.0**collectors.rank if collectors.is_member else config.noise
+    policy = DDPG(envs.spec, replace(config, noise=noise))
+    replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.4, seed=seed)
+
+    with Task() as task:
+        parts = {"policy": policy, "task": task}
+        collector, learner = task.at("collector"), task.at("learner")
+
+        collector.use(mw.fetch_weights(policy))
+        collector.use(mw.keep_pace(env_steps_per_update=1.0 / len(collectors), ahead=200))
+        collector.use(mw.collect(policy, envs, steps=NUM_ENVS))
+        collector.use(mw.add_to(replay))
+
+        learner.use(mw.wait_for(replay, size=1_000))
+        beta = linear(0.4, 1.0, steps=20_000)
+        learner.use(mw.train(policy, replay, updates=NUM_ENVS, beta=beta))
+        learner.use(mw.update_priorities(replay))
+        learner.use(mw.publish_weights(policy))
+        learner.use(mw.tally("collector"))
+        goal = options.target + MARGIN
+        learner.use(mw.evaluate(policy, eval_envs, every=50, stop_at=goal, confirm=100))
+        learner.use(mw.stop_at(env_step=options.max_env_steps))
+        learner.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
+        learner.use(mw.log(every=50, path=run.metrics, quiet=True))
+        learner.use(mw.tensorboard(run.directory))
+        learner.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
+        learner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        task.run()
+    return policy.weights()
+
+
+def launch() -> None:
+    """Start the nodes with the options of the command line, and judge what they have learned."""
+    options = parse_options(__doc__, env="Pendulum-v1", max_env_steps=100_000, target=-200, nodes=3)
+    config = DDPGConfig(n_step=3, seed=options.seed)
+    with make_envs(options.env, num_envs=1) as envs:
+        policy = DDPG(envs.spec, config)
+
+    with Run("apex_ddpg_pendulum", options, config=config) as run:
+        roles = ["learner"] + (options.nodes - 1) * ["collector"]
+        runner = Parallel.runner(
+            n_parallel_workers=options.nodes,
+            topology="mesh",
+            roles=roles if options.nodes > 1 else [{"learner", "collector"}],
+        )
+        policy.load_weights(runner(main, options, config, run)[0])
+        run.conclude(policy, try_next=TRY_NEXT)
+
+
+if __name__ == "__main__":
+    run_program(launch)
