@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ding_lite import Parallel, Task, middleware as mw
 from ding_lite.distributed import GradientServer, World
+from ding_lite.errors import ConfigError
 from ding_lite.recipes import Options, Run, parse_options, run_program
 from ding_lite.rl import A2C, A2CConfig, make_envs
 
@@ -51,6 +52,11 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
 def launch() -> None:
     """Start the nodes with the options of the command line, and judge what they have learned."""
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=300_000, target=475, nodes=4)
+    if options.resume:
+        raise ConfigError(
+            "A run of A3C cannot go on: what its server has learned with is not in the checkpoint. "
+            "Leave `--resume` out; `ding-lite watch` plays what the run has saved."
+        )
     # Smaller steps than one A2C takes: gradients of older weights point elsewhere.
     config = A2CConfig(lr=5e-4, entropy_coef=0.01, seed=options.seed)
     with make_envs(options.env, num_envs=1) as envs:

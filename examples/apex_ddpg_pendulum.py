@@ -56,6 +56,8 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.tensorboard(run.directory))
         learner.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
         learner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        if task.match_labels("learner"):
+            run.resume(parts)
         task.run()
     return policy.weights()
 

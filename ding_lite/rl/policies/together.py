@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -25,18 +26,18 @@ class Learners(Protocol):
         ...
 
 
-class LearnsTogether:
+class LearnsTogether(ABC):
     """A policy whose gradients may be averaged over several learners."""
 
     reduce_gradient: Callable[[Tensor], None] | None
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken."""
-        raise NotImplementedError
 
     def data_parallel(self, learners: Learners) -> None:
         """Learn together with the same policy on other nodes, all of which call this.
