@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence, Sized
-from operator import length_hint
 from types import GeneratorType
 
 from ding_lite.runtime.concurrency import Bell, Crew, Gathering, Open
@@ -141,15 +140,16 @@ class Pipeline:
         ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
         pending, deliver, settle = self._events.pending, self._events.deliver, self._crew.settle
         lineage, generator = self._lineage, GeneratorType
-        new, cls, put, kept = dict.__new__, lineage.cls, dict.__setitem__, lineage.kept
+        next_of, kept = lineage.cls, lineage.kept
+        counted = {"total_step": 0}
         this_thread = threading.get_ident()
         left = -1 if num_steps is None else num_steps
         sequence = () if concurrent else self.chain
+        fn: Middleware | None = None
 
         while True:
-            way_in = iter(sequence)
             try:
-                for fn in way_in:
+                for fn in sequence:
                     out = fn(ctx)
                     if out is not None:
                         if type(out) is generator:
@@ -161,7 +161,7 @@ class Pipeline:
                     if pending:
                         deliver()
             except BaseException as error:  # noqa: BLE001 - raised again unless handled
-                self._onion.unwind(error, self._name_before(length_hint(way_in)))
+                self._onion.unwind(error, self._name_of(fn))
 
             if concurrent:
                 self._enter_all(ctx)
@@ -178,11 +178,11 @@ class Pipeline:
             if is_last or (latch.is_set and latch.set_by == this_thread):
                 return
 
-            fresh: Context = new(cls)
-            put(fresh, "total_step", ctx["total_step"] + 1)
             if kept:
-                lineage.inherit(fresh, ctx)
-            self.ctx = ctx = fresh
+                self.ctx = ctx = lineage.next_of(ctx)
+            else:
+                counted["total_step"] = ctx["total_step"] + 1
+                self.ctx = ctx = next_of(counted)
 
     def _enter_all(self, ctx: Context) -> None:
         gathering = self._crew.gather(ctx)
@@ -236,9 +236,9 @@ class Pipeline:
     def _meet(self, gathering: Gathering) -> None:
         meet(gathering, self._onion, self._events, self._when)
 
-    def _name_before(self, num_behind: int) -> str | None:
-        """Return the name of the middleware that so many others of the chain stand behind."""
-        return self._names[-1 - num_behind] if self._names else None
+    def _name_of(self, fn: Middleware | None) -> str | None:
+        """Return the name under which a middleware stands in the chain."""
+        return None if fn is None else self._names[self.chain.index(fn)]
 
     def _note(self, error: BaseException, name: str | None) -> None:
         if name is None:
