@@ -31,12 +31,13 @@ class RecentEpisodes:
         recent.extend((episode.ret, episode.length) for episode in ended)
         self._count += len(ended)
         returns, lengths = zip(*recent, strict=True)
-        ctx.collected = {
+        metrics = {
             "return": sum(returns) / len(recent),
             "episode_length": sum(lengths) / len(recent),
             "episodes": self._count,
         }
-        ctx.metrics.update(ctx.collected)
+        ctx.collected = {**metrics, "returns": [episode.ret for episode in ended]}
+        ctx.metrics.update(metrics)
         ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Train a policy by its name; and what the training programs of this project share."""
 
+from ding_lite.recipes.criterion import Criterion
 from ding_lite.recipes.loading import load_policy
 from ding_lite.recipes.options import Options, parse_options
 from ding_lite.recipes.program import run_program
@@ -7,6 +8,7 @@ from ding_lite.recipes.run import Run
 from ding_lite.recipes.training import TrainResult, train
 
 __all__ = [
+    "Criterion",
     "Options",
     "Run",
     "TrainResult",

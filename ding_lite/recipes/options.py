@@ -7,13 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from ding_lite.errors import ConfigError
 from ding_lite.recipes.directory import saved_description
 from ding_lite.settings import at_least, check_all
 
 SMOKE_ENV_STEPS = 2_000
+CriterionName: TypeAlias = Literal["greedy", "seed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class Options:
     """How many processes share the work."""
     resume: bool = False
     """Whether the run in `out` goes on, if there is one."""
+    criterion: CriterionName = "greedy"
+    """Which episodes tell whether it is solved: greedy ones, or (`seed`) those of collectors."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -62,6 +65,7 @@ def parse_options(
     max_env_steps: int,
     target: float,
     nodes: int | None = None,
+    seed_goal: tuple[str, float] | None = None,
     arguments: Sequence[str] | None = None,
 ) -> Options:
     """Read the options from the command line; `--help` explains them and ends the program.
@@ -75,6 +79,8 @@ def parse_options(
         target: What counts as solved, unless chosen otherwise.
         nodes: How many processes share the work, unless chosen otherwise; without it the
             program has one, and no such option.
+        seed_goal: The environment and the target with `--criterion seed`, unless chosen
+            otherwise; without it there is no such option.
         arguments: What was typed after the program's name; that of this process by default.
 
     Raises:
@@ -117,6 +123,15 @@ def parse_options(
             metavar="N",
             help="how many processes share the work; 1 does all in one (default: %(default)s)",
         )
+    if seed_goal is not None:
+        add(
+            "--criterion",
+            choices=get_args(CriterionName),
+            default="greedy",
+            help="what counts as solved: greedy episodes, or (seed) that the smoothed return of "
+            f"one collector is above the target five times in a row, by default that of "
+            f"{seed_goal[0]}, {seed_goal[1]:g} (default: %(default)s)",
+        )
     add("--smoke", action="store_true", help=f"only try it out, for {SMOKE_ENV_STEPS:,} env steps")
     add(
         "--out",
@@ -131,6 +146,9 @@ def parse_options(
         "there is none",
     )
     chosen = vars(parser.parse_args(arguments))
+    if seed_goal is not None and chosen["criterion"] == "seed":
+        parser.set_defaults(env=seed_goal[0], target=seed_goal[1])
+        chosen = vars(parser.parse_args(arguments))
     if chosen["resume"] and chosen["out"] is not None:
         begun_with: dict[str, Any] = (saved_description(chosen["out"]) or {}).get("options", {})
         names = chosen.keys() & begun_with.keys() - {"smoke"}  # of which its `max_env_steps` came

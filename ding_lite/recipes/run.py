@@ -18,6 +18,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checkpoint import resume
 from ding_lite.recipes import directory as files
+from ding_lite.recipes.criterion import EPISODES_PER_COLLECTOR
 from ding_lite.recipes.metrics import last_row
 from ding_lite.recipes.options import Options
 from ding_lite.rl.envs import make_envs
@@ -126,7 +127,8 @@ class Run:
         """Play 20 fresh greedy episodes with the trained policy.
 
         Returns:
-            What the run's last line says.
+            What the run's last line says. With `--criterion seed` that are two things more, and
+            the collectors have decided whether it is solved.
         """
         wall_s = self._clock.now() - self._started
         seed = self.options.seed + _JUDGE_SEED
@@ -139,7 +141,7 @@ class Run:
             value = mean_return(policy, envs, episodes=JUDGED_EPISODES)
 
         last, goal = last_row(self.metrics), self.options.goal
-        return {
+        result = {
             "example": self.example,
             "env": self.options.env,
             "seed": self.options.seed,
@@ -151,6 +153,12 @@ class Run:
             "eval_return": value,
             "nodes": self.options.nodes,
         }
+        if self.options.criterion == "seed":
+            played = last.get(EPISODES_PER_COLLECTOR)
+            result["solved"] = played is not None
+            result["criterion"] = "seed"
+            result[EPISODES_PER_COLLECTOR] = None if played is None else int(played)
+        return result
 
     def conclude(self, policy: Policy, *, try_next: str = "") -> dict[str, Any]:
         """Judge the policy by 20 fresh greedy episodes, and print the run's last line.
@@ -178,7 +186,15 @@ class Run:
             f"{result['eval_return']:.1f} in {JUDGED_EPISODES} greedy episodes{self._goal()} after "
             f"{result['env_steps'] or 0:,} env steps, {result['wall_s']:.1f} s."
         ]
-        kinds = {"curve": self.curve, "metrics": self.metrics, "checkpoint": self.checkpoint}
+        played = result.get(EPISODES_PER_COLLECTOR)
+        if played is not None:
+            lines.append(f"The criterion was met by a collector after {played:,} episodes of its.")
+        kinds = {
+            "curve": self.curve,
+            "metrics": self.metrics,
+            "checkpoint": self.checkpoint,
+            "best": self.best,
+        }
         lines += [f"  {kind:<13}{path}" for kind, path in kinds.items() if path.exists()]
         if any(self.directory.glob(files.EVENTS)):
             lines.append(f"  TensorBoard  tensorboard --logdir {self.directory}")
@@ -208,6 +224,8 @@ class Run:
         if dataclasses.is_dataclass(config) and not isinstance(config, type):
             config = dataclasses.asdict(config)
         options = {**dataclasses.asdict(self.options), "target": self.options.goal}
+        if self.options.criterion == "greedy":
+            del options["criterion"]  # as runs say that were begun when there was no other one
         packages = ("torch", "numpy", "gymnasium")
         return {
             "example": self.example,
@@ -222,6 +240,7 @@ class Run:
 
     def _has_ended(self, counters: Mapping[str, Any]) -> bool:
         is_solved = counters.get("eval_value", -math.inf) >= self.options.target
+        is_solved &= self.options.criterion == "greedy"
         return bool(is_solved or counters["env_step"] >= self.options.max_env_steps)
 
     def _goal(self) -> str:
