@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from ding_lite.parallel.group import Group, World
 
 if TYPE_CHECKING:
+    from ding_lite.distributed.blocks import ShardedTransitions as ShardedTransitions
     from ding_lite.distributed.gradient_server import (
         GradientServer as GradientServer,
         Receipt as Receipt,
     )
     from ding_lite.distributed.model_server import Model as Model, ModelServer as ModelServer
-    from ding_lite.distributed.sharded_replay import (
-        ShardedReplay as ShardedReplay,
-        ShardedTransitions as ShardedTransitions,
-    )
+    from ding_lite.distributed.sharded_replay import ShardedReplay as ShardedReplay
 
 __all__ = [
     "GradientServer",
@@ -36,7 +34,7 @@ _HOMES = {
     "ModelServer": "model_server",
     "Receipt": "gradient_server",
     "ShardedReplay": "sharded_replay",
-    "ShardedTransitions": "sharded_replay",
+    "ShardedTransitions": "blocks",
 }
 
 

@@ -6,6 +6,10 @@ priorities asks for. That sum is that of the answers before, unless these are ol
 shard's sum has become meanwhile is known with its answer, and the importance weights are those
 of the probabilities with which the transitions were really drawn.
 
+A learner asks for several batches at a time, and for the next ones while it still learns from
+these; its new priorities travel with the next question. So a batch is a few updates old when it
+is learned from: at most one and a half times `prefetch`.
+
 A lock is held while a shard draws and copies, and no longer: nothing stops while a learner
 learns. So what it has sampled may be overwritten before its new priorities come. Each transition
 has a number that is never given again, and each life of a shard's process one of its own: an
@@ -14,29 +18,28 @@ update for something else than what is there now is recognised, and skipped.
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.shards import ANSWER_S, Asked, Shards, Share
+from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
+from ding_lite.distributed.shards import ANSWER_S, Asked, Shards, Share, Update, count_of
 from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
 from ding_lite.parallel.group import Group
-from ding_lite.records import register
-from ding_lite.rl.batch import Array, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
+from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.prioritized import PrioritizedReplay, refuse_priorities
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.storage import layout_of_spec
 from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25
@@ -45,18 +48,10 @@ SWITCH_S = 0.0005
 """How long a thread that adds to a shard keeps the one waiting that answers a learner."""
 MOST_DRAWN = 1 << 20
 """How many transitions another node may ask a shard for."""
-_FIELDS = tuple(field.name for field in fields(Transitions))
-
-
-@register
-@dataclass(frozen=True, slots=True)
-class ShardedTransitions(PrioritizedTransitions):
-    """Transitions from several shards. A `serial` is that of its shard."""
-
-    shard: npt.NDArray[np.int64]
-    """From which shard each came: the rank of its node among the collectors, [B]."""
-    life: npt.NDArray[np.int64]
-    """Of which life of that shard's process, [B]."""
+BLOCK_BYTES = 1 << 20
+"""Batches that are larger together are asked for in smaller numbers."""
+MOST_WAITING = 32
+"""Of how many batches new priorities may wait for a question that they could travel with."""
 
 
 class ShardedReplay:
@@ -74,8 +69,10 @@ class ShardedReplay:
         beta: For samples that say no beta of their own; see `PrioritizedReplay`.
         seed: Draws the samples; each shard draws others.
         name: Tells it from another one of the same nodes.
-        prefetch: Ask for the next batch of the same size before this one is handed over, so
-            that it travels while the learner learns. Its priorities are one update older.
+        prefetch: How many batches are asked for at a time, as long as they are of one size and
+            take less than a megabyte; the next ones when half of these are left, so that they
+            travel while the learner learns. More costs less for each, and is learned from
+            later: after up to 1.5 times as many updates. 0 asks for each when it is wanted.
 
     Raises:
         ConfigError: A setting is out of range, or this node has such a replay of this name.
@@ -99,22 +96,28 @@ class ShardedReplay:
         beta: float = 0.4,
         seed: int = 0,
         name: str = "replay",
-        prefetch: bool = True,
+        prefetch: int = 8,
     ) -> None:
-        check_all(whole(1, shard_capacity=shard_capacity), inside(0.0, 1.0, beta=beta))
+        check_all(
+            whole(1, shard_capacity=shard_capacity),
+            whole(0, prefetch=prefetch),
+            inside(0.0, 1.0, beta=beta),
+        )
         self.spec = spec
         self.alpha, self.beta = alpha, beta
         self.capacity = shard_capacity * len(group)
         """Transitions of all shards together."""
         self.num_passed_on = 0
-        """Priorities that this node has sent to shards."""
+        """Priorities that this node has found for shards."""
         self.num_skipped = 0
         """Those of them whose transition was not there any more."""
         self._router = group.router
         self._name = f"ding_lite.sharded.{name}"
         self._life = _new_life()
         self._rng = make_rng(seed, "sharded replay")
-        self._pending: tuple[int, list[Asked]] | None = None
+        self._block: Block | None = None
+        self._coming: tuple[int, list[Asked]] | None = None
+        self._outbox = Outbox()
         self._lock = threading.RLock()
         self._shards = Shards(group, f"{self._name}.draw", self._draw_from_own)
         self._own: PrioritizedReplay | None = None
@@ -129,7 +132,10 @@ class ShardedReplay:
                 # A thread that is to answer waits as long for a busy one, 5 ms by default.
                 sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._is_alone = self._own is not None and len(group) == 1
-        self._prefetches = prefetch and not self._is_alone
+        self._prefetch = 0 if self._is_alone else prefetch
+        self._row_bytes = sum(
+            math.prod(shape) * dtype.itemsize for shape, dtype in layout_of_spec(spec).values()
+        )
         # Collectors say how far they are at each step; that is when it is worth asking.
         self._steps = self._router.watch("env_step")
 
@@ -167,7 +173,7 @@ class ShardedReplay:
             self._own.clear()
             return
         with self._lock:
-            self._pending = None
+            self._block = self._coming = None
             for node in self._nodes():
                 self._router.call(node, f"{self._name}.clear", timeout=ANSWER_S)
             self._shards.refresh()
@@ -186,17 +192,20 @@ class ShardedReplay:
         self._life = _new_life()
         set_rng_state(self._rng, state["rng"])
 
-    def _draw_from_own(self, count: int) -> Share:
+    def _draw_from_own(self, count: int, updates: Sequence[Update] = ()) -> Share:
         if self._own is None or type(count) is not int or not 0 <= count <= MOST_DRAWN:
             raise ConfigError(
                 f"{count!r} transitions cannot be drawn at a time; 0 to {MOST_DRAWN} can."
             )
-        return Share(self._life, self._own.draw(count))
+        return Share(self._life, self._update_own(updates), self._own.draw(count))
 
-    def _update_own(self, life: int, serial_B: NumpyArray, priority_B: NumpyArray) -> int:
-        if self._own is None or life != self._life:
-            return 0
-        return self._own.update_serials(np.asarray(serial_B, np.int64), np.asarray(priority_B))
+    def _update_own(self, updates: Sequence[Update]) -> int:
+        count = 0
+        for life, serial_B, priority_B in updates:
+            if self._own is not None and life == self._life:
+                serial_B, priority_B = np.asarray(serial_B, np.int64), np.asarray(priority_B)
+                count += self._own.update_serials(serial_B, priority_B)
+        return count
 
     # -- on a learner --------------------------------------------------------------------------
 
@@ -245,32 +254,56 @@ class ShardedReplay:
             PeerLost: No shard can be reached.
         """
         with self._lock:
-            pending, self._pending = self._pending, None
-            if pending is not None and pending[0] == batch_size:
-                asked = pending[1]
-            else:
-                self._check_batch_size(batch_size)
-                asked = self._shards.divide(batch_size, self._rng)
-            parts = self._shards.collect(asked)
-            while (missing := batch_size - sum(len(part.drawn.serial) for _, part in parts)) > 0:
-                # A shard has been lost or cleared meanwhile: the others give what it owes.
-                parts += self._shards.collect(self._shards.divide(missing, self._rng))
-            batch = self._join(
-                [part for part in parts if len(part[1].drawn.serial)],
-                self.beta if beta is None else beta,
-            )
-            if self._prefetches and any(shard.total > 0.0 for _, shard in self._shards.at_hand):
-                self._pending = batch_size, self._shards.divide(batch_size, self._rng)
+            block = self._block
+            if block is None or block.batch_size != batch_size or not len(block):
+                block = self._block = self._next_block(batch_size)
+            batch = block.take(self.beta if beta is None else beta)
+            if self._prefetch and self._coming is None and len(block) <= block.num_batches // 2:
+                self._look_ahead(batch_size)
             return batch
 
+    def _next_block(self, batch_size: int) -> Block:
+        coming, self._coming = self._coming, None
+        count = self._num_at_a_time(batch_size) * batch_size
+        if coming is None or coming[0] != batch_size:
+            self._check_batch_size(batch_size)
+            coming = batch_size, self._ask_for(count)
+        parts = self._shards.collect(coming[1])
+        while (missing := count - sum(len(share.drawn.serial) for _, share in parts)) > 0:
+            # A shard has been lost or cleared meanwhile: the others give what it owes.
+            parts += self._shards.collect(self._ask_for(missing))
+        return Block(parts, batch_size, self._rng)
+
+    def _look_ahead(self, batch_size: int) -> None:
+        if any(shard.total > 0.0 for _, shard in self._shards.at_hand):
+            count = self._num_at_a_time(batch_size) * batch_size
+            self._coming = batch_size, self._ask_for(count)
+
+    def _num_at_a_time(self, batch_size: int) -> int:
+        return max(1, min(self._prefetch, BLOCK_BYTES // (batch_size * self._row_bytes)))
+
+    def _ask_for(self, count: int) -> list[Asked]:
+        """Ask for draws; new priorities that wait travel along."""
+        asked = self._shards.divide(count, self._rng, self._outbox.take())
+        for question in asked:
+            if question.num_updates:
+                question.answer.add_done_callback(partial(self._count, question.num_updates))
+        return asked
+
+    def _count(self, num_updates: int, answer: Future[Any]) -> None:
+        if answer.exception() is None:
+            found = answer.result()
+            num_updated = found.num_updated if isinstance(found, Share) else int(found)
+            self.num_skipped += num_updates - num_updated
+
     def update_priorities(self, batch: PrioritizedTransitions, priority: Array) -> int:
-        """Send the shards how surprising each transition was; does not wait for them.
+        """Tell the shards how surprising each transition was, with the next question to them.
 
         What was overwritten or cleared since, or was of a former life of its shard, is skipped
         there; `num_skipped` counts it as the answers come.
 
         Returns:
-            How many were passed on to shards that can be reached.
+            How many are for shards that can be reached.
 
         Raises:
             ConfigError: The batch is not from a sharded replay, or a priority is below 0.
@@ -291,30 +324,28 @@ class ShardedReplay:
         if not ((priority_B >= 0.0) & (priority_B < np.inf)).all():
             refuse_priorities(priority_B)
 
-        count = 0
-        # What is of one shard and of one life of it lies together.
-        starts = np.flatnonzero(np.diff(batch.life, prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], len(batch)], strict=True):
-            shard = self._shards[int(batch.shard[start])]
-            if shard.is_here:
-                part = slice(start, stop)
-                self._pass_on(
-                    shard.node, int(batch.life[start]), batch.serial[part], priority_B[part]
-                )
-                count += int(stop - start)
+        if self._is_alone:
+            count = len(batch)
+            update = (int(batch.life[0]), batch.serial, priority_B)
+            self.num_skipped += count - self._update_own([update])
+        else:
+            self._outbox.put(batch, priority_B)
+            gone = [rank for rank, shard in self._shards.all if not shard.is_here]
+            count = len(batch) - int(np.isin(batch.shard, gone).sum()) if gone else len(batch)
+            if len(self._outbox) > MOST_WAITING:
+                self._pass_on()
         self.num_passed_on += count
         return count
 
-    def _pass_on(self, node: int, life: int, serial_B: NumpyArray, priority_B: NumpyArray) -> None:
-        def count(answer: Future[Any]) -> None:
-            if answer.exception() is None:
-                self.num_skipped += len(serial_B) - int(answer.result())
-
-        if node == self._router.node_id:
-            self.num_skipped += len(serial_B) - self._update_own(life, serial_B, priority_B)
-        else:
-            answer = self._router.ask(node, f"{self._name}.update", life, serial_B, priority_B)
-            answer.add_done_callback(count)
+    def _pass_on(self) -> None:
+        """Send the new priorities that wait, by themselves."""
+        for rank, updates in self._outbox.take().items():
+            shard = self._shards[rank]
+            if shard.is_own:
+                self.num_skipped += count_of(updates) - self._update_own(updates)
+            elif shard.is_here:
+                answer = self._router.ask(shard.node, f"{self._name}.update", updates)
+                answer.add_done_callback(partial(self._count, count_of(updates)))
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -329,38 +360,6 @@ class ShardedReplay:
                 f"`batch_size` is {batch_size}, but the shards hold {held} transitions. Collect "
                 f"more of them before training, or take smaller batches."
             )
-
-    def _join(self, parts: list[tuple[Asked, Share]], beta: float) -> ShardedTransitions:
-        sizes = [len(part.drawn.serial) for _, part in parts]
-        columns = {
-            name: np.concatenate([part.drawn.fields[name] for _, part in parts]) for name in _FIELDS
-        }
-        return ShardedTransitions(
-            **{name: torch.from_numpy(column) for name, column in columns.items()},
-            weight=torch.from_numpy(self._weights(parts, beta)),
-            serial=np.concatenate([part.drawn.serial for _, part in parts]),
-            shard=np.repeat(np.array([asked.rank for asked, _ in parts], np.int64), sizes),
-            life=np.repeat(np.array([part.life for _, part in parts], np.int64), sizes),
-        )
-
-    def _weights(self, parts: list[tuple[Asked, Share]], beta: float) -> npt.NDArray[np.float32]:
-        """Return the importance weights: of the chances that the draws had, over all shards.
-
-        A shard of share s drew a transition of value v from its sum S with the chance s * v / S.
-        With shares that are those of the sums that is v / (sum of all), as in one replay. The
-        weight is 1 where that chance is lowest of all that are held anywhere.
-        """
-        at_hand = self._shards.at_hand
-        everything = sum(shard.total for _, shard in at_hand) or 1.0
-        scale_K = dict.fromkeys(range(len(self._shards)), 1.0 / everything)
-        scale_K |= {asked.rank: asked.share / part.drawn.total for asked, part in parts}
-        lowest = [s.lowest * scale_K[rank] for rank, s in at_hand if s.lowest > 0.0]
-        lowest += [part.drawn.lowest * scale_K[asked.rank] for asked, part in parts]
-
-        chance_B = np.concatenate([scale_K[a.rank] * part.drawn.value for a, part in parts])
-        ratio_B = np.divide(chance_B, min(lowest), dtype=np.float32)
-        weight_B: npt.NDArray[np.float32] = np.power(ratio_B, np.float32(-beta))
-        return np.minimum(weight_B, np.float32(1.0))
 
 
 def _new_life() -> int:

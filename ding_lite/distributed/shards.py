@@ -1,17 +1,18 @@
 """What one node knows of the shards of a replay, and how it asks them.
 
-A shard answers each question with what it was asked to draw and with how it stands, so that
-nobody has to ask for that alone while samples are taken. A shard that is gone, or does not
-answer in time, is left out until it has answered a greeting.
+A question brings new priorities of what was drawn before and says how much to draw. A shard
+answers with that and with how it stands, so that nobody has to ask for it alone while samples are
+taken. A shard that is gone, or does not answer in time, is left out until it has answered a
+greeting.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import PeerLost, RemoteError
 from ding_lite.parallel.group import Group
 from ding_lite.records import register
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.prioritized import Drawn
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,9 @@ FRESH_S = 0.1
 ANSWER_S = 5.0
 """How long a shard may take to answer, until it is left out."""
 
+Update: TypeAlias = tuple[int, NumpyArray, NumpyArray]
+"""New priorities for a shard: of which life of it, by serial."""
+
 
 @register(name="ding_lite.Share")
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Share:
 
     life: int
     """Which life of the shard's process this is."""
+    num_updated: int
+    """How many of the new priorities were of transitions that are still there."""
     drawn: Drawn
 
 
@@ -50,7 +57,6 @@ class Shard:
     """Whether it has answered, and has not been lost since."""
     size: int = 0
     total: float = 0.0
-    lowest: float = 0.0
     greeting: Future[Any] | None = None
     """Its answer that will tell that it is here again."""
 
@@ -62,6 +68,8 @@ class Asked:
     rank: int
     share: float
     """Which part of all draws it was to make, of those asked for together."""
+    num_updates: int
+    """How many new priorities the question has brought."""
     answer: Future[Any]
 
 
@@ -70,11 +78,13 @@ class Shards:
 
     Args:
         group: The nodes that they are on, by rank.
-        name: Under which name each answers how many it is to draw.
+        name: Under which name each answers how many it is to draw, and takes new priorities.
         draw_own: Answers for this node's own shard.
     """
 
-    def __init__(self, group: Group, name: str, draw_own: Callable[[int], Share]) -> None:
+    def __init__(
+        self, group: Group, name: str, draw_own: Callable[[int, Sequence[Update]], Share]
+    ) -> None:
         self._router = group.router
         self._name = name
         self._draw_own = draw_own
@@ -86,6 +96,11 @@ class Shards:
 
     def __getitem__(self, rank: int) -> Shard:
         return self._shards[rank]
+
+    @property
+    def all(self) -> list[tuple[int, Shard]]:
+        """All shards, with their ranks."""
+        return [*enumerate(self._shards)]
 
     @property
     def at_hand(self) -> list[tuple[int, Shard]]:
@@ -132,11 +147,21 @@ class Shards:
         self._known_at = -np.inf
         self.look()
 
-    def divide(self, count: int, rng: np.random.Generator) -> list[Asked]:
+    def divide(
+        self,
+        count: int,
+        rng: np.random.Generator,
+        updates: Mapping[int, Sequence[Update]] | None = None,
+    ) -> list[Asked]:
         """Ask the shards for so many draws, in proportion to their sums.
 
         As in a sum tree the sum of all is cut into as many equal parts as there are draws, and
         each part is one draw of the shard in which a place of it lies.
+
+        Args:
+            count: How many.
+            rng: Chooses the places.
+            updates: New priorities, by the rank of the shard; each notes them before it draws.
 
         Raises:
             PeerLost: There is none that holds anything.
@@ -154,25 +179,28 @@ class Shards:
         last = np.flatnonzero(total_K)[-1]
         rank_B = np.minimum(ends_K.searchsorted(place_B, side="right"), last)
         count_K = np.bincount(rank_B, minlength=len(total_K))
-        return self.ask(count_K, share_K=total_K / ends_K[-1])
+        return self.ask(count_K, share_K=total_K / ends_K[-1], updates=updates)
 
     def ask(
         self,
         count_K: npt.NDArray[np.int64],
         *,
         share_K: npt.NDArray[np.float64] | None = None,
+        updates: Mapping[int, Sequence[Update]] | None = None,
     ) -> list[Asked]:
         """Ask each shard at hand, and this node's own, for so many draws: none is a question."""
         asked = []
         for rank, shard in enumerate(self._shards):
             count, answer = int(count_K[rank]), None
+            news = () if updates is None else updates.get(rank, ())
             if shard.is_own:
                 answer = Future[Any]()
-                answer.set_result(self._draw_own(count))
+                answer.set_result(self._draw_own(count, news))
             elif shard.is_here:
-                answer = self._router.ask(shard.node, self._name, count)
+                answer = self._router.ask(shard.node, self._name, count, [*news])
             if answer is not None:
-                asked.append(Asked(rank, 0.0 if share_K is None else float(share_K[rank]), answer))
+                share = 0.0 if share_K is None else float(share_K[rank])
+                asked.append(Asked(rank, share, count_of(news), answer))
         return asked
 
     def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, Share]]:
@@ -198,12 +226,12 @@ class Shards:
         peers = self._router.peers if self.lost else ()
         for shard in self._shards:
             if shard.node in peers and not shard.is_here and shard.greeting is None:
-                shard.greeting = self._router.ask(shard.node, self._name, 0)
+                shard.greeting = self._router.ask(shard.node, self._name, 0, [])
 
     def _note(self, rank: int, share: Share) -> None:
         shard, drawn = self._shards[rank], share.drawn
         shard.is_here = True
-        shard.size, shard.total, shard.lowest = drawn.size, drawn.total, drawn.lowest
+        shard.size, shard.total = drawn.size, drawn.total
 
     @staticmethod
     def _lose(shard: Shard, why: str, late: Future[Any] | None) -> None:
@@ -211,6 +239,11 @@ class Shards:
             shard.is_here, shard.size, shard.total = False, 0, 0.0
             shard.greeting = late  # which tells, when it comes, that the shard is back
             logger.warning("left out the shard of node %d until it is back: %s", shard.node, why)
+
+
+def count_of(updates: Sequence[Update]) -> int:
+    """Count the priorities."""
+    return sum(len(priority_B) for _, _, priority_B in updates)
 
 
 def _settle(answer: Future[Any], deadline: Deadline) -> None:

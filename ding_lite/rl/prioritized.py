@@ -41,8 +41,6 @@ class Drawn:
     """The number of each, [B]."""
     total: float
     """The sum of all values in the replay."""
-    lowest: float
-    """The lowest of them."""
     size: int
     """How many transitions the replay holds."""
 
@@ -52,8 +50,8 @@ class PrioritizedReplay(ReplayBuffer):
 
     A transition of priority p is sampled with probability P = p**alpha / (sum of all p**alpha).
     A new one has the highest priority that any has at the moment, so that it is soon sampled. Each
-    batch carries importance weights, (N P)**-beta divided by the highest there is in the whole
-    replay, which make up for what is sampled more often: with a beta of 1 fully.
+    batch carries importance weights, (N P)**-beta divided by the highest of the batch, which make
+    up for what is sampled more often: with a beta of 1 fully.
 
     Args:
         spec: The environment's, for the shapes and types; the first transitions tell them if None.
@@ -147,12 +145,9 @@ class PrioritizedReplay(ReplayBuffer):
                 PATIENCE,
             )
         slot_B, value_B = self._tree.draw(self._rng.random(batch_size))
-
-        ratio_B = np.divide(value_B, self._tree.lowest, dtype=np.float32)
-        weight_B = np.power(ratio_B, np.float32(-beta))
         return PrioritizedTransitions(
             **self._gather(slot_B),
-            weight=torch.from_numpy(weight_B),
+            weight=torch.from_numpy(importance_weights(value_B, beta)),
             serial=self._serials_of(slot_B),
         )
 
@@ -171,7 +166,6 @@ class PrioritizedReplay(ReplayBuffer):
                 value=value_B,
                 serial=self._serials_of(slot_B),
                 total=tree.total,
-                lowest=tree.lowest,
                 size=len(self),
             )
 
@@ -269,6 +263,21 @@ class PrioritizedReplay(ReplayBuffer):
 
 
 _NONE = (np.zeros(0, np.int64), np.zeros(0, np.float64))
+
+
+def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.NDArray[np.float32]:
+    """Make up for what is drawn more often: 1 for the least likely of a batch, less for others.
+
+    What all of them are divided by is the batch's own. The least likely transition of the whole
+    replay is hardly ever drawn, and one whose error came to 0 would take the weight of all others.
+
+    Args:
+        chance_B: How likely each was to be drawn, or anything in proportion to that, above 0.
+        beta: 0 leaves all weights at 1, 1 makes up fully.
+    """
+    ratio_B = np.divide(chance_B, chance_B.min(), dtype=np.float32)
+    weight_B: npt.NDArray[np.float32] = np.power(ratio_B, np.float32(-beta))
+    return weight_B
 
 
 def refuse_priorities(priority_B: NumpyArray) -> NoReturn:

@@ -41,8 +41,8 @@ class SumTree:
     Example:
         >>> tree = SumTree(4)
         >>> tree.write(0, 4, np.array([1.0, 0.0, 3.0, 4.0]))
-        >>> tree.total, tree.lowest, tree.highest
-        (8.0, 1.0, 4.0)
+        >>> tree.total, tree.highest
+        (8.0, 4.0)
         >>> slots, values = tree.draw(np.full(4, 0.5))
         >>> slots.tolist(), values.tolist()
         ([2, 2, 3, 3], [3.0, 3.0, 4.0, 4.0])
@@ -65,9 +65,8 @@ class SumTree:
         self._sums_before: Float64Array = np.zeros(width + 1)
         self._part_B: Float64Array = np.zeros(0)
 
-        # A slot with the lowest value above 0 and one with the highest, and these values; -1
-        # where they must be looked for. That is seldom: one certain slot must have changed.
-        self._lowest_slot, self._lowest = -1, 0.0
+        # A slot with the highest value, and that value; -1 where it must be looked for. That is
+        # seldom: this one slot must have changed.
         self._highest_slot, self._highest = -1, 0.0
         self._end = 0  # slots from here on have never been written
 
@@ -91,18 +90,6 @@ class SumTree:
     def total(self) -> float:
         """The sum of all values."""
         return float(self._sum_up()[-1])
-
-    @property
-    def lowest(self) -> float:
-        """The lowest value above 0, or 0 if there is none."""
-        if self._lowest_slot < 0:
-            values = self._leaves[: self._end]
-            above = np.where(values > 0.0, values, np.inf)
-            slot = int(above.argmin()) if len(above) else 0
-            if not len(above) or above[slot] == np.inf:
-                return 0.0
-            self._lowest_slot, self._lowest = slot, float(above[slot])
-        return self._lowest
 
     @property
     def highest(self) -> float:
@@ -194,28 +181,28 @@ class SumTree:
             How many values were set; -1, and none is, if an amount is below 0 or not finite.
         """
         if self._compiled is not None:
-            count, low, high = self._compiled.update(
+            count, high = self._compiled.update(
                 self._nodes, self._num_levels, serial_B, amount_B,
                 np.float32(offset), np.float32(power), (first, end, self.capacity),
             )  # fmt: skip
         elif amount_B.min() >= 0.0 and amount_B.max() < np.inf:  # not so if there is a NaN
             value_B = np.power(amount_B + np.float32(offset), np.float32(power))
-            count, low, high = self._update(serial_B, value_B, first, end)
+            count, high = self._update(serial_B, value_B, first, end)
         else:
             return -1
         if count > 0:
-            self._note(low, high)
+            self._note(high)
         return int(count)
 
     def _update(
         self, serial_B: Int64Array, value_B: FloatArray, first: int, end: int
-    ) -> tuple[int, int, int]:
-        """Set values; return how many, a slot with the lowest and one with the highest of them."""
+    ) -> tuple[int, int]:
+        """Set values; return how many, and a slot with the highest of them."""
         is_held_B = (serial_B - first).view(np.uint64) < end - first  # below 0 is very high
         if not is_held_B.all():
             serial_B, value_B = serial_B[is_held_B], value_B[is_held_B]
             if not len(serial_B):
-                return 0, 0, 0
+                return 0, 0
 
         slot_B = serial_B % self.capacity
         node_B = slot_B + self._first_leaf
@@ -224,9 +211,7 @@ class SumTree:
             node_B >>= 1
             pair_B2 = self._pairs.take(node_B, axis=0)
             self._nodes[node_B] = pair_B2[:, 0] + pair_B2[:, 1]
-        written_B = self._leaves.take(slot_B)
-        low, high = int(slot_B[written_B.argmin()]), int(slot_B[written_B.argmax()])
-        return len(slot_B), low, high
+        return len(slot_B), int(slot_B[self._leaves.take(slot_B).argmax()])
 
     def write(self, start: int, stop: int, values: float | Float64Array) -> None:
         """Set the values of neighbouring slots; each is 0 or more."""
@@ -240,13 +225,10 @@ class SumTree:
             self._sum_above(first, last)
 
         self._end = max(self._end, stop)
-        low = high = stop - 1
+        high = stop - 1
         if isinstance(values, np.ndarray):
-            written = self._leaves[start:stop]
-            low, high = start + int(written.argmin()), start + int(written.argmax())
-            if written[low - start] == 0.0 < written[high - start]:
-                self._lowest_slot = -1  # it may be among the others
-        self._note(low, high)
+            high = start + int(self._leaves[start:stop].argmax())
+        self._note(high)
 
     def _sum_above(self, first: int, last: int) -> None:
         """Sum up anew what is above the nodes `first` to before `last` of one level."""
@@ -266,16 +248,10 @@ class SumTree:
         """Set every value to 0."""
         self._nodes[:] = 0.0
         self._end = 0
-        self._lowest_slot = self._highest_slot = -1
+        self._highest_slot = -1
 
-    def _note(self, low_slot: int, high_slot: int) -> None:
-        """Keep the lowest and the highest value, given those slots of what was just written."""
-        if self._lowest_slot >= 0:
-            low = float(self._leaves[low_slot])
-            if 0.0 < low <= self._lowest:
-                self._lowest_slot, self._lowest = low_slot, low
-            elif self._leaves[self._lowest_slot] != self._lowest:
-                self._lowest_slot = -1
+    def _note(self, high_slot: int) -> None:
+        """Keep the highest value, given the slot of that of what was just written."""
         if self._highest_slot >= 0:
             high = float(self._leaves[high_slot])
             if high >= self._highest:

@@ -71,10 +71,10 @@ def _update(
     offset: np.float32,
     power: np.float32,
     ring: tuple[int, int, int],
-) -> tuple[int, int, int]:
+) -> tuple[int, int]:
     for row in range(len(amount_B)):
         if not 0.0 <= amount_B[row] < np.inf:
-            return -1, 0, 0
+            return -1, 0
     first, end, capacity = ring
     first_leaf = len(nodes) // 2
     first_slot = first % capacity
@@ -88,12 +88,10 @@ def _update(
             node_B[count] = node
             count += 1
     if not count:
-        return 0, 0, 0
+        return 0, 0
 
-    low = high = node_B[0]
+    high = node_B[0]
     for row in range(count):
-        if nodes[node_B[row]] < nodes[low]:
-            low = node_B[row]
         if nodes[node_B[row]] > nodes[high]:
             high = node_B[row]
     for _ in range(num_levels):
@@ -101,7 +99,7 @@ def _update(
             node = node_B[row] >> 1
             nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
             node_B[row] = node
-    return count, low - first_leaf, high - first_leaf
+    return count, high - first_leaf
 
 
 def _sum_above(nodes: Float64Array, num_levels: int, first: int, last: int) -> None:

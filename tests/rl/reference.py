@@ -197,14 +197,14 @@ class PlainPrioritized:
                 found += 1
         return found
 
-    def weight(self, serial, beta):
-        """Schaul et al. 2016, section 3.4: (N P(i))^-beta over the highest of all there are."""
+    def weights(self, serials, beta):
+        """Schaul et al. 2016, section 3.4: (N P(i))^-beta over the highest of the batch."""
         total = sum(value for _, value in self.held.values())
-        weights = {
-            number: (len(self.held) * value / total) ** -beta
-            for number, (_, value) in self.held.items()
-        }
-        return weights[serial] / max(weights.values())
+        weights = []
+        for serial in serials:
+            _, value = self.held[serial]
+            weights.append((len(self.held) * value / total) ** -beta)
+        return [weight / max(weights) for weight in weights]
 
 
 def gae(discounts, rewards, values, next_values, truncated, *, gae_lambda):

@@ -1,0 +1,149 @@
+"""Several batches that were drawn from shards at once, and what their updates have found.
+
+A question to a shard costs as much for a thousand transitions as for a hundred, nearly: the way
+there and back, and two changes of thread where somebody collects. So a learner asks for several
+batches at a time, a `Block`, and tells the shards its new priorities with the next question, out
+of an `Outbox`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ding_lite.distributed.shards import Asked, Share, Update
+from ding_lite.records import register
+from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions, Transitions
+from ding_lite.rl.prioritized import importance_weights
+
+_FIELDS = tuple(field.name for field in fields(Transitions))
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class ShardedTransitions(PrioritizedTransitions):
+    """Transitions from several shards. A `serial` is that of its shard."""
+
+    shard: npt.NDArray[np.int64]
+    """From which shard each came: the rank of its node among the collectors, [B]."""
+    life: npt.NDArray[np.int64]
+    """Of which life of that shard's process, [B]."""
+
+
+class Block:
+    """Batches of one size that were drawn together, to be taken one after the other.
+
+    A shard of share s drew a transition of value v from its sum S with the chance s * v / S. With
+    shares that are those of the sums that is v / (sum of all), as in one replay.
+
+    Args:
+        parts: What the shards were asked for and have answered, `num_batches` * `batch_size`
+            transitions in all.
+        batch_size: Transitions of a batch.
+        rng: Deals them out.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Asked, Share]],
+        batch_size: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.batch_size = batch_size
+        """Transitions of a batch."""
+        parts = [part for part in parts if len(part[1].drawn.serial)]
+        sizes = [len(share.drawn.serial) for _, share in parts]
+        self.num_batches = sum(sizes) // batch_size
+        """How many batches there were at first."""
+        self._num_taken = 0
+        order = _deal(self.num_batches, batch_size, rng)
+
+        def join(arrays: list[NumpyArray]) -> NumpyArray:
+            return np.concatenate(arrays)[order]
+
+        self._columns = {
+            name: torch.from_numpy(join([share.drawn.fields[name] for _, share in parts]))
+            for name in _FIELDS
+        }
+        self._chance = join(
+            [asked.share / share.drawn.total * share.drawn.value for asked, share in parts]
+        )
+        self._serial = join([share.drawn.serial for _, share in parts])
+        self._shard = np.repeat(np.array([asked.rank for asked, _ in parts], np.int64), sizes)[
+            order
+        ]
+        self._life = np.repeat(np.array([share.life for _, share in parts], np.int64), sizes)[order]
+
+    def __len__(self) -> int:
+        """How many batches are left."""
+        return self.num_batches - self._num_taken
+
+    def take(self, beta: float) -> ShardedTransitions:
+        """Take the next batch, with importance weights of this beta."""
+        first = self._num_taken * self.batch_size
+        rows = slice(first, first + self.batch_size)
+        self._num_taken += 1
+        return ShardedTransitions(
+            **{name: column[rows] for name, column in self._columns.items()},
+            weight=torch.from_numpy(importance_weights(self._chance[rows], beta)),
+            serial=self._serial[rows],
+            shard=self._shard[rows],
+            life=self._life[rows],
+        )
+
+
+def _deal(
+    num_batches: int, batch_size: int, rng: np.random.Generator
+) -> slice | npt.NDArray[np.int64]:
+    """Return the order in which rows make batch after batch.
+
+    The rows are draws of equal parts of the sum of all priorities, in its order. Of as many
+    neighbours as there are batches each batch gets one, whichever: so each is spread over the
+    whole sum, as if it had been drawn by itself.
+    """
+    if num_batches == 1:
+        return slice(None)
+    rows_BK = np.arange(num_batches * batch_size).reshape(batch_size, num_batches)
+    return rng.permuted(rows_BK, axis=1).T.ravel()
+
+
+class Outbox:
+    """New priorities that wait until their shards are asked for something."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[ShardedTransitions, NumpyArray]] = deque()
+
+    def __len__(self) -> int:
+        """Of how many batches."""
+        return len(self._waiting)
+
+    def put(self, batch: ShardedTransitions, priority_B: NumpyArray) -> None:
+        """Keep the new priorities of a batch."""
+        self._waiting.append((batch, priority_B))
+
+    def take(self) -> dict[int, list[Update]]:
+        """Empty it; return what is meant for each shard, by rank."""
+        taken = []
+        with suppress(IndexError):  # another thread may put some meanwhile
+            while True:
+                taken.append(self._waiting.popleft())
+        if not taken:
+            return {}
+        shard_B = np.concatenate([batch.shard for batch, _ in taken])
+        life_B = np.concatenate([batch.life for batch, _ in taken])
+        serial_B = np.concatenate([batch.serial for batch, _ in taken])
+        priority_B = np.concatenate([priority for _, priority in taken])
+        found: dict[int, list[Update]] = {}
+        for rank in np.unique(shard_B).tolist():
+            of_shard_B = shard_B == rank
+            for life in np.unique(life_B[of_shard_B]).tolist():
+                rows_B = of_shard_B & (life_B == life)
+                update = (life, serial_B[rows_B], priority_B[rows_B])
+                found.setdefault(rank, []).append(update)
+        return found
