@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
 from ding_lite.middleware.unroll import CollectUnroll
@@ -41,7 +42,8 @@ def collect(
 
     With `steps` that are transitions, for a replay. With a policy that asks for n-step returns
     the rewards are summed here; then the first steps hand on fewer transitions than env steps,
-    and the end of an episode hands on more.
+    and the end of an episode hands on more. An `Agent` leaves the envs to the next agent behind
+    each step, so what it has begun is handed on as shorter transitions then.
 
     With `unroll` it is a list of one `Unroll`: env steps in order, and how likely each action
     was, for an `ActorCritic` such as A2C, PPO or IMPALA.
@@ -101,7 +103,8 @@ class _Collect:
     __name__ = "collect"
 
     def __init__(self, policy: Policy, envs: Envs, *, steps: int, epsilon: Schedule | None) -> None:
-        self._act: Callable[..., NumpyArray] = policy.act
+        self._policy = policy
+        self._leaves_envs = isinstance(policy, Agent)
         self._envs = envs
         self._num_rounds = steps // envs.num_envs
         self._epsilon = epsilon
@@ -110,17 +113,20 @@ class _Collect:
 
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
+        act: Callable[..., NumpyArray] = self._policy.act
         env_step: int = ctx.get("env_step", 0)
         collected = []
 
         for _ in range(self._num_rounds):
             if epsilon is None:
-                actions = self._act(envs.obs)
+                actions = act(envs.obs)
             else:
                 ctx.metrics["epsilon"] = share = epsilon(env_step)
-                actions = self._act(envs.obs, epsilon=share)
+                actions = act(envs.obs, epsilon=share)
             collected.append(self._join_rewards(envs.step(actions)))
             env_step += envs.num_envs
+        if self._leaves_envs and (rest := self._join_rewards.flush()) is not None:
+            collected.append(rest)
 
         ctx.transitions = collected[0] if len(collected) == 1 else _concatenate(collected)
         ctx.env_step = env_step

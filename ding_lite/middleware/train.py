@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
+from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_has, check_schedule
 from ding_lite.rl.batch import Transitions
@@ -59,7 +60,8 @@ def train(
         batch_size: Transitions in an update; the policy's own setting by default. Larger is
             steadier and costs more; 32 to 256 is usual.
         updates: Updates in a step. More learns more from each env step, and at some point
-            learns the replay by heart; one for every 1 to 16 env steps is usual.
+            learns the replay by heart; one for every 1 to 16 env steps is usual. An `Agent` that
+            has a `learn_every` makes one for so many of its own env steps instead.
         beta: How far importance weights make up for priorities, as a function of the env step,
             or of the update on a node that makes no env steps. `linear(0.4, 1.0, steps=...)` is
             usual, with the steps of the whole run; by default the replay's own, all the time.
@@ -74,15 +76,28 @@ def train(
     if isinstance(policy, ActorCritic):
         _check_takes_unrolls(policy, replay, batch_size, updates)
         return _train_from_unrolls(policy)
+    if isinstance(policy, Agent) and replay is not None:
+        return TrainAgent(policy, replay, batch_size=batch_size, updates=updates, beta=beta)
     size = _batch_size(policy, replay, batch_size)
+    return _unless_the_job_ends(_updating(policy, replay, size, beta, lambda: updates))
+
+
+def _updating(
+    policy: Policy,
+    replay: Replay | None,
+    size: int,
+    beta: Schedule | None,
+    num_updates: Callable[[], int],
+) -> Middleware:
     sample = _sampler(replay, size, beta)
     prioritized = replay if isinstance(replay, Prioritized) else None
 
     def _train(ctx: Context) -> None:
         train_iter = ctx.setdefault("train_iter", 0)
         ctx.keep("train_iter")
+        updates = num_updates()
         available = ctx.get("transitions", ()) if replay is None else replay
-        if len(available) < size or ctx.get("warming_up"):
+        if len(available) < size or ctx.get("warming_up") or not updates:
             return
 
         for update in range(updates):
@@ -97,7 +112,61 @@ def train(
         metrics = {name: value for name, value in ctx.train_output.items() if name != "td_error"}
         ctx.metrics.update(metrics)
 
-    return _unless_the_job_ends(_train)
+    return _train
+
+
+class TrainAgent:
+    """Improves an agent from replay, by the settings that it has at the time.
+
+    Args:
+        agent: Learns.
+        replay: Sampled once an update.
+        batch_size: Transitions in an update; the agent's own setting if None.
+        updates: Updates in a step, of an agent that has no `learn_every`.
+        beta: As for `train`.
+    """
+
+    __name__ = "train"
+
+    def __init__(
+        self,
+        agent: Agent,
+        replay: Replay,
+        *,
+        batch_size: int | None,
+        updates: int,
+        beta: Schedule | None,
+    ) -> None:
+        """Check what can be checked."""
+        self.agent = agent
+        self.replay = replay
+        self._batch_size = batch_size
+        self._updates = updates
+        self._beta = beta
+        self._size = self.size()
+        self._train = _updating(agent, replay, self._size, beta, self.num_updates)
+        self._unless_the_job_ends = _unless_the_job_ends(lambda ctx: self._train(ctx))
+
+    def __call__(self, ctx: Context) -> None:
+        """Do the updates of a step."""
+        size = self.size()
+        if size != self._size:  # the agent has changed
+            self._size = size
+            self._train = _updating(self.agent, self.replay, size, self._beta, self.num_updates)
+        self._unless_the_job_ends(ctx)
+
+    def size(self) -> int:
+        """Return how many transitions an update takes now.
+
+        Raises:
+            ConfigError: It is out of range, or more than the replay can hold.
+        """
+        return _batch_size(self.agent, self.replay, self._batch_size)
+
+    def num_updates(self) -> int:
+        """Return how many updates are due now; asked once a step."""
+        due = self.agent.take_updates()
+        return self._updates if self.agent.learn_every is None else due
 
 
 def _train_from_unrolls(policy: ActorCritic) -> Middleware:

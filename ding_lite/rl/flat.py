@@ -155,11 +155,16 @@ class FlatAdam:
         self._betas = betas
         self._eps = eps
 
-    def step(self, grad_P: Tensor) -> None:
-        """Do one update along a gradient, [P]."""
+    def step(self, grad_P: Tensor, weights_P: Tensor | None = None) -> None:
+        """Do one update along a gradient, [P].
+
+        Args:
+            grad_P: It is left as it is.
+            weights_P: The numbers to improve instead of its own, such as a copy of them elsewhere.
+        """
         self._num_updates += 1
         torch._fused_adam_(
-            [self._weights_P],
+            [self._weights_P if weights_P is None else weights_P],
             [grad_P],
             [self._mean_P],
             [self._square_P],

@@ -52,6 +52,7 @@ class NStep:
         self._powers_n = np.power(np.float32(gamma), np.arange(n, dtype=np.float32))
         self._pending_N = np.zeros(num_envs, dtype=np.int64)
         self._newest = -1
+        self._next_obs: NumpyArray | None = None
         # Rings of the last n env steps, by slot: what each saw and did, and has earned since.
         self._rings: tuple[NumpyArray, NumpyArray] | None = None
         self._reward_nN = np.zeros((n, num_envs), dtype=np.float32)
@@ -86,6 +87,7 @@ class NStep:
         row_B, env_B = np.nonzero(complete_nN)
         slot_B = oldest_first_n[row_B]
         self._pending_N[done_N] = 0
+        self._next_obs = step.next_obs
 
         return Transitions(
             obs=obs_nN[slot_B, env_B],
@@ -94,6 +96,37 @@ class NStep:
             next_obs=step.next_obs[env_B],
             terminated=step.terminated[env_B],
             truncated=step.truncated[env_B],
+            num_steps=(age_n[slot_B] + 1).astype(np.int32),
+        )
+
+    def flush(self) -> Transitions | None:
+        """Hand on what is pending as shorter transitions, as if no step followed.
+
+        That is for those who leave their environments to somebody else: what comes next there is
+        not theirs. The transitions lead to where the last step did, and are bootstrapped there.
+
+        Returns:
+            None where nothing was pending.
+        """
+        if self._rings is None or self._next_obs is None:
+            return None
+        age_n = (self._newest - np.arange(self.n)) % self.n
+        oldest_first_n = np.argsort(-age_n)
+        age_n1 = age_n[oldest_first_n, None]
+        row_B, env_B = np.nonzero((age_n1 < self._pending_N) & (age_n1 < self.n - 1))
+        slot_B = oldest_first_n[row_B]
+        self._pending_N[:] = 0
+        if not len(row_B):
+            return None
+        obs_nN, action_nN = self._rings
+        no_end_B = np.zeros(len(row_B), dtype=np.bool_)
+        return Transitions(
+            obs=obs_nN[slot_B, env_B],
+            action=action_nN[slot_B, env_B],
+            reward=self._reward_nN[slot_B, env_B],
+            next_obs=self._next_obs[env_B],
+            terminated=no_end_B,
+            truncated=no_end_B.copy(),
             num_steps=(age_n[slot_B] + 1).astype(np.int32),
         )
 
@@ -152,7 +185,7 @@ def bootstrapped_targets(
     num_steps_B: NumpyArray,
     next_value_B: FloatArray,
     *,
-    gamma: float,
+    gamma: float | FloatArray,
 ) -> FloatArray:
     """Complete the rewards of transitions by the value of where they lead.
 
@@ -166,7 +199,8 @@ def bootstrapped_targets(
         terminated_B: Whether the episode ended for good there.
         num_steps_B: How many env steps the transition spans.
         next_value_B: The estimated value of the observation it leads to.
-        gamma: The discount of one env step.
+        gamma: The discount of one env step; where the others have several rows, one for each
+            row, [..., 1].
 
     Returns:
         The targets to regress values on, [B] float32.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,6 +18,13 @@ from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.flat import FlatWeights
+
+
+class NamedTensors(Protocol):
+    """Tensors by name, as `FlatWeights` has them."""
+
+    def __getitem__(self, name: str, /) -> Tensor:
+        """Return one of them."""
 
 
 class StackedLinear:
@@ -30,7 +38,7 @@ class StackedLinear:
     """
 
     def __init__(
-        self, weights: FlatWeights, grads: FlatWeights, *, name: str, first: int | None = None
+        self, weights: NamedTensors, grads: NamedTensors, *, name: str, first: int | None = None
     ) -> None:
         """Take the tensors `<name>.weight` and `<name>.bias`."""
         self._weight_EOI = weights[f"{name}.weight"][:first]

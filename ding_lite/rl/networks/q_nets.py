@@ -21,7 +21,7 @@ from ding_lite.rl.flat import FlatWeights
 from ding_lite.rl.networks.conv import Conv, ConvTorso, num_features, recorded
 from ding_lite.rl.networks.heads import DuelingHead, LinearHead, QHead
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.torso import MLP
+from ding_lite.rl.networks.torso import MLP, Activation
 
 MAX_NUMPY_PRODUCTS = 2**17
 """Layers of up to so many multiplications are faster in numpy; its threads start at twice that."""
@@ -57,10 +57,17 @@ class MLPQNetwork:
         hidden: The widths of the hidden layers.
         num_actions: How many values to give.
         dueling: Whether the last hidden layer and the head are split in two.
+        activation: What comes after each hidden layer.
     """
 
     def __init__(
-        self, num_inputs: int, hidden: Sequence[int], *, num_actions: int, dueling: bool = False
+        self,
+        num_inputs: int,
+        hidden: Sequence[int],
+        *,
+        num_actions: int,
+        dueling: bool = False,
+        activation: Activation = "relu",
     ) -> None:
         """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_inputs, *_widths(hidden, dueling=dueling))
@@ -70,7 +77,7 @@ class MLPQNetwork:
         self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest
         self.weights = FlatWeights(shapes)
         self.grads = FlatWeights(shapes)
-        self._torso = MLP(self.weights, self.grads, sizes=sizes)
+        self._torso = MLP(self.weights, self.grads, sizes=sizes, activation=activation)
         self._head: QHead = head(self.weights, self.grads)
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -183,12 +190,15 @@ def make_q_network(
     *,
     num_actions: int,
     dueling: bool,
+    activation: Activation = "relu",
 ) -> QNetwork:
-    """Make the network that fits: one with convolutions where there are any."""
+    """Make the network that fits: one with convolutions, and ReLUs, where there are any."""
     if convs:
         return ConvQNetwork(obs_shape, convs, hidden, num_actions=num_actions, dueling=dueling)
     num_inputs = math.prod(obs_shape)
-    return MLPQNetwork(num_inputs, hidden, num_actions=num_actions, dueling=dueling)
+    return MLPQNetwork(
+        num_inputs, hidden, num_actions=num_actions, dueling=dueling, activation=activation
+    )
 
 
 def draw_weights(weights: FlatWeights, rng: np.random.Generator) -> None:

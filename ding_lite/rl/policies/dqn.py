@@ -26,11 +26,12 @@ from ding_lite.rl.batch import (
     to_numpy,
 )
 from ding_lite.rl.exploration import epsilon_greedy
-from ding_lite.rl.flat import FlatAdam
+from ding_lite.rl.flat import FlatAdam, FlatWeights
 from ding_lite.rl.losses import huber, squared
 from ding_lite.rl.networks.conv import TorsoName, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network
+from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
@@ -71,6 +72,9 @@ class DQNConfig:
     torso: TorsoName = "auto"
     """What images pass through first: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
     30), `mlp` (nothing), or `auto`, what fits."""
+    activation: Activation = "relu"
+    """What comes after each hidden layer: `relu` is cheaper, `tanh` keeps values within bounds.
+    Behind convolutions it is always `relu`."""
     double: bool = True
     """Choose the next action with one network and judge it with the other: less optimism."""
     dueling: bool = False
@@ -110,6 +114,7 @@ class DQNConfig:
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
             *(whole(1, hidden=width) for width in self.hidden),
             one_of(("huber", "mse"), loss=self.loss),
+            one_of(get_args(Activation), activation=self.activation),
             one_of(get_args(TorsoName), torso=self.torso),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(1, target_every=self.target_every, lr_updates=self.lr_updates),
@@ -170,6 +175,7 @@ class DQN(LearnsTogether):
             config.hidden,
             num_actions=self._num_actions,
             dueling=config.dueling,
+            activation=config.activation,
         )
 
     def _make_norm(self) -> RunningNorm | None:
@@ -267,12 +273,7 @@ class DQN(LearnsTogether):
         q_B = q_BA[row_B, action_B]
         error_B = q_B - target_B
         loss, grad_B = self._loss(error_B, weight_B)
-        if not math.isfinite(loss):
-            raise NonFiniteError(
-                f"The loss of DQN's update {self.train_iter + 1} is {loss}; a finite number was "
-                f"expected. The weights are as they were before it. A lower `lr` (now "
-                f"{self.config.lr}) or a `max_grad_norm` helps when values have blown up."
-            )
+        self.check_loss(loss)
 
         grad_BA = np.zeros_like(q_BA)
         grad_BA[row_B, action_B] = grad_B
@@ -287,6 +288,19 @@ class DQN(LearnsTogether):
         if weight_B is not None:
             metrics["td_error"] = np.abs(error_B)
         return metrics
+
+    def check_loss(self, loss: float) -> None:
+        """Refuse a loss that no step can be made of.
+
+        Raises:
+            NonFiniteError: It is NaN or infinite.
+        """
+        if not math.isfinite(loss):
+            raise NonFiniteError(
+                f"The loss of DQN's update {self.train_iter + 1} is {loss}; a finite number was "
+                f"expected. The weights are as they were before it. A lower `lr` (now "
+                f"{self.config.lr}) or a `max_grad_norm` helps when values have blown up."
+            )
 
     def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """Return where transitions start and lead, as the network takes them."""
@@ -312,21 +326,36 @@ class DQN(LearnsTogether):
         return q_BA.numpy(), saved, next_target_BA[row_B, best_B]
 
     def _improve(self) -> None:
-        """Step along the gradient that `backward` wrote, then move the target network."""
+        """Step along the gradient that `backward` wrote."""
         grad_P = self._q_net.grads.flat
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)
+        self.step(grad_P, self._q_net.weights.flat, self._target_net.weights.flat)
+
+    def step(self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor) -> None:
+        """Step along a gradient, then move the target network.
+
+        Args:
+            grad_P: The flat gradient; it is shortened in place where it is too long.
+            weights_P: The flat weights, its own or a copy of them that stands for them.
+            target_P: Those of the target network likewise.
+        """
         limit = self.config.max_grad_norm
         if limit is not None:
             norm = float(torch.linalg.vector_norm(grad_P))
             if norm > limit:
                 grad_P.mul_(limit / norm)
         self._adam.lr = self._lr(self.train_iter)
-        self._adam.step(grad_P)
+        self._adam.step(grad_P, weights_P)
 
         self.train_iter += 1
         if self.train_iter % self.config.target_every == 0:
-            self._target_net.weights.flat.lerp_(self._q_net.weights.flat, self.config.target_tau)
+            target_P.lerp_(weights_P, self.config.target_tau)
+
+    @property
+    def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
+        """The weights of the network and of its target, as they are, for who changes them."""
+        return self._q_net.weights, self._target_net.weights
 
     def weights(self) -> dict[str, Tensor]:
         """Copy what a collector needs to act: the online network's tensors by name."""

@@ -1,0 +1,281 @@
+"""A member of a population: a policy, its own hyper-parameters, and what it has come from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Self, cast
+
+import numpy as np
+from torch import Tensor
+
+from ding_lite.errors import CheckpointError
+from ding_lite.evolution.search import LEARN_EVERY, Value
+from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.protocols import ActorCritic, Policy
+from ding_lite.rl.seeding import make_rng, rng_state
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import as_config, check_all, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Birth:
+    """Where an agent has come from."""
+
+    id: int
+    """Its number; no other agent of the population ever has the same."""
+    parent: int | None = None
+    """The number of the agent that it was copied from, or was before; None for the first ones."""
+    generation: int = 0
+    """In which generation it came to be."""
+    mutation: str = "first"
+    """What made it differ from its parent, in a few words."""
+
+
+class Agent:
+    """A policy that may be replaced by a better one: a place in a population.
+
+    It acts and learns like the policy that lives in it now, so that it stands wherever a policy
+    does: `mw.collect(agent, envs, steps=64)`, `mw.train(agent, replay)`. A new generation changes
+    what lives in it, and leaves the agent itself where it is.
+
+    Args:
+        policy: What lives in it.
+        place: Its place in the population, from 0.
+        searched: The names of the settings in which it may differ from others.
+        learn_every: How many env steps of its own it makes for each update; None leaves that to
+            `train`.
+        birth: Where it has come from; by default it is the first one in its place.
+
+    Example:
+        >>> from ding_lite.rl import DQN, make_envs
+        >>> envs = make_envs("CartPole-v1", 2)
+        >>> agent = Agent(DQN(envs.spec), searched=("lr",))
+        >>> agent.act(envs.obs).shape, agent.hyperparameters
+        ((2,), {'lr': 0.002})
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        place: int = 0,
+        searched: Sequence[str] = (),
+        learn_every: int | None = None,
+        birth: Birth | None = None,
+    ) -> None:
+        """Begin without any evaluation."""
+        if learn_every is not None:
+            check_all(whole(1, learn_every=learn_every))
+        self.policy = policy
+        """What lives in it."""
+        self.place = place
+        """Its place in the population."""
+        self.searched = tuple(searched)
+        """The names of the settings in which it may differ from others."""
+        self.learn_every = learn_every
+        """How many env steps of its own it makes for each update; None leaves that to `train`."""
+        self.birth = birth or Birth(id=place)
+        """Where it has come from."""
+        self.evaluations: list[float] = []
+        """The mean returns of its evaluations, and before its birth those of its parent."""
+        self.num_new_evaluations = 0
+        """How many of them came in this generation."""
+        self.fault: str | None = None
+        """Why it does not learn any more in this generation: its numbers are no longer finite."""
+        self._steps_not_learned_from = 0
+        self._env_step_seen = _env_step(policy)
+
+    # -- what lives in it ----------------------------------------------------------------
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The observations and actions that it was made for."""
+        return self.policy.spec
+
+    @property
+    def config(self) -> Any:  # noqa: ANN401 - a dataclass of the policy's own
+        """The settings of its policy, which no other agent shares."""
+        return self.policy.config
+
+    @property
+    def n_step(self) -> int:
+        """How many env steps one of its transitions spans, where the episode is long enough."""
+        return self.policy.n_step
+
+    @property
+    def gamma(self) -> float:
+        """The discount of one env step."""
+        return self.policy.gamma
+
+    @property
+    def act(self) -> Callable[..., NumpyArray]:
+        """Choose an action for each observation, as its policy does."""
+        return self.policy.act
+
+    @property
+    def learn(self) -> Callable[..., Mapping[str, float | NumpyArray]]:
+        """Do one update, as its policy does."""
+        return self.policy.learn
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copy what a collector needs to act."""
+        return self.policy.weights()
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Act from now on with what `weights` of a policy of the same shape returned."""
+        self.policy.load_weights(weights)
+
+    def take_updates(self) -> int:
+        """Return how many updates `learn_every` asks for since this was last asked.
+
+        Env steps that are left over count for the next time.
+        """
+        now = _env_step(self.policy)
+        self._steps_not_learned_from += now - self._env_step_seen
+        self._env_step_seen = now
+        if self.learn_every is None:
+            return 0
+        updates, self._steps_not_learned_from = divmod(
+            self._steps_not_learned_from, self.learn_every
+        )
+        return updates
+
+    # -- what it is worth ----------------------------------------------------------------
+
+    @property
+    def hyperparameters(self) -> dict[str, Value]:
+        """What it has of the settings that are searched."""
+        own = {LEARN_EVERY: self.learn_every}
+        return {
+            name: cast(Value, own[name] if name in own else getattr(self.config, name))
+            for name in self.searched
+        }
+
+    @property
+    def fitness(self) -> float | None:
+        """The mean return of its newest evaluation; None before the first."""
+        return self.evaluations[-1] if self.evaluations else None
+
+    def mean_fitness(self, window: int) -> float:
+        """Return the mean of its newest evaluations, of fewer where there are no more.
+
+        What has broken in this generation, or was never evaluated, is worth less than anything.
+        """
+        if self.fault is not None or not self.evaluations:
+            return -float("inf")
+        return fmean(self.evaluations[-window:])
+
+    def note_evaluation(self, value: float) -> None:
+        """Remember the mean return of an evaluation."""
+        self.evaluations.append(float(value))
+        self.num_new_evaluations += 1
+
+    # -- a new generation ----------------------------------------------------------------
+
+    def inherit(self, parent: Agent, *, seed: int) -> None:
+        """Become an independent copy of another agent, that draws random numbers of its own.
+
+        Args:
+            parent: Who is copied.
+            seed: Of the copy's random numbers; else it would try out the same as its parent.
+        """
+        policy = parent.policy.clone()
+        state = policy.state_dict()
+        if "rng" in state:
+            policy.load_state_dict({**state, "rng": rng_state(make_rng(seed, "offspring"))})
+        self.evaluations = list(parent.evaluations)
+        self.learn_every = parent.learn_every
+        self._steps_not_learned_from = parent._steps_not_learned_from
+        self.replace_policy(policy)
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Let another policy live here from now on."""
+        self._steps_not_learned_from += _env_step(self.policy) - self._env_step_seen
+        self.policy = policy
+        self._env_step_seen = _env_step(policy)
+
+    def begin_generation(self, birth: Birth) -> None:
+        """Note what it has become in a new generation."""
+        self.birth = birth
+        self.num_new_evaluations = 0
+        self.fault = None
+
+    # -- saving --------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs, the settings included."""
+        return {
+            "config": dataclasses.asdict(self.config),
+            "policy": self.policy.state_dict(),
+            "learn_every": self.learn_every,
+            "birth": dataclasses.asdict(self.birth),
+            "evaluations": np.array(self.evaluations, dtype=np.float64),
+            "num_new_evaluations": self.num_new_evaluations,
+            "fault": self.fault,
+            "steps_not_learned_from": self._steps_not_learned_from,
+            "env_step_seen": self._env_step_seen,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken, with the settings of then.
+
+        Raises:
+            CheckpointError: It is no state of an agent.
+        """
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise CheckpointError(f"This is no state of an agent: it lacks {sorted(missing)}.")
+        config = as_config(type(self.config), state["config"])
+        self.policy = made_like(self.policy, config)
+        self.policy.load_state_dict(state["policy"])
+        self.learn_every = state["learn_every"]
+        self.birth = Birth(**state["birth"])
+        self.evaluations = np.asarray(state["evaluations"]).tolist()
+        self.num_new_evaluations = int(state["num_new_evaluations"])
+        self.fault = state["fault"]
+        self._steps_not_learned_from = int(state["steps_not_learned_from"])
+        self._env_step_seen = int(state["env_step_seen"])
+
+    def clone(self) -> Self:
+        """Make an independent agent in exactly this state."""
+        twin = type(self)(self.policy, place=self.place, searched=self.searched)
+        twin.load_state_dict(self.state_dict())
+        return twin
+
+
+class ActorCriticAgent(Agent):
+    """The same around an `ActorCritic`, which learns from unrolls of its own."""
+
+    policy: ActorCritic
+
+    @property
+    def train_iter(self) -> int:
+        """Updates done."""
+        return self.policy.train_iter
+
+    @property
+    def explore(self) -> Callable[[NumpyArray], tuple[NumpyArray, FloatArray]]:
+        """Draw an action for each observation, and say how likely it was."""
+        return self.policy.explore
+
+
+def make_agent(policy: Policy, **more: Any) -> Agent:  # noqa: ANN401 - what Agent takes
+    """Make the agent that fits a policy."""
+    return (ActorCriticAgent if isinstance(policy, ActorCritic) else Agent)(policy, **more)
+
+
+def made_like(policy: Policy, config: object) -> Policy:
+    """Make a policy of the kind of another, with other settings, and nothing learned."""
+    device = getattr(policy, "device", None)
+    make = cast(Callable[..., Policy], type(policy))
+    if device is None:
+        return make(policy.spec, config)
+    return make(policy.spec, config, device=device)
+
+
+def _env_step(policy: Policy) -> int:
+    """Return how many env steps a policy has explored; 0 where it does not count them."""
+    return int(getattr(policy, "env_step", 0))

@@ -1,0 +1,248 @@
+"""How offspring come to differ from their parents.
+
+One mutation is drawn for each agent: none, of its architecture, of its weights, of its activation,
+or of one hyper-parameter. Actor, critics and targets change together, and the optimiser goes on
+with what it remembers. A further kind of mutation is one method here and one entry of `KINDS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import numpy as np
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import Agent, made_like
+from ding_lite.evolution.anatomy import Anatomy, anatomy_of
+from ding_lite.evolution.search import LEARN_EVERY, Search, Value
+from ding_lite.evolution.surgery import Body, deepen, narrow, shake, shorten, widen
+from ding_lite.rl.networks.torso import Activation
+from ding_lite.rl.protocols import Policy
+from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.settings import at_least, check_all, inside, whole
+
+KINDS = ("none", "architecture", "weights", "activation", "hyperparameters")
+
+
+class Mutation:
+    """Changes agents, at random but repeatably.
+
+    The first five settings are how likely each kind is; they are divided by their sum.
+
+    Args:
+        search: Which hyper-parameters may change; without it none does.
+        none: Nothing changes.
+        architecture: A hidden layer is added or taken out, or some units of one.
+        weights: Noise is added to all weights.
+        activation: What comes after each hidden layer becomes another function.
+        hyperparameters: One of those that are searched takes another value.
+        new_layer_prob: How likely an architecture mutation is one of a whole layer.
+        remove_prob: How likely an architecture mutation takes away instead of adding. What is
+            added leaves the network's function as it was; what is taken away does not.
+        mutation_sd: The standard deviation of the noise, in units of the usual size of a weight.
+        num_nodes: How many units may be added or taken out at a time.
+        max_nodes: The widest that a hidden layer may become.
+        min_nodes: The narrowest.
+        max_layers: The most hidden layers.
+        min_layers: The fewest.
+        mutate_elite: Whether the best agent changes, too.
+        seed: Draws everything.
+
+    Raises:
+        ConfigError: A setting is out of range.
+
+    Example:
+        >>> from ding_lite.evolution import log_uniform
+        >>> from ding_lite.rl import DQN, make_envs
+        >>> agent = Agent(DQN(make_envs("CartPole-v1", 1).spec), searched=("lr",))
+        >>> mutation = Mutation(Search(lr=log_uniform(1e-4, 1e-2)), none=0, weights=0)
+        >>> [mutation.mutate(agent) for _ in range(3)]
+        ['lr 0.002 -> 0.0016', 'lr 0.0016 -> 0.00192', 'hidden (64, 64) -> (64, 80)']
+    """
+
+    def __init__(  # noqa: PLR0913 - all by name, and few at a time
+        self,
+        search: Search | None = None,
+        *,
+        none: float = 0.4,
+        architecture: float = 0.2,
+        weights: float = 0.2,
+        activation: float = 0.0,
+        hyperparameters: float = 0.2,
+        new_layer_prob: float = 0.2,
+        remove_prob: float = 0.25,
+        mutation_sd: float = 0.1,
+        num_nodes: tuple[int, ...] = (8, 16, 32),
+        max_nodes: int = 256,
+        min_nodes: int = 8,
+        max_layers: int = 3,
+        min_layers: int = 1,
+        mutate_elite: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Begin with the seed."""
+        self.search = search or Search()
+        self.mutate_elite = mutate_elite
+        odds = (none, architecture, weights, activation, hyperparameters)
+        self._odds = dict(zip(KINDS, odds, strict=True))
+        check_all(
+            at_least(0.0, **self._odds, mutation_sd=mutation_sd),
+            inside(0.0, 1.0, new_layer_prob=new_layer_prob, remove_prob=remove_prob),
+            *(whole(1, num_nodes=count) for count in num_nodes),
+            [] if num_nodes else ["`num_nodes` is empty; at least one number was expected"],
+            whole(1, min_nodes=min_nodes, min_layers=min_layers),
+            whole(min_nodes, max_nodes=max_nodes),
+            whole(min_layers, max_layers=max_layers),
+        )
+        if not self.search.parameters:
+            self._odds["hyperparameters"] = 0.0
+        if sum(self._odds.values()) <= 0.0:
+            raise ConfigError(
+                "All kinds of mutation have the probability 0, or there is no `search` for the "
+                "only one that has not. Give one that can be drawn; `none=1.0` changes nothing."
+            )
+        self._new_layer_prob, self._remove_prob = new_layer_prob, remove_prob
+        self._spread = mutation_sd
+        self._num_nodes = num_nodes
+        self._nodes, self._layers = (min_nodes, max_nodes), (min_layers, max_layers)
+        self._rng = make_rng(seed, "mutation")
+
+    def check(self, policy: Policy) -> None:
+        """Refuse a policy to which something may happen that it does not know.
+
+        Raises:
+            ConfigError: It has no such setting, or its networks are not known.
+        """
+        self.search.check(policy.config)
+        if self._odds["architecture"] or self._odds["weights"]:
+            anatomy_of(policy)
+        if self._odds["activation"]:
+            _check_has_activation(policy)
+
+    def mutate(self, agent: Agent) -> str:
+        """Let one mutation happen to an agent, and say in a few words which."""
+        odds = np.array([*self._odds.values()])
+        kind = KINDS[int(self._rng.choice(len(KINDS), p=odds / odds.sum()))]
+        return self._apply(kind, agent)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what an exact resume needs."""
+        return {"rng": rng_state(self._rng)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        set_rng_state(self._rng, state["rng"])
+
+    def _apply(self, kind: str, agent: Agent) -> str:
+        match kind:
+            case "architecture":
+                return self._mutate_architecture(agent)
+            case "weights":
+                return self._mutate_weights(agent)
+            case "activation":
+                return self._mutate_activation(agent)
+            case "hyperparameters":
+                return self._mutate_hyperparameter(agent)
+            case _:
+                return "none"
+
+    def _mutate_architecture(self, agent: Agent) -> str:
+        """Change a layer if that was drawn and can be done, else some units."""
+        is_layer = bool(self._rng.random() < self._new_layer_prob)
+        removes = bool(self._rng.random() < self._remove_prob)
+        changed = self._change_layers(agent, removes=removes) if is_layer else None
+        return changed or self._change_nodes(agent, removes=removes) or "none"
+
+    def _change_layers(self, agent: Agent, *, removes: bool) -> str | None:
+        anatomy, hidden = anatomy_of(agent.policy), tuple(agent.config.hidden)
+        before = anatomy.chains(len(hidden))
+        # Behind a layer that is split nothing can be put in, and it cannot go itself.
+        choices = len(hidden) - any(chain.halves for chain in before)
+        low, high = self._layers
+        can_add = len(hidden) < high and anatomy.activation == "relu"
+        if not choices or not (len(hidden) > low if removes else can_add):
+            return None
+
+        layer = int(self._rng.integers(choices))
+        kept = 0 if removes else 2
+        changed = (*hidden[:layer], *[hidden[layer]] * kept, *hidden[layer + 1 :])
+        after = anatomy.chains(len(changed))
+        state = agent.policy.state_dict()
+        body = anatomy.open(state)
+        for old, new in zip(before, after, strict=True):
+            (shorten if removes else deepen)(body, old, new, layer)
+        return _reshape(agent, anatomy, body, state, changed)
+
+    def _change_nodes(self, agent: Agent, *, removes: bool) -> str | None:
+        anatomy, hidden = anatomy_of(agent.policy), list(agent.config.hidden)
+        layer = int(self._rng.integers(len(hidden)))
+        wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
+        low, high = self._nodes
+        count = min(wanted, hidden[layer] - low if removes else high - hidden[layer])
+        if count <= 0:
+            return None
+
+        hidden[layer] += -count if removes else count
+        state = agent.policy.state_dict()
+        body = anatomy.open(state)
+        for chain in anatomy.chains(len(hidden)):
+            (narrow if removes else widen)(body, chain, layer, count=count, rng=self._rng)
+        return _reshape(agent, anatomy, body, state, tuple(hidden))
+
+    def _mutate_weights(self, agent: Agent) -> str:
+        anatomy, state = anatomy_of(agent.policy), agent.policy.state_dict()
+        body = anatomy.open(state)
+        shake(body, spread=self._spread, rng=self._rng)
+        agent.policy.load_state_dict(anatomy.close(body, state, state))
+        return f"weights {self._spread:g}"
+
+    def _mutate_activation(self, agent: Agent) -> str:
+        config = agent.config
+        _check_has_activation(agent.policy)
+        others = [name for name in get_args(Activation) if name != config.activation]
+        chosen = others[int(self._rng.integers(len(others)))]
+        return _change(agent, "activation", config.activation, chosen)
+
+    def _mutate_hyperparameter(self, agent: Agent) -> str:
+        values = agent.hyperparameters
+        drawn = self.search.mutate(values, self._rng)
+        if drawn is None:
+            return "none"
+        name, value = drawn
+        return _change(agent, name, values[name], value)
+
+
+def _reshape(
+    agent: Agent, anatomy: Anatomy, body: Body, state: Mapping[str, Any], hidden: tuple[int, ...]
+) -> str:
+    """Let a policy with these hidden layers and tensors live in an agent."""
+    before = agent.config.hidden
+    policy = made_like(agent.policy, dataclasses.replace(agent.config, hidden=hidden))
+    policy.load_state_dict(anatomy.close(body, state, policy.state_dict()))
+    agent.replace_policy(policy)
+    return f"hidden {before} -> {hidden}"
+
+
+def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
+    """Give one setting of an agent another value; all else goes on."""
+    if name == LEARN_EVERY:
+        agent.learn_every = int(after)
+    else:
+        policy = made_like(agent.policy, dataclasses.replace(agent.config, **{name: after}))
+        policy.load_state_dict(agent.policy.state_dict())
+        agent.replace_policy(policy)
+    return f"{name} {_spell(before)} -> {_spell(after)}"
+
+
+def _check_has_activation(policy: Policy) -> None:
+    if not hasattr(policy.config, "activation"):
+        raise ConfigError(
+            f"`activation` of the mutation is above 0, but the networks of a "
+            f"{type(policy).__name__} have ReLUs only. Leave it at 0."
+        )
+
+
+def _spell(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,248 @@
+"""Agents that learn side by side, and generation after generation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.evolution.agent import Agent, Birth, make_agent
+from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass
+from ding_lite.evolution.tournament import Tournament
+from ding_lite.rl.protocols import Policy
+from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import as_config, check_all, whole
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Life:
+    """What became of one agent in one generation: a line of `lineage.jsonl`."""
+
+    generation: int
+    """Which one, from 0."""
+    place: int
+    """Its place in the population."""
+    id: int
+    """Its number. It keeps it as long as nothing in it changes."""
+    parent: int | None
+    """Whose copy, or successor, it is."""
+    mutation: str
+    """What made it differ from its parent."""
+    fitness: float | None
+    """The mean return of its last evaluation in this generation."""
+    hyperparameters: dict[str, Value]
+    """What it had of the settings that are searched."""
+    hidden: tuple[int, ...] | None = None
+    """The widths of its hidden layers."""
+
+
+class Population:
+    """Agents in their places. Made by `Population.of`.
+
+    Args:
+        agents: Of one kind of policy, made for the same environment.
+        seed: Draws the seeds of offspring.
+
+    Raises:
+        ConfigError: There are none.
+
+    Example:
+        >>> from ding_lite.evolution import integer, log_uniform
+        >>> from ding_lite.rl import DQN, make_envs
+        >>> spec = make_envs("CartPole-v1", 1).spec
+        >>> search = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 64))
+        >>> population = Population.of(DQN, spec, search, size=6, seed=0)
+        >>> len(population), sorted(population[0].hyperparameters)
+        (6, ['batch_size', 'lr'])
+    """
+
+    def __init__(self, agents: list[Agent], *, seed: int = 0) -> None:
+        """Take over the agents; use `Population.of` to make them."""
+        if not agents:
+            raise ConfigError("A population needs agents; `Population.of` makes them.")
+        self.agents = tuple(agents)
+        """All of them, by place. The agents stay; what lives in them changes."""
+        self.generation = 0
+        """How many generations there were before this one."""
+        self.lives: list[Life] = []
+        """What became of each agent in each generation that is over."""
+        self._next_id = 1 + max(agent.birth.id for agent in agents)
+        self._rng = make_rng(seed, "population")
+
+    @classmethod
+    def of(
+        cls,
+        policy: Callable[..., Policy],
+        spec: EnvSpec,
+        search: Search | None = None,
+        *,
+        size: int = 6,
+        seed: int = 0,
+        config: object = None,
+    ) -> Self:
+        """Make agents that differ in their first weights and in what is searched.
+
+        Args:
+            policy: The kind of policy, such as `DQN`.
+            spec: What they act on, `envs.spec`.
+            search: What they differ in, and within which bounds; nothing by default.
+            size: How many. More explore more at a time and cost as much more; 4 to 10 are usual.
+            seed: Decides what each begins with.
+            config: The settings that all share, as the policy takes them, or as a dict; the
+                policy's own by default.
+
+        Raises:
+            ConfigError: A setting to search is none of the policy's, or a number is out of range.
+        """
+        search = search or Search()
+        check_all(whole(1, size=size), whole(0, seed=seed))
+        base = _base_config(policy, spec, config)
+        search.check(base)
+        seeds = spawn_seeds(seed, "population", count=size)
+        agents = []
+        for place, own_seed in enumerate(seeds):
+            drawn = search.draw(make_rng(own_seed, "search"))
+            learn_every = drawn.pop(LEARN_EVERY, None)
+            own = dataclasses.replace(base, **drawn, seed=own_seed)
+            agents.append(
+                make_agent(
+                    policy(spec, own),
+                    place=place,
+                    searched=tuple(search.parameters),
+                    learn_every=None if learn_every is None else int(learn_every),
+                )
+            )
+        return cls(agents, seed=seed)
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def __iter__(self) -> Iterator[Agent]:
+        return iter(self.agents)
+
+    def __getitem__(self, place: int) -> Agent:
+        return self.agents[place]
+
+    @property
+    def spec(self) -> EnvSpec:
+        """What all act on."""
+        return self.agents[0].spec
+
+    @property
+    def best(self) -> Agent:
+        """The agent whose last evaluation was the best; the first one where there was none."""
+        return max(self.agents, key=lambda agent: agent.mean_fitness(1))
+
+    def evolve(self, tournament: Tournament, mutation: Mutation) -> None:
+        """Begin the next generation: select, copy, mutate.
+
+        Args:
+            tournament: Chooses whose offspring fill the places.
+            mutation: Changes all but the elite, unless that is to change, too.
+
+        Raises:
+            ConfigError: An agent was not evaluated in this generation, none is healthy any more,
+                or a policy cannot be mutated in this way.
+        """
+        self._check_evaluated()
+        mutation.check(self.agents[0].policy)
+        selection = tournament.select(self.agents)
+        self.lives += self.lives_now()
+        self.generation += 1
+        ids = [agent.birth.id for agent in self.agents]
+        for place, parent in enumerate(selection.parents):  # before anything is mutated
+            if parent != place:
+                seed = int(self._rng.integers(2**63))
+                self.agents[place].inherit(self.agents[parent], seed=seed)
+        for agent, parent in zip(self.agents, selection.parents, strict=True):
+            is_elite = agent.place == selection.elite
+            kind = "none" if is_elite and not mutation.mutate_elite else mutation.mutate(agent)
+            birth = agent.birth
+            if kind != "none" or parent != agent.place:
+                kind = "copy" if kind == "none" else kind
+                birth = Birth(
+                    id=self._next_id,
+                    parent=ids[parent],
+                    generation=self.generation,
+                    mutation=kind,
+                )
+                self._next_id += 1
+            agent.begin_generation(birth)
+
+    def lives_now(self) -> list[Life]:
+        """Return what has become of each agent in this generation so far."""
+        return [
+            Life(
+                generation=self.generation,
+                place=agent.place,
+                id=agent.birth.id,
+                parent=agent.birth.parent,
+                mutation=agent.birth.mutation,
+                fitness=agent.fitness if agent.num_new_evaluations else None,
+                hyperparameters=agent.hyperparameters,
+                hidden=getattr(agent.config, "hidden", None),
+            )
+            for agent in self.agents
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+        return {
+            "agents": [agent.state_dict() for agent in self.agents],
+            "generation": self.generation,
+            "lives": [dataclasses.asdict(life) for life in self.lives],
+            "next_id": self._next_id,
+            "rng": rng_state(self._rng),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken, also where networks have grown since.
+
+        Raises:
+            CheckpointError: It is no state of a population, or of one of another size.
+        """
+        if set(state) != {"agents", "generation", "lives", "next_id", "rng"}:
+            raise CheckpointError(f"This is no state of a population: it has {sorted(state)}.")
+        if len(state["agents"]) != len(self):
+            raise CheckpointError(
+                f"The saved population has {len(state['agents'])} agents, this one {len(self)}. "
+                f"Make one of the same size to go on exactly."
+            )
+        for agent, saved in zip(self.agents, state["agents"], strict=True):
+            agent.load_state_dict(saved)
+        self.generation = int(state["generation"])
+        self.lives = [as_config(Life, life) for life in state["lives"]]
+        self._next_id = int(state["next_id"])
+        set_rng_state(self._rng, state["rng"])
+
+    def _check_evaluated(self) -> None:
+        for agent in self.agents:
+            if not agent.num_new_evaluations and agent.fault is None:
+                raise ConfigError(
+                    f"Agent {agent.place} was not evaluated in generation {self.generation}, so "
+                    f"nobody can tell what it is worth. Put `evaluate_population` before `evolve`, "
+                    f"with an `every` that is not longer."
+                )
+        if all(agent.fault is not None for agent in self.agents):
+            raise ConfigError(
+                f"No agent can learn any more: {self.agents[0].fault} Search lower learning "
+                f"rates, or give `max_grad_norm`."
+            )
+
+
+def _base_config(policy: Callable[..., Policy], spec: EnvSpec, config: object) -> Any:  # noqa: ANN401
+    """Return the settings that all agents share, of the policy's own class."""
+    own = as_dataclass(policy(spec).config)
+    if config is None:
+        return own
+    if isinstance(config, Mapping):
+        return as_config(type(own), config)
+    if not isinstance(config, type(own)):
+        raise ConfigError(
+            f"`config` is a {type(config).__name__}; a {type(own).__name__}, or a dict of its "
+            f"keys, was expected."
+        )
+    return config

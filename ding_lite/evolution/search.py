@@ -1,0 +1,304 @@
+"""What evolution may change, and within which bounds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.settings import check_all, positive, whole
+
+Value: TypeAlias = float | int | str | bool
+"""What a hyper-parameter may be."""
+LEARN_EVERY = "learn_every"
+"""How many env steps of an agent lie between two of its updates: no policy has it, agents do."""
+_FIXED = {
+    "seed": "each agent has its own anyway",
+    "hidden": "an architecture mutation changes it: `Mutation(architecture=...)`",
+    "torso": "agents of different convolutions have nothing to inherit",
+    "activation": "an activation mutation changes it: `Mutation(activation=...)`",
+    "n_step": "all agents share the transitions, which are of one length",
+    "normalize_obs": "an agent with it cannot inherit from one without",
+}
+"""Settings that cannot be searched, and why."""
+
+
+class Parameter(ABC):
+    """The values that one hyper-parameter may have."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator) -> Value:
+        """Choose a first value."""
+
+    @abstractmethod
+    def mutate(self, value: Value, rng: np.random.Generator) -> Value:
+        """Choose another value, near this one where values have an order."""
+
+    @abstractmethod
+    def examples(self) -> Iterable[Value]:
+        """Return the values that a setting must be able to have: the bounds, or all there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range(Parameter):
+    """Numbers from one bound to the other."""
+
+    low: float
+    high: float
+    grow: float
+    shrink: float
+    is_whole: bool = False
+    is_log: bool = False
+
+    def __post_init__(self) -> None:
+        check_all(
+            _not_numbers(low=self.low, high=self.high, grow=self.grow, shrink=self.shrink),
+            positive(shrink=self.shrink),
+        )
+        check_all(
+            [] if self.low < self.high else [self._say("low", "high", "be in order")],
+            positive(low=self.low) if self.is_log else [],
+            [] if self.shrink < 1.0 < self.grow else [self._say("shrink", "grow", "lie around 1")],
+        )
+
+    def _say(self, first: str, second: str, what_they_must: str) -> str:
+        return (
+            f"`{first}` is {getattr(self, first)} and `{second}` {getattr(self, second)}; they "
+            f"must {what_they_must}"
+        )
+
+    def draw(self, rng: np.random.Generator) -> Value:
+        """Choose any, all equally likely; of a logarithmic range all orders of magnitude."""
+        if self.is_whole:
+            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
+        if self.is_log:
+            drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+            return min(max(drawn, self.low), self.high)
+        return float(rng.uniform(self.low, self.high))
+
+    def mutate(self, value: Value, rng: np.random.Generator) -> Value:
+        """Multiply by `grow` or `shrink`; a value at a bound goes the other way."""
+        number = float(value)
+        grows = bool(rng.random() < 0.5)
+        if number >= self.high:
+            grows = False
+        elif number <= self.low:
+            grows = True
+        factor = self.grow if grows == (number >= 0.0) else self.shrink
+        moved = number * factor
+        if self.is_whole:  # small numbers move by one at least
+            moved = max(math.ceil(moved), number + 1) if grows else min(int(moved), number - 1)
+        elif number == 0.0:
+            moved = 0.1 * (self.high if grows else self.low)
+        moved = min(max(moved, self.low), self.high)
+        return int(moved) if self.is_whole else moved
+
+    def examples(self) -> Iterable[Value]:
+        """Return the bounds."""
+        return (int(self.low), int(self.high)) if self.is_whole else (self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Choice(Parameter):
+    """One of some values, without an order."""
+
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.values)) < 2:
+            raise ConfigError(
+                f"`choice` was given {list(self.values)}; two different values at least were "
+                f"expected. What has but one value belongs into the config."
+            )
+
+    def draw(self, rng: np.random.Generator) -> Value:
+        """Choose any."""
+        return self.values[int(rng.integers(len(self.values)))]
+
+    def mutate(self, value: Value, rng: np.random.Generator) -> Value:
+        """Choose another one."""
+        others = [other for other in self.values if other != value]
+        return others[int(rng.integers(len(others)))]
+
+    def examples(self) -> Iterable[Value]:
+        """Return all of them."""
+        return self.values
+
+
+def integer(low: int, high: int, *, grow: float = 1.2, shrink: float = 0.8) -> Parameter:
+    """Search whole numbers, both bounds included.
+
+    Args:
+        low: The lowest.
+        high: The highest.
+        grow: What a mutation multiplies by, or by `shrink`. Further from 1 takes larger steps.
+        shrink: The same downwards.
+
+    Raises:
+        ConfigError: The bounds are no whole numbers in order, or a factor goes the wrong way.
+    """
+    for name, bound in (("low", low), ("high", high)):
+        check_all(whole(-(2**62), **{name: bound}))
+    return Range(low=low, high=high, grow=grow, shrink=shrink, is_whole=True)
+
+
+def uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0.8) -> Parameter:
+    """Search numbers between two bounds, all equally likely at first.
+
+    Args:
+        low: The lowest.
+        high: The highest.
+        grow: What a mutation multiplies by, or by `shrink`. Further from 1 takes larger steps.
+        shrink: The same downwards.
+
+    Raises:
+        ConfigError: The bounds are not in order, or a factor goes the wrong way.
+    """
+    return Range(low=low, high=high, grow=grow, shrink=shrink)
+
+
+def log_uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0.8) -> Parameter:
+    """Search numbers above 0, all orders of magnitude equally likely at first.
+
+    Args:
+        low: The lowest, above 0.
+        high: The highest.
+        grow: What a mutation multiplies by, or by `shrink`. Further from 1 takes larger steps.
+        shrink: The same downwards.
+
+    Raises:
+        ConfigError: The bounds are not in order or not above 0, or a factor goes the wrong way.
+    """
+    return Range(low=low, high=high, grow=grow, shrink=shrink, is_log=True)
+
+
+def choice(*values: Value) -> Parameter:
+    """Search among some values, such as `choice("huber", "mse")`.
+
+    Raises:
+        ConfigError: There are fewer than two.
+    """
+    return Choice(values)
+
+
+class Search:
+    """Which settings agents may differ in, and what values each may have.
+
+    Beside settings of the policy there is `learn_every`: how many env steps of its own an agent
+    makes for each of its updates.
+
+    Args:
+        **parameters: By the setting's name: what `integer`, `uniform`, `log_uniform` or `choice`
+            returns.
+
+    Raises:
+        ConfigError: Something else was given.
+
+    Example:
+        >>> search = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 64))
+        >>> sorted(search.draw(np.random.default_rng(0)))
+        ['batch_size', 'lr']
+    """
+
+    def __init__(self, **parameters: Parameter) -> None:
+        """Remember them."""
+        given: Mapping[str, object] = parameters  # callers without a type checker pass anything
+        for name, parameter in given.items():
+            if not isinstance(parameter, Parameter):
+                raise ConfigError(
+                    f"`{name}` is {parameter!r}, which says nothing of what to search. Write "
+                    f"`{name}=log_uniform(low, high)`, `integer(low, high)`, `uniform(low, high)` "
+                    f"or `choice(...)`; what stays as it is belongs into the config."
+                )
+        if LEARN_EVERY in parameters:
+            bounds = (cast(int, value) for value in parameters[LEARN_EVERY].examples())
+            check_all(*(whole(1, learn_every=value) for value in bounds))
+        self.parameters: Mapping[str, Parameter] = dict(parameters)
+
+    def __repr__(self) -> str:
+        return f"Search({', '.join(f'{name}={what!r}' for name, what in self.parameters.items())})"
+
+    def draw(self, rng: np.random.Generator) -> dict[str, Value]:
+        """Choose first values for an agent."""
+        return {name: parameter.draw(rng) for name, parameter in self.parameters.items()}
+
+    def mutate(
+        self, values: Mapping[str, Value], rng: np.random.Generator
+    ) -> tuple[str, Value] | None:
+        """Choose one hyper-parameter and another value for it; None where there is none."""
+        if not self.parameters:
+            return None
+        name = list(self.parameters)[int(rng.integers(len(self.parameters)))]
+        return name, self.parameters[name].mutate(values[name], rng)
+
+    def check(self, config: object) -> None:
+        """Refuse to search what a policy with this config does not have, or cannot have.
+
+        Raises:
+            ConfigError: A name is no setting, one that cannot be searched, or a bound is out of
+                the setting's own range.
+        """
+        known = [field.name for field in dataclasses.fields(as_dataclass(config))]
+        faults = []
+        for name, parameter in self.parameters.items():
+            if name == LEARN_EVERY:
+                continue
+            if name in _FIXED and name in known:
+                faults.append(f"`{name}` cannot be searched: {_FIXED[name]}")
+            elif name not in known:
+                searchable = [*(key for key in known if key not in _FIXED), LEARN_EVERY]
+                faults.append(
+                    f'Unknown key "{name}".{did_you_mean(name, searchable)} What can be searched '
+                    f"of a {type(config).__name__} is: {', '.join(searchable)}"
+                )
+            elif name == "gamma" and getattr(config, "n_step", 1) != 1:
+                faults.append(
+                    "`gamma` can be searched with `n_step=1` only: rewards of several steps are "
+                    "summed with the gamma of the agent that collects, and all learn from them"
+                )
+            else:
+                faults += _misfits(config, name, parameter)
+        check_all(dict.fromkeys(faults))
+
+
+def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any kind
+    """Return settings that are a dataclass.
+
+    Raises:
+        ConfigError: They are none.
+    """
+    if not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise ConfigError(
+            f"The settings of the policy are a {type(config).__name__}; evolution needs a "
+            f"dataclass, such as a DQNConfig, to change some of them."
+        )
+    return config
+
+
+def _not_numbers(**named: float) -> list[str]:
+    return [
+        f"`{name}` is {value!r}; a finite number was expected"
+        for name, value in named.items()
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    ]
+
+
+def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa: ANN401 - any dataclass
+    """Try the values that a setting must take; say what its config answers to those it refuses."""
+    current = getattr(config, name)
+    for value in parameter.examples():
+        if type(current) is int and type(value) is float:
+            return [f"`{name}` is a whole number; search it with `integer(low, high)`"]
+        if current is not None and isinstance(current, str) != isinstance(value, str):
+            return [f"`{name}` is {current!r} by default, and {value!r} is of another kind"]
+        try:
+            dataclasses.replace(config, **{name: value})
+        except ConfigError as error:
+            return [str(error)]
+    return []

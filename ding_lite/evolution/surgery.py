@@ -1,0 +1,210 @@
+"""Networks that grow and shrink: what becomes of their weights, and of what Adam remembers.
+
+A network is a chain of fully connected layers. What grows keeps its function: new units have
+weights of 0 towards the layer behind them (Chen et al. 2016, arXiv:1511.05641, go the same way
+with copies), and a new layer hands on what it gets, which a ReLU lets pass as it is never below
+0. What shrinks loses the units that say least, and of a layer that goes the product of its
+weights with the next ones stays. The moments of Adam are carried over wherever the old part of a
+tensor stands; a new part begins with the mean square of its tensor, so that its first steps are
+as long as those of its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Tensors: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of one network, in order, by the names of their tensors."""
+
+    hidden: tuple[str, ...]
+    """One name a hidden layer."""
+    heads: tuple[str, ...]
+    """What reads the last hidden layer."""
+    halves: bool = False
+    """Whether each of two heads reads a half of its own of the last hidden layer, which is then
+    twice as wide as the config says."""
+
+    def readers(self, layer: int) -> tuple[str, ...]:
+        """Return what reads a hidden layer."""
+        return (self.hidden[layer + 1],) if layer + 1 < len(self.hidden) else self.heads
+
+    def is_split(self, layer: int) -> bool:
+        """Whether the readers of a hidden layer read a half each."""
+        return self.halves and layer + 1 == len(self.hidden)
+
+
+@dataclass
+class Body:
+    """All that a policy has of one set of networks, by the tensors' names."""
+
+    values: list[Tensors]
+    """Its weights, and those of its targets, which may lack some of the names."""
+    moments: list[tuple[Tensors, Tensors]]
+    """The means and mean squares of gradients that optimisers keep, which together have all
+    names of the first values."""
+
+    def adams_of(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """Return mean and square of a tensor."""
+        return [(means[name], squares[name]) for means, squares in self.moments if name in means]
+
+
+def widen(body: Body, chain: Chain, layer: int, *, count: int, rng: np.random.Generator) -> None:
+    """Add units to a hidden layer; what the network computes stays the same."""
+    width = _width(body, chain, layer)
+    _resize(body, chain, layer, source=[*range(width), *[-1] * count], rng=rng)
+
+
+def narrow(body: Body, chain: Chain, layer: int, *, count: int, rng: np.random.Generator) -> None:
+    """Take those units out of a hidden layer that matter least to what reads it."""
+    width = _width(body, chain, layer)
+    score = _importance(body.values[0], chain, layer)
+    score = score.reshape(-1, width).sum(dim=0)  # both halves, where there are two
+    kept = sorted(score.argsort(descending=True, stable=True)[: width - count].tolist())
+    _resize(body, chain, layer, source=kept, rng=rng)
+
+
+def deepen(body: Body, before: Chain, after: Chain, layer: int) -> None:
+    """Add a hidden layer behind another; what a network with ReLUs computes stays the same.
+
+    Args:
+        body: Is changed.
+        before: The layers as they are.
+        after: The layers with one more.
+        layer: The hidden layer that the new one follows.
+    """
+    new = after.hidden[layer + 1]
+    old = before.hidden[layer]
+    width = body.values[0][f"{old}.weight"].shape[-2]
+    _rename(body, before, after, [*range(layer + 1), None, *range(layer + 1, len(before.hidden))])
+    like = body.values[0][f"{after.hidden[layer]}.weight"]
+    weight = torch.eye(width).expand(*like.shape[:-2], width, width).clone()
+    bias = torch.zeros(*like.shape[:-2], width)
+    for values in body.values:
+        if f"{after.hidden[layer]}.weight" in values:
+            values[f"{new}.weight"], values[f"{new}.bias"] = weight.clone(), bias.clone()
+    for means, squares in body.moments:
+        for kind, tensor in (("weight", weight), ("bias", bias)):
+            beside = f"{after.hidden[layer]}.{kind}"
+            if beside in means:
+                means[f"{new}.{kind}"] = torch.zeros_like(tensor)
+                squares[f"{new}.{kind}"] = torch.full_like(tensor, float(squares[beside].mean()))
+
+
+def shorten(body: Body, before: Chain, after: Chain, layer: int) -> None:
+    """Take a hidden layer out; the next one reads what it read, through both their weights."""
+    gone = before.hidden[layer]
+    for values in body.values:
+        if f"{gone}.weight" not in values:
+            continue
+        weight, bias = values.pop(f"{gone}.weight"), values.pop(f"{gone}.bias")
+        for reader in before.readers(layer):
+            read = values[f"{reader}.weight"]
+            values[f"{reader}.bias"] = values[f"{reader}.bias"] + _times(read, bias)
+            values[f"{reader}.weight"] = read @ weight
+    for means, squares in body.moments:
+        if f"{gone}.weight" not in means:
+            continue
+        for tensors in (means, squares):
+            del tensors[f"{gone}.weight"], tensors[f"{gone}.bias"]
+        for reader in before.readers(layer):
+            name = f"{reader}.weight"
+            shape = body.values[0][name].shape
+            if means[name].shape != shape:
+                means[name] = torch.zeros(shape)
+                squares[name] = torch.full(shape, float(squares[name].mean()))
+    places = [index for index in range(len(before.hidden)) if index != layer]
+    _rename(body, before, after, places)
+
+
+def shake(body: Body, *, spread: float, rng: np.random.Generator) -> None:
+    """Add normal noise to all weights, in proportion to the usual size of their tensor.
+
+    Targets get the same noise as what they follow, so that they stay behind it as far as before.
+    """
+    for name, tensor in body.values[0].items():
+        noise = torch.from_numpy(rng.standard_normal(tuple(tensor.shape), dtype=np.float32))
+        noise *= spread * float(tensor.square().mean().sqrt())
+        for values in body.values:
+            if name in values:
+                values[name] = values[name] + noise
+
+
+def _width(body: Body, chain: Chain, layer: int) -> int:
+    """Return the width of a hidden layer as the config has it."""
+    rows = body.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
+    return rows // 2 if chain.is_split(layer) else rows
+
+
+def _resize(
+    body: Body, chain: Chain, layer: int, *, source: Sequence[int], rng: np.random.Generator
+) -> None:
+    """Give a hidden layer the units of `source`, in that order; -1 is a new one."""
+    name, width = chain.hidden[layer], _width(body, chain, layer)
+    units, split = torch.tensor(source), chain.is_split(layer)
+    rows = torch.cat((units, torch.where(units < 0, -1, units + width))) if split else units
+    like = body.values[0][f"{name}.weight"]
+    bound = 1.0 / float(np.sqrt(like.shape[-1]))
+    shape = (*like.shape[:-2], len(rows), like.shape[-1] + 1)
+    drawn = torch.from_numpy(rng.uniform(-bound, bound, size=shape).astype(np.float32))
+    fresh = {f"{name}.weight": drawn[..., :-1], f"{name}.bias": drawn[..., -1]}
+    places = {f"{name}.weight": (-2, rows), f"{name}.bias": (-1, rows)}
+    places |= {f"{reader}.weight": (-1, units) for reader in chain.readers(layer)}
+    for tensor, (dim, index) in places.items():
+        for values in body.values:
+            if tensor in values:
+                values[tensor] = _taken(values[tensor], dim, index, fresh.get(tensor))
+        for means, squares in body.moments:
+            if tensor in means:
+                usual = squares[tensor].mean()
+                means[tensor] = _taken(means[tensor], dim, index, None)
+                filled = torch.full_like(means[tensor], float(usual))
+                squares[tensor] = _taken(squares[tensor], dim, index, filled)
+
+
+def _taken(tensor: Tensor, dim: int, index: Tensor, fresh: Tensor | None) -> Tensor:
+    """Return the parts of a tensor at an index; what is -1 there is taken from `fresh`, or 0."""
+    taken = tensor.index_select(dim, index.clamp(min=0))
+    is_new = (index < 0).view(-1, *[1] * (-1 - dim))
+    new = torch.zeros_like(taken) if fresh is None else fresh
+    return torch.where(is_new, new, taken)
+
+
+def _importance(values: Mapping[str, Tensor], chain: Chain, layer: int) -> Tensor:
+    """Return for each unit of a hidden layer how much passes through it: in times out."""
+    name = chain.hidden[layer]
+    into = values[f"{name}.weight"].square().sum(-1) + values[f"{name}.bias"].square()
+    out = [values[f"{reader}.weight"].square().sum(-2) for reader in chain.readers(layer)]
+    outwards = torch.cat(out, -1) if chain.is_split(layer) else torch.stack(out).sum(0)
+    return (into * outwards).reshape(-1, into.shape[-1]).sum(0)
+
+
+def _times(weight: Tensor, vector: Tensor) -> Tensor:
+    return (weight @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _rename(body: Body, before: Chain, after: Chain, places: Sequence[int | None]) -> None:
+    """Give layers the names that they have in another chain; None is one that is not there."""
+    names = {before.hidden[old]: after.hidden[new] for new, old in _pairs(places)}
+    names |= dict(zip(before.heads, after.heads, strict=True))
+    moments = [tensors for pair in body.moments for tensors in pair]
+    for tensors in (*body.values, *moments):
+        moved = {}
+        for old, new in names.items():
+            for kind in ("weight", "bias"):
+                if f"{old}.{kind}" in tensors:
+                    moved[f"{new}.{kind}"] = tensors.pop(f"{old}.{kind}")
+        tensors.update(moved)
+
+
+def _pairs(places: Sequence[int | None]) -> list[tuple[int, int]]:
+    return [(new, old) for new, old in enumerate(places) if old is not None]

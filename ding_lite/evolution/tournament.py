@@ -1,0 +1,107 @@
+"""Who lives on: tournaments among the agents of a population."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import Agent
+from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.settings import check_all, whole
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What came out of the tournaments."""
+
+    elite: int | None
+    """The place of the best agent, which lives on unchanged; None without elitism."""
+    parents: tuple[int, ...]
+    """For each place of the next generation the place of whom it inherits from. Who is a parent
+    keeps its own place."""
+
+
+class Tournament:
+    """Chooses who lives on, and who is copied into the places of the others.
+
+    For each place of the next generation some agents are drawn, and the fittest of them wins.
+    Fitness is the mean of an agent's newest evaluations.
+
+    Args:
+        size: How many agents take part in one tournament. More favours the best and ends in a
+            population of near relatives sooner; 2 is usual.
+        elitism: Whether the best agent lives on in any case, and unchanged.
+        window: How many evaluations count. More is less noisy, and slower to see what has changed.
+        seed: Draws who takes part.
+
+    Raises:
+        ConfigError: A setting is out of range.
+
+    Example:
+        >>> from ding_lite.rl import DQN, make_envs
+        >>> spec = make_envs("CartPole-v1", 1).spec
+        >>> agents = [Agent(DQN(spec), place=place) for place in range(4)]
+        >>> for place, agent in enumerate(agents):
+        ...     agent.note_evaluation(100.0 * place)
+        >>> Tournament(size=4).select(agents).elite
+        3
+    """
+
+    def __init__(
+        self, *, size: int = 2, elitism: bool = True, window: int = 1, seed: int = 0
+    ) -> None:
+        """Begin with the seed."""
+        check_all(whole(1, size=size, window=window))
+        self.size = size
+        self.elitism = elitism
+        self.window = window
+        self._rng = make_rng(seed, "tournament")
+
+    def select(self, agents: Sequence[Agent]) -> Selection:
+        """Hold as many tournaments as there are places.
+
+        Raises:
+            ConfigError: A tournament is larger than the population.
+        """
+        if self.size > len(agents):
+            raise ConfigError(
+                f"`size` of the tournament is {self.size}, but the population has {len(agents)} "
+                f"agents. Make it smaller; 2 is usual."
+            )
+        worth = np.array([agent.mean_fitness(self.window) for agent in agents])
+        elite = int(worth.argmax()) if self.elitism else None
+        winners = [] if elite is None else [elite]
+        while len(winners) < len(agents):
+            entrants = self._rng.choice(len(agents), size=self.size, replace=False)
+            winners.append(int(entrants[worth[entrants].argmax()]))
+        return Selection(elite, _placed(winners))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what an exact resume needs."""
+        return {"rng": rng_state(self._rng)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        set_rng_state(self._rng, state["rng"])
+
+
+def _placed(winners: Sequence[int]) -> tuple[int, ...]:
+    """Give each winner its own place once, and the places that are left to further copies.
+
+    Example:
+        >>> _placed([2, 0, 2, 2])
+        (0, 2, 2, 2)
+    """
+    parents: list[int | None] = [None] * len(winners)
+    copies = []
+    for winner in winners:
+        if parents[winner] is None:
+            parents[winner] = winner
+        else:
+            copies.append(winner)
+    left = iter(copies)
+    return tuple(next(left) if parent is None else parent for parent in parents)
