@@ -143,9 +143,12 @@ def integer(low: int, high: int, *, grow: float = 1.2, shrink: float = 0.8) -> P
     Raises:
         ConfigError: The bounds are no whole numbers in order, or a factor goes the wrong way.
     """
-    for name, bound in (("low", low), ("high", high)):
-        check_all(whole(-(2**62), **{name: bound}))
-    return Range(low=low, high=high, grow=grow, shrink=shrink, is_whole=True)
+    check_all(
+        f"`{name}` is {bound!r}; a whole number was expected"
+        for name, bound in (("low", low), ("high", high))
+        if isinstance(bound, bool) or not isinstance(bound, int | np.integer)
+    )
+    return Range(low=int(low), high=int(high), grow=grow, shrink=shrink, is_whole=True)
 
 
 def uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0.8) -> Parameter:

@@ -1,0 +1,291 @@
+"""Mutations: growth keeps the function, optimisers go on, and targets stay where they were."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import Agent, make_agent
+from ding_lite.evolution.anatomy import anatomy_of
+from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.search import Search, integer, log_uniform
+from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.envs import make_envs
+from ding_lite.rl.policies.a2c import A2C, A2CConfig
+from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
+from ding_lite.rl.policies.sac import SAC, SACConfig
+from ding_lite.rl.policies.td3 import TD3, TD3Config
+from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import some_transitions
+
+ONLY: dict[str, Any] = dict.fromkeys(
+    ("none", "architecture", "weights", "activation", "hyperparameters"), 0.0
+)
+KINDS: dict[str, tuple[Any, Any]] = {
+    "dqn": (DQN, DQNConfig()),
+    "dueling dqn": (DQN, DQNConfig(dueling=True)),
+    "dqn with tanh": (DQN, DQNConfig(activation="tanh")),
+    "dqn with a norm": (DQN, DQNConfig(normalize_obs=True)),
+    "ddpg": (DDPG, DDPGConfig()),
+    "td3": (TD3, TD3Config()),
+    "sac": (SAC, SACConfig()),
+    "ppo": (PPO, PPOConfig()),
+    "a2c with relu": (A2C, A2CConfig(activation="relu")),
+}
+
+
+def only(kind: str, **more: Any) -> Mutation:
+    """Make a mutation of one kind."""
+    return Mutation(**{**ONLY, kind: 1.0, **more})
+
+
+def make(kind: str, hidden: tuple[int, ...], *, seed: int = 0, updates: int = 3) -> Agent:
+    """Make an agent that has learned a little, so that its optimiser remembers something."""
+    policy, config = KINDS[kind]
+    env = "Pendulum-v1" if policy in (DDPG, TD3, SAC) else "CartPole-v1"
+    with make_envs(env, 1) as envs:
+        spec = envs.spec
+    agent = make_agent(policy(spec, dataclasses.replace(config, hidden=hidden, seed=seed)))
+    if policy in (DQN, DDPG, TD3, SAC):
+        for update in range(updates):
+            agent.learn(some_transitions(spec, 16, seed=update))
+    return agent
+
+
+def computes(agent: Agent) -> list[FloatArray]:
+    """Return what all networks of an agent say to some observations, targets included."""
+    spec, policy = agent.spec, agent.policy
+    obs = np.random.default_rng(1).normal(size=(32, *spec.obs_shape)).astype(np.float32)
+    action: Any = agent.act(obs, explore=False)
+    said: list[Any] = [action]
+    if isinstance(policy, DQN):
+        said.append(policy.q_values(obs))
+        follower = policy.clone()
+        state = follower.state_dict()
+        norm = {name: value for name, value in state["q_net"].items() if name[:5] == "norm."}
+        follower.load_state_dict({**state, "q_net": {**state["target_net"], **norm}})
+        said.append(follower.q_values(obs))
+    elif isinstance(policy, DDPG | SAC):
+        said.append(policy.q_values(obs, action))
+        said += _target_says(policy, obs, action)
+    else:
+        said.append(policy.values(obs))  # type: ignore[attr-defined]
+    return said
+
+
+def _target_says(policy: DDPG | SAC, obs: FloatArray, action: FloatArray) -> list[FloatArray]:
+    follower = policy.clone()
+    state = follower.state_dict()
+    weights = {**state["weights"], **state["target"]}
+    follower.load_state_dict({**state, "weights": weights})
+    return [follower.q_values(obs, action), follower.act(obs, explore=False)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8, deadline=None)
+@given(
+    hidden=st.lists(st.integers(2, 40), min_size=1, max_size=3).map(tuple),
+    seed=st.integers(0, 10_000),
+    new_layer_prob=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_growth_keeps_what_every_network_computes(
+    kind: str, hidden: tuple[int, ...], seed: int, new_layer_prob: float
+) -> None:
+    agent = make(kind, hidden, seed=seed)
+    grow = only(
+        "architecture", remove_prob=0.0, new_layer_prob=new_layer_prob, max_layers=5,
+        num_nodes=(1, 5, 16), min_nodes=1, seed=seed,
+    )  # fmt: skip
+    before, sizes = computes(agent), [agent.config.hidden]
+    for _ in range(3):
+        grow.mutate(agent)
+        sizes.append(agent.config.hidden)
+        for was, now in zip(before, computes(agent), strict=True):
+            np.testing.assert_allclose(now, was, atol=1e-5)
+    assert all(sum(small) < sum(large) for small, large in pairwise(sizes))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_networks_shrink_and_go_on_learning(kind: str) -> None:
+    agent = make(kind, (24, 16, 12))
+    shrink = only(
+        "architecture", remove_prob=1.0, new_layer_prob=0.4, num_nodes=(3, 6), min_nodes=4, seed=3
+    )
+    said = [shrink.mutate(agent) for _ in range(12)]
+
+    assert len(agent.config.hidden) == 1
+    assert agent.config.hidden[0] < 24
+    assert said[-1] == "none" or said[-1].startswith("hidden")
+    assert all(np.isfinite(values).all() for values in computes(agent))
+    if isinstance(agent.policy, DQN | DDPG | SAC):
+        for update in range(3):
+            agent.learn(some_transitions(agent.spec, 16, seed=update))
+    assert all(np.isfinite(values).all() for values in computes(agent))
+
+
+def test_a_layer_that_only_hands_on_is_taken_out_without_a_trace() -> None:
+    agent = make("dqn", (16, 16))
+    before = computes(agent)
+    only("architecture", new_layer_prob=1.0, remove_prob=0.0, seed=4).mutate(agent)
+    assert len(agent.config.hidden) == 3
+    for seed in range(20):  # until that very layer is drawn
+        twin = agent.clone()
+        only("architecture", new_layer_prob=1.0, remove_prob=1.0, seed=seed).mutate(twin)
+        if np.allclose(computes(twin)[1], before[1], atol=1e-5):
+            break
+    for was, now in zip(before, computes(twin), strict=True):
+        np.testing.assert_allclose(now, was, atol=1e-5)
+
+
+def test_units_that_say_nothing_go_first() -> None:
+    agent = make("dqn", (16,))
+    before = computes(agent)
+    only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(8,)).mutate(agent)
+    only("architecture", new_layer_prob=0.0, remove_prob=1.0, num_nodes=(8,)).mutate(agent)
+    assert agent.config.hidden == (16,)
+    for was, now in zip(before, computes(agent), strict=True):
+        np.testing.assert_allclose(now, was, atol=1e-5)
+
+
+def moments(agent: Agent) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return what Adam remembers of each tensor."""
+    body = anatomy_of(agent.policy).open(agent.policy.state_dict())
+    return {name: (means[name], squares[name]) for means, squares in body.moments for name in means}
+
+
+@pytest.mark.parametrize("kind", ["dqn", "td3", "sac"])
+def test_the_optimiser_remembers_the_old_part_of_a_grown_network(kind: str) -> None:
+    agent = make(kind, (8, 6))
+    old = moments(agent)
+    num_updates = agent.policy.state_dict()
+    only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(3,), seed=1).mutate(agent)
+    new = moments(agent)
+
+    assert new.keys() == old.keys()
+    for name, (mean, square) in old.items():
+        now_mean, now_square = new[name]
+        inside = tuple(slice(0, size) for size in mean.shape)
+        assert torch.equal(now_mean[inside], mean), name
+        assert torch.equal(now_square[inside], square), name
+        if now_mean.shape != mean.shape:
+            fresh = torch.ones_like(now_mean, dtype=torch.bool)
+            fresh[inside] = False
+            assert not now_mean[fresh].any()
+            torch.testing.assert_close(
+                now_square[fresh], square.mean().expand(int(fresh.sum())), rtol=1e-5, atol=0.0
+            )
+    for key in (key for key in num_updates if key.endswith("adam")):
+        assert agent.policy.state_dict()[key]["num_updates"] == num_updates[key]["num_updates"]
+
+
+def test_the_target_stays_behind_the_network_as_far_as_before() -> None:
+    agent = make("dqn", (8, 6), updates=20)
+    state = agent.policy.state_dict()
+    lag = {name: state["q_net"][name] - state["target_net"][name] for name in state["q_net"]}
+    assert all(float(tensor.abs().max()) > 1e-5 for tensor in lag.values())
+
+    for mutation in (
+        only("weights", mutation_sd=0.5),
+        Mutation(Search(batch_size=integer(8, 64)), **{**ONLY, "hyperparameters": 1.0}),
+        only("activation"),
+    ):
+        agent.searched = ("batch_size",)
+        mutation.mutate(agent)
+        now = agent.policy.state_dict()
+        for name, tensor in lag.items():
+            torch.testing.assert_close(now["q_net"][name] - now["target_net"][name], tensor)
+
+
+def test_noise_is_in_proportion_to_the_weights() -> None:
+    agent = make("dqn", (64, 64))
+    before = agent.policy.state_dict()["q_net"]["torso.1.weight"]
+    assert only("weights", mutation_sd=0.1).mutate(agent) == "weights 0.1"
+    noise = agent.policy.state_dict()["q_net"]["torso.1.weight"] - before
+    usual = float(before.square().mean().sqrt())
+    assert float(noise.std()) == pytest.approx(0.1 * usual, rel=0.1)
+
+
+def test_a_hyperparameter_changes_alone(search: Search) -> None:
+    agent = make("dqn", (8,))
+    agent.searched = ("lr", "batch_size")
+    before, state = agent.config, agent.policy.state_dict()
+    said = Mutation(search, **{**ONLY, "hyperparameters": 1.0}).mutate(agent)
+
+    changed = {
+        field.name
+        for field in dataclasses.fields(before)
+        if getattr(before, field.name) != getattr(agent.config, field.name)
+    }
+    assert len(changed) == 1
+    assert said.startswith(changed.pop())
+    now = agent.policy.state_dict()
+    assert torch.equal(now["adam"]["mean"], state["adam"]["mean"])
+    assert all(torch.equal(now["q_net"][name], state["q_net"][name]) for name in now["q_net"])
+
+
+def test_the_new_step_size_is_the_one_that_is_taken() -> None:
+    agent = make("dqn", (8,))
+    agent.searched = ("lr",)
+    low = Search(lr=log_uniform(1e-9, 2e-9, shrink=1e-7))
+    Mutation(low, **{**ONLY, "hyperparameters": 1.0}).mutate(agent)
+    before = agent.policy.state_dict()["q_net"]["torso.0.weight"]
+    agent.learn(some_transitions(agent.spec, 16))
+    moved = (agent.policy.state_dict()["q_net"]["torso.0.weight"] - before).abs().max()
+    assert float(moved) < 1e-7
+
+
+def test_each_kind_comes_as_often_as_it_is_likely() -> None:
+    agent = make("dqn", (8,), updates=0)
+    agent.searched = ("lr",)
+    odds = {"none": 2.0, "architecture": 1.0, "weights": 0.5, "hyperparameters": 0.5}
+    mutation = Mutation(Search(lr=log_uniform(1e-4, 1e-2)), **{**ONLY, **odds}, max_nodes=100_000)
+    said = Counter(mutation.mutate(agent).split()[0] for _ in range(400))
+    shares = {"none": 0.5, "hidden": 0.25, "weights": 0.125, "lr": 0.125}
+    assert said.keys() == shares.keys()
+    for name, share in shares.items():
+        assert said[name] / 400 == pytest.approx(share, abs=0.06)
+
+
+def test_the_same_seed_does_the_same_and_a_saved_one_goes_on() -> None:
+    first, second, third = (only("architecture", seed=5) for _ in range(3))
+    agents = [make("dqn", (16, 16)) for _ in range(3)]
+    assert [first.mutate(agents[0]) for _ in range(5)] == [
+        second.mutate(agents[1]) for _ in range(5)
+    ]
+    third.load_state_dict(second.state_dict())
+    agents[2].load_state_dict(agents[1].state_dict())
+    assert first.mutate(agents[0]) == third.mutate(agents[2])
+
+
+def test_what_cannot_happen_to_a_policy_is_refused(spec: EnvSpec, box_spec: EnvSpec) -> None:
+    with pytest.raises(ConfigError, match="ReLUs only"):
+        only("activation").check(SAC(box_spec))
+    with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
+        Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2))).check(DQN(spec))
+    with pytest.raises(ConfigError, match="probability 0"):
+        Mutation(**{**ONLY, "hyperparameters": 1.0})
+    with pytest.raises(ConfigError, match="`max_layers` is 1"):
+        Mutation(min_layers=2, max_layers=1)
+
+
+def test_networks_of_a_policy_of_ones_own_are_left_alone_or_refused(spec: EnvSpec) -> None:
+    class Own:
+        """No policy that this package knows."""
+
+        config = DQNConfig()
+
+    own: Any = Own()
+    only("none").check(own)
+    with pytest.raises(ConfigError, match="networks of a Own cannot be mutated"):
+        only("weights").check(own)

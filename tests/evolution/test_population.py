@@ -1,0 +1,260 @@
+"""Populations: what each agent has of its own, what a generation changes, and exact resume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.population import Population
+from ding_lite.evolution.search import Search, integer, log_uniform
+from ding_lite.evolution.tournament import Tournament
+from ding_lite.rl.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.rl.envs import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.ppo import PPO
+from ding_lite.rl.policies.sac import SAC
+from ding_lite.rl.protocols import ActorCritic, Policy
+from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import some_transitions
+
+SMALL = DQNConfig(hidden=(8, 8))
+
+
+def judge(population: Population, *, best: int = 0) -> None:
+    """Give every agent an evaluation; the later its place behind the best, the worse."""
+    for agent in population:
+        agent.note_evaluation(100.0 - (agent.place - best) % len(population))
+
+
+def states_equal(one: Any, two: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(states_equal(one[k], two[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(two) and all(map(states_equal, one, two))
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, torch.as_tensor(two))
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, two))
+    return bool(one == two)
+
+
+def test_agents_differ_in_weights_and_in_what_is_searched(spec: EnvSpec, search: Search) -> None:
+    population = Population.of(DQN, spec, search, size=6, seed=0, config=SMALL)
+    assert len({agent.config.seed for agent in population}) == 6
+    assert len({agent.config.lr for agent in population}) == 6
+    assert all(1e-4 <= agent.config.lr <= 1e-2 for agent in population)
+    assert all(8 <= agent.config.batch_size <= 64 for agent in population)
+    assert all(agent.config.hidden == (8, 8) for agent in population)
+    first = [agent.weights()["torso.0.weight"].flatten()[0].item() for agent in population]
+    assert len(set(first)) == 6
+
+
+def test_the_same_seed_makes_the_same_population(spec: EnvSpec, search: Search) -> None:
+    one, two, other = (
+        Population.of(DQN, spec, search, size=3, seed=seed, config=SMALL) for seed in (5, 5, 6)
+    )
+    assert states_equal(one.state_dict(), two.state_dict())
+    assert not states_equal(one.state_dict(), other.state_dict())
+
+
+def test_settings_common_to_all_may_be_a_dict(spec: EnvSpec) -> None:
+    population = Population.of(DQN, spec, size=2, config={"hidden": [8], "gamma": 0.9})
+    assert [agent.config.hidden for agent in population] == [(8,), (8,)]
+    with pytest.raises(ConfigError, match='Did you mean "gamma"'):
+        Population.of(DQN, spec, size=2, config={"gama": 0.9})
+    with pytest.raises(ConfigError, match="a DQNConfig, or a dict"):
+        Population.of(DQN, spec, size=2, config=3)
+
+
+def test_an_unknown_setting_is_refused_when_the_population_is_made(spec: EnvSpec) -> None:
+    with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
+        Population.of(DQN, spec, Search(actor_lr=log_uniform(1e-4, 1e-2)))
+    with pytest.raises(ConfigError, match="`size` is 0"):
+        Population.of(DQN, spec, size=0)
+
+
+def test_nothing_is_mutated_before_the_first_generation_is_over(spec: EnvSpec) -> None:
+    population = Population.of(DQN, spec, size=4, config=SMALL)
+    assert population.generation == 0
+    assert [agent.birth.mutation for agent in population] == ["first"] * 4
+    assert [agent.birth.id for agent in population] == [0, 1, 2, 3]
+
+
+def test_an_agent_stands_wherever_its_policy_does(spec: EnvSpec, box_spec: EnvSpec) -> None:
+    for policy, env, is_critic in ((DQN, spec, False), (SAC, box_spec, False), (PPO, spec, True)):
+        agent = Population.of(policy, env, size=1)[0]
+        assert isinstance(agent, Policy)
+        assert isinstance(agent, ActorCritic) == is_critic
+        obs = np.zeros((2, *env.obs_shape), dtype=np.float32)
+        np.testing.assert_array_equal(
+            agent.act(obs, explore=False), agent.policy.act(obs, explore=False)
+        )
+
+
+def test_the_elite_goes_on_unchanged(spec: EnvSpec, search: Search) -> None:
+    population = Population.of(DQN, spec, search, size=4, config=SMALL)
+    mutation = Mutation(search, none=0.0)
+    for _ in range(5):
+        judge(population, best=2)
+        before = population[2].policy.state_dict(), population[2].config, population[2].birth
+        population.evolve(Tournament(), mutation)
+        assert states_equal(population[2].policy.state_dict(), before[0])
+        assert (population[2].config, population[2].birth) == before[1:]
+
+
+def test_the_elite_changes_too_where_that_is_asked_for(spec: EnvSpec, search: Search) -> None:
+    population = Population.of(DQN, spec, search, size=4, config=SMALL)
+    mutation = Mutation(search, none=0.0, architecture=0.0, mutate_elite=True)
+    judge(population, best=2)
+    population.evolve(Tournament(), mutation)
+    assert population[2].birth.mutation != "first"
+
+
+def test_no_agent_shares_anything_with_another(spec: EnvSpec, search: Search) -> None:
+    population = Population.of(DQN, spec, search, size=4, config=SMALL)
+    judge(population, best=1)
+    population.evolve(Tournament(size=4), Mutation(none=1.0))  # all are copies of one
+    first = population[1]
+    before = first.policy.state_dict()
+    configs = [agent.config for agent in population]
+    for agent in population:
+        if agent is not first:
+            assert agent.config == first.config
+            agent.learn(some_transitions(spec, 32))
+            Mutation(search, none=0.0, weights=0.0, architecture=0.0).mutate(agent)
+            agent.note_evaluation(5.0)
+    assert states_equal(first.policy.state_dict(), before)
+    assert first.config is configs[1]
+    assert len(first.evaluations) == 1
+    assert all(agent.config is not first.config for agent in population if agent is not first)
+
+
+def test_copies_try_out_different_things(spec: EnvSpec) -> None:
+    population = Population.of(DQN, spec, size=3, config=SMALL)
+    judge(population)
+    population.evolve(Tournament(size=3), Mutation(none=1.0))
+    obs = np.zeros((200, 4), dtype=np.float32)
+    tried = [agent.act(obs, epsilon=1.0).tolist() for agent in population]
+    assert tried[0] != tried[1] != tried[2]
+
+
+def test_lineage_says_who_came_from_whom(spec: EnvSpec, search: Search) -> None:
+    population = Population.of(DQN, spec, search, size=4, config=SMALL)
+    mutation = Mutation(search, none=0.3)
+    for _ in range(6):
+        judge(population, best=3)
+        population.evolve(Tournament(), mutation)
+
+    assert len(population.lives) == 24
+    ids = {life.id for life in population.lives}
+    for life in population.lives:
+        assert life.fitness is not None
+        assert life.hyperparameters.keys() == {"lr", "batch_size"}
+        if life.parent is None:
+            assert life.mutation == "first"
+        else:
+            assert life.parent in ids
+            assert life.parent < life.id
+    by_id = {life.id: (life.parent, life.mutation) for life in population.lives}
+    assert all(by_id[life.id] == (life.parent, life.mutation) for life in population.lives)
+
+
+def test_who_was_not_evaluated_cannot_be_selected(spec: EnvSpec) -> None:
+    population = Population.of(DQN, spec, size=3, config=SMALL)
+    with pytest.raises(ConfigError, match="Agent 0 was not evaluated in generation 0"):
+        population.evolve(Tournament(), Mutation())
+    judge(population)
+    population.evolve(Tournament(), Mutation())
+    with pytest.raises(ConfigError, match="generation 1"):
+        population.evolve(Tournament(), Mutation())
+
+
+def test_a_broken_agent_is_replaced(spec: EnvSpec) -> None:
+    population = Population.of(DQN, spec, size=3, config=SMALL)
+    judge(population)
+    population[0].fault = "loss is nan"
+    population.evolve(Tournament(size=2), Mutation())
+    assert [agent.fault for agent in population] == [None] * 3
+    assert population[0].birth.parent in (1, 2)
+
+    for agent in population:
+        agent.fault = "The loss is nan."
+    with pytest.raises(ConfigError, match="No agent can learn any more"):
+        population.evolve(Tournament(), Mutation())
+
+
+def test_a_saved_population_goes_on_exactly(spec: EnvSpec, search: Search, tmp_path: Any) -> None:
+    def make() -> tuple[Population, Tournament, Mutation]:
+        population = Population.of(DQN, spec, search, size=4, config=SMALL)
+        return population, Tournament(seed=1), Mutation(search, none=0.1, new_layer_prob=0.5)
+
+    def generations(parts: tuple[Population, Tournament, Mutation], count: int) -> None:
+        population, tournament, mutation = parts
+        for number in range(count):
+            for agent in population:
+                agent.learn(some_transitions(spec, agent.config.batch_size, seed=number))
+            judge(population, best=number % 4)
+            population.evolve(tournament, mutation)
+
+    parts, twins = make(), make()
+    stateful: tuple[Any, ...] = parts
+    stateful_twins: tuple[Any, ...] = twins
+    generations(parts, 4)
+    assert len({agent.config.hidden for agent in parts[0]}) > 1  # they have grown apart
+    state = {str(index): part.state_dict() for index, part in enumerate(stateful)}
+    save_checkpoint(tmp_path, state)
+    saved = load_checkpoint(tmp_path).state
+    for index, twin in enumerate(stateful_twins):
+        twin.load_state_dict(saved[str(index)])
+    generations(parts, 3)
+    generations(twins, 3)
+    for part, twin in zip(stateful, stateful_twins, strict=True):
+        assert states_equal(part.state_dict(), twin.state_dict())
+
+
+def test_a_population_of_another_size_cannot_go_on(spec: EnvSpec) -> None:
+    small, large = (Population.of(DQN, spec, size=size, config=SMALL) for size in (2, 3))
+    with pytest.raises(CheckpointError, match="has 3 agents, this one 2"):
+        small.load_state_dict(large.state_dict())
+    with pytest.raises(CheckpointError, match="no state of a population"):
+        small.load_state_dict({})
+    with pytest.raises(CheckpointError, match="no state of an agent"):
+        small[0].load_state_dict({})
+
+
+def test_updates_follow_the_env_steps_of_an_agent(spec: EnvSpec) -> None:
+    agent = Population.of(DQN, spec, Search(learn_every=integer(3, 4)), size=1)[0]
+    agent.learn_every = 3
+    obs = np.zeros((4, 4), dtype=np.float32)
+    due = []
+    for _ in range(6):
+        agent.act(obs)
+        due.append(agent.take_updates())
+    assert due == [1, 1, 2, 1, 1, 2]
+    agent.act(obs, explore=False)
+    assert agent.take_updates() == 0
+    assert agent.hyperparameters == {"learn_every": 3}
+
+
+def test_a_clone_of_an_agent_is_independent(spec: EnvSpec, search: Search) -> None:
+    agent = Population.of(DQN, spec, search, size=1, config=SMALL)[0]
+    agent.note_evaluation(3.0)
+    twin = agent.clone()
+    assert states_equal(twin.state_dict(), agent.state_dict())
+    twin.learn(some_transitions(spec, 16))
+    twin.note_evaluation(4.0)
+    assert agent.fitness == 3.0
+    assert not states_equal(twin.state_dict(), agent.state_dict())
+
+
+def test_agents_are_made_for_places() -> None:
+    with pytest.raises(ConfigError, match="needs agents"):
+        Population([])
+    with make_envs("CartPole-v1", 1) as envs, pytest.raises(ConfigError, match="`learn_every`"):
+        Agent(DQN(envs.spec), learn_every=0)

@@ -1,0 +1,114 @@
+"""What may be searched, how values are drawn and changed, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.search import Search, choice, integer, log_uniform, uniform
+from ding_lite.rl.policies.dqn import DQNConfig
+from ding_lite.rl.policies.sac import SACConfig
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    low=st.floats(1e-6, 1.0),
+    factor=st.floats(1.001, 1e4),
+)
+def test_no_value_ever_leaves_its_bounds(seed: int, low: float, factor: float) -> None:
+    rng, high = np.random.default_rng(seed), low * factor
+    for parameter in (uniform(low, high), log_uniform(low, high), uniform(-high, -low)):
+        value = parameter.draw(rng)
+        for _ in range(20):
+            least, most = sorted(map(float, parameter.examples()))
+            assert least <= float(value) <= most
+            value = parameter.mutate(value, rng)
+
+
+def test_whole_numbers_stay_whole_and_always_move() -> None:
+    rng, parameter = np.random.default_rng(0), integer(1, 4)
+    value, seen = parameter.draw(rng), set()
+    for _ in range(100):
+        before, value = value, parameter.mutate(value, rng)
+        assert type(value) is int
+        assert value != before
+        seen.add(value)
+    assert seen == {1, 2, 3, 4}
+
+
+def test_all_orders_of_magnitude_are_equally_likely_in_a_logarithmic_range() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [math.log10(float(log_uniform(1e-4, 1e-2).draw(rng))) for _ in range(4_000)]
+    assert np.mean(np.array(drawn) < -3.0) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_mutation_multiplies_by_its_factors_and_turns_at_a_bound() -> None:
+    rng, parameter = np.random.default_rng(0), uniform(1.0, 8.0, grow=2.0, shrink=0.5)
+    assert {parameter.mutate(2.0, rng) for _ in range(50)} == {4.0, 1.0}
+    assert {parameter.mutate(8.0, rng) for _ in range(50)} == {4.0}
+    assert {parameter.mutate(1.0, rng) for _ in range(50)} == {2.0}
+
+
+def test_zero_and_numbers_below_it_move_too() -> None:
+    rng = np.random.default_rng(0)
+    assert {uniform(0.0, 1.0).mutate(0.0, rng) for _ in range(20)} == {0.1}
+    assert {uniform(-2.0, -0.5).mutate(-1.0, rng) for _ in range(20)} == {-1.2, -0.8}
+
+
+def test_a_choice_becomes_another_one() -> None:
+    rng, parameter = np.random.default_rng(0), choice("huber", "mse")
+    assert {parameter.draw(rng) for _ in range(30)} == {"huber", "mse"}
+    assert {parameter.mutate("huber", rng) for _ in range(10)} == {"mse"}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: integer(8, 4), "`low` is 8 and `high` 4"),
+        (lambda: integer(1.5, 4), "`low` is 1.5"),  # type: ignore[arg-type]
+        (lambda: log_uniform(0.0, 1.0), "above 0"),
+        (lambda: uniform(0.0, math.inf), "finite"),
+        (lambda: uniform(0.0, 1.0, grow=0.9), "around 1"),
+        (lambda: choice("huber"), "two different values"),
+        (lambda: Search(lr=1e-3), "`lr=log_uniform(low, high)`"),  # type: ignore[arg-type]
+        (lambda: Search(learn_every=integer(0, 4)), "`learn_every` is 0"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        (Search(learning_rate=uniform(0.1, 1.0)), 'Unknown key "learning_rate".'),
+        (Search(batchsize=integer(8, 64)), 'Did you mean "batch_size"?'),
+        (Search(learn_evry=integer(8, 64)), 'Did you mean "learn_every"?'),
+        (Search(hidden=integer(8, 64)), "an architecture mutation changes it"),
+        (Search(seed=integer(8, 64)), "each agent has its own"),
+        (Search(gamma=uniform(0.9, 0.99)), "with `n_step=1` only"),
+        (Search(lr=uniform(-1.0, 1.0)), "`lr` is -1.0"),
+        (Search(batch_size=uniform(8.0, 64.0)), "search it with `integer(low, high)`"),
+        (Search(loss=integer(1, 2)), "of another kind"),
+        (Search(loss=choice("huber", "hubert")), "'hubert'"),
+    ],
+)
+def test_what_a_policy_does_not_have_cannot_be_searched(search: Search, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        search.check(DQNConfig())
+    assert said in str(caught.value)
+
+
+def test_what_a_policy_has_can_be_searched() -> None:
+    Search(gamma=uniform(0.9, 0.99), learn_every=integer(1, 8)).check(DQNConfig(n_step=1))
+    Search(loss=choice("huber", "mse"), double=choice(True, False)).check(DQNConfig())
+    Search(max_grad_norm=uniform(0.5, 10.0)).check(DQNConfig())
+    Search(actor_lr=log_uniform(1e-4, 1e-2), alpha=uniform(0.1, 1.0)).check(SACConfig())

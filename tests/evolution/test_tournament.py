@@ -1,0 +1,83 @@
+"""Tournaments: who lives on, where, and by which evaluations."""
+
+from __future__ import annotations
+
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.tournament import Tournament
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.spec import EnvSpec
+
+
+def agents_with(spec: EnvSpec, *evaluations: tuple[float, ...]) -> list[Agent]:
+    agents = []
+    for place, values in enumerate(evaluations):
+        agents.append(Agent(DQN(spec, DQNConfig(hidden=(4,))), place=place))
+        for value in values:
+            agents[-1].note_evaluation(value)
+    return agents
+
+
+def test_the_elite_is_the_best_and_keeps_its_place(spec: EnvSpec) -> None:
+    agents = agents_with(spec, (1.0,), (2.0,), (9.0,), (3.0,))
+    for seed in range(20):
+        selection = Tournament(size=1, seed=seed).select(agents)
+        assert selection.elite == 2
+        assert selection.parents[2] == 2
+
+
+def test_without_elitism_the_best_may_die_out(spec: EnvSpec) -> None:
+    agents = agents_with(spec, (1.0,), (2.0,), (9.0,), (3.0,))
+    survived = [
+        2 in Tournament(size=1, elitism=False, seed=seed).select(agents).parents
+        for seed in range(40)
+    ]
+    assert Tournament(elitism=False).select(agents).elite is None
+    assert 0 < sum(survived) < 40
+
+
+def test_larger_tournaments_favour_the_fittest(spec: EnvSpec) -> None:
+    agents = agents_with(spec, *((float(value),) for value in range(6)))
+    whole = Tournament(size=6).select(agents)
+    assert whole.parents == (5, 5, 5, 5, 5, 5)
+    small = [parent for s in range(50) for parent in Tournament(seed=s).select(agents).parents]
+    assert 3.0 < sum(small) / len(small) < 4.6
+
+
+def test_who_is_a_parent_keeps_its_own_place(spec: EnvSpec) -> None:
+    agents = agents_with(spec, *((float(value),) for value in range(6)))
+    for seed in range(30):
+        parents = Tournament(seed=seed).select(agents).parents
+        assert all(parents[parent] == parent for parent in parents)
+
+
+def test_fitness_is_the_mean_of_the_last_evaluations(spec: EnvSpec) -> None:
+    agents = agents_with(spec, (0.0, 0.0, 90.0), (50.0, 60.0, 50.0), (200.0, 0.0, 0.0))
+    assert Tournament(window=1).select(agents).elite == 0
+    assert Tournament(window=2).select(agents).elite == 1
+    assert Tournament(window=3).select(agents).elite == 2
+    assert Tournament(window=100).select(agents).elite == 2
+
+
+def test_what_is_broken_never_wins(spec: EnvSpec) -> None:
+    agents = agents_with(spec, (1.0,), (2.0,), (3.0,))
+    agents[2].fault = "its numbers are no longer finite"
+    for seed in range(10):
+        assert Tournament(size=2, seed=seed).select(agents).parents[2] != 2
+
+
+def test_the_same_seed_selects_the_same_and_a_saved_one_goes_on(spec: EnvSpec) -> None:
+    agents = agents_with(spec, *((float(value % 3),) for value in range(8)))
+    first, second, third = Tournament(seed=3), Tournament(seed=3), Tournament(seed=4)
+    assert [first.select(agents) for _ in range(5)] == [second.select(agents) for _ in range(5)]
+    third.load_state_dict(second.state_dict())
+    assert first.select(agents) == third.select(agents)
+
+
+def test_a_tournament_cannot_be_larger_than_the_population(spec: EnvSpec) -> None:
+    with pytest.raises(ConfigError, match="has 2 agents"):
+        Tournament(size=3).select(agents_with(spec, (1.0,), (2.0,)))
+    with pytest.raises(ConfigError, match="`window` is 0"):
+        Tournament(window=0)
