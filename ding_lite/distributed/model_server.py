@@ -50,7 +50,6 @@ class ModelServer:
         self._version = 0
         self._life = int.from_bytes(os.urandom(6), "little")
         self._fetched_life = 0
-        self._own: Model | None = None
 
     def publish(self, weights: Mapping[str, Tensor], *, half: bool = False) -> int:
         """Offer weights to all connected nodes; neither waits for them nor keeps old versions.
@@ -63,21 +62,26 @@ class ModelServer:
             Their version, counted from 1.
         """
         given = {name: _halved(w) if half else w for name, w in weights.items()}
-        self._version += 1
+        version = self._version + 1
         self._router.publish_ctx(
-            {self._key: {"life": self._life, "version": self._version, "weights": given}}
+            {self._key: {"life": self._life, "version": version, "weights": given}}
         )
-        self._own = Model(self._version, {name: w.clone() for name, w in given.items()})
-        return self._version
+        self._version = version
+        return version
 
     def fetch(self, *, newer_than: int | None = None) -> Model | None:
         """Return the newest weights that have come; None where there are none.
 
+        The node that publishes fetches its own: what it has offered, copied now.
+
         Args:
             newer_than: The version that was fetched before: that one is not returned again.
         """
-        if self._own is not None:
-            return None if self._own.version == newer_than else self._own
+        if self._version:
+            if self._version == newer_than:
+                return None
+            own = self._router.published(self._key)
+            return Model(own["version"], own["weights"])
         newest = self._watch.newest.get(self._key)
         if newest is None:
             return None

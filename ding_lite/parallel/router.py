@@ -29,7 +29,7 @@ from ding_lite.parallel.metrics import State
 from ding_lite.parallel.reporter import Reporter
 from ding_lite.parallel.rpc import Answers, Calls, EarlyCalls, Handler
 from ding_lite.parallel.session import Session
-from ding_lite.parallel.shared_memory import domain
+from ding_lite.parallel.shared_memory import Published, domain
 from ding_lite.parallel.shared_state import SharedReceiver, SharedSender, job_of, local_peers
 from ding_lite.parallel.topology import NodeSpec, neighbours
 from ding_lite.parallel.transport.base import Transport
@@ -90,6 +90,7 @@ class NodeRouter:
         self.register(MEET, self.meetings.meet)
         self.register(PAIRED, self.meetings.paired)
         self._missed: set[int] = set()
+        self._published: dict[str, Any] = {}
         self.traced = Drawing(spec, self._epoch_of)
         """What this node has for a time line of its messages."""
 
@@ -219,6 +220,7 @@ class NodeRouter:
         began_ns, peers = self.traced.now(), []
         patterns = None if to is None else several(to)
         slots = self._encode(values)
+        self._published |= slots
         with self._links.changed:
             for peer, session in self._links.sessions.items():
                 if patterns is None or matches(self._links.labels_of(peer), patterns):
@@ -226,6 +228,15 @@ class NodeRouter:
                     peers.append(peer)
             self.traced.published(began_ns, peers)
         self._links.wake()
+
+    def published(self, key: str) -> Any:
+        """Return what this node has offered last under a key; None where nothing was.
+
+        Tensors are copies. Arrays may only be read, and stay as they are.
+        """
+        slot = self._published.get(key)
+        value = slot.encoded if isinstance(slot, Published) else slot
+        return decode(value.meta, value.buffers) if isinstance(value, Encoded) else value
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the router's own thread."""
@@ -459,12 +470,14 @@ class NodeRouter:
             self._take_call(peer, arrival)
         elif isinstance(arrival, Joined):
             self._streams.joined(peer, is_new_life=arrival.is_new_life)
+            self._inbox.wake()
             if peer in self._missed:
                 self._missed.discard(peer)
                 self._inbox.put_event(peer, "node_joined", (peer,), {})
         elif isinstance(arrival, Left):
             self._streams.left(peer)
             self._forget(peer)
+            self._inbox.wake()
 
     def _take_call(self, peer: int, call: CallArrived) -> None:
         self._answers.begin(peer, call.number)
@@ -495,6 +508,7 @@ class NodeRouter:
     def _note_lost(self, peer: int) -> None:
         self._missed.add(peer)
         self._forget(peer)
+        self._inbox.wake()
         logger.warning("node %d lost node %d", self.node_id, peer)
         self._inbox.put_event(peer, "node_lost", (peer,), {})
 

@@ -70,6 +70,7 @@ class LocalRouter:
         self.address: str | None = None
         """Where others dial this node: nowhere."""
         self._inbox = Inbox()
+        self._published: dict[str, Any] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}
         self._streams = Streams(self._carry, self._withdraw, self._receivers, SYSTEM_CLOCK)
         self.meetings = Meetings()
@@ -146,6 +147,11 @@ class LocalRouter:
         for router in self._group:
             if patterns is None or matches(router._labels, patterns):
                 router._inbox.put_ctx(self._node_id, self._copy(values))
+        self._published |= self._copy(values)
+
+    def published(self, key: str) -> Any:
+        """Return what this node has offered last under a key, as it was then; else None."""
+        return copy.deepcopy(self._published.get(key))
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the thread that emits it."""

@@ -65,6 +65,10 @@ class Router(Protocol):
         """Offer ctx values to the connected nodes that `to` matches; the newest wins."""
         ...
 
+    def published(self, key: str) -> Any:
+        """Return what this node has offered last under a key, as it was then; else None."""
+        ...
+
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the router's own thread.
 

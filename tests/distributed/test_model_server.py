@@ -72,6 +72,25 @@ def test_models_of_different_names_do_not_meet() -> None:
     assert ModelServer(World(other), name="critic").fetch() is None
 
 
+def test_who_publishes_fetches_its_own_as_it_was_then() -> None:
+    def main() -> None:
+        server = ModelServer()
+        if current_router().node_id == 0:
+            assert server.fetch() is None
+            weights = {"small": torch.ones(3), "large": torch.ones(200_000)}
+            server.publish(weights)
+            for tensor in weights.values():
+                tensor.zero_()
+            model = server.fetch()
+            assert model is not None
+            assert (model.version, server.fetch(newer_than=1)) == (1, None)
+            assert [tensor.sum() for tensor in model.weights.values()] == [3.0, 2e5]
+
+    main()
+    with Cluster(2) as cluster:
+        cluster.run(main, timeout=15.0)
+
+
 def test_a_publisher_that_was_restarted_is_followed() -> None:
     first, second = LocalRouter.group(2)
     reader = ModelServer(World(second))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from ding_lite.clock import Deadline
 from ding_lite.errors import (
     AuthenticationError,
     ConfigError,
@@ -121,6 +123,45 @@ def test_the_newest_ctx_arrives_also_where_the_labels_choose(start: Start) -> No
         ears[node].wait(lambda got=got: got[0]["w"][0] == 499)  # type: ignore[misc]
     ears[2].wait(lambda: ears[2].ctx[0].get("only") == 1)
     assert "only" not in ears[1].ctx[0]
+
+
+def test_a_node_can_look_at_what_it_has_offered_as_it_was_then(start: Start) -> None:
+    router, _ = start(2)
+    assert router.published("w") is None
+    small, large = torch.ones(3), torch.ones(200_000)  # in a message, and in shared memory
+    router.publish_ctx({"w": {"small": small, "large": large}, "number": 4})
+    for tensor in (small, large):
+        tensor.zero_()
+    found = router.published("w")
+    assert (found["small"].sum(), found["large"].sum(), router.published("number")) == (3, 2e5, 4)
+    found["large"].zero_()  # it is a copy
+    assert router.published("w")["large"].sum() == 2e5
+
+
+def test_who_waits_for_what_a_node_watches_looks_again_when_a_peer_comes_or_goes(
+    tmp_path: Path,
+) -> None:
+    here, there = specs(tmp_path, 2, "mesh")
+    has_ended, never = threading.Event(), Deadline.after(None)
+    with closing(NodeRouter(here)) as router, ThreadPoolExecutor(1) as pool:
+        watch = router.watch()
+
+        def until_peers_are(expected: tuple[int, ...]) -> Future[bool]:
+            return pool.submit(
+                watch.wait, lambda _: router.peers == expected, never, has_ended.is_set
+            )
+
+        try:
+            for life in (there, replace(there, epoch=2)):
+                has_come = until_peers_are((1,))
+                other = NodeRouter(life)
+                assert has_come.result(10.0)
+                has_gone = until_peers_are(())
+                other.close(good_bye=life.epoch == 2)
+                assert has_gone.result(10.0)
+        finally:
+            has_ended.set()
+            watch.wake()
 
 
 def test_what_cannot_travel_stays_home_with_one_warning(

@@ -460,6 +460,18 @@ def test_each_node_gets_ctx_values_of_its_own() -> None:
     assert second.ctxs == [(0, {"weights": [1]})]
 
 
+def test_a_node_can_look_at_what_it_has_offered_as_it_was_then() -> None:
+    router, alone = LocalRouter.group(2)[0], LocalRouter()
+    for one in (router, alone):
+        assert one.published("w") is None
+        weights = np.ones(3)
+        one.publish_ctx({"w": weights})
+        weights[:] = 0.0
+        assert one.published("w").sum() == 3.0
+        one.published("w")[:] = 0.0
+        assert one.published("w").sum() == 3.0
+
+
 class Stubborn:
     """A value that refuses to be copied, in the way it was told to."""
 
