@@ -95,6 +95,11 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help="the directory of a run, or of a checkpoint")
     add(
+        "--last",
+        action="store_true",
+        help="play with the newest weights of a run (default: those of its best evaluation)",
+    )
+    add(
         "--episodes",
         type=arguments.whole_number(1),
         default=5,

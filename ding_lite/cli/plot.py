@@ -33,7 +33,13 @@ from ding_lite.recipes.results import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_Y_LABELS = {"eval_return": "return of greedy episodes", "return": "return of an episode"}
+_Y_LABELS = {
+    "eval_return": "return of greedy episodes",
+    "return": "return of an episode",
+    "steps_per_s": "env steps a second",
+    "memory_mb": "memory, MB",
+}
+_WITH_TARGET = ("eval_return", "return")
 
 
 def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
@@ -56,12 +62,12 @@ def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
     metric = _choose_metric(results, metric)
     groups = group_results(results)
 
-    figure, axes = begin_picture()
+    figure, axes, _ = begin_picture()
     for group, color in zip(groups, COLORS * len(groups), strict=False):
         _draw_group(axes, group, metric, color)
     dress(axes, y_label=_Y_LABELS.get(metric, metric))
     targets = {result.target for result in results}
-    if metric in _Y_LABELS and len(targets) == 1 and (target := targets.pop()) is not None:
+    if metric in _WITH_TARGET and len(targets) == 1 and (target := targets.pop()) is not None:
         draw_target(axes, target)
     add_titles(figure, title_of(groups), _below(groups))
     if len(groups) > 1:

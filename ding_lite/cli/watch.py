@@ -11,8 +11,9 @@ from ding_lite.cli.main import DONE
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.log import configure
 from ding_lite.middleware.report import spell
-from ding_lite.recipes.loading import load_policy
+from ding_lite.recipes.loading import find_policy, load_policy
 from ding_lite.recipes.video import check_render_mode, play, record_video
+from ding_lite.rl.checkpoint import load_checkpoint
 from ding_lite.rl.envs import Episode
 from ding_lite.rl.protocols import Policy
 from ding_lite.settings import process_environ
@@ -31,8 +32,9 @@ def watch_run(options: argparse.Namespace) -> int:
         DingLiteError: What a user can mend, in a sentence.
     """
     configure("warning")
-    policy = load_policy(options.run)
-    print(f"{type(policy).__name__} on {policy.spec.env_id}, from {options.run}")
+    policy = load_policy(options.run, last=options.last)
+    path = find_policy(options.run, last=options.last)
+    print(f"{type(policy).__name__} on {policy.spec.env_id}, {_origin(path)}")
     chosen = {"episodes": options.episodes, "seed": options.seed}
     if options.record is not None:
         videos = record_video(policy, Path(options.record), **chosen)
@@ -49,6 +51,15 @@ def watch_run(options: argparse.Namespace) -> int:
         print(hint)
         _tell((episode, "") for episode in play(policy, **chosen))
     return DONE
+
+
+def _origin(path: Path) -> str:
+    """Say which weights of a run it plays with."""
+    meta = load_checkpoint(path, only=()).meta
+    facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
+    if meta.get("eval_value") is not None:
+        facts.append(f"evaluation {spell(meta['eval_value'])}")
+    return f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 def _tell(played: Iterable[tuple[Episode, str]]) -> None:

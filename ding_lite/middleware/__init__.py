@@ -1,11 +1,13 @@
 """The stages of a training pipeline: `from ding_lite import middleware as mw`."""
 
+from ding_lite.middleware.best import keep_best
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.exchange import receive, send
 from ding_lite.middleware.gradients import pull_weights, push_gradients, serve_gradients
+from ding_lite.middleware.measure import measure
 from ding_lite.middleware.pace import keep_pace
 from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
@@ -22,8 +24,10 @@ __all__ = [
     "curve",
     "evaluate",
     "fetch_weights",
+    "keep_best",
     "keep_pace",
     "log",
+    "measure",
     "progress",
     "publish_weights",
     "pull_weights",

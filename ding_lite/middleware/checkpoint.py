@@ -123,6 +123,11 @@ def describe(part: object) -> dict[str, Any]:
     return about
 
 
+def describe_alone(policy: object) -> dict[str, Any]:
+    """Say what a policy is that a checkpoint holds alone: what `described_policy` looks for."""
+    return {_POLICY: describe(policy)}
+
+
 def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
     """Find the policy among what a checkpoint's `meta` describes.
 
@@ -250,22 +255,29 @@ class _Checkpoint:
             policies = {name: state[name] for name in parts if hasattr(parts[name], "act")}
         else:
             state = parts.state_dict()
-            meta[_POLICY] = describe(parts)
+            meta |= describe_alone(parts)
             policies = {"policy": state}
+        updates = self._counters["train_iter"]
         for name, policy in policies.items():
-            self._check_finite(policy, name)
+            check_finite(policy, name, train_iter=updates, directory=self._directory)
         save_checkpoint(self._directory, state, meta=meta)
         self._saved = True
 
-    def _check_finite(self, state: dict[str, Any], name: str) -> None:
-        for path, leaf in leaves(state):
-            numbers = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else np.asarray(leaf)
-            if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
-                raise NonFiniteError(
-                    f"{path_name(path, name)} is no longer finite after update "
-                    f"{self._counters['train_iter']:,}, so the policy was not saved; what "
-                    f"{self._directory} holds is the last good one. Lower the learning rate."
-                )
+
+def check_finite(state: Mapping[str, Any], name: str, *, train_iter: int, directory: Path) -> None:
+    """Refuse to save a policy that is broken.
+
+    Raises:
+        NonFiniteError: A number of it is NaN or infinite.
+    """
+    for path, leaf in leaves(state):
+        numbers = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else np.asarray(leaf)
+        if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+            raise NonFiniteError(
+                f"{path_name(path, name)} is no longer finite after update "
+                f"{train_iter:,}, so the policy was not saved; what "
+                f"{directory} holds is the last good one. Lower the learning rate."
+            )
 
 
 def _came_between_steps(error: BaseException) -> bool:

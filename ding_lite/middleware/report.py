@@ -21,6 +21,7 @@ import numpy as np
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import due, number
+from ding_lite.middleware.measure import MEASURED
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
@@ -212,8 +213,8 @@ def file_path(path: str | os.PathLike[str]) -> Path:
 
 def pack_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Turn metrics into what a checkpoint can hold, also those that are not finite."""
-    values = [number(name, value) for name, value in metrics.items()]
-    return {"names": list(metrics), "values": np.array(values, dtype=np.float64)}
+    kept = {name: number(name, value) for name, value in metrics.items() if name not in MEASURED}
+    return {"names": list(kept), "values": np.array(list(kept.values()), dtype=np.float64)}
 
 
 def unpack_metrics(packed: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ding_lite.middleware.report_drawing import (
     begin_picture,
     draw_target,
     dress,
+    dress_small,
     picture_path,
     save_picture,
 )
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
+_RETURNS = ("episode_return", "return", "eval_return")
+_BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
+"""Small curves, and what they are called."""
+_FEW = 200
+"""Points of a small curve; where there are more, each is the mean of its neighbours."""
+
 
 def curve(
     path: str | os.PathLike[str],
@@ -46,7 +53,9 @@ def curve(
 ) -> Middleware:
     """Draw the learning curve: returns and evaluations over env steps.
 
-    It is drawn when the run ends, however it ends, and now and then on the way.
+    Below it, smaller, are the loss, and what `measure` has found, the env steps a second and the
+    memory: those that the run has. It is drawn when the run ends, however it ends, and now and
+    then on the way.
 
     Context:
         reads: env_step, metrics, total_step
@@ -95,6 +104,15 @@ class _Series:
             x, y = x[chosen], y[chosen]
         return x, y
 
+    def means(self, at_most: int) -> tuple[FloatArray, FloatArray]:
+        """Copy the points, or the means of as many parts of them where there are more."""
+        x, y = np.array(self._x), np.array(self._y)
+        if len(x) <= at_most:
+            return x, y
+        starts = np.linspace(0, len(x), at_most, endpoint=False).astype(int)
+        counts = np.diff(starts, append=len(x))
+        return np.add.reduceat(x, starts) / counts, np.add.reduceat(y, starts) / counts
+
 
 class _Curve:
     __name__ = "curve"
@@ -108,7 +126,7 @@ class _Curve:
         self._redraw = redraw
         self._clock = clock
         self._drawn_at = 0.0
-        self._series = {name: _Series() for name in ("episode_return", "return", "eval_return")}
+        self._series = {name: _Series() for name in (*_RETURNS, *_BELOW)}
 
     def __enter__(self) -> Self:
         self._drawn_at = self._clock.now()
@@ -116,10 +134,12 @@ class _Curve:
 
     def __call__(self, ctx: Context) -> None:
         metrics = ctx.metrics
-        for name, series in self._series.items():
+        # A loss may still live on a device, and to ask for it waits: so not in every step.
+        is_time = "episode_return" in metrics or "memory_mb" in metrics
+        for name in self._series if is_time else _RETURNS:
             if name in metrics:
                 x = ctx.get("env_step", ctx.total_step + 1)
-                series.add(x, number(name, metrics[name]))
+                self._series[name].add(x, number(name, metrics[name]))
         if self._clock.now() - self._drawn_at >= self._redraw:
             self._draw()
 
@@ -141,7 +161,7 @@ class _Curve:
             series.load(state[name])
 
     def _draw(self) -> None:
-        if any(len(series) for series in self._series.values()):
+        if any(len(self._series[name]) for name in _RETURNS):
             _draw_curve(self._path, self._series, target=self._target, title=self._title)
         self._drawn_at = self._clock.now()
 
@@ -149,7 +169,11 @@ class _Curve:
 def _draw_curve(
     path: Path, series: Mapping[str, _Series], *, target: float | None, title: str
 ) -> None:
-    figure, axes = begin_picture()
+    below = {label: series[name] for name, label in _BELOW.items() if len(series[name])}
+    figure, axes, few = begin_picture(num_below=len(below))
+    for small, (label, one) in zip(few, below.items(), strict=True):
+        small.plot(*one.means(at_most=_FEW), color=BLUE, linewidth=1.2)
+        dress_small(small, title=label)
     _draw_series(axes, series)
     dress(axes, y_label="return of an episode")
     if target is not None:

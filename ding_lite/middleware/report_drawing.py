@@ -17,6 +17,8 @@ INK, GREY, BLUE, ORANGE, GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2
 COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c677d")
 """Of several curves in one picture, which can be told apart."""
 _LEFT = 0.022
+_HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
+"""Of a picture, and of what there may be below it, in inches."""
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:
@@ -33,13 +35,33 @@ def picture_path(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def begin_picture() -> tuple[Figure, Axes]:
-    """Make an empty picture."""
+def begin_picture(*, num_below: int = 0) -> tuple[Figure, Axes, list[Axes]]:
+    """Make an empty picture, with so many small ones below it in a row."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0, 4.5), dpi=160, facecolor="white")
-    figure.subplots_adjust(left=0.092, right=0.97, top=0.83, bottom=0.125)
-    return figure, figure.add_subplot()
+    height = _HEIGHT + _HEIGHT_BELOW * bool(num_below)
+    figure = Figure(figsize=(8.0, height), dpi=160, facecolor="white")
+    top, bottom = 1 - 0.17 * _HEIGHT / height, 0.125 * _HEIGHT / height
+    if not num_below:
+        figure.subplots_adjust(left=0.092, right=0.97, top=top, bottom=bottom)
+        return figure, figure.add_subplot(), []
+    grid = figure.add_gridspec(
+        2, num_below, left=0.092, right=0.97, top=top, bottom=0.07, hspace=0.48, wspace=0.3,
+        height_ratios=(0.705 * _HEIGHT, 0.6 * _HEIGHT_BELOW),
+    )  # fmt: skip
+    below = [figure.add_subplot(grid[1, column]) for column in range(num_below)]
+    return figure, figure.add_subplot(grid[0, :]), below
+
+
+def dress_small(axes: Axes, *, title: str) -> None:
+    """Label a small picture, once its curve is drawn."""
+    dress(axes, y_label="")
+    axes.set_xlabel("")
+    axes.tick_params(labelsize=8, pad=3)
+    axes.locator_params(nbins=4)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.08 * (high - low))
+    axes.set_title(title, fontsize=9.5, color=INK, loc="left", pad=5)
 
 
 def dress(axes: Axes, *, y_label: str) -> None:
@@ -81,8 +103,9 @@ def draw_target(axes: Axes, target: float) -> None:
 
 def add_titles(figure: Figure, title: str, below: str) -> None:
     """Write what the picture shows, and a line below."""
-    figure.text(_LEFT, 0.925, title, fontsize=15, fontweight="bold", color=INK)
-    figure.text(_LEFT, 0.872, below, fontsize=10.5, color=GREY)
+    from_top = _HEIGHT / figure.get_figheight()
+    figure.text(_LEFT, 1 - 0.075 * from_top, title, fontsize=15, fontweight="bold", color=INK)
+    figure.text(_LEFT, 1 - 0.128 * from_top, below, fontsize=10.5, color=GREY)
 
 
 def add_legend(figure: Figure, *, columns: int = 3) -> None:

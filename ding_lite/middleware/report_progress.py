@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS = 0.1
 _PLAIN_SECONDS = 60.0
 _RATE_SECONDS = 5.0
-_SHOWN_LIVE = ("episodes", "return", "eval_return", "epsilon")
+_SHOWN_LIVE = ("episodes", "return", "eval_return", "epsilon", "loss", "memory_mb")
+_DISPENSABLE = ("title", "epsilon", "memory", "episodes", "loss", "rate", "return", "time")
+"""What is left out of a line that is too short, in this order."""
 
 
 def progress(
@@ -33,8 +35,9 @@ def progress(
     """Show where the run stands, live.
 
     On a terminal that is one line, rewritten ten times a second: env steps, their rate, the
-    mean return, the last evaluation, epsilon, and how long the rest will take. Elsewhere it is
-    one line a minute. Either way the last one stays.
+    mean return, the last evaluation, the loss, epsilon, the memory that `measure` has found, and
+    how long the rest will take; what there is no room for is left out. Elsewhere it is one line
+    a minute. Either way the last one stays.
 
     Context:
         reads: env_step, metrics
@@ -138,7 +141,7 @@ class _Progress:
         from rich.text import Text
 
         parts = self._parts()
-        for name in ("title", "epsilon", "episodes", "rate", "return", "time"):
+        for name in _DISPENSABLE:
             if sum(part.cell_len + 2 for part in parts.values()) + 12 * bar <= width:
                 break
             parts.pop(name, None)
@@ -179,8 +182,12 @@ class _Progress:
             parts["eval"] = part(
                 "eval ", f"{value:,.1f}", "bold green" if passed else "bold yellow", reached
             )
+        if "loss" in values:
+            parts["loss"] = part("loss ", f"{values['loss']:.3g}", "")
         if "epsilon" in values:
             parts["epsilon"] = part("epsilon ", f"{values['epsilon']:.2f}", "")
+        if "memory_mb" in values:
+            parts["memory"] = part("", f"{values['memory_mb']:,.0f} MB", "")
         parts["time"] = part("", _spell_seconds(elapsed), "")
         if self._max is not None and self._steps_per_second > 0 and not self._ended:
             left = max(0, self._max - self._env_step) / self._steps_per_second

@@ -13,6 +13,8 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.checkpoint import MANIFEST
 
 CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
+BEST = "best"
+"""Where the policy lies whose evaluation was the best one."""
 EVENTS = "events.out.tfevents.*"
 
 
@@ -61,9 +63,16 @@ def has_checkpoint(directory: Path) -> bool:
     return (directory / CHECKPOINT / MANIFEST).exists()
 
 
+def has_best(directory: Path) -> bool:
+    """Tell whether a run has kept the policy of its best evaluation."""
+    return (directory / BEST / MANIFEST).exists()
+
+
 def begin_anew(directory: Path) -> None:
     """Remove what a run has left that was killed before its first checkpoint."""
-    for leftover in (directory / METRICS, directory / CURVE, *directory.glob(EVENTS)):
+    best = directory / BEST
+    files = (directory / METRICS, directory / CURVE, *directory.glob(EVENTS), *best.glob("*"))
+    for leftover in files:
         leftover.unlink(missing_ok=True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ding_lite.errors import CheckpointError
 from ding_lite.middleware.checkpoint import described_policy
-from ding_lite.recipes.directory import CHECKPOINT
+from ding_lite.recipes.directory import BEST, CHECKPOINT, has_best
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.checkpoint import MANIFEST, load_checkpoint
 from ding_lite.rl.envs import make_envs
@@ -15,21 +15,21 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.settings import as_config
 
 
-def load_policy(directory: str | os.PathLike[str]) -> Policy:
+def load_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Policy:
     """Make the policy that a run has saved, as it was then.
 
     `policy.spec.env_id` says which environment it was trained for.
 
     Args:
         directory: Of a run, or of a checkpoint that `middleware.checkpoint` has written.
+        last: Of a run, take the newest weights, also where `middleware.keep_best` has saved
+            those of the best evaluation.
 
     Raises:
         CheckpointError: There is no checkpoint, it is damaged, or its policy is of no known kind.
         MissingExtraError: The environment needs a package that is not installed.
     """
-    path = Path(directory)
-    if not (path / MANIFEST).exists():
-        path /= CHECKPOINT
+    path = find_policy(directory, last=last)
     name, about = described_policy(load_checkpoint(path, only=()).meta)
     recipes = {recipe.policy.__name__: recipe for recipe in RECIPES.values()}
     if about["kind"] not in recipes:
@@ -44,3 +44,11 @@ def load_policy(directory: str | os.PathLike[str]) -> Policy:
     state = load_checkpoint(path, only=None if name is None else (name,)).state
     policy.load_state_dict(state if name is None else state[name])
     return policy
+
+
+def find_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Path:
+    """Return the checkpoint that `load_policy` takes; it need not be there."""
+    path = Path(directory)
+    if (path / MANIFEST).exists():
+        return path
+    return path / (BEST if has_best(path) and not last else CHECKPOINT)

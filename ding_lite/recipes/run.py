@@ -65,6 +65,7 @@ class Run:
         parent = Path("runs") / example
         self.directory = files.make_next(parent) if options.out is None else options.out
         self.checkpoint = self.directory / files.CHECKPOINT
+        self.best = self.directory / files.BEST
         self.metrics = self.directory / files.METRICS
         self.curve = self.directory / files.CURVE
         self._config = config

@@ -157,8 +157,10 @@ def _run(plan: Plan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> N
                 episodes=config.eval_episodes,
             )
         )
+        task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
+        task.use(mw.measure(every=every(config.log_every)))
         task.use(mw.log(every=every(config.log_every), path=run.metrics, quiet=True))
         task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
         task.use(mw.curve(run.curve, target=options.goal, title=plan.title))

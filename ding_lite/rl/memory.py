@@ -1,13 +1,15 @@
-"""How much memory there is, before a replay takes it."""
+"""How much memory there is, before a replay takes it, and how much is taken."""
 
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 from ding_lite.errors import ConfigError
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_OWN_PAGES = Path("/proc/self/statm")
 
 
 def machine_bytes() -> int:
@@ -18,6 +20,17 @@ def machine_bytes() -> int:
     except (OSError, ValueError):  # no container, or one without a limit ("max")
         return installed
     return min(installed, limit)
+
+
+def process_bytes() -> int:
+    """Return how much memory this process has in use, in bytes: its resident set.
+
+    Where the system does not tell that, it is the most that the process ever had.
+    """
+    try:
+        return int(_OWN_PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def check_fits(wanted_bytes: int, *, capacity: int, what: str) -> None:

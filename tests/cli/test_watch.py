@@ -39,7 +39,7 @@ def test_policies_for_box_actions_are_watched_too(
         run_step(mw.checkpoint(policy, "here/checkpoint", every=1))
     assert main(["watch", "here", "--episodes", "1"]) == 0
     first, _, line, mean = capsys.readouterr().out.splitlines()
-    assert first == f"{name.upper()} on Pendulum-v1, from here"
+    assert first == f"{name.upper()} on Pendulum-v1, from here/checkpoint"
     assert line.split()[4:] == ["length", "200"]
     assert mean.startswith("mean of 1: -")
 
@@ -49,7 +49,7 @@ def test_without_a_display_there_are_returns(capsys: pytest.CaptureFixture[str])
     assert main(["watch", "here", "--episodes", "3", "--seed", "1"]) == 0
     out = capsys.readouterr().out
     first, hint, *lines = out.splitlines()
-    assert first == "DQN on CartPole-v1, from here"
+    assert first == "DQN on CartPole-v1, from here/checkpoint"
     assert hint == "No display here: only the returns are shown; --record DIR writes videos."
     assert [line.split()[:3] for line in lines[:3]] == [
         ["episode", str(number), "return"] for number in (1, 2, 3)
@@ -57,6 +57,24 @@ def test_without_a_display_there_are_returns(capsys: pytest.CaptureFixture[str])
     assert lines[3].startswith("mean of 3: ")
     main(["watch", "here/checkpoint", "--episodes", "3", "--seed", "1"])
     assert capsys.readouterr().out.splitlines()[1:] == out.splitlines()[1:]
+
+
+def test_the_best_policy_plays_unless_the_last_one_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        best, last = (DQN(envs.spec, DQNConfig(hidden=(8,), seed=seed)) for seed in (1, 2))
+        run_step(mw.checkpoint(last, "here/checkpoint", every=1), env_step=9_000, eval_value=12.5)
+        run_step(mw.keep_best(best, "here/best"), env_step=8_000, eval_value=461.0)
+    played = {}
+    for words in ([], ["--last"]):
+        assert main(["watch", "here", "--episodes", "2", *words]) == 0
+        first, _, *played[len(words)] = capsys.readouterr().out.splitlines()
+        said = "here/checkpoint (after 9,000 env steps, evaluation 12.5)"
+        if not words:
+            said = "here/best (after 8,000 env steps, evaluation 461)"
+        assert first == f"DQN on CartPole-v1, from {said}"
+    assert played[0] != played[1]
 
 
 def test_videos_are_written(

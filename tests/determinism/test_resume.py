@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from ding_lite.middleware.measure import MEASURED
 from ding_lite.nest import leaves
 from ding_lite.rl.checkpoint import load_checkpoint
 
@@ -118,7 +119,8 @@ def flat(state: Any) -> dict[Any, Any]:
     """Return all leaves of a checkpoint by their paths, but for those that time decides."""
     found = {}
     for path, leaf in leaves(state):
-        if path[-1] in ("wall_s", "file_bytes", "mode"):  # `auto` takes the mode that is faster
+        # `auto` takes the mode that is faster, and the curve shows how fast it was.
+        if {"wall_s", "file_bytes", "mode", *MEASURED} & set(path):
             continue
         is_tensor = isinstance(leaf, torch.Tensor | np.ndarray)
         found[tuple(path)] = np.asarray(leaf).tobytes() if is_tensor else leaf
@@ -127,7 +129,8 @@ def flat(state: Any) -> dict[Any, Any]:
 
 def rows_of(directory: Path) -> list[dict[str, Any]]:
     lines = (directory / "metrics.jsonl").read_text().splitlines()
-    return [{**json.loads(line), "wall_s": None} for line in lines]
+    rows = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if k not in ("wall_s", *MEASURED)} for row in rows]
 
 
 def assert_same_end(directory: Path, whole: Path) -> None:
@@ -143,6 +146,9 @@ def assert_same_end(directory: Path, whole: Path) -> None:
     ]
     assert different == []
     assert rows_of(directory) == rows_of(whole)
+    best, best_of_whole = (load_checkpoint(run / "best") for run in (directory, whole))
+    assert best.meta == best_of_whole.meta
+    assert flat(best.state) == flat(best_of_whole.state)
 
 
 @pytest.mark.parametrize("time", range(10))

@@ -21,9 +21,10 @@ from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.runtime.context import Context
 from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.router import use_router
-from ding_lite.testing import StepRecord, run_step
+from ding_lite.testing import ManualClock, StepRecord, run_step
 
 BY_THE_POLICY = {"loss", "q_mean", "policy_loss", "value_loss", "entropy", "grad_norm"}
 
@@ -43,6 +44,19 @@ def block_of(factory: Callable[..., Any]) -> StepRecord:
             record.metrics |= set(metrics[1].split(", "))
         getattr(record, verb).update(re.sub(r" \([^)]*\)", "", keys).split(", "))
     return record
+
+
+def measured() -> list[StepRecord]:
+    """Measure at the beginning and a second later."""
+    clock = ManualClock()
+    measure = mw.measure(every=1, clock=clock)
+
+    def twice(ctx: Context) -> None:
+        measure(ctx)
+        clock.advance(1.0)
+        measure(ctx)
+
+    return [run_step(twice, env_step=5)[1], run_step(mw.measure(every=9))[1]]
 
 
 def sent() -> list[StepRecord]:
@@ -160,6 +174,8 @@ def observed(
             mw.stop_at(eval_value=9.0, env_step=9, train_iter=5), counted, {"eval_value": 9.5}
         ),
         "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), counted),
+        "keep_best": records(mw.keep_best(policy, tmp_path / "best"), {}, counted),
+        "measure": measured(),
         "send": sent(),
         "receive": received(),
         "publish_weights": records(mw.publish_weights(policy, every=1), counted),

@@ -255,6 +255,21 @@ def test_a_run_that_had_ended_gets_no_second_last_row(tmp_path: Path) -> None:
     assert file.read_text() == before
 
 
+def test_what_is_of_one_process_alone_is_in_no_checkpoint(tmp_path: Path) -> None:
+    file, clock = tmp_path / "metrics.jsonl", ManualClock()
+    row = {"env_step": 8, "loss": 0.5, "steps_per_s": 100.0, "memory_mb": 412.0}
+
+    def log() -> Middleware:
+        return mw.log(every=1, path=file, quiet=True, clock=clock)
+
+    state = killed_after(1, log, row, clock=clock)
+    go_on(state, log, {"env_step": 16}, clock=clock)
+    first, second = read(file)
+    assert (first["steps_per_s"], first["memory_mb"]) == (100.0, 412.0)
+    assert second["loss"] == 0.5
+    assert not {"steps_per_s", "memory_mb"} & second.keys()
+
+
 # -- progress ----------------------------------------------------------------------------
 
 
@@ -319,6 +334,28 @@ def test_the_line_fits_into_any_terminal(
     if width >= 60:
         assert "5,000/10,000 env steps" in frames[-1]
         assert "eval 100.0/475" in frames[-1]
+
+
+def test_returns_loss_speed_and_memory_are_on_the_screen(
+    clock: ManualClock,
+    terminal: Callable[[int], io.StringIO],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{**row, "loss": 0.0123456, "memory_mb": 412.3} for row in ROWS]
+    run(mw.progress(max_env_steps=10_000, clock=clock), *rows, clock=clock)
+    everything = (
+        "5,000/10,000 env steps  1,000 steps/s  episodes 5  return 50.0  eval 100.0  "
+        "loss 0.0123  epsilon 0.50  412 MB  0:05"
+    )
+    assert capsys.readouterr().err.splitlines() == [everything]
+
+    screen = terminal(160)
+    run(mw.progress(max_env_steps=10_000, clock=clock), *rows, clock=clock)
+    assert shown(screen)[-1].endswith(everything)
+    screen = terminal(100)  # where there is no room for all of it
+    run(mw.progress(max_env_steps=10_000, clock=clock), *rows, clock=clock)
+    rest = "1,000 steps/s  return 50.0  eval 100.0  loss 0.0123  0:05"
+    assert shown(screen)[-1].endswith(rest)
 
 
 def test_it_is_not_drawn_more_often_than_one_can_see(

@@ -11,6 +11,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
+from ding_lite.middleware import report_curve
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 from ding_lite.testing import ManualClock
@@ -58,6 +59,54 @@ def test_title_axes_legend_and_target_are_in_it(tmp_path: Path) -> None:
         "0",
     ):
         assert expected in words
+
+
+def test_loss_speed_and_memory_are_small_curves_below(tmp_path: Path) -> None:
+    def report(ctx: Context) -> None:
+        ctx.metrics["loss"] = 1.0 / (ctx.total_step + 1)
+        if ctx.total_step % 2:
+            ctx.metrics |= {"steps_per_s": 900.0, "memory_mb": 412.0 + ctx.total_step}
+
+    with Task() as task:
+        task.use(learn).use(report)
+        task.use(mw.curve(tmp_path / "curve.svg"))
+        task.run(max_step=1_000)
+    words = texts(tmp_path / "curve.svg")
+    for expected in ("return of an episode", "loss", "env steps a second", "memory, MB"):
+        assert expected in words
+    draw(tmp_path / "without.svg")
+    assert not {"loss", "env steps a second"} & set(texts(tmp_path / "without.svg"))
+
+
+def test_a_small_curve_of_many_points_shows_their_means() -> None:
+    series = report_curve._Series()
+    for step in range(1_000):
+        series.add(step, step % 10)
+    x, y = series.means(at_most=100)
+    assert x.tolist() == [10 * k + 4.5 for k in range(100)]
+    assert y.tolist() == [4.5] * 100
+    assert [len(z) for z in series.means(at_most=1_000)] == [1_000, 1_000]
+    assert [len(z) for z in series.means(at_most=300)] == [300, 300]
+
+
+def test_a_loss_on_a_device_is_not_waited_for_in_every_step(tmp_path: Path) -> None:
+    class Loss:
+        asked = 0
+
+        def __float__(self) -> float:
+            self.asked += 1
+            return 0.5
+
+    loss = Loss()
+
+    def report(ctx: Context) -> None:
+        ctx.metrics["loss"] = loss
+        if ctx.total_step % 10 == 9:
+            ctx.metrics["memory_mb"] = 412.0
+
+    with Task() as task:
+        task.use(report).use(mw.curve(tmp_path / "curve.svg")).run(max_step=100)
+    assert loss.asked == 10
 
 
 def test_a_target_that_was_missed_is_not_called_reached(tmp_path: Path) -> None:

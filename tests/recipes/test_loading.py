@@ -12,6 +12,7 @@ from ding_lite.errors import CheckpointError
 from ding_lite.recipes import load_policy
 from ding_lite.rl.envs import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.protocols import Policy
 from ding_lite.testing import run_step
 
 
@@ -32,6 +33,24 @@ def test_a_policy_acts_as_the_one_that_was_saved(tmp_path: Path, alone: bool) ->
     np.testing.assert_array_equal(
         loaded.act(obs, explore=False), policy.act(obs, explore=False), strict=True
     )
+
+
+def test_of_a_run_the_best_policy_is_taken_unless_the_last_one_is_wanted(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        best, last = (DQN(envs.spec, DQNConfig(hidden=(8,), seed=seed)) for seed in (1, 2))
+    run_step(mw.checkpoint(last, tmp_path / "checkpoint", every=1))
+    assert same(load_policy(tmp_path), last)  # there was no evaluation yet
+
+    run_step(mw.keep_best(best, tmp_path / "best"), eval_value=-120.0)
+    assert same(load_policy(tmp_path), best)
+    assert same(load_policy(tmp_path, last=True), last)
+    assert same(load_policy(tmp_path / "checkpoint"), last)
+    assert same(load_policy(tmp_path / "best", last=True), best)
+
+
+def same(one: Policy, other: Policy) -> bool:
+    a, b = one.weights(), other.weights()
+    return all(bool((a[name] == b[name]).all()) for name in a)
 
 
 def test_a_policy_that_nobody_knows_is_named(tmp_path: Path) -> None:

@@ -37,6 +37,19 @@ def test_it_returns_the_policy_and_leaves_a_whole_run() -> None:
     assert train().directory == Path("runs/dqn/CartPole-v1/2")
 
 
+def test_what_was_best_is_kept_and_speed_and_memory_are_told() -> None:
+    result = train(eval_every=40, target=1e6)
+    evaluations = {}
+    for line in (result.directory / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        assert row["memory_mb"] > 10.0
+        assert row["steps_per_s"] > 0.0
+        evaluations[row["eval_env_step"]] = row["eval_return"]
+    best = load_checkpoint(result.directory / "best").meta
+    assert best["eval_value"] >= max(evaluations.values())
+    assert load_policy(result.directory).config == result.policy.config
+
+
 def test_it_says_nothing_when_it_is_to_be_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     train()
     assert capsys.readouterr() == ("", "")

@@ -1,0 +1,65 @@
+"""How fast a run is, and how much memory it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.task import Task
+from ding_lite.testing import ManualClock
+
+
+def test_the_rate_is_that_since_the_last_measurement(clock: ManualClock) -> None:
+    told: list[tuple[int, float]] = []
+
+    def step(ctx: Context) -> None:
+        ctx.env_step = ctx.get("env_step", 0) + 8
+        ctx.keep("env_step")
+        clock.advance(0.5 if ctx.total_step < 4 else 0.25)
+
+    def note(ctx: Context) -> None:
+        if "steps_per_s" in ctx.metrics:
+            told.append((ctx.total_step, ctx.metrics["steps_per_s"]))
+
+    with Task() as task:
+        task.use(step).use(mw.measure(every=2, clock=clock)).use(note)
+        task.run(max_step=6)
+        clock.advance(1_000.0)  # between two runs nothing is to be measured
+        task.run(max_step=2)
+    assert told == [(1, 16.0), (3, 16.0), (5, 32.0), (7, 32.0)]
+
+
+def test_memory_is_told_also_where_nobody_makes_env_steps() -> None:
+    held: list[np.ndarray] = []
+    told: list[float] = []
+
+    def take(ctx: Context) -> None:
+        held.append(np.ones(8_000_000))
+
+    def note(ctx: Context) -> None:
+        assert "steps_per_s" not in ctx.metrics
+        told.append(ctx.metrics["memory_mb"])
+
+    with Task() as task:
+        task.use(mw.measure(every=1)).use(note).use(take)
+        task.run(max_step=2)
+    assert 60.0 < told[1] - told[0] < 70.0  # 64 MB
+
+
+def test_the_step_that_ends_the_run_is_measured_too(clock: ManualClock) -> None:
+    def step(ctx: Context) -> None:
+        ctx.env_step = 8 * (ctx.total_step + 1)
+        ctx.finish = ctx.total_step == 2
+        clock.advance(0.5)
+
+    with Task() as task:
+        task.use(step).use(mw.measure(every=1_000, clock=clock)).run()
+    assert task.ctx.metrics["steps_per_s"] == 16.0
+
+
+def test_a_period_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="`every` is 0"):
+        mw.measure(every=0)
