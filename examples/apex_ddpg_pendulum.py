@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ding_lite import Parallel, Task, middleware as mw
+from ding_lite import Task, middleware as mw
 from ding_lite.distributed import ShardedReplay, World
-from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import DDPG, DDPGConfig, linear, make_envs
 
 NUM_ENVS = 8
-MARGIN = 20.0
+MARGIN = 30.0
 """By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
@@ -26,12 +26,13 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
     """Do this node's part of the training; return its weights."""
     world = World.current()
     collectors = world.group("collector")
-    seed = options.seed + 1_000 * world.node_id
+    seed = options.seed + world.node_seed  # so that each collector explores in its own way
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     noise = config.noise * 2.0**collectors.rank if collectors.is_member else config.noise
-    policy = DDPG(envs.spec, replace(config, noise=noise))
+    policy = DDPG(envs.spec, replace(config, noise=noise, seed=seed))
     replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.4, seed=seed)
+    criterion = Criterion(options)
 
     with Task() as task:
         parts = {"policy": policy, "task": task}
@@ -41,6 +42,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         collector.use(mw.keep_pace(env_steps_per_update=1.0 / len(collectors), ahead=200))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS))
         collector.use(mw.add_to(replay))
+        collector.use(criterion.observe)
 
         learner.use(mw.wait_for(replay, size=1_000))
         beta = linear(0.4, 1.0, steps=20_000)
@@ -48,8 +50,9 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.update_priorities(replay))
         learner.use(mw.publish_weights(policy))
         learner.use(mw.tally("collector"))
-        goal = options.target + MARGIN
+        goal = None if criterion.eval_target is None else criterion.eval_target + MARGIN
         learner.use(mw.evaluate(policy, eval_envs, every=50, stop_at=goal, confirm=100))
+        learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
         learner.use(mw.log(every=50, path=run.metrics, quiet=True))
@@ -64,20 +67,23 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
 
 def launch() -> None:
     """Start the nodes with the options of the command line, and judge what they have learned."""
-    options = parse_options(__doc__, env="Pendulum-v1", max_env_steps=100_000, target=-200, nodes=3)
-    config = DDPGConfig(n_step=3, seed=options.seed)
-    with make_envs(options.env, num_envs=1) as envs:
-        policy = DDPG(envs.spec, config)
-
-    with Run("apex_ddpg_pendulum", options, config=config) as run:
-        roles = ["learner"] + (options.nodes - 1) * ["collector"]
-        runner = Parallel.runner(
-            n_parallel_workers=options.nodes,
-            topology="mesh",
-            roles=roles if options.nodes > 1 else [{"learner", "collector"}],
-        )
-        policy.load_weights(runner(main, options, config, run)[0])
-        run.conclude(policy, try_next=TRY_NEXT)
+    options = parse_options(
+        __doc__,
+        env="Pendulum-v1",
+        max_env_steps=100_000,
+        target=-200,
+        nodes=3,
+        seed_goal=("Pendulum-v1", -150.0),
+    )
+    launch_nodes(
+        "apex_ddpg_pendulum",
+        main,
+        options,
+        policy=DDPG,
+        config=DDPGConfig(critic_lr=3e-3, gamma=0.95, target_tau=0.02, n_step=3, seed=options.seed),
+        roles=["learner", "collector"],
+        try_next=TRY_NEXT,
+    )
 
 
 if __name__ == "__main__":

@@ -5,14 +5,16 @@ learner samples from all shards as if they were one replay, and two learners tak
 the mean of their gradients. With `--nodes 1` the same file does all of it in one process.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
-from ding_lite import Parallel, Task, middleware as mw
+from ding_lite import Task, middleware as mw
 from ding_lite.distributed import ShardedReplay, World
-from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, epsilon_ladder, linear, make_envs
 
-NUM_ENVS, ENV_STEPS_PER_UPDATE = 8, 1
+NUM_ENVS = 8
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), one learner and one collector (--nodes 2), more
 collectors (--nodes 6), another seed (--seed 1), or change this program:
@@ -23,34 +25,36 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     """Do this node's part of the training; return its weights."""
     world = World.current()
     collectors, learners = world.group("collector"), world.group("learner")
-    seed = options.seed + 1_000 * world.node_id
+    seed = options.seed + world.node_seed  # so that each collector explores in its own way
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
-    policy = DQN(envs.spec, config)
+    policy = DQN(envs.spec, replace(config, seed=seed))
     replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.4, seed=seed)
     if learners.is_member:
         policy.data_parallel(learners)
+    criterion = Criterion(options)
 
     with Task() as task:
         parts = {"policy": policy, "task": task}
         collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
 
         # One collector alone explores as a DQN does by itself, less and less.
-        epsilon = epsilon_ladder(collectors) if len(collectors) > 1 else None
-        pace = ENV_STEPS_PER_UPDATE / len(collectors)
+        epsilon = epsilon_ladder(collectors, power=2.0) if len(collectors) > 1 else None
         collector.use(mw.fetch_weights(policy))
-        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=200))
+        collector.use(mw.keep_pace(env_steps_per_update=1.0 / len(collectors), ahead=200))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
+        collector.use(criterion.observe)
 
         beta = linear(0.4, 1.0, steps=10_000)
         learner.use(mw.wait_for(replay, size=1_000))
-        learner.use(mw.train(policy, replay, updates=NUM_ENVS // ENV_STEPS_PER_UPDATE, beta=beta))
+        learner.use(mw.train(policy, replay, updates=NUM_ENVS, beta=beta))
         learner.use(mw.update_priorities(replay))
 
         lead.use(mw.publish_weights(policy, every=2))
         lead.use(mw.tally("collector"))
-        lead.use(mw.evaluate(policy, eval_envs, every=50, stop_at=options.target))
+        lead.use(mw.evaluate(policy, eval_envs, every=50, stop_at=criterion.eval_target))
+        lead.use(criterion.decide)
         lead.use(mw.stop_at(env_step=options.max_env_steps))
         lead.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
         lead.use(mw.log(every=100, path=run.metrics, quiet=True))
@@ -65,21 +69,25 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
 
 def launch() -> None:
     """Start the nodes with the options of the command line, and judge what they have learned."""
-    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=500_000, target=475, nodes=4)
-    config = DQNConfig(lr=3e-3, seed=options.seed)
-    with make_envs(options.env, num_envs=1) as envs:
-        policy = DQN(envs.spec, config)
-
-    with Run("apex_dqn_cartpole", options, config=config) as run:
-        num_learners = 2 if options.nodes > 3 else 1
-        roles = num_learners * ["learner"] + (options.nodes - num_learners) * ["collector"]
-        runner = Parallel.runner(
-            n_parallel_workers=options.nodes,
-            topology="mesh",
-            roles=roles if options.nodes > 1 else [{"learner", "collector"}],
-        )
-        policy.load_weights(runner(main, options, config, run)[0])
-        run.conclude(policy, try_next=TRY_NEXT)
+    options = parse_options(
+        __doc__,
+        env="CartPole-v1",
+        max_env_steps=500_000,
+        target=475,
+        nodes=4,
+        seed_goal=("CartPole-v0", 190.0),
+    )
+    # Two learners halve the batch, and take the mean of the two halves.
+    num_learners = 2 if options.nodes > 3 else 1
+    launch_nodes(
+        "apex_dqn_cartpole",
+        main,
+        options,
+        policy=DQN,
+        config=DQNConfig(lr=3e-3, batch_size=128 // num_learners, seed=options.seed),
+        roles=[*num_learners * ["learner"], "collector"],
+        try_next=TRY_NEXT,
+    )
 
 
 if __name__ == "__main__":

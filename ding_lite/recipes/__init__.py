@@ -2,6 +2,7 @@
 
 from ding_lite.recipes.criterion import Criterion
 from ding_lite.recipes.loading import load_policy
+from ding_lite.recipes.nodes import launch_nodes
 from ding_lite.recipes.options import Options, parse_options
 from ding_lite.recipes.program import run_program
 from ding_lite.recipes.run import Run
@@ -12,6 +13,7 @@ __all__ = [
     "Options",
     "Run",
     "TrainResult",
+    "launch_nodes",
     "load_policy",
     "parse_options",
     "run_program",
