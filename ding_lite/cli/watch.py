@@ -12,7 +12,7 @@ from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.log import configure
 from ding_lite.middleware.report import spell
 from ding_lite.recipes.loading import find_policy, load_policy
-from ding_lite.recipes.video import check_render_mode, play, record_video
+from ding_lite.recipes.video import check_render_mode, play, play_and_film
 from ding_lite.rl.checkpoint import load_checkpoint
 from ding_lite.rl.envs import Episode
 from ding_lite.rl.protocols import Policy
@@ -37,7 +37,7 @@ def watch_run(options: argparse.Namespace) -> int:
     print(f"{type(policy).__name__} on {policy.spec.env_id}, {_origin(path)}")
     chosen = {"episodes": options.episodes, "seed": options.seed}
     if options.record is not None:
-        videos = record_video(policy, Path(options.record), **chosen)
+        videos = play_and_film(policy, Path(options.record), **chosen)
         _tell((episode, str(path)) for episode, path in videos)
         return DONE
 

@@ -7,6 +7,7 @@ from ding_lite.recipes.options import Options, parse_options
 from ding_lite.recipes.program import run_program
 from ding_lite.recipes.run import Run
 from ding_lite.recipes.training import TrainResult, train
+from ding_lite.recipes.video import record_video
 
 __all__ = [
     "Criterion",
@@ -16,6 +17,7 @@ __all__ = [
     "launch_nodes",
     "load_policy",
     "parse_options",
+    "record_video",
     "run_program",
     "train",
 ]

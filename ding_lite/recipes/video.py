@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,28 @@ def play(
 
 
 def record_video(
+    policy: Policy, directory: str | os.PathLike[str], *, episodes: int = 1, seed: int = 0
+) -> list[Path]:
+    """Play greedy episodes, and write a video of each: .mp4 where there is ffmpeg, else .gif.
+
+    Args:
+        policy: Acts without exploration; `load_policy` makes that of a run.
+        directory: Where the videos go; made if need be.
+        episodes: How many.
+        seed: Decides how they begin.
+
+    Returns:
+        The videos, in the order in which they were played.
+
+    Raises:
+        ConfigError: The environment cannot be drawn into a video.
+        MissingExtraError: A package is not installed that drawing needs.
+    """
+    filmed = play_and_film(policy, Path(directory), episodes=episodes, seed=seed)
+    return [path for _, path in filmed]
+
+
+def play_and_film(
     policy: Policy, directory: Path, *, episodes: int = 1, seed: int = 0
 ) -> Iterator[tuple[Episode, Path]]:
     """Play greedy episodes, and yield each with the video of it.

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from ding_lite.errors import ConfigError, MissingExtraError
-from ding_lite.recipes import video
-from ding_lite.recipes.video import Camera, GifFilm, Mp4Film, find_ffmpeg, play, record_video
+from ding_lite.recipes import record_video, video
+from ding_lite.recipes.video import Camera, GifFilm, Mp4Film, find_ffmpeg, play, play_and_film
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.catch import CATCH_ID
 from ding_lite.rl.envs import make_envs
@@ -57,12 +57,19 @@ def test_episodes_are_played_to_their_ends(catcher: DQN) -> None:
 @pytest.mark.usefixtures("without_ffmpeg")
 def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "videos"
-    recorded = list(record_video(catcher, directory, episodes=2, seed=1))
+    recorded = list(play_and_film(catcher, directory, episodes=2, seed=1))
     assert [path.name for _, path in recorded] == ["episode-001.gif", "episode-002.gif"]
     assert sorted(directory.iterdir()) == [path for _, path in recorded]  # no unfinished third
     assert [episode for episode, _ in recorded] == list(play(catcher, episodes=2, seed=1))
     for episode, path in recorded:
         assert 1 < frames_of(path) <= episode.length + 1
+
+
+@pytest.mark.usefixtures("without_ffmpeg")
+def test_videos_are_recorded_in_one_call(catcher: DQN, tmp_path: Path) -> None:
+    videos = record_video(catcher, str(tmp_path / "videos"), episodes=2)
+    assert [path.name for path in videos] == ["episode-001.gif", "episode-002.gif"]
+    assert sorted((tmp_path / "videos").iterdir()) == videos
 
 
 def test_a_gif_keeps_its_speed(tmp_path: Path) -> None:
@@ -157,7 +164,7 @@ def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         with make_envs("ding_lite_tests/Blind-v0", 1) as envs:
             policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
         with pytest.raises(ConfigError, match=r"cannot be drawn as `rgb_array`; it knows: nothing"):
-            next(record_video(policy, tmp_path))
+            next(play_and_film(policy, tmp_path))
     finally:
         del gymnasium.registry["ding_lite_tests/Blind-v0"]
 
