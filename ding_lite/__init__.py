@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ding_lite.evolution.agent import Agent as Agent
     from ding_lite.parallel.launch import Parallel as Parallel
     from ding_lite.recipes.training import train as train
     from ding_lite.records import register as register
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Agent",
     "Context",
     "Middleware",
     "Parallel",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Agent": "ding_lite.evolution.agent",
     "Context": "ding_lite.runtime.context",
     "Middleware": "ding_lite.runtime.middleware",
     "Parallel": "ding_lite.parallel.launch",

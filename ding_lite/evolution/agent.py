@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,13 +12,15 @@ from typing import Any, Self, cast
 import numpy as np
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, NonFiniteError
 from ding_lite.evolution.search import LEARN_EVERY, Value
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.seeding import make_rng, rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config, check_all, whole
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +175,16 @@ class Agent:
         """Remember the mean return of an evaluation."""
         self.evaluations.append(float(value))
         self.num_new_evaluations += 1
+
+    def set_aside(self, error: NonFiniteError) -> None:
+        """Let it rest until a better one takes its place: its numbers are no longer finite."""
+        self.fault = str(error)
+        logger.warning(
+            "agent %d does no more in this generation, with the settings %s: %s",
+            self.place,
+            self.hyperparameters,
+            error,
+        )
 
     # -- a new generation ----------------------------------------------------------------
 

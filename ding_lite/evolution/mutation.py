@@ -57,9 +57,10 @@ class Mutation:
         >>> from ding_lite.evolution import log_uniform
         >>> from ding_lite.rl import DQN, make_envs
         >>> agent = Agent(DQN(make_envs("CartPole-v1", 1).spec), searched=("lr",))
-        >>> mutation = Mutation(Search(lr=log_uniform(1e-4, 1e-2)), none=0, weights=0)
-        >>> [mutation.mutate(agent) for _ in range(3)]
-        ['lr 0.002 -> 0.0016', 'lr 0.0016 -> 0.00192', 'hidden (64, 64) -> (64, 80)']
+        >>> search = Search(lr=log_uniform(1e-4, 1e-2, grow=2.0, shrink=0.5))
+        >>> mutation = Mutation(search, none=0.0, architecture=0.0, weights=0.0)
+        >>> mutation.mutate(agent) in ("lr 0.002 -> 0.004", "lr 0.002 -> 0.001")
+        True
     """
 
     def __init__(  # noqa: PLR0913 - all by name, and few at a time

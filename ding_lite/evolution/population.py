@@ -133,8 +133,11 @@ class Population:
 
     @property
     def best(self) -> Agent:
-        """The agent whose last evaluation was the best; the first one where there was none."""
-        return max(self.agents, key=lambda agent: agent.mean_fitness(1))
+        """The agent whose last evaluation was the best; of several the one that is oldest.
+
+        Offspring begin with the evaluations of their parents, and are younger than these.
+        """
+        return max(self.agents, key=lambda agent: (agent.mean_fitness(1), -agent.birth.id))
 
     def evolve(self, tournament: Tournament, mutation: Mutation) -> None:
         """Begin the next generation: select, copy, mutate.

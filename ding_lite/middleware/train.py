@@ -143,6 +143,8 @@ class TrainAgent:
         self._batch_size = batch_size
         self._updates = updates
         self._beta = beta
+        self.shares = not isinstance(replay, Prioritized | FilledElsewhere)
+        """Whether one sample may serve several agents."""
         self._size = self.size()
         self._train = _updating(agent, replay, self._size, beta, self.num_updates)
         self._unless_the_job_ends = _unless_the_job_ends(lambda ctx: self._train(ctx))

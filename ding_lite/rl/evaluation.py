@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ding_lite.errors import ConfigError
 from ding_lite.rl.envs import Envs
 from ding_lite.rl.protocols import Policy
@@ -21,6 +23,24 @@ def mean_return(policy: Policy, envs: Envs, *, episodes: int | None = None) -> f
     Raises:
         ConfigError: If `episodes` is no multiple of the number of environments.
     """
+    return play(policy, envs, episodes=episodes).mean_return
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of playing some episodes."""
+
+    mean_return: float
+    """The mean of their returns."""
+    env_steps: int
+    """How many env steps that took, those of environments that waited for others included."""
+
+
+def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
+    """Play whole episodes without exploring, average their returns, and count the env steps.
+
+    Arguments and errors are those of `mean_return`.
+    """
     episodes = envs.num_envs if episodes is None else episodes
     if episodes < 1 or episodes % envs.num_envs:
         raise ConfigError(
@@ -30,10 +50,13 @@ def mean_return(policy: Policy, envs: Envs, *, episodes: int | None = None) -> f
     wanted = episodes // envs.num_envs
     returns: list[list[float]] = [[] for _ in range(envs.num_envs)]
 
+    env_steps = 0
     envs.reset()
     envs.take_finished()
     while any(len(own) < wanted for own in returns):
         envs.step(policy.act(envs.obs, explore=False))
+        env_steps += envs.num_envs
         for episode in envs.take_finished():
             returns[episode.env_index].append(episode.ret)
-    return sum(sum(own[:wanted]) for own in returns) / episodes
+    mean = sum(sum(own[:wanted]) for own in returns) / episodes
+    return Played(mean, env_steps)

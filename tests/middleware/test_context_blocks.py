@@ -14,6 +14,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer
+from ding_lite.evolution import Mutation, Population, Tournament
 from ding_lite.middleware.weights import ANNOUNCED, PUBLISHED
 from ding_lite.parallel.group import Group
 from ding_lite.rl.envs import Envs
@@ -131,6 +132,22 @@ def pushed(envs: Envs) -> dict[str, list[StepRecord]]:
     return records
 
 
+def evolved(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
+    """Let a population of two take a step, and breed its next generation."""
+    population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
+
+    def report(ctx: Context) -> None:
+        ctx.metrics["what the agents report"] = 1.0
+
+    evaluate = mw.evaluate_population(population, eval_envs, every=2, stop_at=1.0)
+    evolve = mw.evolve(population, Tournament(), Mutation(none=1.0), every=2)
+    return {
+        "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
+        "evaluate_population": [run_step(evaluate, total_step=1)[1]],
+        "evolve": [run_step(evolve, total_step=1)[1]],
+    }
+
+
 @pytest.fixture
 def observed(
     policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
@@ -183,6 +200,7 @@ def observed(
         "keep_pace": paced(),
         **pushed(envs),
         "tally": tallied(),
+        **evolved(envs, eval_envs),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),
         "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),

@@ -284,7 +284,7 @@ class DQN(LearnsTogether):
             "q_mean": float(q_B.sum()) / len(batch),
         }
         if self.config.lr_end is not None:
-            metrics["lr"] = self._adam.lr
+            metrics["lr"] = self.lr
         if weight_B is not None:
             metrics["td_error"] = np.abs(error_B)
         return metrics
@@ -351,6 +351,11 @@ class DQN(LearnsTogether):
         self.train_iter += 1
         if self.train_iter % self.config.target_every == 0:
             target_P.lerp_(weights_P, self.config.target_tau)
+
+    @property
+    def lr(self) -> float:
+        """The step size of its last update."""
+        return self._adam.lr
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:

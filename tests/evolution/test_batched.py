@@ -1,0 +1,164 @@
+"""A population as a batch: each agent ends where it would have ended alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.evolution.batched import Stack, stack_key
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.envs import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.policies.sac import SAC
+from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import some_transitions
+
+SHAPE = DQNConfig(hidden=(32, 32), n_step=1)
+DIFFERENT: list[dict[str, Any]] = [
+    {"lr": 1e-2, "batch_size": 8},
+    {"gamma": 0.5, "batch_size": 64},
+    {"target_tau": 0.3, "batch_size": 33},
+    {"max_grad_norm": 0.05},
+    {"target_every": 7, "target_tau": 1.0},
+    {"lr_end": 1e-6, "lr_updates": 50},
+]
+
+
+def policies(spec: EnvSpec, shape: DQNConfig = SHAPE, *, count: int = 6) -> list[DQN]:
+    made = []
+    for seed in range(count):
+        own = {"batch_size": 40, **DIFFERENT[seed % len(DIFFERENT)]}
+        made.append(DQN(spec, replace(shape, seed=seed, **own)))
+    return made
+
+
+def part(batch: Transitions, start: int, size: int) -> Transitions:
+    return Transitions(*(getattr(batch, f.name)[start : start + size] for f in fields(batch)))
+
+
+def given(batch: Transitions, count: int) -> Transitions:
+    """Stand for a replay that draws this."""
+    assert len(batch) == count
+    return batch
+
+
+def assert_same(together: Sequence[DQN], alone: Sequence[DQN], *, atol: float = 1e-5) -> None:
+    for one, other in zip(together, alone, strict=True):
+        assert one.train_iter == other.train_iter
+        states = (one.state_dict(), other.state_dict())
+        for key in ("q_net", "target_net", "adam"):
+            for name, tensor in states[0][key].items():
+                torch.testing.assert_close(tensor, states[1][key][name], atol=atol, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SHAPE,
+        replace(SHAPE, loss="mse"),
+        replace(SHAPE, double=False),
+        replace(SHAPE, activation="tanh", hidden=(16,)),
+        replace(SHAPE, hidden=(8, 8, 8)),
+    ],
+    ids=["huber", "mse", "single", "tanh", "deep"],
+)
+def test_a_hundred_updates_together_are_a_hundred_updates_alone(
+    spec: EnvSpec, shape: DQNConfig
+) -> None:
+    together, alone = policies(spec, shape), policies(spec, shape)
+    sizes = [policy.config.batch_size for policy in together]
+    stack = Stack(together[0], len(together))
+    for update in range(100):
+        batch = some_transitions(spec, len(together) * max(sizes), seed=update)
+        outcomes = stack.learn(together, sizes, [1] * len(together), partial(given, batch))
+        for row, policy in enumerate(alone):
+            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
+            found = outcomes[row]
+            assert found.metrics is not None
+            assert found.metrics.keys() == metrics.keys()
+            for name, value in found.metrics.items():
+                assert value == pytest.approx(metrics[name], abs=1e-4), name
+            assert found.batch is not None
+            assert len(found.batch) == sizes[row]
+    assert_same(together, alone)
+
+
+def test_each_does_as_many_updates_as_it_is_due(spec: EnvSpec) -> None:
+    together, alone = policies(spec), policies(spec)
+    sizes = [policy.config.batch_size for policy in together]
+    updates = [2, 0, 5, 1, 5, 3]
+    drawn: list[Transitions] = []
+
+    def sample(count: int) -> Transitions:
+        drawn.append(some_transitions(spec, count, seed=len(drawn)))
+        return drawn[-1]
+
+    for _ in range(3):
+        drawn.clear()
+        outcomes = Stack(together[0], 6).learn(together, sizes, updates, sample)
+        assert [outcome.updates for outcome in outcomes] == updates
+        assert outcomes[1].metrics is None
+        order = sorted(range(6), key=lambda index: -updates[index])
+        for done, batch in enumerate(drawn):
+            active = [index for index in order if updates[index] > done]
+            largest = max(sizes[index] for index in active)
+            assert len(batch) == largest * len(active)
+            for row, index in enumerate(active):
+                alone[index].learn(part(batch, row * largest, sizes[index]))
+    assert_same(together, alone)
+
+
+def test_one_that_breaks_stops_and_the_others_go_on(spec: EnvSpec) -> None:
+    together, alone = policies(spec, count=3), policies(spec, count=3)
+    for policy in (together[1], alone[1]):
+        weights, _ = policy.flat_weights
+        weights.flat.fill_(1e30)
+    broken = together[1].state_dict()
+    batches = [some_transitions(spec, 3 * 64, seed=seed) for seed in range(4)]
+    left = iter(batches)
+    outcomes = Stack(together[0], 3).learn(together, [64] * 3, [4] * 3, lambda _: next(left))
+
+    assert outcomes[1].updates == 0
+    assert "loss of DQN's update 1 is" in str(outcomes[1].fault)
+    assert all(torch.equal(broken["q_net"][n], t) for n, t in together[1].weights().items())
+    for row in (0, 2):
+        assert outcomes[row].fault is None
+        for batch in batches:
+            alone[row].learn(part(batch, 64 * row, 64))
+    assert_same([together[0], together[2]], [alone[0], alone[2]])
+
+
+def test_values_of_all_at_once_are_those_of_each(spec: EnvSpec) -> None:
+    several = policies(spec)
+    obs = np.random.default_rng(0).normal(size=(6, 9, 4)).astype(np.float32)
+    values = Stack(several[0], 6).q_values(several, obs)
+    for policy, own_obs, own_values in zip(several, obs, values, strict=True):
+        np.testing.assert_allclose(own_values, policy.q_values(own_obs), atol=1e-6)
+
+
+def test_only_what_needs_the_same_arithmetic_learns_together(
+    spec: EnvSpec, box_spec: EnvSpec
+) -> None:
+    key = stack_key(DQN(spec, SHAPE))
+    assert key is not None
+    assert all(stack_key(policy) == key for policy in policies(spec))
+    changes: list[dict[str, Any]] = [{"hidden": (32, 33)}, {"loss": "mse"}, {"double": False}]
+    for change in changes:
+        other = stack_key(DQN(spec, replace(SHAPE, **change)))
+        assert other is not None
+        assert other != key
+    for alone in ("dueling", "normalize_obs"):
+        changes = [{alone: True}]
+        assert stack_key(DQN(spec, replace(SHAPE, **changes[0]))) is None
+    with make_envs("ding_lite/Catch-v0", 1) as envs:
+        assert stack_key(DQN(envs.spec)) is None
+    assert stack_key(SAC(box_spec)) is None
+    shared = DQN(spec, SHAPE)
+    shared.reduce_gradient = lambda grad_P: None
+    assert stack_key(shared) is None
