@@ -5,12 +5,13 @@ Nobody waits for other agents, so a gradient may be of weights a few versions ol
 `--nodes 1` the same file does all of it in one process.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
-from ding_lite import Parallel, Task, middleware as mw
+from ding_lite import Task, middleware as mw
 from ding_lite.distributed import GradientServer, World
-from ding_lite.errors import ConfigError
-from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import A2C, A2CConfig, make_envs
 
 NUM_ENVS, UNROLL = 8, 16
@@ -22,56 +23,61 @@ or change this program: examples/a3c_cartpole.py is the whole of it."""
 def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
     """Do this node's part of the training; return its weights."""
     world = World.current()
-    seed = options.seed + 1_000 * world.node_id
+    seed = options.seed + world.node_seed  # so that each agent explores in its own way
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
-    policy = A2C(envs.spec, config)
+    policy = A2C(envs.spec, replace(config, seed=seed))
     server = GradientServer(world.group("server"), policy, max_staleness=16)
+    criterion = Criterion(options)
 
     with Task() as task:
-        parts = {"policy": policy, "task": task}
+        parts = {"policy": policy, "server": server, "task": task}
         agent, owner = task.at("agent"), task.at("server")
 
         agent.use(mw.pull_weights(policy, server))
         agent.use(mw.collect(policy, envs, unroll=UNROLL))
         agent.use(mw.push_gradients(policy, server))
+        agent.use(criterion.observe)
 
         owner.use(mw.serve_gradients(policy, server, updates=5))
         owner.use(mw.tally("agent"))
-        owner.use(mw.evaluate(policy, eval_envs, every=5, stop_at=options.target, confirm=100))
+        goal = criterion.eval_target
+        owner.use(mw.evaluate(policy, eval_envs, every=5, stop_at=goal, confirm=100))
+        owner.use(criterion.decide)
         owner.use(mw.stop_at(env_step=options.max_env_steps))
         owner.use(mw.checkpoint(parts, run.checkpoint, every=200))
         owner.use(mw.log(every=5, path=run.metrics, quiet=True))
         owner.use(mw.tensorboard(run.directory))
         owner.use(mw.curve(run.curve, target=options.target, title=f"A3C on {options.env}"))
         owner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        if task.match_labels("server"):
+            run.resume(parts)
         task.run()
     return policy.weights()
 
 
 def launch() -> None:
     """Start the nodes with the options of the command line, and judge what they have learned."""
-    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=300_000, target=475, nodes=4)
-    if options.resume:
-        raise ConfigError(
-            "A run of A3C cannot go on: what its server has learned with is not in the checkpoint. "
-            "Leave `--resume` out; `ding-lite watch` plays what the run has saved."
-        )
+    options = parse_options(
+        __doc__,
+        env="CartPole-v1",
+        max_env_steps=300_000,
+        target=475,
+        nodes=4,
+        seed_goal=("CartPole-v0", 190),
+    )
     # Smaller steps than one A2C takes: gradients of older weights point elsewhere.
     config = A2CConfig(lr=5e-4, entropy_coef=0.01, seed=options.seed)
-    with make_envs(options.env, num_envs=1) as envs:
-        policy = A2C(envs.spec, config)
-
-    with Run("a3c_cartpole", options, config=config) as run:
-        num_agents = options.nodes - 1
-        roles = ["server"] + num_agents * ["agent"]
-        runner = Parallel.runner(
-            n_parallel_workers=options.nodes,
-            topology="star",
-            roles=roles if num_agents else [{"server", "agent"}],
-        )
-        policy.load_weights(runner(main, options, config, run)[0])
-        run.conclude(policy, try_next=TRY_NEXT)
+    launch_nodes(
+        "a3c_cartpole",
+        main,
+        options,
+        policy=A2C,
+        config=config,
+        roles=["server", "agent"],
+        topology="star",
+        try_next=TRY_NEXT,
+    )
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ updates old, and V-trace corrects for that, so that nobody waits for anybody els
 `--nodes 1` the same file does both in one process, one after the other.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
-from ding_lite import Parallel, Task, middleware as mw
+from ding_lite import Task, middleware as mw
 from ding_lite.distributed import World
-from ding_lite.recipes import Options, Run, parse_options, run_program
+from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
 
 NUM_ENVS, UNROLL = 8, 20
@@ -21,10 +23,11 @@ examples/impala_cartpole.py is the whole of it."""
 
 def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
     """Do this node's part of the training; return its weights."""
-    seed = options.seed + 1_000 * World.current().node_id
+    seed = options.seed + World.current().node_seed  # so that each explores in its own way
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
-    policy = IMPALA(envs.spec, config)
+    policy = IMPALA(envs.spec, replace(config, seed=seed))
+    criterion = Criterion(options)
 
     with Task() as task:
         parts = {"policy": policy, "task": task}
@@ -32,13 +35,16 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
 
         collector.use(mw.fetch_weights(policy, max_staleness=4))
         collector.use(mw.collect(policy, envs, unroll=UNROLL))
+        collector.use(criterion.observe)
         collector.use(mw.send("trajectories", to="learner", in_flight=2))
 
         learner.use(mw.receive("trajectories", at_least=2))
         learner.use(mw.train(policy))
         learner.use(mw.publish_weights(policy))
         learner.use(mw.tally("collector"))
-        learner.use(mw.evaluate(policy, eval_envs, every=25, stop_at=options.target, confirm=100))
+        goal = criterion.eval_target
+        learner.use(mw.evaluate(policy, eval_envs, every=25, stop_at=goal, confirm=100))
+        learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=500))
         learner.use(mw.log(every=25, path=run.metrics, quiet=True))
@@ -53,21 +59,25 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
 
 def launch() -> None:
     """Start the nodes with the options of the command line, and judge what they have learned."""
-    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=300_000, target=475, nodes=3)
+    options = parse_options(
+        __doc__,
+        env="CartPole-v1",
+        max_env_steps=300_000,
+        target=475,
+        nodes=3,
+        seed_goal=("CartPole-v0", 190),
+    )
     config = IMPALAConfig(seed=options.seed)
-    with make_envs(options.env, num_envs=1) as envs:
-        policy = IMPALA(envs.spec, config)
-
-    with Run("impala_cartpole", options, config=config) as run:
-        num_collectors = options.nodes - 1
-        roles = ["learner"] + num_collectors * ["collector"]
-        runner = Parallel.runner(
-            n_parallel_workers=options.nodes,
-            topology="star",
-            roles=roles if num_collectors else [{"learner", "collector"}],
-        )
-        policy.load_weights(runner(main, options, config, run)[0])
-        run.conclude(policy, try_next=TRY_NEXT)
+    launch_nodes(
+        "impala_cartpole",
+        main,
+        options,
+        policy=IMPALA,
+        config=config,
+        roles=["learner", "collector"],
+        topology="star",
+        try_next=TRY_NEXT,
+    )
 
 
 if __name__ == "__main__":

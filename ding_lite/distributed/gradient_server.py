@@ -5,8 +5,12 @@ group steps along it and answers; nobody waits for other agents. Between pull an
 may have pushed: by so many versions a gradient is stale, and too stale a one is refused.
 
 Further nodes of the group are reducers: each takes the gradients of some agents, and hands on
-the mean of those that have come while the one before was under way. Whatever is pushed is
-answered when it was applied or refused, so both are counted exactly.
+the mean of those that have come while the one before was under way. Where one of them is too
+stale, each is handed on by itself.
+
+Each gradient that the owner gets is applied or refused as stale, and counted as one of both,
+also when its agent is killed meanwhile. One that is none (of another size, or not finite) is an
+error of its agent's, and counted as neither.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -23,14 +27,11 @@ import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
+from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost
 from ding_lite.parallel.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.settings import check_all, positive, whole
-
-LOOK_S = 0.25
-"""How often an agent looks whether a server that it has lost is back."""
 
 
 class Loads(Protocol):
@@ -52,6 +53,14 @@ class Improvable(Loads, Protocol):
         """Copy what acting and computing gradients need."""
         ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        ...
+
     def clone(self) -> Self:
         """Make an independent policy in exactly this state."""
         ...
@@ -69,20 +78,30 @@ class Receipt:
     """The server's version afterwards."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Waiting:
     """A gradient at a reducer, until the server has answered."""
 
     grad_P: NumpyArray
+    life: int
+    """That of the server whose weights it is of."""
     version: int
-    answer: Future[Receipt]
+    answer: Future[Receipt | None]
+    is_alone: bool = False
+    """Whether it is handed on by itself."""
+
+    def goes_with(self, other: _Waiting) -> bool:
+        """Tell whether their mean is a gradient whose age is known."""
+        alike = self.life == other.life and self.grad_P.shape == other.grad_P.shape
+        return alike and not (self.is_alone or other.is_alone)
 
 
 class GradientServer:
     """The weights of a policy, which gradients of other nodes improve.
 
     Every node makes one, with the same arguments. On the first node of the group it holds a
-    policy of its own, which begins as the one given.
+    policy of its own, which begins as the one given, and can be saved: a part of a checkpoint,
+    with which a run goes on.
 
     Args:
         group: The server's nodes: the first one owns the weights, others reduce.
@@ -133,7 +152,7 @@ class GradientServer:
         self._is_under_way = False
         self._own: Improvable | None = None
         if self._router.node_id == group.members[0]:
-            self._life = int.from_bytes(os.urandom(6), "little") + 1
+            self._life = _new_life()
             self._own = policy.clone()
             self._router.register(f"{self._name}.pull", self._answer_pull, quick=True)
             self._router.register(f"{self._name}.apply", self._apply)
@@ -184,17 +203,18 @@ class GradientServer:
         return self._pulled
 
     def _ask(self, node: int, what: str, until: Callable[[], bool], *args: object) -> Any:  # noqa: ANN401 - as the handler answers
-        deadline = Deadline.after(self._timeout)
-        router = self._router
-        while node != router.node_id and node not in router.peers:
-            if until():
-                return None
-            if deadline.expired:
-                raise DeadlineExceeded(
-                    f"Node {node}, of the gradient server, has not been connected for "
-                    f"{self._timeout:g} s. Is it gone?"
-                )
-            self._end.wait(lambda _: False, Deadline.after(LOOK_S), until)
+        deadline, router = Deadline.after(self._timeout), self._router
+
+        def is_there() -> bool:
+            return node == router.node_id or node in router.peers
+
+        if not self._end.wait(lambda _: is_there(), deadline, until):
+            raise DeadlineExceeded(
+                f"Node {node}, of the gradient server, has not been connected for "
+                f"{self._timeout:g} s. Is it gone?"
+            )
+        if not is_there():
+            return None
         try:
             return router.call(node, f"{self._name}.{what}", *args, timeout=deadline.remaining)
         except PeerLost:
@@ -210,12 +230,11 @@ class GradientServer:
             DeadlineExceeded: Nobody has pushed anything for too long.
         """
         self._owned()
-        goal, seen, deadline = self.version + count, self.version, Deadline.after(self._timeout)
-        while self.version < goal and not until():
-            self._end.wait(lambda _: self.version >= goal, Deadline.after(LOOK_S), until)
-            if self.version != seen:
-                seen, deadline = self.version, Deadline.after(self._timeout)
-            elif deadline.expired:
+        goal, is_in_time = self.version + count, False
+        while not is_in_time:
+            seen, deadline = self.version, Deadline.after(self._timeout)
+            is_in_time = self._end.wait(lambda _: self.version >= goal, deadline, until)
+            if not is_in_time and self.version == seen:
                 raise DeadlineExceeded(
                     f"Nobody has pushed a gradient that could be applied for {self._timeout:g} s; "
                     f"{self.num_applied} were applied and {self.num_refused} refused before."
@@ -236,6 +255,39 @@ class GradientServer:
             taken, self._stalenesses = self._stalenesses, []
         return taken
 
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what the owner needs to go on: its policy, and what it has counted.
+
+        Raises:
+            ConfigError: This node is not the owner.
+        """
+        with self._changed:
+            return {
+                "policy": self._owned().state_dict(),
+                "version": self.version,
+                "num_applied": self.num_applied,
+                "num_refused": self.num_refused,
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on, on the owner, from what `state_dict` has returned.
+
+        What agents have pushed before counts as refused, as nothing is left of it.
+
+        Raises:
+            ConfigError: This node is not the owner.
+            CheckpointError: The state is of another kind of policy.
+            ShapeError: It is of a network of another size.
+        """
+        own = self._owned()
+        with self._changed:
+            own.load_state_dict(state["policy"])
+            self.num_refused += self.num_applied + int(state["num_refused"])
+            self.num_applied = int(state["num_applied"])
+            self.version = int(state["version"])
+            self._life = _new_life()
+        self._end.wake()
+
     def _answer_pull(self, life: int, version: int) -> list[Any] | None:
         own = self._owned()
         with self._changed:
@@ -244,26 +296,30 @@ class GradientServer:
             return [self._life, self.version, own.weights()]
 
     def _push_here(self, life: int, version: int, grad_P: NumpyArray) -> Receipt:
-        return self._apply(life, [version], grad_P)
+        [receipt] = self._apply(life, [version], grad_P)
+        return receipt
 
-    def _apply(self, life: int, versions: list[int], grad_P: NumpyArray) -> Receipt:
-        """Step along the mean of some gradients, or refuse them together."""
+    def _apply(self, life: int, versions: list[int], grad_P: NumpyArray) -> list[Receipt]:
+        """Step along the mean of some gradients; refuse one, but of a mean say nothing then."""
         own = self._owned()
         with self._changed:
+            before, limit = self.version, self._max_staleness
             # Weights of a former life, or of before the first pull, are of no known age.
-            oldest = min(versions) if life == self._life else None
-            staleness = self.version if oldest is None else self.version - oldest
-            self._stalenesses += [staleness] * len(versions)
-            limit = self._max_staleness
-            if limit is not None and (oldest is None or staleness > limit):
-                self.num_refused += len(versions)
-                return Receipt(False, staleness, self.version)
-            own.apply_gradient(torch.from_numpy(np.array(grad_P, np.float32)))
-            self.num_applied += len(versions)
-            self.version += 1
-            receipt = Receipt(True, staleness, self.version)
+            is_known = life == self._life
+            stalenesses = [before - version if is_known else before for version in versions]
+            is_applied = limit is None or (is_known and max(stalenesses) <= limit)
+            if not is_applied and len(versions) > 1:
+                return []
+            if is_applied:
+                own.apply_gradient(torch.from_numpy(np.array(grad_P, np.float32)))
+                self.num_applied += len(versions)
+                self.version += 1
+            else:
+                self.num_refused += 1
+            self._stalenesses += stalenesses
+            receipts = [Receipt(is_applied, staleness, self.version) for staleness in stalenesses]
         self._end.wake()
-        return receipt
+        return receipts
 
     def _owned(self) -> Improvable:
         if self._own is None:
@@ -275,13 +331,16 @@ class GradientServer:
 
     # -- on a reducer --------------------------------------------------------------------------
 
-    def _reduce(self, life: int, version: int, grad_P: NumpyArray) -> Future[Receipt]:
+    def _reduce(self, life: int, version: int, grad_P: NumpyArray) -> Future[Receipt | None]:
         """Take a gradient, and answer once the owner has answered for it."""
-        answer: Future[Receipt] = Future()
+        if not np.isfinite(grad_P).all():
+            raise NonFiniteError(
+                "A gradient that was pushed holds NaN or infinity; it would spoil the mean with "
+                "those of others. A lower `lr` or `max_grad_norm` helps when values have blown up."
+            )
+        answer: Future[Receipt | None] = Future()
         with self._changed:
-            if life != self._life:
-                self._life = life
-            self._waiting.append(_Waiting(np.array(grad_P), version, answer))
+            self._waiting.append(_Waiting(np.array(grad_P), life, version, answer))
         self._hand_on()
         return answer
 
@@ -289,22 +348,35 @@ class GradientServer:
         with self._changed:
             if self._is_under_way or not self._waiting:
                 return
-            batch, self._waiting = self._waiting, []
+            first = self._waiting[0]
+            batch = [each for each in self._waiting if each is first or each.goes_with(first)]
+            self._waiting = [each for each in self._waiting if each not in batch]
             self._is_under_way = True
-            life = self._life
-        mean_P = np.mean([waiting.grad_P for waiting in batch], axis=0, dtype=np.float32)
-        versions = [waiting.version for waiting in batch]
+        mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
+        versions = [each.version for each in batch]
         self._router.ask(
-            self._members[0], f"{self._name}.apply", life, versions, mean_P
+            self._members[0], f"{self._name}.apply", first.life, versions, mean_P
         ).add_done_callback(lambda done: self._pass_back(batch, done))
 
     def _pass_back(self, batch: list[_Waiting], done: Future[Any]) -> None:
+        error = done.exception()
+        receipts: list[Receipt | None] = [] if error is not None else done.result()
+        if isinstance(error, PeerLost):
+            receipts = [None] * len(batch)  # as if it had been this node that was lost
         with self._changed:
             self._is_under_way = False
-        for waiting in batch:
-            error = done.exception()
-            if error is not None:
-                waiting.answer.set_exception(error)
-            else:
-                waiting.answer.set_result(done.result())
+            if not receipts and error is None:
+                alone = [replace(each, is_alone=True) for each in batch]
+                self._waiting = alone + self._waiting
+        if receipts:
+            for each, receipt in zip(batch, receipts, strict=True):
+                each.answer.set_result(receipt)
+        elif error is not None:
+            for each in batch:
+                each.answer.set_exception(error)
         self._hand_on()
+
+
+def _new_life() -> int:
+    """Draw what tells the versions of this process from those of one before it; never 0."""
+    return int.from_bytes(os.urandom(6), "little") + 1

@@ -72,7 +72,6 @@ class Run:
         self._clock = clock
         self._started = clock.now()
         self._lock: files.Lock | None = None
-        self._goes_on = False
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -106,6 +105,7 @@ class Run:
     def resume(self, parts: Mapping[str, object]) -> None:
         """Make everything what it was, if this run goes on from a checkpoint.
 
+        So does a node that has died and was started again, from what its former life has saved.
         A task among the parts is told to finish at once where the run had reached its end.
 
         Args:
@@ -114,7 +114,7 @@ class Run:
         Raises:
             CheckpointError: The checkpoint does not fit.
         """
-        if not self._goes_on:
+        if not files.has_checkpoint(self.directory):
             return
         counters = resume(parts, self.checkpoint)
         has_ended = self._has_ended(counters)
@@ -214,8 +214,7 @@ class Run:
         if saved is not None:
             _check_same(self.directory, saved, described)
             self._tell_of_versions(saved, described)
-        self._goes_on = self.options.resume and files.has_checkpoint(self.directory)
-        if self.options.resume and not self._goes_on:
+        if self.options.resume and not files.has_checkpoint(self.directory):
             files.begin_anew(self.directory)
             self._tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
         files.describe(self.directory, described)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings, strategies as st
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
@@ -35,11 +41,13 @@ def gradient(value: float = 1.0) -> torch.Tensor:
 class Job:
     """A server's nodes first, then agents, in one process; calls are answered at once."""
 
-    def __init__(self, num_servers: int = 1, num_agents: int = 2, **settings: Any) -> None:
+    def __init__(
+        self, num_servers: int = 1, num_agents: int = 2, kind: type[A2C] = A2C, **settings: Any
+    ) -> None:
         routers = LocalRouter.group(num_servers + num_agents)
         nodes = tuple(range(num_servers))
-        made = [GradientServer(Group(r, nodes), make_policy(), **settings) for r in routers]
-        self.owner, self.agents = made[0], made[num_servers:]
+        made = [GradientServer(Group(r, nodes), kind(SPEC, CONFIG), **settings) for r in routers]
+        self.owner, self.servers, self.agents = made[0], made[:num_servers], made[num_servers:]
         self.routers = routers
 
 
@@ -106,6 +114,199 @@ def test_a_gradient_of_a_former_life_of_the_server_is_refused_where_age_matters(
     assert not receipt.is_applied
     assert agent.pull(make_policy())
     assert agent.push(gradient()).is_applied  # type: ignore[union-attr]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["pull", "push", "push", "restart"]), st.integers(0, 2)),
+        max_size=40,
+    ),
+    st.one_of(st.none(), st.integers(0, 3)),
+)
+@settings(deadline=None, max_examples=60)
+def test_whatever_agents_do_each_push_is_counted_once_as_applied_or_refused(
+    deeds: list[tuple[str, int]], limit: int | None
+) -> None:
+    job = Job(num_agents=3, max_staleness=limit)
+    owner, life, version = job.owner, 0, 0
+    pulled: dict[int, tuple[int, int]] = {}
+    pushed = applied = refused = 0
+    for what, k in deeds:
+        if what == "pull":
+            job.agents[k].pull(make_policy())
+            pulled[k] = life, version
+        elif what == "push":
+            receipt = job.agents[k].push(gradient(0.1))
+            is_known = k in pulled and pulled[k][0] == life
+            staleness = version - (pulled[k][1] if is_known else 0)
+            is_applied = limit is None or (is_known and staleness <= limit)
+            pushed += 1
+            applied, refused, version = (
+                applied + is_applied,
+                refused + (not is_applied),
+                version + is_applied,
+            )
+            assert receipt is not None
+            assert (receipt.is_applied, receipt.staleness) == (is_applied, staleness)
+            assert receipt.version == version
+        else:
+            owner = GradientServer(Group(job.routers[0], (0,)), make_policy(), max_staleness=limit)
+            life, version, pushed, applied, refused = life + 1, 0, 0, 0, 0
+        assert (owner.num_applied, owner.num_refused, owner.version) == (applied, refused, version)
+        assert pushed == owner.num_applied + owner.num_refused
+
+
+def wait_until(ready: Callable[[], bool], what: str) -> None:
+    """Look again and again: nobody tells when a push has come that is not answered yet."""
+    deadline = monotonic() + 10.0
+    while not ready():
+        assert monotonic() < deadline, what
+        os.sched_yield()
+
+
+class Gated(A2C):
+    """One whose steps wait until they may be done."""
+
+    gate: ClassVar[threading.Event] = threading.Event()
+
+    def apply_gradient(self, grad_P: Any) -> float:
+        assert self.gate.wait(10.0)
+        return super().apply_gradient(grad_P)
+
+
+@contextmanager
+def busy_owner(job: Job, pool: ThreadPoolExecutor) -> Iterator[Future[Any]]:
+    """Let the owner work on a push of the first agent, until the end of the block."""
+    job.agents[0].pull(make_policy())
+    Gated.gate.clear()
+    try:
+        first = pool.submit(job.agents[0].push, gradient())
+        wait_until(lambda: job.servers[1]._is_under_way, "the first push")
+        yield first
+    finally:
+        Gated.gate.set()
+
+
+def push_behind(job: Job, agent: int, grad_P: torch.Tensor, pool: ThreadPoolExecutor) -> Any:
+    """Push, and return once the reducer has it, which is busy."""
+    before = len(job.servers[1]._waiting)
+    answer = pool.submit(job.agents[agent].push, grad_P)
+    wait_until(lambda: len(job.servers[1]._waiting) > before, "a push at the reducer")
+    return answer
+
+
+def test_a_reducer_hands_on_the_mean_of_what_has_come_meanwhile() -> None:
+    Gated.gate.set()
+    job, alone = Job(2, num_agents=3, kind=Gated), Gated(SPEC, CONFIG)
+    with ThreadPoolExecutor(3) as pool:
+        for agent in job.agents:
+            agent.pull(make_policy())
+        with busy_owner(job, pool) as first:
+            others = [
+                push_behind(job, k, gradient(value), pool) for k, value in ((1, 0.2), (2, 0.6))
+            ]
+        receipts = [answer.result(10.0) for answer in (first, *others)]
+    assert [(r.is_applied, r.staleness, r.version) for r in receipts] == [
+        (True, 0, 1),
+        (True, 1, 2),
+        (True, 1, 2),
+    ]
+    assert (job.owner.num_applied, job.owner.version) == (3, 2)
+    alone.apply_gradient(gradient())
+    alone.apply_gradient(gradient(0.4))
+    own = np.concatenate([weights.flatten() for weights in alone.weights().values()])
+    np.testing.assert_allclose(weights_of(job.owner), own, rtol=1e-6)
+
+
+def test_one_too_stale_gradient_at_a_reducer_costs_the_others_nothing() -> None:
+    Gated.gate.set()
+    job = Job(2, num_agents=3, kind=Gated, max_staleness=1)
+    first, stale, fresh = job.agents
+    with ThreadPoolExecutor(3) as pool:
+        stale.pull(make_policy())
+        for _ in range(2):
+            first.pull(make_policy())
+            first.push(gradient())
+        fresh.pull(make_policy())
+        with busy_owner(job, pool):
+            answers = [push_behind(job, k, gradient(0.1), pool) for k in (1, 2)]
+        receipts = [answer.result(10.0) for answer in answers]
+    assert [(r.is_applied, r.staleness) for r in receipts] == [(False, 3), (True, 1)]
+    assert (job.owner.num_applied, job.owner.num_refused, job.owner.version) == (4, 1, 4)
+    assert job.owner.take_stalenesses() == [0, 0, 0, 3, 1]
+
+
+def test_what_is_no_gradient_at_a_reducer_is_its_pushers_error_alone() -> None:
+    Gated.gate.set()
+    job = Job(2, num_agents=3, kind=Gated)
+    with ThreadPoolExecutor(3) as pool:
+        with busy_owner(job, pool):
+            short = push_behind(job, 1, torch.ones(3), pool)
+            right = push_behind(job, 2, gradient(0.1), pool)
+            with pytest.raises(RemoteError, match="holds NaN or infinity"):
+                job.agents[1].push(gradient(float("nan")))
+        assert right.result(10.0).is_applied
+        with pytest.raises(RemoteError, match="Is it of a network of the same size"):
+            short.result(10.0)
+    assert (job.owner.num_applied, job.owner.num_refused) == (2, 0)
+
+
+def test_gradients_of_two_lives_of_the_server_are_not_joined() -> None:
+    Gated.gate.set()
+    job = Job(2, num_agents=3, kind=Gated, max_staleness=10)
+    with ThreadPoolExecutor(3) as pool:
+        job.agents[1].pull(make_policy())
+        owner = GradientServer(Group(job.routers[0], (0, 1)), Gated(SPEC, CONFIG), max_staleness=10)
+        job.agents[2].pull(make_policy())
+        with busy_owner(job, pool):
+            answers = [push_behind(job, k, gradient(0.1), pool) for k in (1, 2)]
+        assert [answer.result(10.0).is_applied for answer in answers] == [False, True]
+    assert (owner.num_applied, owner.num_refused) == (2, 1)
+
+
+def test_a_reducer_that_has_lost_the_owner_says_so_and_goes_on() -> None:
+    with Cluster(3, roles=["server", "server", "agent"]) as cluster:
+        servers = [
+            GradientServer(World(router).group([0, 1]), make_policy(), timeout=10.0)
+            for router in cluster.routers
+        ]
+        agent = servers[2]
+        agent.pull(make_policy())
+        assert agent.push(gradient()) is not None
+        router = cluster.restart(0)
+        GradientServer(World(router).group([0, 1]), make_policy())
+        wait_until(lambda: 0 in cluster.routers[1].peers, "the owner is back")
+        assert agent.push(gradient()) is not None
+
+        cluster.network.remove(0)
+        router.close(good_bye=False)
+        assert agent.push(gradient()) is None
+        assert agent.push(gradient()) is None
+
+
+def test_a_server_goes_on_where_it_was_saved() -> None:
+    job, later = Job(), Job(max_staleness=10)
+    job.agents[0].pull(make_policy())
+    for _ in range(3):
+        job.agents[0].push(gradient(0.1))
+    state = job.owner.state_dict()
+
+    agent = later.agents[0]
+    agent.pull(make_policy())
+    assert agent.push(gradient()).is_applied  # type: ignore[union-attr]
+    later.owner.load_state_dict(state)
+    np.testing.assert_array_equal(weights_of(later.owner), weights_of(job.owner))
+    # What was pushed to the weights that are gone counts, and nothing that is of them will do.
+    assert (later.owner.version, later.owner.num_applied, later.owner.num_refused) == (3, 3, 1)
+    assert not agent.push(gradient()).is_applied  # type: ignore[union-attr]
+    assert agent.pull(make_policy())
+    for server in (job.agents[0], agent):
+        assert server.push(gradient(0.3)) is not None
+    np.testing.assert_array_equal(weights_of(later.owner), weights_of(job.owner))  # Adam's, too
+    with pytest.raises(ConfigError, match="does not own the weights"):
+        agent.state_dict()
+    with pytest.raises(ConfigError, match="does not own the weights"):
+        agent.load_state_dict(state)
 
 
 @pytest.mark.parametrize("num_servers", [1, 3])

@@ -240,6 +240,14 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert said == f"The run in {out} goes on at 40 env steps.\n"
 
 
+def test_a_node_that_was_started_again_goes_on_with_what_its_former_life_has_saved(
+    tmp_path: Path,
+) -> None:
+    with Run("mine", options(out=tmp_path / "here")) as run:
+        for env_step in (40, 80):
+            assert train_a_little(pickle.loads(pickle.dumps(run))).ctx.env_step == env_step
+
+
 @pytest.mark.parametrize(
     ("value", "max_env_steps"), [(None, 40), (480.0, 1_000)], ids=["all steps", "solved"]
 )
