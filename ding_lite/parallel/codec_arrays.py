@@ -26,8 +26,8 @@ NumpyArray: TypeAlias = npt.NDArray[Any]
 
 OWN_BUFFER_BYTES = 16 * 1024
 """From this size on an array gets a buffer of its own, if there is one left."""
-MAX_BUFFERS = 1022
-"""Buffers of one message: with its header and its meta that makes 1024 frames."""
+MAX_BUFFERS = 1023
+"""Buffers of one message: with the frame before them that makes 1024."""
 MAX_ARRAYS = 4096
 """Arrays and tensors of one message."""
 MAX_NDIM = 8

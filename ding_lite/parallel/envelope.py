@@ -1,8 +1,8 @@
 """The frame around every message: who sends what to whom, and how long each part is.
 
-A message is two frames and its buffers: a header of fixed size, the meta, and the raw bytes of
-arrays (`codec`). Each length is said twice, by the header and by the frames themselves, and
-both must agree. `docs/protocol.md` is the authority on the bytes.
+A message is one frame and its buffers: a header of fixed size with the meta behind it, and the raw
+bytes of arrays (`codec`). Each length is said twice, by the header and by the frames themselves,
+and both must agree. `docs/protocol.md` is the authority on the bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ding_lite.parallel.codec import MAX_META_BYTES
 from ding_lite.parallel.codec_arrays import MAX_BUFFERS
 
 MAGIC = b"DING"
-VERSION = 1
+VERSION = 2
 """The version of docs/protocol.md. A change of the bytes changes it, a new release does not."""
 MAX_BATCH = 4096
 """Events in one message."""
@@ -81,10 +81,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def payload_bytes(self) -> int:
         """The size of all buffers together."""
-        return sum([buffer.nbytes for buffer in self.buffers])
+        return sum([buffer.nbytes for buffer in self.buffers]) if self.buffers else 0
 
     def frames(self) -> list[bytes | memoryview]:
-        """Return the message as it travels: header, meta, buffers."""
+        """Return the message as it travels: header and meta, buffers."""
         header = _HEADER.pack(
             MAGIC,
             VERSION,
@@ -99,7 +99,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             len(self.meta),
             self.payload_bytes,
         )
-        return [header, self.meta, *self.buffers]
+        return [header + self.meta, *self.buffers]
 
     @classmethod
     def from_frames(cls, frames: Sequence[bytes | memoryview], limits: Limits = LIMITS) -> Envelope:
@@ -108,13 +108,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             CodecError: The frames are no message of this version, or beyond a limit.
         """
-        if not 2 <= len(frames) <= 2 + limits.max_buffers:
+        if not 1 <= len(frames) <= 1 + limits.max_buffers:
             raise CodecError(
-                f"A message has {len(frames)} frames; expected are 2 to {2 + limits.max_buffers}."
+                f"A message has {len(frames)} frames; expected are 1 to {1 + limits.max_buffers}."
             )
-        if len(frames[0]) != HEADER_BYTES:
-            raise CodecError(f"A header has {len(frames[0])} bytes instead of {HEADER_BYTES}.")
-        fields = _HEADER.unpack(frames[0])
+        head, *rest = frames
+        if len(head) < HEADER_BYTES:
+            raise CodecError(f"A header has {len(head)} bytes instead of {HEADER_BYTES}.")
+        fields = _HEADER.unpack_from(head)
         magic, version, kind_code, flags, *route, num_buffers, meta_bytes, payload_bytes = fields
         if magic != MAGIC:
             raise CodecError(f"A message begins with {magic!r} instead of {MAGIC!r}.")
@@ -127,8 +128,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         if kind is None or flags:
             raise CodecError(f"A message is of kind {kind_code} with flags {flags:#x}: unknown.")
 
-        buffers = tuple([memoryview(frame) for frame in frames[2:]])
-        found = len(buffers), len(frames[1]), sum([buffer.nbytes for buffer in buffers])
+        buffers = tuple([memoryview(frame) for frame in rest])
+        found = len(buffers), len(head) - HEADER_BYTES, sum([buffer.nbytes for buffer in buffers])
         if found != (num_buffers, meta_bytes, payload_bytes):
             raise CodecError(
                 f"Buffers, meta bytes and payload bytes are {found}; the header says "
@@ -147,7 +148,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             epoch=epoch,
             seq=seq,
             ack=ack,
-            meta=bytes(frames[1]),
+            meta=bytes(head[HEADER_BYTES:]),
             buffers=buffers,
         )
 

@@ -108,6 +108,8 @@ class Links:
         self._left_behind: set[int] = set()
         self._is_closing = False
         self._is_saying = False
+        self._is_due = True
+        self._next_turn_at = 0.0
         self._io_thread = -1
 
     # -- from the program's threads ----------------------------------------------------------
@@ -149,6 +151,7 @@ class Links:
 
     def wake(self) -> None:
         """Send what the sessions have to say, soon."""
+        self._is_due = True
         self._transport.wake()
 
     def say(self) -> None:
@@ -158,7 +161,7 @@ class Links:
         """
         is_signal_handler, self._is_saying = self._is_saying, True
         if is_signal_handler:  # which has come between a word and the one before it
-            self._transport.wake()
+            self.wake()
             return
         try:
             for peer, link in self._of_peers.items():
@@ -166,7 +169,7 @@ class Links:
                 if session.has_word:
                     self._say_word(link, session)
                 elif session.has_words:
-                    self._transport.wake()
+                    self.wake()
         finally:
             self._is_saying = False
         self.changed.notify_all()
@@ -178,7 +181,7 @@ class Links:
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
                 session.say_again()
-                self._transport.wake()
+                self.wake()
 
     def wait_ready(self, timeout: float | None) -> None:
         """Block until every neighbour has introduced itself.
@@ -213,7 +216,7 @@ class Links:
         with self.changed:
             for session in self.sessions.values():
                 session.urge()
-        self._transport.wake()
+        self.wake()
         with self.changed:
             Deadline.after(FLUSH_TIMEOUT_S, self._clock).wait(
                 self.changed,
@@ -223,7 +226,7 @@ class Links:
                 ),
             )
             self._is_closing = good_bye
-        self._transport.wake()
+        self.wake()
         with self.changed:
             Deadline.after(FAREWELL_TIMEOUT_S if good_bye else 0.0, self._clock).wait(
                 self.changed, lambda: not any(s.is_open for s in self.sessions.values())
@@ -310,9 +313,16 @@ class Links:
         self.reject(reason, link)
 
     def on_turn(self) -> float:
-        """Send what the sessions have to say, and look for peers that have fallen silent."""
-        self._on_turn()
+        """Send what the sessions have to say, and look for peers that have fallen silent.
+
+        There is a turn after each message, and mostly nothing to do: who has just been woken by
+        the message waits for this thread to wait again.
+        """
         now = self._clock.now()
+        if now < self._next_turn_at and not self._is_due:
+            return self._next_turn_at - now
+        self._is_due = False  # before anything is looked at, so that nothing is missed
+        self._on_turn()
         self._io_thread = threading.get_ident()
         with self.changed:
             if self._is_closing:
@@ -333,6 +343,7 @@ class Links:
                 self._unbind(peer)
             if silent:
                 self._update()
+            self._next_turn_at = now + wait_s
             self.changed.notify_all()
         for peer in silent:
             self._note_lost(peer)
@@ -365,6 +376,7 @@ class Links:
             else:
                 arrivals = session.take(envelope, now)
                 if session.is_open:
+                    self._next_turn_at = min(self._next_turn_at, now + session.next_turn(now))
                     self.changed.notify_all()
                     return arrivals
                 if session.has_left:
@@ -494,7 +506,8 @@ class Links:
         self.sessions[peer].close_link()
 
     def _update(self) -> None:
-        """Let everyone who waits look again."""
+        """Let everyone who waits look again, this node's own thread too."""
+        self._is_due = True
         sessions = self.sessions.values()
         self.is_active = any(session.is_open for session in sessions)
         self.has_audience = any(s.peer is not None and not s.has_left for s in sessions)

@@ -90,7 +90,7 @@ def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
     Raises:
         CodecError: An argument cannot travel.
     """
-    return encode([event, list(args), kwargs])
+    return encode([event, kwargs or None, *args])
 
 
 def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
@@ -99,7 +99,7 @@ def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Enc
     Raises:
         CodecError: An argument cannot travel.
     """
-    return encode([name, list(args), kwargs])
+    return encode([name, kwargs or None, *args])
 
 
 def encode_reply(ok: bool, value: Any) -> Encoded:
@@ -155,12 +155,13 @@ def read_call(envelope: Envelope) -> CallArrived:
 
 
 def _read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    if type(body) is list and len(body) == 3:
-        name, args, kwargs = body
-        is_named = type(name) is str and type(args) is list and type(kwargs) is dict
-        if is_named and {str}.issuperset(map(type, kwargs)):
+    if type(body) is list and len(body) >= 2 and type(body[0]) is str:
+        name, kwargs, *args = body
+        if kwargs is None:
+            return name, tuple(args), {}
+        if type(kwargs) is dict and {str}.issuperset(map(type, kwargs)):
             return name, tuple(args), kwargs
-    raise CodecError(f"{what} is a name, a list of arguments and a dict of named ones.")
+    raise CodecError(f"{what} is a name, a dict of named arguments or None, and the others.")
 
 
 def read_reply(envelope: Envelope) -> ReplyArrived:

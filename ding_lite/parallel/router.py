@@ -435,7 +435,7 @@ class NodeRouter:
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         if node != self.node_id:
             return self._ask(node, _ITEM, parcel.body)
-        _, args, _ = decode(parcel.body.meta, parcel.body.buffers)
+        _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
         return self._calls.guard(self._streams.arrive, (node, *args), {})
 
     def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:

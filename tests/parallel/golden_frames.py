@@ -1,6 +1,6 @@
-"""Messages and their bytes: what every version 1 of the protocol sends, to the last bit.
+"""Messages and their bytes: what every version 2 of the protocol sends, to the last bit.
 
-The bytes stand in golden/v1/<name>.hex, one line for each frame; `00 * 16384` is that many
+The bytes stand in golden/v2/<name>.hex, one line for each frame; `00 * 16384` is that many
 zeros. A change of them is a change of the protocol, which needs a new version, a new folder and
 a new docs/protocol.md. `python -m tests.parallel.golden_frames` writes what is not there yet.
 """
@@ -21,7 +21,7 @@ from ding_lite.parallel.envelope import Envelope, Kind, pack_batch, unpack_batch
 from ding_lite.records import register
 from ding_lite.runtime.context import Context
 
-FOLDER = Path(__file__).parent / "golden" / "v1"
+FOLDER = Path(__file__).parent / "golden" / "v2"
 
 
 @register(name="golden.Episode")
@@ -99,12 +99,12 @@ MESSAGES: dict[str, tuple[Callable[[], Envelope], Callable[[], Any]]] = {
     "welcome": (lambda: message(Kind.WELCOME, encode(greeting())), greeting),
     "refuse": (lambda: message(Kind.REFUSE, encode(greeting())), greeting),
     "event": (
-        lambda: events(["evaluated", [487.5], {"version": 3}], ["stop", [], {}]),
-        lambda: [["evaluated", [487.5], {"version": 3}], ["stop", [], {}]],
+        lambda: events(["evaluated", {"version": 3}, 487.5], ["stop", None]),
+        lambda: [["evaluated", {"version": 3}, 487.5], ["stop", None]],
     ),
     "event_with_array": (
-        lambda: events(["found", [np.array([3, 1], np.int32)], {}]),
-        lambda: [["found", [np.array([3, 1], np.int32)], {}]],
+        lambda: events(["found", None, np.array([3, 1], np.int32)]),
+        lambda: [["found", None, np.array([3, 1], np.int32)]],
     ),
     "state_scalars": (lambda: message(Kind.STATE, encode(scalars()), seq=7), scalars),
     "state_containers": (lambda: message(Kind.STATE, encode(containers()), seq=8), containers),
@@ -117,8 +117,8 @@ MESSAGES: dict[str, tuple[Callable[[], Envelope], Callable[[], Any]]] = {
     ),
     "credit": (lambda: message(Kind.CREDIT, seq=9), lambda: None),
     "call": (
-        lambda: message(Kind.CALL, encode(["sample", [32], {}]), seq=4),
-        lambda: ["sample", [32], {}],
+        lambda: message(Kind.CALL, encode(["sample", None, 32]), seq=4),
+        lambda: ["sample", None, 32],
     ),
     "reply": (lambda: message(Kind.REPLY, encode([True, None]), seq=4), lambda: [True, None]),
     "ack": (lambda: message(Kind.ACK), lambda: None),

@@ -424,7 +424,7 @@ def test_parts_that_hold_too_many_arrays_together_are_refused() -> None:
         encode({"a": many, "b": many}, name="ctx")
 
     large = encode([np.zeros(LARGE, np.uint8)] * 600, borrow=True)
-    with pytest.raises(CodecError, match=r"fewer than 1022 of them large"):
+    with pytest.raises(CodecError, match=r"fewer than 1023 of them large"):
         encode([large, large])
 
 

@@ -1,4 +1,4 @@
-"""Version 1 of the protocol is what golden/v1 holds: we send it to the bit, and we read it."""
+"""Version 2 of the protocol is what golden/v2 holds: we send it to the bit, and we read it."""
 
 from __future__ import annotations
 

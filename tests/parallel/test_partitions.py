@@ -159,7 +159,7 @@ def test_a_call_under_way_ends_with_the_link_each_time(job: Job) -> None:
 
 def test_wherever_a_greeting_or_an_event_is_cut_it_comes_once(job: Job) -> None:
     """The first bytes of a connection are its handshake and the greetings, then come events."""
-    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_800, 180)]
+    cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 160)]
     for number, (way, num_bytes) in enumerate(cuts):
         job.wire.cut()
         job.wire.cut_after(num_bytes, way)

@@ -363,7 +363,7 @@ def test_a_node_of_a_job_of_another_size(
 
 
 class Foreign(ZeroMQTransport):
-    """The transport of a node that speaks version 2, and takes what is of version 1 for foreign."""
+    """The transport of a node of the next version, to which this one is foreign."""
 
     def start(self, sink: Sink) -> None:
         take = sink.on_message
@@ -387,7 +387,7 @@ def test_a_node_of_another_version(
     key = str(tmp_path / "job.key")
     newer = Foreign(2, peers=[0], key_file=key)
     told = refused(leaf_spec(2, hub.address, key_file=key), newer)
-    assert "it speaks version 2 of the protocol" in told  # as the newer one sees it
+    assert f"it speaks version {VERSION + 1} of the protocol" in told  # as the newer one sees it
     assert hub.num_rejected == 1
 
 

@@ -233,7 +233,7 @@ def mutant(rng: random.Random, seeds: list[list[bytes]]) -> list[bytes]:
 
 def catch_up(peer: Any, number: int) -> None:
     """Wait until node 0 has read all that was sent: it answers what is asked at the end."""
-    body = encode(["caught up", [], {}])
+    body = encode(["caught up", None])
     question = Envelope(kind=Kind.CALL, src=2, dst=0, epoch=2, seq=number + 1, meta=body.meta)
     for _ in range(100):  # what is still on its way on the other lane may undo the greeting
         for envelope in (hello(), question):

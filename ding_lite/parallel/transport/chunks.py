@@ -73,7 +73,7 @@ def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
 
 def is_chunk(frames: Sequence[Frame]) -> bool:
     """Tell a chunk from a whole message."""
-    return len(frames) > 0 and size_of(frames[0]) == _HEAD.size and frames[0][:4] == _MAGIC
+    return len(frames) > 0 and len(frames[0]) == _HEAD.size and frames[0][:4] == _MAGIC
 
 
 class Assembler:

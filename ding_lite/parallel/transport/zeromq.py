@@ -69,6 +69,8 @@ _BULK_COUNTS = 16
 _EVENTS_AT_ONCE = 64
 _DOUBT_EVERY_S = 0.02
 _NOW = int(zmq.NOBLOCK)
+_HAS_MORE = int(zmq.RCVMORE)
+_DESCRIPTOR = int(zmq.SRCFD)
 _NOT_THERE = (zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ENOTSOCK)
 _WHY_NOT = {
     errno.EADDRINUSE: "Is another job using it? So does a node that was started twice.",
@@ -292,13 +294,7 @@ class ZeroMQTransport:
             try:
                 self._turn(sink)
             except Exception as error:  # noqa: BLE001 - the thread serves all peers, so it lives on
-                self._throttle.every(
-                    1.0,
-                    logging.ERROR,
-                    type(error).__name__,
-                    "what has come from another node could not be handled:\n%s",
-                    traceback.format_exc(),
-                )
+                self._complain(error)
         sink.on_turn()
 
     def _turn(self, sink: Sink) -> None:
@@ -320,13 +316,15 @@ class ZeroMQTransport:
             self._connections.drained()
 
     def _read(self, socket: Socket, sink: Sink) -> bool:
-        """Hand on what has come; return whether that was all."""
+        """Hand on what has come; return whether that was all.
+
+        Each message is handed on when it is known what comes next: whoever is woken by it then
+        needs the interpreter, and this thread has nearly done with it.
+        """
         read = partial(self._receive, socket)
         left = _READ_AT_ONCE
-        while left > 0:  # then it is the other sockets' turn
-            message = self._sockets.read(socket, read, look=left < _READ_AT_ONCE)
-            if message is None:
-                return True
+        message = self._sockets.read(socket, read, look=False)
+        while message is not None:
             source, lane, frames, num_frames, route, fd = message
             owner = None if source is None else self.owner(source)
             nbytes = sum(map(size_of, frames))
@@ -334,8 +332,12 @@ class ZeroMQTransport:
             if source is None:  # its name says that it is no connection of a node
                 self._connections.cut(route)
             left -= _BULK_COUNTS if lane is Lane.BULK else 1
+            if left > 0:
+                message = self._sockets.read(socket, read)
             self._hand_on(source, lane, frames, num_frames, sink)
-        return False
+            if left <= 0:  # it is the other sockets' turn
+                return False
+        return True
 
     def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame], int, bytes, int]:
         """Receive a message that is there: from whom, by which lane."""
@@ -362,6 +364,17 @@ class ZeroMQTransport:
             sink.on_message(source, message)
         except CodecError as error:
             sink.on_rejected(str(error), source)
+        except Exception as error:  # noqa: BLE001 - the thread serves all peers, so it lives on
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        self._throttle.every(
+            1.0,
+            logging.ERROR,
+            type(error).__name__,
+            "what has come from another node could not be handled:\n%s",
+            traceback.format_exc(),
+        )
 
     def _read_source(self, socket: Socket) -> tuple[Link | None, Lane, bytes, int]:
         """Read the first frame of what has come to the listening socket.
@@ -370,7 +383,7 @@ class ZeroMQTransport:
             The link and the lane that it came on, their name, and the descriptor.
         """
         first = socket.recv(_NOW, copy=False)
-        route, fd = first.bytes, int(first.get(zmq.SRCFD))
+        route, fd = first.bytes, int(first.get(_DESCRIPTOR))
         lane = _LANES.get(route[-1:])
         if lane is None:
             return None, Lane.CONTROL, route, fd
@@ -451,12 +464,16 @@ class ZeroMQTransport:
 
 def _read_frames(socket: Any, lane: Lane) -> tuple[list[Frame], int]:
     """Read the rest of a message, keeping what is within the limit; return how many came."""
-    is_bulk, num_frames = lane is Lane.BULK, 0
+    num_frames = 0
     frames: list[Frame] = []
     while True:
-        part = socket.recv(_NOW, copy=False)
+        if lane is Lane.BULK:
+            part = socket.recv(_NOW, copy=False)
+            frame, has_more = part.buffer, part.more
+        else:  # small, and then a copy is cheaper than an object that shares it
+            frame, has_more = socket.recv(_NOW), socket.getsockopt(_HAS_MORE)
         num_frames += 1
         if num_frames <= MAX_FRAMES:
-            frames.append(part.buffer if is_bulk else part.bytes)
-        if not part.more:
+            frames.append(frame)
+        if not has_more:
             return frames, num_frames

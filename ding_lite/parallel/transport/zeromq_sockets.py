@@ -84,11 +84,10 @@ class Sockets:
 
     def _look(self, socket: Socket) -> None:
         """Note whether there is something to read, of which the descriptor may not tell now."""
-        if threading.get_ident() == self._reader:
+        if int(socket.getsockopt(_EVENTS)) & _READABLE:
             self._unread.add(socket)
-        elif int(socket.getsockopt(_EVENTS)) & _READABLE:
-            self._unread.add(socket)
-            self.wake()
+            if threading.get_ident() != self._reader:
+                self.wake()
 
     def _send(self, socket: Socket, frames: Sequence[Frame]) -> None:
         left = len(frames)
