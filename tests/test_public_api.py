@@ -33,6 +33,7 @@ MODULES = [
     "ding_lite.runtime",
     "ding_lite.parallel",
     "ding_lite.rl",
+    "ding_lite.evolution",
     "ding_lite.middleware",
     "ding_lite.recipes",
     "ding_lite.testing",

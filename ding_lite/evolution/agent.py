@@ -254,8 +254,18 @@ class Agent:
 
     def clone(self) -> Self:
         """Make an independent agent in exactly this state."""
-        twin = type(self)(self.policy, place=self.place, searched=self.searched)
-        twin.load_state_dict(self.state_dict())
+        twin = type(self)(
+            self.policy.clone(),
+            place=self.place,
+            searched=self.searched,
+            learn_every=self.learn_every,
+            birth=self.birth,
+        )
+        twin.evaluations = list(self.evaluations)
+        twin.num_new_evaluations = self.num_new_evaluations
+        twin.fault = self.fault
+        twin._steps_not_learned_from = self._steps_not_learned_from
+        twin._env_step_seen = self._env_step_seen
         return twin
 
 

@@ -1,0 +1,161 @@
+"""What a population costs: a learning step an agent, a generation, a copy, and the seed's job.
+
+The baseline of a learning step is one agent in plain torch, as a tutorial writes it. The seed's
+job is DQN on LunarLander-v3 with 4 agents, 16 environments and one update for each env step;
+AgileRL 2.9.1 takes 2,747 us of CPU time for an env step of it, evaluation included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+
+from ding_lite import Task, middleware as mw
+from ding_lite.evolution import (
+    Agent,
+    Mutation,
+    Population,
+    Search,
+    Tournament,
+    integer,
+    log_uniform,
+)
+from ding_lite.evolution.batched import Stack
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, Transitions, make_envs
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.testing import run_step
+from tests.bench.bench_dqn_update import PlainDQN, random_batch
+from tests.bench.harness import Row, measure, row_from_samples, sample_pairs
+
+SIZE = 6
+BATCH_SIZE = 128
+CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
+SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
+MAX_UPDATE_RATIO = 0.35
+MAX_GENERATION_MS = 15.0
+MAX_CLONE_MS = 2.0
+AGILERL_ENV_STEP_US = 2_747.0
+
+
+def run() -> list[Row]:
+    """Measure all."""
+    spec = make_envs("CartPole-v1", 1).spec
+    rows = [*updates(spec), *generations(spec)]
+    if find_spec("Box2D") is not None:
+        rows.append(seeds_job())
+    return rows
+
+
+def updates(spec: EnvSpec) -> list[Row]:
+    """Compare an update an agent: with a batch at hand, and drawn from a replay of its own."""
+    population = Population.of(DQN, spec, size=SIZE, config=CONFIG)
+    policies = [agent.policy for agent in population if isinstance(agent.policy, DQN)]
+    stack, plain, one = Stack(policies[0], SIZE), PlainDQN(32, CONFIG), random_batch()
+    batch = Transitions(**{name: torch.cat([tensor] * SIZE) for name, tensor in one.items()})
+
+    def together(each: int) -> None:
+        stack.learn(policies, [BATCH_SIZE] * SIZE, [each] * SIZE, lambda count: batch)
+
+    replay = ReplayBuffer(spec, capacity=10_000)
+    for _ in range(70):
+        replay.add(Transitions(**one))
+    step = mw.for_each(population, lambda agent: [mw.train(agent, replay, updates=16)])
+
+    def from_replay() -> None:
+        drawn = replay.sample(BATCH_SIZE)
+        plain.learn({name: getattr(drawn, name) for name in one})
+
+    at_hand = "plain torch, one agent"
+    return [
+        per_agent("1 update a step", partial(together, 1), 1, partial(plain.learn, one), at_hand),
+        per_agent(
+            "16 updates a step", partial(together, 16), 16, partial(plain.learn, one), at_hand
+        ),
+        per_agent(
+            "16 updates a step of for_each, sampling included",
+            lambda: run_step(step),
+            16,
+            from_replay,
+            "plain torch, one agent, the same replay",
+        ),
+    ]
+
+
+def per_agent(
+    what: str, ours: Callable[[], object], each: int, plain: Callable[[], object], name: str
+) -> Row:
+    """Compare what an update costs an agent."""
+    number = 64 // each
+    mine, theirs = sample_pairs(ours, plain, number=number)
+    return row_from_samples(
+        f"update of {SIZE} agents, hidden 32x32, batch {BATCH_SIZE}, per agent: {what}",
+        [seconds / (SIZE * each) for seconds in mine],
+        baseline=theirs,
+        baseline_name=name,
+        target=MAX_UPDATE_RATIO,
+        tracked=each == 1,
+    )
+
+
+def generations(spec: EnvSpec) -> list[Row]:
+    """Measure a generation of six, and a copy of an agent."""
+    population = Population.of(DQN, spec, SEARCH, size=SIZE, config=CONFIG)
+    tournament, mutation = Tournament(), Mutation(SEARCH)
+
+    def evolve() -> None:
+        for agent in population:
+            agent.note_evaluation(float(agent.birth.id % 7))
+        population.evolve(tournament, mutation)
+
+    return [
+        measure(
+            f"select and mutate {SIZE} agents", evolve, unit="ms", number=5, repeats=30,
+            target=MAX_GENERATION_MS,
+        ),
+        measure(
+            "copy an agent", population[0].clone, unit="ms", number=20, target=MAX_CLONE_MS
+        ),
+    ]  # fmt: skip
+
+
+def seeds_job() -> Row:
+    """Measure an env step of the seed's job: acting, learning, evaluation and evolution."""
+    samples = [seconds_per_env_step(seed) for seed in range(5)]
+    return row_from_samples(
+        "env step of LunarLander-v3, 4 agents, an update each, evaluation included",
+        samples,
+        target=AGILERL_ENV_STEP_US / 5,
+    )
+
+
+def seconds_per_env_step(seed: int) -> float:
+    """Run some thousand env steps of it."""
+    with (
+        make_envs("LunarLander-v3", 16, seed=seed, mode="sync") as envs,
+        make_envs("LunarLander-v3", 4, seed=seed + 100, mode="sync") as eval_envs,
+    ):
+        population = Population.of(DQN, envs.spec, SEARCH, size=4, seed=seed, config=CONFIG)
+        replay = ReplayBuffer(envs.spec, capacity=10_000)
+
+        def learn(agent: Agent) -> list[Middleware]:
+            collect = mw.collect(agent, envs, steps=160)
+            return [collect, mw.add_to(replay), mw.train(agent, replay, updates=160)]
+
+        with Task() as task:
+            task.use(mw.for_each(population, learn))
+            task.use(mw.evaluate_population(population, eval_envs, every=6))
+            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=6))
+            started = time.process_time()
+            task.run(max_step=6)
+            taken = time.process_time() - started
+    return taken / float(task.ctx.env_step)
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)
