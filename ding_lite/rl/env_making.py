@@ -26,6 +26,9 @@ from ding_lite.rl.spec import EnvSpec
 EnvsMode: TypeAlias = Literal["auto", "native", "sync", "async"]
 EnvWrapper: TypeAlias = Callable[[Env], Env]
 
+NATIVE_FROM = 5
+"""An array program costs the same for few environments as for many; fewer than these are quicker
+one after the other. It is not measured each time, as a run that goes on must find the same."""
 ROUND_TRIP_S = 60e-6
 """What it takes to tell processes to step and to hear that they have; and for each of them:"""
 ROUND_TRIP_OF_EACH_S = 30e-6
@@ -99,6 +102,15 @@ class EnvMaker:
             max_episode_steps=self.max_episode_steps,
             frame_stack=frame_stack,
         )
+
+    def prefers_native(self, num_envs: int) -> bool:
+        """Tell whether one array program is the best way to step so many.
+
+        That of somebody else's has episodes of its own, and is taken for any number: with more
+        of them, a run shall not become another one in kind.
+        """
+        kind = self.native_kind()
+        return kind == "theirs" or (kind == "ours" and num_envs >= NATIVE_FROM)
 
     def native_kind(self) -> Literal["ours", "theirs"] | None:
         """Tell whether all environments can be stepped as one array program, and by whom."""

@@ -70,7 +70,7 @@ class Envs:
         >>> with make_envs("CartPole-v1", 2, seed=0) as envs:
         ...     step = envs.step(np.array([0, 1]))
         >>> step.next_obs.shape, step.terminated.tolist(), envs.mode
-        ((2, 4), [False, False], 'native')
+        ((2, 4), [False, False], 'sync')
     """
 
     def __init__(
@@ -313,8 +313,8 @@ def make_envs(
         seed: One seed for all. The same seed gives the same episodes for the same actions.
         mode: `native` steps all of them as one array program, where there is one (CartPole);
             `sync` one after the other in this process, `async` in processes of their own.
-            `auto` takes `native` where it can, and else measures which of the other two is
-            faster here and says so in the log.
+            `auto` takes `native` where there is one, but for a few CartPoles, and else measures
+            which of the other two is faster here; the log says which, and why.
         frame_stack: How many of the newest observations make one; 4 is usual where one picture
             does not show what moves.
         reward_scale: Rewards are multiplied by it, but in the returns of episodes. Rewards
@@ -335,36 +335,41 @@ def make_envs(
         positive(reward_scale=reward_scale),
     )
     maker = EnvMaker(find_registered(env_id), dict(settings or {}), tuple(wrappers))
-    native = maker.native_kind()
-    if mode == "native" and native is None:
+    if mode == "native" and maker.native_kind() is None:
         raise ConfigError(
             f"{env_id} has no native vector form here; these have: {', '.join(ids_of_native())}. "
             f'Use mode="sync" or mode="auto"; wrappers need one of them too.'
         )
 
     seeds = spawn_seeds(seed, "environments", count=num_envs)
-    chosen = "native" if native and mode == "auto" else mode
+    chosen = mode
     with maker() as first:
         spec = maker.spec_of(first, frame_stack=frame_stack)
-        if chosen == "auto":
-            chosen = _choose(first, num_envs, env_id=env_id)
+        if mode == "auto":
+            chosen = _choose(maker, first, num_envs)
     source = _make_source(maker, chosen, spec=spec, seeds=seeds)
     return Envs(
         source, spec=spec, num_envs=num_envs, seed=seed, mode=chosen, reward_scale=reward_scale
     )
 
 
-def _choose(env: gymnasium.Env[Any, Any], num_envs: int, *, env_id: str) -> EnvsMode:
-    cores = 1 if multiprocessing.current_process().daemon else num_cores()
-    choice = choose_mode(env, num_envs, num_cores=cores)
+def _choose(maker: EnvMaker, env: gymnasium.Env[Any, Any], num_envs: int) -> EnvsMode:
+    """Find the fastest way, and say which it is."""
+    if maker.prefers_native(num_envs):
+        chosen: EnvsMode = "native"
+        why = "there is a program that steps all of them at once"
+    else:
+        cores = 1 if multiprocessing.current_process().daemon else num_cores()
+        choice = choose_mode(env, num_envs, num_cores=cores)
+        chosen, why = choice.mode, choice.why
     logger.info(
         "stepping %d environments of %s in mode %s: %s",
         num_envs,
-        env_id,
-        choice.mode,
-        choice.why,
+        maker.registered.id,
+        chosen,
+        why,
     )
-    return choice.mode
+    return chosen
 
 
 def _make_source(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:

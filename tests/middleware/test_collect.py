@@ -11,6 +11,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.rl.batch import Transitions
+from ding_lite.rl.env_sources import SyncSource
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay import ReplayBuffer
@@ -160,7 +161,9 @@ def test_an_observation_that_is_not_finite_names_the_env(policy: DQN, envs: Envs
     def poison(ctx: Context) -> None:
         if ctx.total_step == 2:
             envs.obs[:] = 0.0
-            envs._source._env.state[:, 3] = np.nan  # type: ignore[attr-defined]
+            source = envs._source
+            assert isinstance(source, SyncSource)
+            source._loop._envs[3].unwrapped.state = np.full(4, np.nan)  # type: ignore[attr-defined]
 
     with Task() as task:
         task.use(poison)

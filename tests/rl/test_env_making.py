@@ -6,7 +6,7 @@ import pytest
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.rl import make_envs
-from ding_lite.rl.env_making import choose_mode, seconds_of_a_step
+from ding_lite.rl.env_making import NATIVE_FROM, choose_mode, seconds_of_a_step
 from ding_lite.testing import ManualClock
 from ding_lite.testing.probes import Endless, OneReward
 
@@ -76,4 +76,13 @@ def test_episodes_that_end_are_begun_again_while_measuring(clock):
 def test_what_is_chosen_is_said(caplog):
     with caplog.at_level(logging.INFO, logger="ding_lite.rl.envs"):
         assert make_envs("probe/Counter-v0", 8).mode == "sync"
-    assert "stepping 8 environments of probe/Counter-v0 in mode sync" in caplog.text
+        assert make_envs("CartPole-v1", 8).mode == "native"
+    assert "stepping 8 environments of probe/Counter-v0 in mode sync: an env step t" in caplog.text
+    assert "stepping 8 environments of CartPole-v1 in mode native: there is a pr" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "mode"), [(1, "sync"), (NATIVE_FROM - 1, "sync"), (NATIVE_FROM, "native")]
+)
+def test_an_array_program_is_for_many(num_envs, mode):
+    assert make_envs("CartPole-v1", num_envs).mode == mode

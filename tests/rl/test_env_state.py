@@ -110,7 +110,7 @@ def test_episodes_that_nobody_took_yet_are_saved_too():
 
 
 def test_a_state_of_something_else_is_refused():
-    envs = make_envs("CartPole-v1", 2)
+    envs = make_envs("CartPole-v1", 2, mode="native")
     with pytest.raises(CheckpointError, match="no state of 3 environments of CartPole-v1"):
         make_envs("CartPole-v1", 3).load_state_dict(envs.state_dict())
     with pytest.raises(CheckpointError, match="no state of 2 environments"):
