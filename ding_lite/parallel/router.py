@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, TimeoutError as FutureTimeout
-from functools import partial
+from concurrent.futures import Future
 from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import CodecError, ConfigError, DeadlineExceeded, TransportError
-from ding_lite.log import Throttle
-from ding_lite.parallel.codec import MAX_META_BYTES, Encoded, decode, encode
+from ding_lite.errors import ConfigError, TransportError
+from ding_lite.parallel.carrier import Carrier
 from ding_lite.parallel.drawing import Drawing
+from ding_lite.parallel.endpoint import Endpoint
 from ding_lite.parallel.links import Links
 from ding_lite.parallel.messages import (
     Arrival,
@@ -22,24 +21,23 @@ from ding_lite.parallel.messages import (
     Joined,
     Left,
     ReplyArrived,
-    encode_call,
     encode_event,
 )
 from ding_lite.parallel.metrics import State
 from ding_lite.parallel.reporter import Reporter
-from ding_lite.parallel.rpc import Answers, Calls, EarlyCalls, Handler
+from ding_lite.parallel.rpc import Handler
 from ding_lite.parallel.session import Session
-from ding_lite.parallel.shared_memory import Published, domain
+from ding_lite.parallel.shared_memory import domain
 from ding_lite.parallel.shared_state import SharedReceiver, SharedSender, job_of, local_peers
+from ding_lite.parallel.slots import Slots
 from ding_lite.parallel.topology import NodeSpec, neighbours
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
-from ding_lite.runtime.concurrency import Workers
 from ding_lite.runtime.inbox import Inbox, Listening, Receiver
 from ding_lite.runtime.labels import check_patterns, matches, several
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
-from ding_lite.runtime.router import FINISH, use_router
-from ding_lite.runtime.streams import Item, Parcel, Streams, Until
+from ding_lite.runtime.router import FINISH
+from ding_lite.runtime.streams import Item, Until
 from ding_lite.runtime.watch import Watch
 from ding_lite.settings import check_all, whole
 
@@ -47,14 +45,6 @@ logger = logging.getLogger(__name__)
 
 EMIT_TIMEOUT_S = 30.0
 """How long `emit` waits for a peer that does not keep up."""
-NUM_WORKERS = 2
-"""Threads that answer the calls of other nodes."""
-_ITEM = "ding_lite.item"
-"""The name under which nodes call each other with an item of a stream."""
-_WITHDRAW = "ding_lite.withdraw"
-_UNCHANGING = (type(None), bool, int, float, str, bytes)
-_TEXTS = (str, bytes)
-_KEY_ROOM = 8192
 
 
 class NodeRouter:
@@ -75,22 +65,8 @@ class NodeRouter:
     ) -> None:
         self._spec = spec
         self._clock = clock
-        self._throttle = Throttle(logger, clock)
         self._inbox = Inbox()
-        self._calls = Calls()
-        self._early = EarlyCalls(clock)
-        self._answers = Answers(self._reply)
-        self._workers = Workers(NUM_WORKERS)
-        self._streams = Streams(self._carry, self._withdraw, self._receivers, clock)
-        self._of_streams: dict[str, Handler] = {
-            _ITEM: self._streams.arrive,
-            _WITHDRAW: self._streams.withdraw,
-        }
-        self.meetings = Meetings()
-        self.register(MEET, self.meetings.meet)
-        self.register(PAIRED, self.meetings.paired)
         self._missed: set[int] = set()
-        self._published: dict[str, Any] = {}
         self.traced = Drawing(spec, self._epoch_of)
         """What this node has for a time line of its messages."""
 
@@ -100,6 +76,7 @@ class NodeRouter:
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
         self._shared_sender = SharedSender(job_of(spec), len(nearby))
+        self._slots = Slots(spec.node_id, self._shared_sender, clock)
         self._links = Links(
             spec,
             self._transport,
@@ -111,6 +88,12 @@ class NodeRouter:
             on_turn=self._turn,
         )
         self._links.on_ctx_sent = self.traced.ctx_sent
+        self._endpoint = Endpoint(spec.node_id, self._links, self.traced, clock, self)
+        self._carrier = Carrier(spec, self._links, self._endpoint, self.traced, clock)
+        self._streams = self._carrier.streams
+        self.meetings = Meetings()
+        self.register(MEET, self.meetings.meet)
+        self.register(PAIRED, self.meetings.paired)
         self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
         self._shared_receiver = SharedReceiver(self._deliver_ctx, self._links.reject)
         try:
@@ -219,8 +202,7 @@ class NodeRouter:
         """
         began_ns, peers = self.traced.now(), []
         patterns = None if to is None else several(to)
-        slots = self._encode(values)
-        self._published |= slots
+        slots = self._slots.fill(values)
         with self._links.changed:
             for peer, session in self._links.sessions.items():
                 if patterns is None or matches(self._links.labels_of(peer), patterns):
@@ -234,9 +216,7 @@ class NodeRouter:
 
         Tensors are copies. Arrays may only be read, and stay as they are.
         """
-        slot = self._published.get(key)
-        value = slot.encoded if isinstance(slot, Published) else slot
-        return decode(value.meta, value.buffers) if isinstance(value, Encoded) else value
+        return self._slots.newest(key)
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the router's own thread."""
@@ -279,8 +259,7 @@ class NodeRouter:
         Raises:
             ConfigError: The name is taken, or `fn` cannot be called.
         """
-        self._calls.register(name, fn, quick=quick)
-        self._start(self._early.take(name))
+        self._endpoint.register(name, fn, quick=quick)
 
     def call(
         self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
@@ -300,17 +279,7 @@ class NodeRouter:
             DeadlineExceeded: No answer came in time.
             CodecError: An argument cannot travel.
         """
-        answer = self.ask(node, name, *args, **kwargs)
-        try:
-            return answer.result(timeout)
-        except FutureTimeout:
-            if answer.done():  # the handler's own
-                raise
-            self._calls.forget(answer)
-            raise DeadlineExceeded(
-                f"Node {node} has not answered `{name}` within {timeout:g} s. Is it busy or "
-                f"hung? A call that takes long needs a longer `timeout`."
-            ) from None
+        return self._endpoint.call(node, name, args, kwargs, timeout)
 
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
         """Ask another node without waiting; the future gets the answer, or why there is none.
@@ -318,44 +287,7 @@ class NodeRouter:
         Raises:
             CodecError: An argument cannot travel.
         """
-        if node == self.node_id:
-            return self._calls.handle(name, args, kwargs)
-        return self._ask(node, name, encode_call(name, args, kwargs))
-
-    def _ask(self, node: int, name: str, request: Encoded) -> Future[Any]:
-        began_ns = self.traced.now()
-        number, answer = self._calls.begin(node)
-        with self._links.changed:
-            session = self._links.sessions.get(node)
-            if session is not None and session.is_open:
-                session.call(number, request)
-                self.traced.asked(name, began_ns, number)
-                self._links.say()
-            else:
-                session = None
-        if session is None:
-            self._calls.refuse(
-                number,
-                f"Node {node} cannot be asked for `{name}`: node {self.node_id} is not connected "
-                f"to it. Connected are: {[*self.peers] or 'none'}.",
-            )
-        return answer
-
-    def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
-        for peer, call in calls:
-            self._workers.submit(partial(self._answer, peer, call))
-
-    def _answer(self, peer: int, call: CallArrived) -> None:
-        began_ns = self.traced.now()
-        with use_router(self):
-            answer = self._calls.handle(call.name, call.args, call.kwargs)
-        self.traced.answered(peer, call, began_ns)
-        self._answers.give(peer, call.number, answer)
-
-    def _reply(self, peer: int, number: int, body: Encoded) -> None:
-        with self._links.changed:
-            self._links.sessions[peer].reply(number, body)
-            self._links.say()
+        return self._endpoint.ask(node, name, args, kwargs)
 
     # -- streams -----------------------------------------------------------------------------
 
@@ -391,23 +323,14 @@ class NodeRouter:
             CodecError: The item cannot travel.
         """
         check_all(whole(1, in_flight=in_flight))
-        began_ns, number, at_ns = self.traced.now(), 0, 0
-
-        def write(own_number: int, oldest: int) -> Encoded:
-            nonlocal number, at_ns
-            number, at_ns = own_number, self.traced.now()
-            return encode_call(_ITEM, (self._spec.epoch, stream, number, oldest, tree), {})
-
-        is_sent = self._streams.send(
+        return self._carrier.send(
             stream,
-            write,
+            tree,
             check_patterns(to),
             in_flight=in_flight,
             timeout=timeout,
             until=until,
         )
-        self.traced.item_sent(stream, began_ns, number, at_ns)
-        return is_sent
 
     def receive(
         self, stream: str, *, timeout: float | None = 60.0, until: Until | None = None
@@ -432,24 +355,6 @@ class NodeRouter:
         self._streams.wake()
         self._inbox.wake()
 
-    def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
-        if node != self.node_id:
-            return self._ask(node, _ITEM, parcel.body)
-        _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
-        return self._calls.guard(self._streams.arrive, (node, *args), {})
-
-    def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
-        return self._ask(
-            node, _WITHDRAW, encode_call(_WITHDRAW, (self._spec.epoch, [*numbers]), {})
-        )
-
-    def _receivers(self, patterns: Iterable[str]) -> list[int]:
-        """Return the nodes at hand whose labels match."""
-        found = [self.node_id] if matches(self.labels, patterns) else []
-        return found + [
-            peer for peer in self.peers if matches(self._links.labels_of(peer), patterns)
-        ]
-
     # -- what arrives, on the transport's thread -----------------------------------------------
 
     def _deliver(self, peer: int, arrival: Arrival) -> None:
@@ -464,10 +369,9 @@ class NodeRouter:
             else:
                 self._inbox.put_ctx(peer, arrival.values)
         elif isinstance(arrival, ReplyArrived):
-            self._calls.settle(peer, arrival.number, arrival.ok, arrival.value)
-            self.traced.answer_came(peer, arrival, began_ns)
+            self._endpoint.settle(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
-            self._take_call(peer, arrival)
+            self._endpoint.take(peer, arrival)
         elif isinstance(arrival, Joined):
             self._streams.joined(peer, is_new_life=arrival.is_new_life)
             self._inbox.wake()
@@ -478,22 +382,6 @@ class NodeRouter:
             self._streams.left(peer)
             self._forget(peer)
             self._inbox.wake()
-
-    def _take_call(self, peer: int, call: CallArrived) -> None:
-        self._answers.begin(peer, call.number)
-        service = self._of_streams.get(call.name)
-        if service is None:
-            if self._calls.is_quick(call.name):
-                self._answer(peer, call)
-            elif self._calls.answers(call.name) or not self._early.hold(peer, call):
-                self._start([(peer, call)])
-            elif self._calls.answers(call.name):  # registered just now
-                self._start(self._early.take(call.name))
-        else:  # in order, and without a word of the peer's about who it is
-            began_ns = self.traced.now()
-            answer = self._calls.guard(service, (peer, *call.args), call.kwargs)
-            self.traced.item_came(peer, call.args, answer, began_ns)
-            self._answers.give(peer, call.number, answer)
 
     def _deliver_ctx(self, peer: int, values: dict[str, Any], owes_credit: int) -> None:
         """Hand on values that had to be read from a segment, on the thread that has done so."""
@@ -514,9 +402,7 @@ class NodeRouter:
 
     def _forget(self, peer: int) -> None:
         self._shared_receiver.forget(peer)
-        self._early.forget(peer)
-        self._answers.forget(peer)
-        self._calls.fail(peer)
+        self._endpoint.forget(peer)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -530,26 +416,26 @@ class NodeRouter:
         Args:
             good_bye: Whether to take leave; the peers count a node as lost that does not.
         """
-        self._start(self._early.close())
+        self._endpoint.leave()
         self._links.close(
-            good_bye=good_bye, owes=lambda: self._answers.has_any_for(self._links.connected)
+            good_bye=good_bye, owes=lambda: self._endpoint.owes(self._links.connected)
         )
         self._end("ended" if good_bye else "failed")
 
     def _end(self, state: State) -> None:
         self._transport.close()
         self._links.end()
-        self._calls.end()
+        self._endpoint.end()
         self._reporter.close(state)
         self._shared_receiver.close()
         self._shared_sender.close()
-        self._workers.close()
+        self._endpoint.close()
 
     # -- inside ------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._streams.look()
-        self._start(self._early.overdue())
+        self._endpoint.turn()
         self._reporter.turn()
 
     def _epoch_of(self, peer: int) -> int:
@@ -557,30 +443,4 @@ class NodeRouter:
         return 0 if who is None else who.epoch
 
     def _loads(self) -> tuple[int, int, int]:
-        return self._streams.num_sent, self._streams.num_waiting, self._calls.num_under_way
-
-    def _encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Make of each value what may wait in a slot: itself if it never changes, or its bytes."""
-        slots: dict[str, Any] = {}
-        for key, value in values.items():
-            if type(value) in _UNCHANGING and (type(value) not in _TEXTS or len(value) < 4096):
-                slots[key] = value
-                continue
-            try:
-                encoded = encode(value, borrow=True, name=f"ctx[{key!r}]")
-                if len(encoded.meta) > MAX_META_BYTES - _KEY_ROOM:
-                    raise CodecError(
-                        f"its structure takes {len(encoded.meta)} bytes, and a message has room "
-                        f"for {MAX_META_BYTES}. Put numbers into arrays."
-                    )
-                slots[key] = self._shared_sender.keep(key, encoded)
-            except CodecError as error:
-                self._throttle.once(
-                    logging.WARNING,
-                    f"stays home {key}",
-                    "`ctx.%s` stays on node %d: %s `task.share` chooses what travels.",
-                    key,
-                    self.node_id,
-                    error,
-                )
-        return slots
+        return self._streams.num_sent, self._streams.num_waiting, self._endpoint.num_under_way
