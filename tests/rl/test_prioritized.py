@@ -313,7 +313,7 @@ def test_threads_may_use_it_at_once(fast):
 
 
 @pytest.mark.optional
-@pytest.mark.skipif(find_spec("numba") is None, reason="needs the extra fast")
+@pytest.mark.skipif(find_spec("numba") is None, reason='needs numba: pip install "ding-lite[fast]"')
 def test_with_and_without_numba_the_samples_agree():
     fast, slow = (filled(500, alpha=0.6, fast=fast) for fast in (True, False))
     rng = np.random.default_rng(0)

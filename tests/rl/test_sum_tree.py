@@ -18,7 +18,9 @@ fast_or_not = pytest.mark.parametrize(
             True,
             marks=[
                 pytest.mark.optional,
-                pytest.mark.skipif(not HAS_NUMBA, reason="needs the extra fast"),
+                pytest.mark.skipif(
+                    not HAS_NUMBA, reason='needs numba: pip install "ding-lite[fast]"'
+                ),
             ],
         ),
     ],
@@ -170,7 +172,7 @@ def test_a_tree_without_any_value_has_nothing_to_draw(fast):
 
 
 @pytest.mark.optional
-@pytest.mark.skipif(not HAS_NUMBA, reason="needs the extra fast")
+@pytest.mark.skipif(not HAS_NUMBA, reason='needs numba: pip install "ding-lite[fast]"')
 def test_numba_finds_the_same_slots_as_numpy():
     rng = np.random.default_rng(0)
     fast, slow = SumTree(50_000, fast=True), SumTree(50_000, fast=False)
@@ -189,7 +191,7 @@ def test_numba_finds_the_same_slots_as_numpy():
     assert fast.total == slow.total
 
 
-@pytest.mark.skipif(HAS_NUMBA, reason="numba is there")
+@pytest.mark.skipif(HAS_NUMBA, reason="numba is installed, so nothing is missing")
 def test_insisting_on_numba_names_the_extra():
     assert not SumTree(4).is_fast
     with pytest.raises(MissingExtraError, match=r'pip install "ding-lite\[fast\]"'):
