@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import ConfigError, MiddlewareError, PeerLost
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Crew
-from ding_lite.runtime.context import LOCAL_KEYS, Context, ParallelContext, latch_of
+from ding_lite.runtime.context import Context, ParallelContext, latch_of
 from ding_lite.runtime.draw import Drawing, draw
 from ding_lite.runtime.events import Emission, Events, Listener
-from ding_lite.runtime.inbox import Progress
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.labels import check_labels, check_patterns, matches
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
+from ding_lite.runtime.neighbours import Neighbours
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.router import FINISH, Router, current_router
@@ -77,10 +77,8 @@ class Task:
         self._clock = clock
 
         self._composition = Composition(self._labels)
-        self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
         self._crews = [Crew(int(n_async_workers))]
         self._events = Events(clock)
-        self._parallel_ctx = ParallelContext()
         self._pipeline = Pipeline(
             ctx if isinstance(ctx, Context) else Context(ctx or {}),
             self._crews[0],
@@ -88,10 +86,10 @@ class Task:
             self._place,
         )
         self._latch = latch_of(self._pipeline.ctx)
-        self._latch.listen(self._announce_finish)
-
+        self._neighbours = Neighbours(
+            self._router, self._events, self._latch, lambda: self._pipeline.ctx, clock
+        )
         self._resources = Resources()
-        self._leave_router: Callable[[], None] | None = None
         self._entered = False
         self._running = False
         self._ended = False
@@ -163,7 +161,7 @@ class Task:
             *keys: The ctx keys.
             to: Patterns of the labels of the nodes that get them; all by default.
         """
-        self._shares.append((keys, None if to is None else check_patterns(to)))
+        self._neighbours.share(keys, None if to is None else check_patterns(to))
         return self
 
     def draw(self) -> Drawing:
@@ -227,7 +225,7 @@ class Task:
             max_step,
             concurrent=self._async_mode,
             router=self._router,
-            publish=self._publish,
+            publish=self._neighbours.publish,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -278,7 +276,7 @@ class Task:
         """End the step: go all the way out, send the ctx to other nodes, begin the next."""
         self.backward()
         if self._router.is_active:
-            self._publish(self.ctx)
+            self._neighbours.publish(self.ctx)
         self._pipeline.renew()
         return self
 
@@ -360,7 +358,7 @@ class Task:
         Raises:
             DeadlineExceeded: It did not come in time.
         """
-        self._connect()
+        self._neighbours.meet()
         return self._events.wait_for(event, timeout, lambda: self._latch.is_set)
 
     # -- other nodes ---------------------------------------------------------------------
@@ -401,7 +399,7 @@ class Task:
         Raises:
             DeadlineExceeded: None came in time.
         """
-        self._connect()
+        self._neighbours.meet()
         return self._router.receive(stream, timeout=timeout, until=lambda: self._latch.is_set)
 
     @property
@@ -421,8 +419,8 @@ class Task:
     @property
     def parallel_ctx(self) -> ParallelContext:
         """Key by key the newest value that any other node has put on its ctx."""
-        self._connect()
-        return self._parallel_ctx
+        self._neighbours.meet()
+        return self._neighbours.parallel_ctx
 
     def wait_parallel_ctx(
         self, newer_than: Mapping[str, Any] | None = None, timeout: float | None = None
@@ -442,44 +440,7 @@ class Task:
             ConfigError: This node is alone, so nothing can ever come.
             PeerLost: All others have left, and nothing newer has come before.
         """
-        router, latch = self._router, self._latch
-        deadline = Deadline.after(timeout, self._clock)
-        newest = self.parallel_ctx.wait(
-            newer_than or {}, deadline, lambda: latch.is_set or not router.has_audience
-        )
-        if newest is not None or latch.is_set:
-            return newest
-        if len(router.world) == 1:
-            raise ConfigError(
-                "`wait_parallel_ctx` waits for other nodes, but this task runs alone. Start it "
-                "with `Parallel.runner(...)`, or ask `task.router.is_active` first."
-            )
-        raise PeerLost(
-            "`wait_parallel_ctx` waits for other nodes, but all of them have left, and what they "
-            "have sent is not newer. A node leaves when its `main` has returned."
-        )
-
-    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Take an event from another node; called by the router."""
-        if event == FINISH:
-            self._latch.set()
-        else:
-            self._events.post(event, args, kwargs)
-
-    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Take what another node has put on its ctx; called by the router."""
-        self._parallel_ctx.receive(node_id, values)
-
-    def progress(self) -> Progress:
-        """Tell how far the task has come; called on the router's thread."""
-        ctx = self._pipeline.ctx
-        return Progress(
-            total_step=ctx["total_step"],
-            env_step=ctx.get("env_step"),
-            num_waiting=len(self._events.pending),
-            finish=self._latch.is_set,
-            thread=self._events.owner,
-        )
+        return self._neighbours.wait_ctx(newer_than or {}, timeout)
 
     # -- a context manager ---------------------------------------------------------------
 
@@ -501,35 +462,17 @@ class Task:
     def _open(self) -> None:
         """Take over this thread, meet the other nodes, enter what lives as long as a run."""
         self._events.owner = threading.get_ident()
-        self._connect()
+        self._neighbours.meet()
         if self._attach_callback is not None:
             callback, self._attach_callback = self._attach_callback, None
             if (newest := self.wait_parallel_ctx(timeout=self._attach_timeout)) is not None:
                 callback(newest)
         self._resources.enter(self._composition.resources())
 
-    def _connect(self) -> None:
-        if self._leave_router is None:
-            self._leave_router = self._router.join(self)
-
     def _begin_by_hand(self, what: str) -> None:
         self._refuse_while_running(what)
         self._open()
         self._stepped = True
-
-    def _publish(self, ctx: Context) -> None:
-        if not self._shares:
-            self._router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})
-        for keys, to in self._shares:
-            self._router.publish_ctx({key: ctx[key] for key in keys if key in ctx}, to=to)
-
-    def _announce_finish(self) -> None:
-        """Spread the end of the job; called once, on the thread that has set the latch."""
-        self._router.emit(FINISH)  # also while nobody is connected: it waits for who comes back
-        self._router.wake()
-        self._events.post(FINISH, (), {})
-        self._events.wake()
-        self._parallel_ctx.wake()
 
     def _close_run(self, error: BaseException | None) -> None:
         """Leave what lives as long as a run; close everything where there is no `with` block."""
@@ -547,9 +490,7 @@ class Task:
                 self._pipeline.leave()
         finally:
             self._resources.leave(error)
-            if self._leave_router is not None:
-                self._leave_router()
-                self._leave_router = None
+            self._neighbours.part()
             timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
             for crew in self._crews:
                 crew.close(timeout)

@@ -1,0 +1,326 @@
+"""Evolve a population of policies, in one call: what `ding-lite evolve` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.population import Population
+from ding_lite.evolution.search import Search
+from ding_lite.middleware.report_evolution import draw_lives
+from ding_lite.recipes.champion import Champion, tell_generations
+from ding_lite.recipes.directory import make_next
+from ding_lite.recipes.evolve_config import (
+    SMOKE_GENERATION,
+    EvolutionConfig,
+    ReplayEvolutionConfig,
+    UnrollEvolutionConfig,
+    default_search,
+    learns_by_ratio,
+    recipe_of_several,
+)
+from ding_lite.recipes.plan import Choices, Plan, make_plan
+from ding_lite.recipes.run import Run
+from ding_lite.recipes.table import RECIPES, find_recipe
+from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.task import Task
+
+LINEAGE = "lineage.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvolveResult:
+    """What came out of an evolution."""
+
+    best: Agent
+    """The agent of the best evaluation, as it was then."""
+    population: Population
+    """All agents, as they are at the end."""
+    directory: Path
+    """Where the run has left its metrics, pictures, lineage and checkpoint."""
+    solved: bool | None
+    """Whether 20 fresh greedy episodes of the best agent reached the target; None where there was
+    none."""
+    numbers: dict[str, Any]
+    """What the last line of `ding-lite evolve` says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvolvePlan:
+    """What an evolution will do."""
+
+    plan: Plan
+    search: Search
+
+    @property
+    def config(self) -> EvolutionConfig:
+        """The settings of evolution."""
+        return cast(EvolutionConfig, self.plan.config)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """All settings by name, and what is searched."""
+        search = {name: repr(what) for name, what in self.search.parameters.items()}
+        return {"num_envs": self.plan.num_envs, **self.plan.settings, "search": search}
+
+
+def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a time
+    policy: str | type[Any],
+    env: str,
+    search: Search | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    population: int | None = None,
+    num_envs: int | None = None,
+    seed: int | None = None,
+    target: float | None = None,
+    max_env_steps: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    smoke: bool = False,
+    quiet: bool = False,
+    **more: Any,  # noqa: ANN401 - settings, which are checked by their own types
+) -> EvolveResult:
+    """Evolve a population until its best agent solves an environment, or its env steps are made.
+
+    The agents differ in their first weights and in what is searched. They share the environments,
+    in which they take turns, and the replay. Generation after generation the best live on, and
+    their mutated copies take the places of the others. Ctrl-C ends the run with everything saved,
+    and `resume` goes on from there exactly.
+
+    Args:
+        policy: Which one, such as `DQN` or `"dqn"`.
+        env: An environment of gymnasium's registry.
+        search: Which settings the agents differ in, and within which bounds; step sizes and
+            batch sizes about their usual values unless given.
+        settings: Settings of the policy and of evolution: a dict or an EasyDict.
+        population: How many agents; 6 unless given.
+        num_envs: Environments that are stepped together; 8 unless given.
+        seed: Decides everything that is random; 0 unless given.
+        target: The mean return of 20 greedy episodes that counts as solved; the environment's
+            own `reward_threshold` unless given.
+        max_env_steps: Where the run ends at the latest. Env steps of evaluations count, too.
+        out: The directory of the run; `runs/evolve-<policy>/<env>/<number>` unless given.
+        resume: Go on with the run in `out`, with the settings it was begun with; it begins if
+            there is none.
+        smoke: Only try it out, for 2,000 env steps.
+        quiet: Show nothing on standard error.
+        **more: Further settings by name, such as `gamma=0.98`; they win over `settings`.
+
+    Raises:
+        ConfigError: A name is not known, or a value is out of range.
+        MissingExtraError: The environment needs a package that is not installed.
+        CheckpointError: What is to go on does not fit, or the disk is full.
+
+    Example:
+        >>> import tempfile, ding_lite
+        >>> with tempfile.TemporaryDirectory() as runs:
+        ...     result = ding_lite.evolve(
+        ...         "dqn", "CartPole-v1", population=2, smoke=True, quiet=True, out=f"{runs}/1"
+        ...     )
+        >>> result.numbers["generations"] > 0, sorted(result.best.hyperparameters)
+        (True, ['batch_size', 'lr'])
+    """
+    given = {**(settings or {}), **more}
+    if population is not None:
+        given["population"] = population
+    choices = Choices(
+        num_envs=num_envs,
+        seed=seed,
+        target=target,
+        max_env_steps=max_env_steps,
+        out=None if out is None else Path(out),
+        resume=resume,
+        smoke=smoke,
+    )
+    return run_evolution(plan_evolution(policy, env, search, given, choices), quiet=quiet)
+
+
+def plan_evolution(
+    policy: str | type[Any],
+    env: str,
+    search: Search | None,
+    settings: Mapping[str, Any],
+    choices: Choices,
+) -> EvolvePlan:
+    """Put together what an evolution will do.
+
+    Raises:
+        ConfigError: A name is not known, or a value is out of range.
+    """
+    name = policy if isinstance(policy, str) else _name_of(policy)
+    recipe = recipe_of_several(find_recipe(name))
+    plan = make_plan(name, env, settings, choices, recipe=recipe)
+    if choices.smoke:
+        shorter = min(plan.config.eval_every, SMOKE_GENERATION)
+        config = dataclasses.replace(plan.config, eval_every=shorter, eval_episodes=1)
+        plan = dataclasses.replace(plan, config=config)
+    if search is None:
+        search = default_search(plan.policy_config)
+    search.check(plan.policy_config)
+    both = sorted(set(settings) & set(search.parameters))
+    if both:
+        raise ConfigError(
+            f"`{both[0]}` is searched, and was given as a setting, too: {settings[both[0]]!r}. "
+            f"Leave it out of one of them."
+        )
+    return EvolvePlan(plan=plan, search=search)
+
+
+def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult:
+    """Do what a plan says, and judge the best agent.
+
+    Args:
+        evolution: Made by `plan_evolution`.
+        quiet: Show nothing on standard error.
+    """
+    plan = evolution.plan
+    options, config = plan.options, evolution.config
+    env, stack, scale = options.env, config.frame_stack, config.reward_scale
+    [eval_seed] = spawn_seeds(options.seed, "evaluation", count=1)
+    with (
+        make_envs(
+            env, plan.num_envs, seed=options.seed, frame_stack=stack, reward_scale=scale
+        ) as envs,
+        make_envs(env, config.eval_episodes, seed=eval_seed, frame_stack=stack) as eval_envs,
+    ):
+        population = Population.of(
+            plan.recipe.policy,
+            envs.spec,
+            evolution.search,
+            size=config.population,
+            seed=options.seed,
+            config=plan.policy_config,
+        )
+        name = f"evolve-{plan.name}"
+        if options.out is None:
+            options = dataclasses.replace(options, out=make_next(Path("runs", name, env)))
+        with Run(name, options, config=evolution.described, quiet=quiet) as run:
+            champion = Champion(population, run.best)
+            eval_steps = _run(evolution, run, champion, envs, eval_envs)
+            numbers = run.judge(champion.agent.policy)
+            numbers["env_steps"] = (numbers["env_steps"] or 0) + eval_steps
+            numbers |= {
+                "population": len(population),
+                "generations": population.generation,
+                "eval_env_steps": eval_steps,
+                "hyperparameters": champion.agent.hyperparameters,
+            }
+            run.explain(numbers, try_next=f"  lineage      {run.directory / LINEAGE}")
+    return EvolveResult(
+        best=champion.agent,
+        population=population,
+        directory=run.directory,
+        solved=numbers["solved"],
+        numbers=numbers,
+    )
+
+
+def _run(evolution: EvolvePlan, run: Run, champion: Champion, envs: Envs, eval_envs: Envs) -> int:
+    """Evolve; return how many env steps the evaluations took."""
+    plan, search, population = evolution.plan, evolution.search, champion.population
+    options, config = run.options, evolution.config
+    steps = config.steps_per_update(envs.num_envs)
+
+    def every(env_steps: int) -> int:
+        return max(1, env_steps // steps)
+
+    generation = every(config.eval_every)
+    tournament = config.tournament(options.seed)
+    mutation = config.mutation(search, options.seed)
+    goal = options.target + config.target_margin
+    with Task() as task:
+        parts: dict[str, object] = {
+            "population": population,
+            "envs": envs,
+            "eval_envs": eval_envs,
+            "task": task,
+        }
+        learn = _learn_from_unrolls(envs, config)
+        if isinstance(config, ReplayEvolutionConfig):
+            replay = ReplayBuffer(envs.spec, capacity=config.capacity, seed=options.seed)
+            parts["replay"] = replay
+            if config.warmup:
+                warmup = min(config.warmup, options.max_env_steps // 4)
+                task.use(mw.random_warmup(envs, replay, steps=max(1, warmup)))
+            learn = _learn_from_replay(envs, replay, config, by_ratio=learns_by_ratio(search))
+        task.use(mw.for_each(population, learn))
+        task.use(mw.evaluate_population(population, eval_envs, every=generation, stop_at=goal))
+        task.use(champion)
+        task.use(_stop_at(options.max_env_steps))
+        lineage = run.directory / LINEAGE
+        task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
+        task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
+        task.use(mw.measure(every=every(config.log_every)))
+        task.use(mw.log(every=every(config.log_every), path=run.metrics, quiet=True))
+        task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
+        task.use(mw.curve(run.curve, target=options.goal, title=plan.title))
+        if not run.quiet:
+            task.use(tell_generations(population))
+            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
+        run.resume(parts)
+        if _spent(task.ctx) >= options.max_env_steps:
+            task.finish = True
+        try:
+            task.run()
+        finally:
+            lives = [*population.lives, *population.lives_now()]
+            draw_lives(lives, run.directory, title=plan.title, target=options.goal)
+    return int(task.ctx.get("eval_steps", 0))
+
+
+def _learn_from_replay(
+    envs: Envs, replay: ReplayBuffer, config: ReplayEvolutionConfig, *, by_ratio: bool
+) -> Callable[[Agent], Sequence[Middleware]]:
+    steps = config.turn_steps(envs.num_envs)
+    updates = max(1, round(steps * config.update_ratio)) if by_ratio else 1
+
+    def learn(agent: Agent) -> list[Middleware]:
+        collect = mw.collect(agent, envs, steps=steps)
+        return [collect, mw.add_to(replay), mw.train(agent, replay, updates=updates)]
+
+    return learn
+
+
+def _learn_from_unrolls(
+    envs: Envs, config: EvolutionConfig
+) -> Callable[[Agent], Sequence[Middleware]]:
+    def learn(agent: Agent) -> list[Middleware]:
+        unroll = config.unroll if isinstance(config, UnrollEvolutionConfig) else 1
+        return [mw.collect(agent, envs, unroll=unroll), mw.train(agent)]
+
+    return learn
+
+
+def _spent(ctx: Context) -> int:
+    """Return all env steps made, those of evaluations included."""
+    return int(ctx.get("env_step", 0) + ctx.get("eval_steps", 0))
+
+
+def _stop_at(max_env_steps: int) -> Middleware:
+    def stop_at(ctx: Context) -> None:
+        if _spent(ctx) >= max_env_steps:
+            ctx.finish = True
+
+    return stop_at
+
+
+def _name_of(policy: type[Any]) -> str:
+    for name, recipe in RECIPES.items():
+        if recipe.policy is policy:
+            return name
+    raise ConfigError(
+        f"{policy!r} cannot be evolved by this call, which knows: {', '.join(RECIPES)}. Take it "
+        f"apart: `mw.for_each`, `mw.evaluate_population` and `mw.evolve` take any policy."
+    )

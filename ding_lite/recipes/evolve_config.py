@@ -1,0 +1,202 @@
+"""The settings of evolution by name, and what is searched unless something else is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
+from ding_lite.evolution.tournament import Tournament
+from ding_lite.recipes.off_policy import OffPolicyConfig
+from ding_lite.recipes.recipe import Recipe, TrainConfig
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.settings import at_least, check_all, inside, positive, suggests, whole
+
+MAX_ENV_STEPS = 200_000
+SMOKE_GENERATION = 500
+_OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "update_ratio")
+"""What presets say of a single policy, and does not suit several."""
+_STEP_SIZES = ("lr", "actor_lr", "critic_lr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvolutionConfig(TrainConfig):
+    """The settings of evolution, beside those of the policy."""
+
+    population: int = 6
+    """How many agents there are. More explore more at a time, and cost as much more; 4 to 10 are
+    usual."""
+    eval_every: int = 10_000
+    """Env steps of all agents together from one generation to the next. At its end all of them
+    are evaluated. More gives settings longer to show what they are worth."""
+    eval_episodes: int = 5
+    """Greedy episodes for each agent in an evaluation. More is less noisy and costs more."""
+    log_every: int = 1_000
+    """Env steps from one row of the metrics to the next."""
+    tournament_size: int = 2
+    """How many agents take part in a tournament. More favours the best, who soon are all there
+    is."""
+    elitism: bool = True
+    """Let the best agent live on unchanged."""
+    window: int = 1
+    """How many evaluations make up fitness. More is less noisy, and slower to see a change."""
+    mutate_none: float = 0.4
+    """How likely an agent is left as it is; this and the next four are divided by their sum."""
+    mutate_architecture: float = 0.2
+    """How likely it gets units or a layer more, or fewer."""
+    mutate_weights: float = 0.2
+    """How likely noise is added to its weights."""
+    mutate_activation: float = 0.0
+    """How likely another function comes after its hidden layers."""
+    mutate_hyperparameters: float = 0.2
+    """How likely one of the settings that are searched takes another value."""
+    new_layer_prob: float = 0.2
+    """How likely an architecture mutation is one of a whole layer."""
+    remove_prob: float = 0.25
+    """How likely an architecture mutation takes away instead of adding."""
+    mutation_sd: float = 0.1
+    """The standard deviation of that noise, in units of the usual size of a weight."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(
+            whole(1, population=self.population, window=self.window),
+            whole(1, tournament_size=self.tournament_size),
+            at_least(0.0, mutation_sd=self.mutation_sd),
+            at_least(
+                0.0,
+                mutate_none=self.mutate_none,
+                mutate_architecture=self.mutate_architecture,
+                mutate_weights=self.mutate_weights,
+                mutate_activation=self.mutate_activation,
+                mutate_hyperparameters=self.mutate_hyperparameters,
+            ),
+            inside(0.0, 1.0, new_layer_prob=self.new_layer_prob, remove_prob=self.remove_prob),
+            [] if self.tournament_size <= self.population else [self._say_too_large()],
+        )
+
+    def _say_too_large(self) -> str:
+        return (
+            f"`tournament_size` is {self.tournament_size}, and the population has "
+            f"{self.population} agents"
+        )
+
+    def tournament(self, seed: int) -> Tournament:
+        """Make the tournament."""
+        [own] = spawn_seeds(seed, "evolve/tournament", count=1)
+        return Tournament(
+            size=self.tournament_size, elitism=self.elitism, window=self.window, seed=own
+        )
+
+    def mutation(self, search: Search, seed: int) -> Mutation:
+        """Make the mutation."""
+        [own] = spawn_seeds(seed, "evolve/mutation", count=1)
+        return Mutation(
+            search,
+            none=self.mutate_none,
+            architecture=self.mutate_architecture,
+            weights=self.mutate_weights,
+            activation=self.mutate_activation,
+            hyperparameters=self.mutate_hyperparameters,
+            new_layer_prob=self.new_layer_prob,
+            remove_prob=self.remove_prob,
+            mutation_sd=self.mutation_sd,
+            seed=own,
+        )
+
+    def turn_steps(self, num_envs: int) -> int:
+        """Return the env steps of one agent in each step of the pipeline."""
+        return num_envs
+
+    def steps_per_update(self, num_envs: int) -> int:
+        """Return the env steps of all agents in each step of the pipeline."""
+        return self.population * self.turn_steps(num_envs)
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class ReplayEvolutionConfig(EvolutionConfig):
+    """The same for policies that learn from a replay, which all agents share."""
+
+    capacity: int = 100_000
+    """How many transitions the replay keeps. Higher remembers longer and takes more memory."""
+    warmup: int = 1_000
+    """Random env steps before anything is learned."""
+    turn: int = 64
+    """Env steps that an agent makes before the next one takes over the environments, rounded up
+    to a multiple of their number. More learns in larger blocks, and is faster."""
+    update_ratio: float = 0.25
+    """Updates of an agent for each of its env steps, where `learn_every` is not searched."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(
+            whole(1, capacity=self.capacity, turn=self.turn),
+            whole(0, warmup=self.warmup),
+            positive(update_ratio=self.update_ratio),
+        )
+
+    def turn_steps(self, num_envs: int) -> int:
+        """Return the env steps of one agent in each step of the pipeline."""
+        return num_envs * math.ceil(self.turn / num_envs)
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class UnrollEvolutionConfig(EvolutionConfig):
+    """The same for policies that learn from their own newest experience."""
+
+    unroll: int = 16
+    """How many env steps of each environment are made before anything is learned from them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(whole(1, unroll=self.unroll))
+
+    def turn_steps(self, num_envs: int) -> int:
+        """Return the env steps of one agent in each step of the pipeline."""
+        return num_envs * self.unroll
+
+
+def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
+    """Make of what is known of a policy's training what is known of a population's."""
+    learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
+    config = ReplayEvolutionConfig if learns_from_replay else UnrollEvolutionConfig
+    known = {field.name for cls in (recipe.policy_config, config) for field in _fields(cls)}
+    options = {"target"}
+    presets = {
+        env: {
+            "max_env_steps": max(MAX_ENV_STEPS, preset.get("max_env_steps", 0)),
+            **{
+                name: value
+                for name, value in preset.items()
+                if name in known | options and name not in _OF_A_LONE_RUN
+            },
+        }
+        for env, preset in recipe.presets.items()
+    }
+    return dataclasses.replace(recipe, config=config, presets=presets)
+
+
+def default_search(config: object) -> Search:
+    """Search the step sizes, a fifth to five times what they are, and what batches there are."""
+    parameters: dict[str, Parameter] = {}
+    for field in _fields(type(config)):
+        value = getattr(config, field.name)
+        if field.name in _STEP_SIZES:
+            parameters[field.name] = log_uniform(value / 5.0, value * 5.0)
+        elif field.name == "batch_size":
+            parameters[field.name] = integer(max(1, value // 4), value * 2)
+    return Search(**parameters)
+
+
+def learns_by_ratio(search: Search) -> bool:
+    """Whether all agents learn equally often."""
+    return LEARN_EVERY not in search.parameters
+
+
+def _fields(cls: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(cls)
