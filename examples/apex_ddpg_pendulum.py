@@ -14,7 +14,7 @@ from ding_lite.distributed import ShardedReplay, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import DDPG, DDPGConfig, linear, make_envs
 
-NUM_ENVS = 8
+NUM_ENVS, WARM_UP = 8, 1_000
 MARGIN = 30.0
 """By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
 TRY_NEXT = """\
@@ -39,12 +39,13 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         collector, learner = task.at("collector"), task.at("learner")
 
         collector.use(mw.fetch_weights(policy))
-        collector.use(mw.keep_pace(env_steps_per_update=1.0 / len(collectors), ahead=200))
+        pace = 1.0 / len(collectors)
+        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=100, at_first=WARM_UP))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS))
         collector.use(mw.add_to(replay))
         collector.use(criterion.observe)
 
-        learner.use(mw.wait_for(replay, size=1_000))
+        learner.use(mw.wait_for(replay, size=WARM_UP))
         beta = linear(0.4, 1.0, steps=20_000)
         learner.use(mw.train(policy, replay, updates=NUM_ENVS, beta=beta))
         learner.use(mw.update_priorities(replay))

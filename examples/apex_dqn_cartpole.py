@@ -14,7 +14,7 @@ from ding_lite.distributed import ShardedReplay, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, epsilon_ladder, linear, make_envs
 
-NUM_ENVS = 8
+NUM_ENVS, WARM_UP = 8, 1_000
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), one learner and one collector (--nodes 2), more
 collectors (--nodes 6), another seed (--seed 1), or change this program:
@@ -38,22 +38,25 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         parts = {"policy": policy, "task": task}
         collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
 
-        # One collector alone explores as a DQN does by itself, less and less.
-        epsilon = epsilon_ladder(collectors, power=2.0) if len(collectors) > 1 else None
+        # All begin with random actions: too few are found else, as long as nothing is learned.
+        epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=4_000 / len(collectors))
         collector.use(mw.fetch_weights(policy))
-        collector.use(mw.keep_pace(env_steps_per_update=1.0 / len(collectors), ahead=200))
+        pace = 1.0 / len(collectors)
+        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=100, at_first=WARM_UP))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
         collector.use(criterion.observe)
 
         beta = linear(0.4, 1.0, steps=10_000)
-        learner.use(mw.wait_for(replay, size=1_000))
+        learner.use(mw.wait_for(replay, size=WARM_UP))
         learner.use(mw.train(policy, replay, updates=NUM_ENVS, beta=beta))
         learner.use(mw.update_priorities(replay))
 
         lead.use(mw.publish_weights(policy, every=2))
         lead.use(mw.tally("collector"))
-        lead.use(mw.evaluate(policy, eval_envs, every=50, stop_at=criterion.eval_target))
+        lead.use(
+            mw.evaluate(policy, eval_envs, every=50, stop_at=criterion.eval_target, confirm=100)
+        )
         lead.use(criterion.decide)
         lead.use(mw.stop_at(env_step=options.max_env_steps))
         lead.use(mw.checkpoint(parts, run.checkpoint, every=2_500))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.schedules import Schedule
-from ding_lite.settings import check_all, inside, positive
+from ding_lite.settings import at_least, check_all, inside, positive
 
 
 class Ranked(Protocol):
@@ -25,20 +25,25 @@ class Ranked(Protocol):
         ...
 
 
-def epsilon_ladder(group: Ranked, *, base: float = 0.4, power: float = 7.0) -> Schedule:
+def epsilon_ladder(
+    group: Ranked, *, base: float = 0.4, power: float = 7.0, steps: float = 0.0
+) -> Schedule:
     """Give each collector a share of random actions of its own, from high to low.
 
-    Node i of N takes base^(1 + power * i / (N - 1)) all the time: some try nearly everything,
-    others follow the policy far, and the replay holds what both find (Horgan et al. 2018,
-    arXiv:1803.00933, section 4.1).
+    Node i of N takes base^(1 + power * i / (N - 1)): some try nearly everything, others follow the
+    policy far, and the replay holds what both find (Horgan et al. 2018, arXiv:1803.00933, section
+    4.1). The paper's hundreds of collectors do so from the first env step on. A few of them find
+    too little that way as long as the policy knows nothing: `steps` lets all begin at 1.
 
     Args:
         group: The collectors.
         base: The share of the first one; that of a single one, too.
         power: Higher makes the last ones act less at random.
+        steps: How many env steps of its own a collector takes to come from 1 to its share, in a
+            straight line; 0 begins there.
 
     Returns:
-        A schedule that says the same at every env step, for `collect(epsilon=...)`.
+        A schedule for `collect(epsilon=...)`.
 
     Example:
         >>> class Third:
@@ -49,11 +54,12 @@ def epsilon_ladder(group: Ranked, *, base: float = 0.4, power: float = 7.0) -> S
         >>> round(epsilon_ladder(Third())(0), 6)
         0.000655
     """
-    check_all(inside(0.0, 1.0, base=base), positive(power=power))
+    check_all(inside(0.0, 1.0, base=base), positive(power=power), at_least(0.0, steps=steps))
 
     def _epsilon(env_step: float) -> float:
         # Only now: nodes that do not collect have no rank, and make this schedule all the same.
-        return float(base ** (1.0 + power * group.rank / max(1, len(group) - 1)))
+        share = float(base ** (1.0 + power * group.rank / max(1, len(group) - 1)))
+        return share if env_step >= steps else 1.0 - (1.0 - share) * env_step / steps
 
     return _epsilon
 

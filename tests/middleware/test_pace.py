@@ -54,6 +54,21 @@ def test_a_learner_that_begins_anew_is_followed_from_there() -> None:
     assert not goes_on(pace, 9_501)
 
 
+def test_before_the_first_update_a_collector_makes_no_more_than_it_may() -> None:
+    learner, collector = LocalRouter.group(2)
+    pace = pace_of(collector, env_steps_per_update=1, ahead=0, at_first=500, timeout=0.0)
+    assert goes_on(pace, 499)
+    with pytest.raises(DeadlineExceeded, match=r"first update, .* allows 500 env steps before it"):
+        run_step(pace, env_step=500)
+    learner.publish_ctx({"train_iter": 8})
+    assert goes_on(pace, 500)
+    learner.publish_ctx({"train_iter": 9})
+    assert goes_on(pace, 501)
+    assert not goes_on(pace, 502)
+    with use_router(LocalRouter()):  # alone it is its own learner
+        run_step(mw.keep_pace(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
+
+
 def test_an_error_tells_how_far_both_are() -> None:
     learner, collector = LocalRouter.group(2)
     pace = pace_of(collector, env_steps_per_update=2, ahead=0, timeout=0.0)

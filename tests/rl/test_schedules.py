@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl import constant, exponential, linear
-from ding_lite.rl.exploration import epsilon_greedy
+from ding_lite.rl.exploration import epsilon_greedy, epsilon_ladder
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl_utils import get_epsilon_greedy_fn
 
@@ -65,3 +65,28 @@ def test_a_generator_goes_on_where_its_state_was_taken(seed, draws):
     )
     with pytest.raises(CheckpointError, match=r"six words"):
         set_rng_state(rng, np.zeros(5, dtype=np.uint64))
+
+
+class Place:
+    """The place of a node among collectors."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def test_collectors_explore_at_rates_from_high_to_low() -> None:
+    shares = [epsilon_ladder(Place(rank, 8))(0) for rank in range(8)]
+    assert shares == pytest.approx([0.4 ** (1 + rank) for rank in range(8)])
+    assert epsilon_ladder(Place(1, 2), base=0.5, power=2.0)(10**6) == pytest.approx(0.125)
+    assert epsilon_ladder(Place(0, 1))(0) == 0.4
+
+
+def test_collectors_may_all_begin_with_random_actions() -> None:
+    high, low = (epsilon_ladder(Place(rank, 2), power=1.0, steps=1_000) for rank in (0, 1))
+    assert [high(k) for k in (0, 500, 1_000, 2_000)] == pytest.approx([1.0, 0.7, 0.4, 0.4])
+    assert [low(k) for k in (0, 500, 1_000, 2_000)] == pytest.approx([1.0, 0.58, 0.16, 0.16])
+    with pytest.raises(ConfigError, match="`steps` is -1"):
+        epsilon_ladder(Place(0, 1), steps=-1)
