@@ -8,6 +8,7 @@ not be connected to each other; elsewhere it is the first member that all can re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -16,6 +17,7 @@ from ding_lite.parallel.address import ANY_HOST, LOOPBACK, Address
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.meetings import MEET, PAIRED
 from ding_lite.runtime.router import Router, current_router
+from ding_lite.settings import check_all, positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -251,7 +253,9 @@ class Group:
 
         return average
 
-    def process_group(self, backend: str | None = None, *, host: str | None = None) -> ProcessGroup:
+    def process_group(
+        self, backend: str | None = None, *, host: str | None = None, timeout: float = 300.0
+    ) -> ProcessGroup:
         """Make these nodes one group of `torch.distributed`, for what it does best.
 
         Every member must call it, once. The traffic of gloo and nccl is neither encrypted nor
@@ -261,23 +265,33 @@ class Group:
             backend: `gloo` or `nccl`; by default nccl where every member has a GPU.
             host: Where the other members reach the one of rank 0; by default where its router
                 listens, which is this machine unless the job was told otherwise.
+            timeout: Seconds after which a member that waits for another one in a collective of
+                the group gives up, with PyTorch's error. Torch's own 30 minutes are a long time
+                to hang; members that stay apart for longer than five minutes need more.
 
         Returns:
             The process group; it is also the default one of this process.
+
+        Raises:
+            ConfigError: `timeout` is not above 0.
         """
+        check_all(positive(timeout=timeout))
         import torch
 
         distributed: Any = torch.distributed  # whose stubs leave out what it documents
         able = self.all_gather(torch.cuda.is_available())
         backend = backend or ("nccl" if all(able) else "gloo")
         size, rank = len(self.members), self.rank
+        patience = timedelta(seconds=timeout)
         store = None
         if rank == 0:
             host = host or _host_of(self._router.address)
-            store = distributed.TCPStore(host, 0, size, True, wait_for_workers=False)
+            store = distributed.TCPStore(host, 0, size, True, patience, wait_for_workers=False)
         host, port = self.broadcast(None if store is None else [host, store.port])
-        store = store or distributed.TCPStore(host, port, size, False)
-        distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+        store = store or distributed.TCPStore(host, port, size, False, patience)
+        distributed.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=patience
+        )
         return cast("ProcessGroup", distributed.group.WORLD)
 
 
