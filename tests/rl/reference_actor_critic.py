@@ -181,6 +181,19 @@ class PlainIMPALA(PlainActorCritic):
             log_prob, entropy, value, next_value = self.judge(unroll)
             log_rho = log_prob.detach().numpy() - unroll.log_prob
             advantage, target = self.vtrace(unroll, log_rho, value.detach().numpy(), next_value)
-            policy_loss = -(log_prob * self.normalized(advantage)).mean()
+            rho = np.exp(np.minimum(log_rho, np.log(self.config.rho_clip)))
+            policy_loss = -(log_prob * self.normalized_by_rho(advantage, rho)).mean()
             loss = self.step(policy_loss, value, target, entropy)
         return loss
+
+    def normalized_by_rho(self, advantage, rho):
+        """Bring what the ratios multiply to a mean of 0 and a spread of 1, counted by them."""
+        if not self.config.normalize_advantage:
+            return advantage
+        shape = advantage.shape
+        advantage, rho = advantage.flatten().tolist(), rho.flatten().tolist()
+        plain = [a / r for a, r in zip(advantage, rho, strict=True)]
+        mean = sum(r * a for r, a in zip(rho, plain, strict=True)) / sum(rho)
+        variance = sum(r * (a - mean) ** 2 for r, a in zip(rho, plain, strict=True)) / sum(rho)
+        found = [r * (a - mean) / variance**0.5 for r, a in zip(rho, plain, strict=True)]
+        return torch.tensor(found, dtype=torch.float32).reshape(shape)

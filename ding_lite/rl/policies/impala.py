@@ -5,6 +5,7 @@ V-trace corrects for the difference, so that collectors need not wait for the le
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -13,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import Unroll
+from ding_lite.rl.batch import FloatArray, Unroll
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
-    normalized,
 )
 from ding_lite.rl.returns import vtrace
 from ding_lite.rl.spec import EnvSpec
@@ -43,8 +43,8 @@ class IMPALAConfig(ActorCriticConfig):
     """How many updates each batch of unrolls is learned from; V-trace corrects for what the ones
     before have changed. More learns more from each env step and takes longer; 1 to 4."""
     normalize_advantage: bool = True
-    """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
-    not matter. The paper does not."""
+    """Bring the advantages of an update to mean 0 and spread 1, each counted by its ratio rho, so
+    that the size of rewards does not matter. The paper does not."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,16 +134,43 @@ class IMPALA(ActorCriticPolicy):
             c_clip=config.c_clip,
         )
         advantage_B = merged(found.advantage_TB)
+        log_clip = np.float32(np.log(config.rho_clip))
+        rho_B = merged(np.exp(np.minimum(log_rho_TN, log_clip)))
         if config.normalize_advantage:
-            advantage_B = normalized(advantage_B)
+            advantage_B = normalized_by_rho(advantage_B, rho_B)
 
         grad_B = advantage_B * np.float32(-1.0 / len(advantage_B))
         loss = float(grad_B @ likely.log_prob_B)
         error_B = value_B - merged(found.target_TB)
         metrics = self._write_gradient(saved, likely, loss, grad_B, error_B)
-        log_clip = np.float32(np.log(config.rho_clip))
-        metrics["rho"] = float(np.exp(np.minimum(log_rho_TN, log_clip)).mean())
+        metrics["rho"] = float(rho_B.mean())
         return metrics
 
     def _twin(self) -> Self:
         return type(self)(self.spec, self.config, device=self.device)
+
+
+def normalized_by_rho(advantage_B: FloatArray, rho_B: FloatArray) -> FloatArray:
+    """Bring advantages that are multiplied by their ratios to mean 0 and spread 1.
+
+    The mean and the spread are those of what the ratios multiply, each counted by its ratio: so
+    actions that the policy would not take any more still teach nothing. Were the plain mean
+    taken away, they would be taken for good ones whenever the others are bad.
+
+    Args:
+        advantage_B: rho times the advantage of each env step.
+        rho_B: The ratios, at least 0.
+
+    Example:
+        >>> rho_B = np.array([1.0, 1.0, 0.0], dtype=np.float32)
+        >>> normalized_by_rho(rho_B * np.array([1.0, 3.0, 9.0], np.float32), rho_B).tolist()
+        [-1.0, 1.0, 0.0]
+    """
+    tiny = np.float32(np.finfo(np.float32).tiny)
+    total = max(float(rho_B.sum()), 1e-8)
+    mean = np.float32(float(advantage_B.sum()) / total)
+    error_B = advantage_B / np.maximum(rho_B, tiny) - mean
+    spread = math.sqrt(float(rho_B @ (error_B * error_B)) / total)
+    weighted_B: FloatArray = rho_B * error_B
+    weighted_B /= np.float32(spread + 1e-8)
+    return weighted_B

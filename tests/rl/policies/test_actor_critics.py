@@ -27,6 +27,7 @@ from ding_lite.rl import (
 from ding_lite.rl.networks.actor_critic import RecordedActorCritic
 from ding_lite.rl.networks.conv import CONVS
 from ding_lite.rl.policies import actor_critic
+from ding_lite.rl.policies.impala import normalized_by_rho
 from ding_lite.rl.seeding import make_rng, set_rng_state
 from ding_lite.runtime.context import Context
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
@@ -110,6 +111,29 @@ def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip):
     policy = make("IMPALA", rho_clip=rho_clip, c_clip=c_clip, epochs=3)
     plain = PlainIMPALA(policy.weights(), spec=CARTPOLE, config=policy.config)
     assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, CARTPOLE) for x in range(6)])
+
+
+@pytest.mark.parametrize("reward", [-1.0, 1.0])
+def test_what_impala_would_not_do_any_more_teaches_its_actor_nothing(reward):
+    policy = make("IMPALA", value_coef=0.0, gamma=0.01, max_grad_norm=None)
+    unroll = draw_unroll(0, CARTPOLE)
+    own = own_log_prob(policy, unroll)
+    is_past = np.arange(own.size).reshape(own.shape) % 2 == 0
+    outcome = reward * np.linspace(1.0, 3.0, own.size, dtype=np.float32).reshape(own.shape)
+    gradients = []
+    for past_outcome in (0.0, 100.0, -100.0):
+        acted = replace(
+            unroll,
+            log_prob=np.where(is_past, own + 60.0, own).astype(np.float32),  # ratios of e^-60
+            reward=np.where(is_past, np.float32(past_outcome), outcome),
+        )
+        gradients.append(policy.gradients([acted])[0])
+    assert gradients[0].abs().max() > 0.0
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-4, atol=1e-6)
+    # As if it had not been there, but for the size of the batch.
+    found = normalized_by_rho(np.array([3.0, -1.0, 0.0], np.float32), np.array([1, 1, 0], "f4"))
+    assert found.tolist() == [1.0, -1.0, 0.0]
 
 
 def test_the_minibatches_of_ppo_take_every_step_once_an_epoch():
