@@ -169,7 +169,8 @@ def normalized_by_rho(advantage_B: FloatArray, rho_B: FloatArray) -> FloatArray:
     tiny = np.float32(np.finfo(np.float32).tiny)
     total = max(float(rho_B.sum()), 1e-8)
     mean = np.float32(float(advantage_B.sum()) / total)
-    error_B = advantage_B / np.maximum(rho_B, tiny) - mean
+    plain_B: FloatArray = np.divide(advantage_B, np.maximum(rho_B, tiny), dtype=np.float32)
+    error_B: FloatArray = np.subtract(plain_B, mean, dtype=np.float32)
     spread = math.sqrt(float(rho_B @ (error_B * error_B)) / total)
     weighted_B: FloatArray = rho_B * error_B
     weighted_B /= np.float32(spread + 1e-8)
