@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ding_lite.evolution.agent import Agent as Agent
     from ding_lite.parallel.launch import Parallel as Parallel
+    from ding_lite.recipes.evolve import evolve as evolve
     from ding_lite.recipes.training import train as train
     from ding_lite.records import register as register
     from ding_lite.runtime.context import Context as Context
@@ -30,6 +31,7 @@ __all__ = [
     "StepWrapper",
     "Task",
     "__version__",
+    "evolve",
     "register",
     "train",
 ]
@@ -41,6 +43,7 @@ _HOMES = {
     "Parallel": "ding_lite.parallel.launch",
     "StepWrapper": "ding_lite.runtime.middleware",
     "Task": "ding_lite.runtime.task",
+    "evolve": "ding_lite.recipes.evolve",
     "register": "ding_lite.records",
     "train": "ding_lite.recipes.training",
 }

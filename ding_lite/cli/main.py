@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ding_lite import __version__
-from ding_lite.cli import arguments, learning
+from ding_lite.cli import arguments, evolve_options, learning
 from ding_lite.errors import ConfigError, DingLiteError, MissingExtraError, did_you_mean
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 """The exit codes; the last one is what a shell expects after Ctrl-C."""
-COMMANDS = ("train", "plot", "watch", "run", "top", "env", "doctor", "keygen")
+COMMANDS = ("train", "evolve", "plot", "watch", "run", "top", "env", "doctor", "keygen")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -35,6 +35,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 from ding_lite.cli.train import train_policy
 
                 return train_policy(options)
+            case "evolve":
+                from ding_lite.cli.evolve import evolve_policies
+
+                return evolve_policies(options)
             case "plot":
                 from ding_lite.cli.plot import plot_runs
 
@@ -165,6 +169,14 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
             prog="ding-lite train",
             example="ding-lite train dqn CartPole-v1 --set lr=1e-3 --seed 1",
         ),
+        "evolve": commands.add_parser(
+            "evolve",
+            help="evolve a population of policies that tune themselves",
+            description="Evolve a population of policies that tune themselves.",
+            usage="ding-lite evolve [options] POLICY ENV",
+            prog="ding-lite evolve",
+            example="ding-lite evolve dqn CartPole-v1 --population 6 --search lr=1e-4:1e-2:log",
+        ),
         "plot": commands.add_parser(
             "plot",
             help="draw the learning curves of runs, and print what they reached",
@@ -224,6 +236,7 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
         ),
     }
     learning.add_train(of_command["train"])
+    evolve_options.add_evolve(of_command["evolve"])
     learning.add_plot(of_command["plot"])
     learning.add_watch(of_command["watch"])
     _add_run(of_command["run"])

@@ -39,7 +39,7 @@ def train_policy(options: argparse.Namespace) -> int:
     )
     plan = make_plan(options.policy, options.env, dict(options.set), choices)
     if options.settings:
-        _show_settings(plan)
+        show_settings(plan)
         return DONE
     configure("info")
     try:
@@ -51,7 +51,8 @@ def train_policy(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _show_settings(plan: Plan) -> None:
+def show_settings(plan: Plan) -> None:
+    """Print all settings, their values, where those come from, and what they mean."""
     meanings = {**_meanings(plan.recipe.policy_config), **_meanings(plan.recipe.config)}
     rows = [
         (name, _spell(value), plan.sources[name], " ".join(meanings[name].split()))

@@ -79,7 +79,7 @@ def _draw_fitness(lives: Sequence[Life], path: Path, *, title: str, target: floa
     axes.plot(x, means, color=BLUE, linewidth=2.0, label="mean", zorder=3)
     axes.plot(x, [max(values) for values in worth], color=ORANGE, linewidth=2.0, label="best")
     dress(axes, y_label="fitness: mean return of an evaluation")
-    axes.set_xlabel("generation", fontsize=11, color=INK, labelpad=6)
+    _count_generations(axes, x)
     if target is not None:
         draw_target(axes, target)
     best = max(max(values) for values in worth)
@@ -98,8 +98,9 @@ def _draw_hyperparameters(lives: Sequence[Life], path: Path, *, title: str) -> N
     for index, name in enumerate(names):
         axes = figure.add_subplot(len(names), 1, index + 1)
         _draw_values(axes, generations, name)
-        if index + 1 == len(names):
-            axes.set_xlabel("generation", fontsize=11, color=INK)
+        _count_generations(axes, list(generations))
+        if index + 1 < len(names):
+            axes.set_xlabel("")
     figure.text(0.022, 1 - 0.42 / figure.get_figheight(), title, fontsize=15, fontweight="bold")
     save_picture(figure, path)
 
@@ -120,6 +121,16 @@ def _draw_values(axes: Axes, generations: dict[int, list[Life]], name: str) -> N
     axes.grid(axis="y", color="#e4e7eb", linewidth=1.0)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _count_generations(axes: Axes, numbers: Sequence[int]) -> None:
+    """Count generations from left to right, with room for the first and the last one."""
+    from matplotlib.ticker import MaxNLocator
+
+    room = 0.02 * len(numbers) + 0.05
+    axes.set_xlabel("generation", fontsize=11, color=INK, labelpad=6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    axes.set_xlim(min(numbers) - room, max(numbers) + room)
 
 
 def _drawable(values: Sequence[float | int | str | bool]) -> list[float | str]:
@@ -148,7 +159,7 @@ def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:
             size = 90 if life is best else 36
             axes.scatter([number], [life.place], s=size, color=color, zorder=3)
     dress(axes, y_label="place in the population")
-    axes.set_xlabel("generation", fontsize=11, color=INK, labelpad=6)
+    _count_generations(axes, list(generations))
     axes.set_ylim(-0.5, max(life.place for life in lives) + 0.5)
     axes.invert_yaxis()
     below = "a color a family; large: the best of a generation; dashed: something was mutated"

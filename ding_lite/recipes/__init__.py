@@ -1,6 +1,7 @@
 """Train a policy by its name; and what the training programs of this project share."""
 
 from ding_lite.recipes.criterion import Criterion
+from ding_lite.recipes.evolve import EvolveResult, evolve
 from ding_lite.recipes.loading import load_policy
 from ding_lite.recipes.nodes import launch_nodes
 from ding_lite.recipes.options import Options, parse_options
@@ -11,9 +12,11 @@ from ding_lite.recipes.video import record_video
 
 __all__ = [
     "Criterion",
+    "EvolveResult",
     "Options",
     "Run",
     "TrainResult",
+    "evolve",
     "launch_nodes",
     "load_policy",
     "parse_options",

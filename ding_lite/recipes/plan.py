@@ -86,7 +86,14 @@ class Plan:
         return f"{self.recipe.policy_config.__name__.removesuffix('Config')} on {self.options.env}"
 
 
-def make_plan(name: str, env: str, settings: Mapping[str, Any], choices: Choices) -> Plan:
+def make_plan(
+    name: str,
+    env: str,
+    settings: Mapping[str, Any],
+    choices: Choices,
+    *,
+    recipe: Recipe[Any] | None = None,
+) -> Plan:
     """Put together what a run will do.
 
     A run that goes on has the settings that it was begun with, but for those that are given.
@@ -96,12 +103,13 @@ def make_plan(name: str, env: str, settings: Mapping[str, Any], choices: Choices
         env: The environment's id.
         settings: Settings of the policy and of training that were given.
         choices: The options that were.
+        recipe: How the policy is trained; what the table of policies says by default.
 
     Raises:
         ConfigError: A name is not known, a value is out of range, or there is no such policy or
             environment.
     """
-    recipe = find_recipe(name)
+    recipe = find_recipe(name) if recipe is None else recipe
     registered = find_registered(env)
     known = _known_settings(recipe)
     _check_names(name, settings, known)

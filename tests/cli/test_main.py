@@ -112,7 +112,7 @@ def test_the_console_script_and_the_module_are_the_same(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "ding-lite: no command was given. Expected is one of: train, plot,"),
+        ("", "ding-lite: no command was given. Expected is one of: train, evolve, plot,"),
         ("rnu x", "ding-lite: there is no command 'rnu'. Did you mean \"run\"? Expected is"),
         ("--hlep", "ding-lite: there is no option '--hlep'. Did you mean \"--help\"?"),
         ("run", "ding-lite run: the following arguments are required: PROGRAM."),

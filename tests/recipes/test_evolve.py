@@ -1,0 +1,204 @@
+"""Evolution in one call: what it leaves, what it counts, and that it goes on exactly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ding_lite
+from ding_lite.errors import ConfigError
+from ding_lite.evolution import Population, Search, integer, log_uniform
+from ding_lite.middleware.report_evolution import draw_lives
+from ding_lite.recipes import EvolveResult, evolve, load_policy
+from ding_lite.recipes.champion import Champion, lines_of
+from ding_lite.rl.envs import make_envs
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.ppo import PPO
+from ding_lite.runtime.context import Context
+
+SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32), learn_every=integer(4, 16))
+SMALL: dict[str, Any] = {
+    "population": 3,
+    "hidden": (8,),
+    "warmup": 64,
+    "turn": 16,
+    "eval_every": 240,
+    "eval_episodes": 2,
+    "log_every": 96,
+    "quiet": True,
+}
+
+
+def small(**more: Any) -> EvolveResult:
+    return evolve(DQN, "CartPole-v1", SEARCH, **{"max_env_steps": 1_500, **SMALL, **more})
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> EvolveResult:
+    """Evolve once, for all who only look at what it has left."""
+    return small(mutate_none=0.2, out=tmp_path_factory.mktemp("runs") / "1")
+
+
+def test_a_run_leaves_its_lineage_pictures_and_best_policy(result: EvolveResult) -> None:
+    directory = result.directory
+    for name in ("fitness.png", "family.png", "hyperparameters.png", "curve.png", "config.json"):
+        assert (directory / name).stat().st_size > 0
+    lives = [json.loads(line) for line in (directory / "lineage.jsonl").read_text().splitlines()]
+    generations = result.numbers["generations"]
+    assert generations >= 3
+    assert [life["generation"] for life in lives] == [
+        number for number in range(generations + 1) for _ in range(3)
+    ]
+    assert all(life["hyperparameters"].keys() == SEARCH.parameters.keys() for life in lives)
+
+    saved = load_policy(directory)
+    assert isinstance(saved, DQN)
+    obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    np.testing.assert_array_equal(
+        saved.act(obs, explore=False), result.best.act(obs, explore=False)
+    )
+    assert saved.config == result.best.config
+    assert result.best.fitness is not None
+
+
+def test_env_steps_of_evaluations_count(result: EvolveResult) -> None:
+    text = (result.directory / "metrics.jsonl").read_text()
+    rows = [json.loads(row) for row in text.splitlines()]
+    before, last = rows[-2], rows[-1]
+    assert last["eval_steps"] > 0
+    assert result.numbers["eval_env_steps"] == last["eval_steps"]
+    assert result.numbers["env_steps"] == last["env_step"] + last["eval_steps"]
+    assert before["env_step"] + before["eval_steps"] < 1_500 <= result.numbers["env_steps"]
+
+
+def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    result = small(target=5.0, max_env_steps=100_000)
+    assert result.directory == Path("runs/evolve-dqn/CartPole-v1/1")
+    assert result.solved is True
+    assert result.numbers["generations"] == 0
+    assert result.best.fitness is not None
+    assert result.best.fitness >= 5.0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.deadline(60)
+def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped() -> None:
+    """The first part ends early; what it had begun with decides everything that follows."""
+    whole = small(out="whole", max_env_steps=1_400)
+    for max_env_steps in (500, 1_400):
+        parts = small(out="parts", max_env_steps=max_env_steps, resume=True)
+    assert parts.numbers["generations"] == whole.numbers["generations"] >= 2
+    assert Path("whole/lineage.jsonl").read_text() == Path("parts/lineage.jsonl").read_text()
+    for one, other in zip(whole.population, parts.population, strict=True):
+        assert one.config == other.config
+        assert all(torch.equal(one.weights()[n], other.weights()[n]) for n in one.weights())
+    assert parts.best.config == whole.best.config
+    assert parts.numbers["eval_return"] == whole.numbers["eval_return"]
+
+    with pytest.raises(ConfigError, match="`search` is"):
+        evolve(
+            DQN, "CartPole-v1", Search(lr=log_uniform(1e-4, 1e-3)), out="parts", resume=True,
+            **SMALL,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"populaton": 3}, 'Did you mean "population"?'),
+        ({"lr": 1e-3}, "`lr` is searched, and was given as a setting, too"),
+        ({"tournament_size": 9}, "`tournament_size` is 9, and the population has 3 agents"),
+        ({"search": Search(learnrate=integer(1, 2))}, 'Unknown key "learnrate"'),
+        ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
+    ],
+)
+def test_a_slip_is_told_before_anything_is_made(given: dict[str, Any], said: str) -> None:
+    search = given.pop("search", SEARCH)
+    with pytest.raises(ConfigError) as caught:
+        evolve("dqn", "CartPole-v1", search, **{**SMALL, **given}, max_env_steps=300)
+    assert said in str(caught.value)
+    assert not Path("runs").exists()
+
+
+def test_a_policy_of_ones_own_is_told_the_way_around() -> None:
+    class Own:
+        """No policy of this package."""
+
+    with pytest.raises(ConfigError, match="`mw\\.for_each`"):
+        evolve(Own, "CartPole-v1")
+    with pytest.raises(ConfigError, match="There is no policy 'dqm'"):
+        evolve("dqm", "CartPole-v1")
+
+
+def test_policies_that_learn_from_unrolls_evolve_too() -> None:
+    result = evolve(
+        PPO, "CartPole-v1", population=2, unroll=8, hidden=(8,), eval_every=256, eval_episodes=2,
+        max_env_steps=1_200, quiet=True,
+    )  # fmt: skip
+    assert result.numbers["train_iter"] > 0
+    assert result.numbers["generations"] > 0
+    assert sorted(result.best.hyperparameters) == ["batch_size", "lr"]
+
+
+def test_actors_and_critics_evolve_too() -> None:
+    result = evolve(
+        "sac", "Pendulum-v1", population=2, hidden=(8,), warmup=100, turn=32, eval_every=128,
+        eval_episodes=1, max_env_steps=1_300, mutate_none=0.0, quiet=True,
+    )  # fmt: skip
+    assert result.numbers["generations"] > 0
+    assert sorted(result.best.hyperparameters) == ["actor_lr", "batch_size", "critic_lr"]
+
+
+def test_evolve_is_a_name_of_the_roof() -> None:
+    assert ding_lite.evolve is evolve
+
+
+def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        population = Population.of(DQN, envs.spec, SEARCH, size=3, config={"hidden": (4,)})
+    champion = Champion(population, tmp_path / "best")
+    twin = Champion(population, tmp_path / "best")
+    for value, place in ((10.0, 1), (50.0, 2), (30.0, 0)):
+        for agent in population:
+            agent.note_evaluation(value if agent.place == place else 0.0)
+        champion(Context(eval_value=value))
+    assert champion.agent.fitness == 50.0
+    assert champion.agent.place == 2
+    assert champion.agent is not population[2]
+    assert load_policy(tmp_path / "best").weights().keys() == population[2].weights().keys()
+
+    twin.load_state_dict(champion.state_dict())
+    assert twin.agent.fitness == 50.0
+    twin(Context(eval_value=40.0))
+    assert twin.agent.fitness == 50.0
+
+
+def test_each_generation_is_told_as_a_table(result: EvolveResult) -> None:
+    population = result.population
+    first, heading, *rows = lines_of(population)
+    lives = population.lives[-3:]
+    assert first.startswith(f"generation {population.generation - 1}: best ")
+    assert heading.split() == [
+        "agent", "fitness", "lr", "batch_size", "learn_every", "hidden", "becomes",
+    ]  # fmt: skip
+    assert [row.split()[0] for row in rows] == [str(life.id) for life in lives]
+    assert any("stays" in row for row in rows)
+
+
+def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_path: Path) -> None:
+    losing = [
+        replace(life, fitness=-100.0 - life.place, hyperparameters={"loss": "mse", "lr": 1e-3})
+        for life in result.population.lives
+    ]
+    pictures = draw_lives(losing, tmp_path, title="Losing", target=-50.0)
+    assert [picture.name for picture in pictures] == [
+        "fitness.png", "family.png", "hyperparameters.png",
+    ]  # fmt: skip
+    assert all(picture.stat().st_size > 1_000 for picture in pictures)
+    assert draw_lives([], tmp_path / "none", title="Nothing") == []
