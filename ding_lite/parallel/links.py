@@ -15,13 +15,14 @@ from dataclasses import replace
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError
 from ding_lite.parallel.admission import Admission
-from ding_lite.parallel.codec import decode, encode
 from ding_lite.parallel.envelope import VERSION, Envelope, Kind, version_of
+from ding_lite.parallel.handshake import Handshake
+from ding_lite.parallel.link_book import LinkBook
 from ding_lite.parallel.messages import Arrival, Identity, Joined
 from ding_lite.parallel.rejections import Rejections
 from ding_lite.parallel.session import HEARTBEAT_S, Session
-from ding_lite.parallel.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
-from ding_lite.parallel.transport.base import Frame, Lane, Link, Transport
+from ding_lite.parallel.topology import NodeSpec
+from ding_lite.parallel.transport.base import Frame, Link, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -101,11 +102,9 @@ class Links:
         self.on_ctx_sent: Callable[[int, int], None] = lambda peer, number: None
         """Hears which message with ctx values a node is sent, by its number."""
 
-        self._of_peers: dict[int, Link] = {}
-        self._peers: dict[Link, int] = {}
+        self._book = LinkBook(transport, self.sessions)
+        self._handshake = Handshake(spec, self.sessions, self._book, self._admission)
         self._lost: set[int] = set()
-        self._asked: dict[int, Link] = {}
-        self._left_behind: set[int] = set()
         self._is_closing = False
         self._is_saying = False
         self._is_due = True
@@ -164,7 +163,7 @@ class Links:
             self.wake()
             return
         try:
-            for peer, link in self._of_peers.items():
+            for peer, link in self._book.of_peers.items():
                 session = self.sessions[peer]
                 if session.has_word:
                     self._say_word(link, session)
@@ -177,7 +176,7 @@ class Links:
     def _say_word(self, link: Link, session: Session) -> None:
         is_sent = False
         try:
-            is_sent = self._say(link, session.word(self._clock.now()))
+            is_sent = self._book.say(link, session.word(self._clock.now()))
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
                 session.say_again()
@@ -253,8 +252,7 @@ class Links:
     def on_up(self, link: Link, node_id: int) -> None:
         """Introduce this node on a link that it has dialled."""
         with self.changed:
-            self._bind(link, node_id)
-            self._say(link, self.sessions[node_id].greeting(Kind.HELLO))
+            self._handshake.introduce(link, node_id)
 
     def on_message(self, link: Link, frames: list[Frame]) -> None:
         """Take a message: reject it, or hand on what it brings."""
@@ -263,7 +261,7 @@ class Links:
             arrivals = self._take(link, envelope)
         except CodecError as error:
             self.reject(str(error), link)
-            self._check_version(link, version_of(frames))
+            self._look_at_version(link, version_of(frames))
             return
         for arrival in arrivals:
             if isinstance(arrival, Joined):
@@ -276,9 +274,9 @@ class Links:
     def on_down(self, link: Link) -> None:
         """A dialled link has broken."""
         with self.changed:
-            peer = self._peers.get(link)
+            peer = self._book.peer_of(link)
             if peer is not None:
-                self._unbind(peer)
+                self._book.unbind(peer)
             self._update()
         if peer is not None:
             self._note_lost(peer)
@@ -292,12 +290,12 @@ class Links:
         with self.changed:
             gone = [
                 peer
-                for peer, link in self._of_peers.items()
+                for peer, link in self._book.of_peers.items()
                 if (self.sessions[peer].is_open or self.sessions[peer].has_left)
-                and not self._ping(peer, link)
+                and not self._book.ping(peer, link)
             ]
             for peer in gone:
-                self._unbind(peer)
+                self._book.unbind(peer)
             self._update()
         for peer in gone:
             self._note_lost(peer)
@@ -305,7 +303,7 @@ class Links:
     def on_refused(self, node_id: int, reason: str) -> None:
         """A node that this one has dialled does not let it in."""
         with self.changed:
-            self._note_refusal(node_id, reason)
+            self._handshake.note_refusal(node_id, reason)
             self._update()
 
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
@@ -326,12 +324,12 @@ class Links:
         self._io_thread = threading.get_ident()
         with self.changed:
             if self._is_closing:
-                for peer in list(self._of_peers):
+                for peer in list(self._book.of_peers):
                     if self.sessions[peer].is_open:
                         self._say_good_bye(peer)
             wait_s = HEARTBEAT_S
             silent = []
-            for peer, link in self._of_peers.items():
+            for peer, link in self._book.of_peers.items():
                 rest_s = self.sessions[peer].next_turn(now)
                 if rest_s <= 0.0:
                     if not self._speak(peer, link, now):
@@ -339,8 +337,8 @@ class Links:
                     rest_s = self.sessions[peer].next_turn(now)
                 wait_s = min(wait_s, rest_s)
             for peer in silent:  # over a new connection it may be heard again
-                self._transport.drop(self._of_peers[peer])
-                self._unbind(peer)
+                self._transport.drop(self._book.of_peers[peer])
+                self._book.unbind(peer)
             if silent:
                 self._update()
             self._next_turn_at = now + wait_s
@@ -348,8 +346,6 @@ class Links:
         for peer in silent:
             self._note_lost(peer)
         return wait_s
-
-    # -- greetings -----------------------------------------------------------------------------
 
     def _take(self, link: Link, envelope: Envelope) -> list[Arrival]:
         now = self._clock.now()
@@ -367,12 +363,12 @@ class Links:
             arrivals: list[Arrival] = []
             if envelope.kind in (Kind.HELLO, Kind.WELCOME):
                 was_open = session.is_open
-                arrivals = self._greet(link, session, envelope, now)
+                arrivals = self._handshake.greet(link, envelope, now)
                 is_replaced = was_open
             elif envelope.kind is Kind.REFUSE:
-                is_replaced = self._take_refusal(link, session, envelope)
-            elif self._peers.get(link) != envelope.src:
-                self._ask_for_greeting(link, session)
+                is_replaced = self._handshake.take_refusal(link, envelope)
+            elif self._book.peer_of(link) != envelope.src:
+                self._handshake.ask(link, envelope.src)
             else:
                 arrivals = session.take(envelope, now)
                 if session.is_open:
@@ -386,89 +382,7 @@ class Links:
             self._note_lost(envelope.src)
         return arrivals
 
-    def _greet(self, link: Link, session: Session, envelope: Envelope, now: float) -> list[Arrival]:
-        """Take a greeting and answer it, or say why not: its sender waits for the answer."""
-        try:
-            self._check_not_doubled(link, session, envelope)
-            arrivals = session.greet(envelope, now)
-        except CodecError as error:
-            if envelope.kind is Kind.HELLO:
-                self._admission.turned_away(envelope.src, str(error))
-                self._turn_away(link, envelope.src, str(error))
-            raise
-        self._bind(link, envelope.src)
-        self._admission.let_in(envelope.src)
-        if envelope.kind is Kind.HELLO:
-            self._say(link, session.greeting(Kind.WELCOME))
-        return arrivals
-
-    def _check_not_doubled(self, link: Link, session: Session, envelope: Envelope) -> None:
-        """Refuse a second process of the same node id, unless it is a later life of the node."""
-        present = self._of_peers.get(envelope.src, link)
-        known = session.peer
-        if present == link or known is None or not session.is_open:
-            return
-        is_later_life = known.epoch < envelope.epoch < FIRST_UNCOUNTED_EPOCH
-        if not is_later_life and self._ping(envelope.src, present):
-            raise CodecError(
-                f"there is a node {envelope.src} already. Give each node an id of its own."
-            )
-
-    def _ask_for_greeting(self, link: Link, session: Session) -> None:
-        """Answer somebody who speaks before a greeting: this node may have been restarted.
-
-        Once a link is enough: what comes until the greeting was sent before the question came.
-        """
-        if self._asked.get(session.peer_id) != link:
-            self._asked[session.peer_id] = link
-            self._say(link, session.greeting(Kind.REFUSE))
-
-    def _turn_away(self, link: Link, node_id: int, reason: str) -> None:
-        refusal = Envelope(
-            kind=Kind.REFUSE,
-            src=self._spec.node_id,
-            dst=node_id,
-            epoch=self._spec.epoch,
-            meta=encode(reason).meta,
-        )
-        self._say(link, refusal)
-
-    def _take_refusal(self, link: Link, session: Session, envelope: Envelope) -> bool:
-        """Greet a node that asks for it, or note why it wants nothing of this one.
-
-        Returns:
-            Whether this node had thought that the two were connected.
-        """
-        body = decode(envelope.meta, envelope.buffers)
-        if not isinstance(body, str):
-            was_open = session.is_open
-            session.close_link()  # it knows nothing of what was under way, or lives anew
-            self._say(link, session.greeting(Kind.HELLO))
-            return was_open
-        if self._peers.get(link) == envelope.src and not session.is_open:
-            self._note_refusal(envelope.src, body)
-        return False
-
-    def _check_version(self, link: Link, version: int | None) -> None:
-        """Let neither side wait for an answer where each speaks another version."""
-        if version is None or version == VERSION:
-            return
-        with self.changed:
-            peer = self._peers.get(link)
-            if peer is None:
-                self._turn_away(link, 0, "")  # the version in the header says it all
-            elif not self.sessions[peer].is_open:
-                self._note_refusal(peer, f"it speaks version {version} of the protocol.")
-                self._update()
-
-    def _note_refusal(self, peer: int, reason: str) -> None:
-        is_known = self.sessions[peer].peer is not None
-        self._admission.refused_by(peer, reason, is_known=is_known)
-
     # -- inside --------------------------------------------------------------------------------
-
-    def _say(self, link: Link, envelope: Envelope) -> bool:
-        return self._transport.send(link, Lane.CONTROL, envelope.frames())
 
     def _speak(self, peer: int, link: Link, now: float) -> bool:
         """Send all that a session has to say; tell whether its peer is there."""
@@ -480,30 +394,16 @@ class Links:
                 self.on_ctx_sent(peer, envelope.seq)
         return not session.is_silent(now)
 
-    def _ping(self, peer: int, link: Link) -> bool:
-        return self._say(link, self.sessions[peer].ping())
-
     def _say_good_bye(self, peer: int) -> None:
         """Tell a peer once that this node leaves, or that it has heard that the peer does."""
-        if peer in self._of_peers and peer not in self._left_behind:
-            self._left_behind.add(peer)
-            self._say(self._of_peers[peer], self.sessions[peer].good_bye())
+        if (link := self._book.of_peers.get(peer)) is not None:
+            self._book.say_once(link, self.sessions[peer].good_bye())
 
-    def _bind(self, link: Link, peer: int) -> None:
-        self._unlink(peer)
-        self._asked.pop(peer, None)
-        self._left_behind.discard(peer)
-        self._of_peers[peer] = link
-        self._peers[link] = peer
-
-    def _unlink(self, peer: int) -> None:
-        if (old := self._of_peers.pop(peer, None)) is not None:
-            del self._peers[old]
-            self._transport.forget(old)
-
-    def _unbind(self, peer: int) -> None:
-        self._unlink(peer)
-        self.sessions[peer].close_link()
+    def _look_at_version(self, link: Link, version: int | None) -> None:
+        if version is not None and version != VERSION:
+            with self.changed:
+                self._handshake.take_foreign(link, version)
+                self._update()
 
     def _update(self) -> None:
         """Let everyone who waits look again, this node's own thread too."""
