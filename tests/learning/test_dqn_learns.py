@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 import ding_lite
+from ding_lite.recipes import load_policy
 from ding_lite.rl import DQN, DQNConfig, NStep, ReplayBuffer, make_envs, mean_return
 from tests.bench.bench_cartpole import GOALS, solve
 
@@ -16,6 +17,16 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("goal", GOALS, ids=lambda goal: goal.env_id)
 def test_cartpole_is_solved_with_every_seed(goal, seed):
     assert solve(goal, seed).env_steps <= 40_000
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_has_solved_cartpole_is_kept_whatever_is_learned_later(seed, tmp_path):
+    ding_lite.train(
+        "dqn", "CartPole-v1", seed=seed, target=1e6, max_env_steps=40_000, out=tmp_path, quiet=True
+    )
+    with make_envs("CartPole-v1", 20, seed=5_000 + seed) as envs:
+        assert mean_return(load_policy(tmp_path), envs) >= 475.0
 
 
 @pytest.mark.deadline(300)
