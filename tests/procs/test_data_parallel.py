@@ -6,7 +6,11 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.procs.programs import Program, run
+
+pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
 
 LEARN = """
 import numpy as np
@@ -63,6 +67,29 @@ if __name__ == "__main__":
 
 def test_learners_take_the_step_that_one_would_take_with_all_their_batches(folder: Path) -> None:
     assert run(folder, MEAN) == (0, "True True\n")
+
+
+AVERAGES = """
+import torch
+from ding_lite.distributed import World
+
+def main():
+    everybody = World.current().group("node.*")
+    average, means = everybody.averager(), []
+    for length in (3, 70_000):
+        mine = torch.arange(length, dtype=torch.float32) * 10 ** everybody.rank
+        average(mine)
+        means.append(mine[-1].item() / (length - 1))
+    everybody.barrier()
+    return means
+
+if __name__ == "__main__":
+    print(Parallel.runner(2)(main))
+"""
+
+
+def test_small_and_large_gradients_are_averaged(folder: Path) -> None:
+    assert run(folder, AVERAGES) == (0, "[[5.5, 5.5], [5.5, 5.5]]\n")
 
 
 PIPELINE = (
