@@ -7,7 +7,11 @@ import signal
 from ast import literal_eval
 from pathlib import Path
 
+import pytest
+
 from tests.procs.programs import Program, run
+
+pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
 
 APEX = """
 from ding_lite import Parallel, Task, middleware as mw
