@@ -87,12 +87,13 @@ def stop_at(
     carried on to its end.
 
     Context:
-        reads: env_step, eval_value, train_iter
+        reads: env_step, eval_steps (with env_step), eval_value, train_iter
         writes: finish
 
     Args:
         eval_value: Mean return of an evaluation that is good enough.
-        env_step: Env steps to spend at most.
+        env_step: Env steps to spend at most, those that evaluations of a population have taken
+            (`eval_steps`) included.
         train_iter: Updates to make at most.
 
     Raises:
@@ -114,7 +115,10 @@ def stop_at(
     )
 
     def _stop_at(ctx: Context) -> None:
-        if any(name in ctx and ctx[name] >= limit for name, limit in limits.items()):
+        if any(name in ctx and reached(ctx, name) >= limit for name, limit in limits.items()):
             ctx.finish = True
+
+    def reached(ctx: Context, name: str) -> float:
+        return float(ctx[name] + (ctx.get("eval_steps", 0) if name == "env_step" else 0))
 
     return _stop_at

@@ -210,7 +210,6 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
             champion = Champion(population, run.best)
             eval_steps = _run(evolution, run, champion, envs, eval_envs)
             numbers = run.judge(champion.agent.policy)
-            numbers["env_steps"] = (numbers["env_steps"] or 0) + eval_steps
             numbers |= {
                 "population": len(population),
                 "generations": population.generation,
@@ -258,7 +257,7 @@ def _run(evolution: EvolvePlan, run: Run, champion: Champion, envs: Envs, eval_e
         task.use(mw.for_each(population, learn))
         task.use(mw.evaluate_population(population, eval_envs, every=generation, stop_at=goal))
         task.use(champion)
-        task.use(_stop_at(options.max_env_steps))
+        task.use(mw.stop_at(env_step=options.max_env_steps))
         lineage = run.directory / LINEAGE
         task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
         task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
@@ -306,14 +305,6 @@ def _learn_from_unrolls(
 def _spent(ctx: Context) -> int:
     """Return all env steps made, those of evaluations included."""
     return int(ctx.get("env_step", 0) + ctx.get("eval_steps", 0))
-
-
-def _stop_at(max_env_steps: int) -> Middleware:
-    def stop_at(ctx: Context) -> None:
-        if _spent(ctx) >= max_env_steps:
-            ctx.finish = True
-
-    return stop_at
 
 
 def _name_of(policy: type[Any]) -> str:

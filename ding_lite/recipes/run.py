@@ -147,7 +147,7 @@ class Run:
             "env": self.options.env,
             "seed": self.options.seed,
             "solved": None if goal is None else value >= goal,
-            "env_steps": last.get("env_step"),
+            "env_steps": _spent(last),
             "episodes": None if "episodes" not in last else int(last["episodes"]),
             "train_iter": last.get("train_iter"),
             "wall_s": round(max(wall_s, last.get("wall_s", 0.0)), 3),  # also before it was resumed
@@ -269,6 +269,13 @@ class Run:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def _spent(row: Mapping[str, Any]) -> int | None:
+    """Return the env steps made, those included that evaluations of a population have taken."""
+    if row.get("env_step") is None:
+        return None
+    return int(row["env_step"] + row.get("eval_steps", 0))
 
 
 def _check_same(directory: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -156,3 +156,12 @@ def test_stopping_at_nothing_is_refused() -> None:
 def test_stopping_after_no_steps_is_refused() -> None:
     with pytest.raises(ConfigError, match="`env_step` is 0"):
         mw.stop_at(env_step=0)
+
+
+def test_env_steps_of_evaluations_count_towards_the_end() -> None:
+    stop_at = mw.stop_at(env_step=100)
+    assert "finish" not in run_step(stop_at, env_step=60, eval_steps=39)[1].writes
+    assert "finish" in run_step(stop_at, env_step=60, eval_steps=40)[1].writes
+    assert (
+        "finish" not in run_step(mw.stop_at(train_iter=100), train_iter=60, eval_steps=90)[1].writes
+    )

@@ -6,6 +6,7 @@ import pytest
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError
 from ding_lite.rl import DQN, make_envs, mean_return
+from ding_lite.rl.evaluation import play
 
 
 class ShortOrLong(DQN):
@@ -45,6 +46,17 @@ def test_it_starts_afresh_and_leaves_nothing_behind():
     assert mean_return(policy, envs, episodes=2) == 6.0
     assert policy.seen == [[[2, 0]], [[2, 1]], [[2, 2]], [[3, 0]], [[3, 1]], [[3, 2]]]
     assert envs.finished == []
+
+
+def test_every_env_step_of_it_is_counted_waiting_ones_too():
+    envs = make_envs("CartPole-v0", 2, seed=0)
+    played = play(ShortOrLong(envs.spec), envs)
+    assert played.env_steps == 2 * 200  # of which the first environment needs about 10
+    assert 104 <= played.mean_return <= 106
+    counted = play(
+        DQN(make_envs("probe/Counter-v0", 1).spec), make_envs("probe/Counter-v0", 1), episodes=3
+    )
+    assert counted.env_steps == 9
 
 
 def test_it_does_not_count_as_acting():

@@ -97,6 +97,41 @@ def test_after_a_reset_nothing_is_pending():
     assert reference.rows_of(n_step(third))[0][0] == (1.0, 0.0)
 
 
+@given(run=runs(), n=st.integers(1, 5), gamma=st.floats(0.1, 1.0), cut=st.integers(0, 6))
+def test_what_is_flushed_ends_where_the_steps_do(run, n, gamma, cut):
+    """As if the run had been truncated there, but for the flag."""
+    steps = list(steps_of(run))
+    before, after = steps[:cut], steps[cut:]
+    if not before:
+        return
+    num_envs = len(before[0])
+    n_step, cut_off = NStep(n, gamma, num_envs), NStep(n, gamma, num_envs)
+    for step in before[:-1]:
+        n_step(step)
+        cut_off(step)
+    last = before[-1]
+    handed_on = [n_step(last)] + [rest for rest in [n_step.flush()] if rest is not None]
+    every_one_ends = Step(
+        last.obs, last.action, last.reward, last.next_obs, last.terminated,
+        np.ones_like(last.truncated),
+    )  # fmt: skip
+    expected = cut_off(every_one_ends)
+
+    def rows(parts):
+        return sorted(
+            (*np.ravel(t.obs[i]), *np.ravel(t.next_obs[i]), float(t.reward[i]), int(t.num_steps[i]))
+            for t in parts
+            for i in range(len(t))
+        )
+
+    np.testing.assert_allclose(rows(handed_on), rows([expected]), rtol=1e-6)
+    assert all(not t.truncated.any() for t in handed_on[1:])
+    assert n_step.flush() is None
+    fresh = NStep(n, gamma, num_envs)
+    for step in after:  # it goes on as if it had just begun
+        np.testing.assert_array_equal(n_step(step).num_steps, fresh(step).num_steps)
+
+
 def test_n_step_refuses_nonsense():
     with pytest.raises(ConfigError, match=r"`n` is 0.*`gamma` is 1.5"):
         NStep(0, 1.5, 1)

@@ -1,0 +1,56 @@
+"""Evolve six DQNs that tune themselves until one of them balances the pole."""
+
+from ding_lite import Agent, Middleware, Task, middleware as mw
+from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
+from ding_lite.recipes import Run, parse_options, run_program
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
+
+TRY_NEXT = """\
+Try next: look at who came from whom (lineage.jsonl), let evolution choose how often to learn
+(learn_every=integer(1, 8) in the search), or all in one call: ding-lite evolve dqn CartPole-v1."""
+
+
+def main() -> None:
+    """Evolve with the options of the command line."""
+    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=200_000, target=475.0)
+    envs = make_envs(options.env, num_envs=8, seed=options.seed)
+    eval_envs = make_envs(options.env, num_envs=5, seed=options.seed + 1)
+    search = Search(lr=log_uniform(5e-4, 5e-3), batch_size=integer(32, 128))
+    config = DQNConfig(hidden=(32, 32), epsilon_steps=2_000)
+    population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
+    replay = ReplayBuffer(envs.spec, capacity=50_000, seed=options.seed)
+    tournament = Tournament(size=2, seed=options.seed)
+    mutation = Mutation(search, seed=options.seed)
+    generation = 4 if options.smoke else 20
+
+    def learn(agent: Agent) -> list[Middleware]:
+        return [
+            mw.collect(agent, envs, steps=64),
+            mw.add_to(replay),
+            mw.train(agent, replay, updates=16),
+        ]
+
+    with Run("evolve_cartpole", options, config=config) as run:
+        with Task() as task:
+            parts = {"population": population, "replay": replay, "task": task}
+            parts |= {"envs": envs, "eval_envs": eval_envs}
+            lineage = run.directory / "lineage.jsonl"
+            stop_at = options.target
+            task.use(mw.for_each(population, learn))
+            task.use(
+                mw.evaluate_population(population, eval_envs, every=generation, stop_at=stop_at)
+            )
+            task.use(mw.stop_at(env_step=options.max_env_steps))
+            task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
+            task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
+            task.use(mw.log(every=5, path=run.metrics, quiet=True))
+            task.use(mw.tensorboard(run.directory))
+            task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
+            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            run.resume(parts)
+            task.run()
+        run.conclude(population.best.policy, try_next=TRY_NEXT)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,70 @@
+"""Evolve four DQNs until one of them lands on the moon.
+
+Networks, batches and environments are those of AgileRL's tutorial. Needs Box2D:
+pip install "ding-lite[box2d]".
+"""
+
+from ding_lite import Agent, Middleware, Task, middleware as mw
+from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
+from ding_lite.recipes import Run, parse_options, run_program
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
+
+TRY_NEXT = """\
+Try next: another seed (--seed 1), more agents (size=6 in this program), or let evolution choose how
+often to learn (learn_every=integer(1, 8) in the search)."""
+
+
+def main() -> None:
+    """Evolve with the options of the command line."""
+    options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=400_000, target=200.0)
+    envs = make_envs(options.env, num_envs=16, seed=options.seed, mode="sync", reward_scale=0.1)
+    eval_envs = make_envs(options.env, num_envs=4, seed=options.seed + 1, mode="sync")
+    search = Search(lr=log_uniform(3e-4, 3e-3), batch_size=integer(64, 256))
+    config = DQNConfig(
+        hidden=(32, 32),
+        gamma=0.99,
+        target_tau=1e-3,
+        loss="mse",
+        n_step=3,
+        max_grad_norm=10.0,
+        epsilon_end=0.05,
+        epsilon_steps=10_000,
+    )
+    population = Population.of(DQN, envs.spec, search, size=4, seed=options.seed, config=config)
+    replay = ReplayBuffer(envs.spec, capacity=200_000, seed=options.seed)
+    tournament = Tournament(size=2, seed=options.seed)
+    mutation = Mutation(search, seed=options.seed)
+    generation = 4 if options.smoke else 40
+
+    def learn(agent: Agent) -> list[Middleware]:
+        return [
+            mw.collect(agent, envs, steps=128),
+            mw.add_to(replay),
+            mw.train(agent, replay, updates=128),
+        ]
+
+    with Run("evolve_lunarlander", options, config=config) as run:
+        with Task() as task:
+            parts = {"population": population, "replay": replay, "task": task}
+            parts |= {"envs": envs, "eval_envs": eval_envs}
+            lineage = run.directory / "lineage.jsonl"
+            # Higher than the target, so that the fresh episodes of the verdict reach it, too.
+            stop_at = options.target + 20.0
+            task.use(mw.for_each(population, learn))
+            task.use(
+                mw.evaluate_population(population, eval_envs, every=generation, stop_at=stop_at)
+            )
+            task.use(mw.stop_at(env_step=options.max_env_steps))
+            task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
+            task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
+            task.use(mw.log(every=5, path=run.metrics, quiet=True))
+            task.use(mw.tensorboard(run.directory))
+            task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
+            task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+            run.resume(parts)
+            task.run()
+        run.conclude(population.best.policy, try_next=TRY_NEXT)
+
+
+if __name__ == "__main__":
+    run_program(main)
