@@ -14,7 +14,7 @@ from ding_lite.distributed import World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
 
-NUM_ENVS, UNROLL = 8, 20
+NUM_ENVS, UNROLL = 4, 16
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
 (--seed 1), a harder task (--env Acrobot-v1 --target -100), or change this program:
@@ -36,14 +36,14 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         collector.use(mw.fetch_weights(policy, max_staleness=4))
         collector.use(mw.collect(policy, envs, unroll=UNROLL))
         collector.use(criterion.observe)
-        collector.use(mw.send("trajectories", to="learner", in_flight=2))
+        collector.use(mw.send("trajectories", to="learner", in_flight=1))
 
         learner.use(mw.receive("trajectories", at_least=2))
         learner.use(mw.train(policy))
         learner.use(mw.publish_weights(policy))
         learner.use(mw.tally("collector"))
         goal = criterion.eval_target
-        learner.use(mw.evaluate(policy, eval_envs, every=25, stop_at=goal, confirm=100))
+        learner.use(mw.evaluate(policy, eval_envs, every=10, stop_at=goal, confirm=100))
         learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=500))
@@ -67,7 +67,7 @@ def launch() -> None:
         nodes=3,
         seed_goal=("CartPole-v0", 190),
     )
-    config = IMPALAConfig(seed=options.seed)
+    config = IMPALAConfig(c_clip=0.95, entropy_coef=0.01, seed=options.seed)
     launch_nodes(
         "impala_cartpole",
         main,
