@@ -14,7 +14,7 @@ from ding_lite.distributed import GradientServer, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import A2C, A2CConfig, make_envs
 
-NUM_ENVS, UNROLL = 8, 16
+NUM_ENVS, UNROLL = 4, 16
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more agents (--nodes 6), another seed (--seed 1),
 or change this program: examples/a3c_cartpole.py is the whole of it."""
@@ -67,7 +67,7 @@ def launch() -> None:
         seed_goal=("CartPole-v0", 190),
     )
     # Smaller steps than one A2C takes: gradients of older weights point elsewhere.
-    config = A2CConfig(lr=5e-4, entropy_coef=0.01, seed=options.seed)
+    config = A2CConfig(lr=1e-3, entropy_coef=0.01, seed=options.seed)
     launch_nodes(
         "a3c_cartpole",
         main,
