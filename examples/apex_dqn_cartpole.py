@@ -29,7 +29,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     policy = DQN(envs.spec, replace(config, seed=seed))
-    replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.4, seed=seed)
+    replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.6, seed=seed)
     if learners.is_member:
         policy.data_parallel(learners)
     criterion = Criterion(options)
@@ -87,7 +87,7 @@ def launch() -> None:
         main,
         options,
         policy=DQN,
-        config=DQNConfig(lr=3e-3, batch_size=128 // num_learners, seed=options.seed),
+        config=DQNConfig(lr=3e-3, n_step=5, batch_size=128 // num_learners, seed=options.seed),
         roles=[*num_learners * ["learner"], "collector"],
         try_next=TRY_NEXT,
     )
