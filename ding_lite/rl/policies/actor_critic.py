@@ -17,7 +17,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import NonFiniteError, ShapeError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
 from ding_lite.rl.distributions import (
     Gaussian,
@@ -29,15 +29,14 @@ from ding_lite.rl.distributions import (
 from ding_lite.rl.flat import FlatAdam
 from ding_lite.rl.networks.actor_critic import draw_orthogonal, make_actor_critic
 from ding_lite.rl.networks.conv import TorsoName, torso_for
-from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
     limit_torch_threads,
-    split_norm,
     usable_device,
 )
+from ding_lite.rl.policies.norm import make_norm, read_norm, with_norm
 from ding_lite.rl.policies.together import LearnsTogether
 from ding_lite.rl.schedules import linear
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
@@ -147,7 +146,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         if isinstance(spec.action_space, Box):
             self._net.weights[Gaussian.NAME].fill_(config.log_std_start)
         self._distribution = make_distribution(spec, self._net.weights, self._net.grads)
-        self._norm = self._make_norm()
+        self._norm = make_norm(self.spec, normalize_obs=self._settings.normalize_obs)
         self._adam = FlatAdam(self._net.weights.flat, lr=config.lr, eps=_ADAM_EPS)
         lr_end = config.lr if config.lr_end is None else config.lr_end
         self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
@@ -256,9 +255,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
     def weights(self) -> dict[str, Tensor]:
         """Copy what a collector needs to act: the network's tensors by name, on the CPU."""
         weights = {name: tensor.cpu() for name, tensor in self._net.weights.snapshot().items()}
-        if self._norm is not None:
-            weights |= {f"norm.{name}": value for name, value in self._norm.state_dict().items()}
-        return weights
+        return with_norm(weights, self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Act from now on with what another policy's `weights` returned.
@@ -269,10 +266,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         Raises:
             ShapeError: If a name or a shape is not this network's. Nothing is changed then.
         """
-        of_norm, of_network = split_norm(weights, has_norm=self._norm is not None)
-        norm = self._make_norm()
-        if norm is not None:
-            norm.load_state_dict(of_norm)
+        norm, of_network = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
         self._net.weights.load(of_network)
         self._norm = norm
 
@@ -379,16 +373,6 @@ class ActorCriticPolicy(LearnsTogether, ABC):
             f"A lower `lr` (now {self._settings.lr}) or `max_grad_norm` (now "
             f"{self._settings.max_grad_norm}) helps when values have blown up."
         )
-
-    def _make_norm(self) -> RunningNorm | None:
-        if not self._settings.normalize_obs:
-            return None
-        if self.spec.is_image:
-            raise ConfigError(
-                f"`normalize_obs` is on, but {self.spec.env_id} shows images, which are scaled to "
-                f"0 to 1 anyway. Leave it off."
-            )
-        return RunningNorm(self.spec.obs_shape[0])
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:

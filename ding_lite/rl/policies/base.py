@@ -132,24 +132,6 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
         )
 
 
-def split_norm(
-    weights: Mapping[str, Any], *, has_norm: bool
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Part what a `RunningNorm` has published (`norm.<name>`) from a network's weights.
-
-    Raises:
-        ShapeError: If there is none although the policy has one, or the other way round.
-    """
-    of_norm = {name[5:]: value for name, value in weights.items() if name.startswith("norm.")}
-    if has_norm != bool(of_norm) or (has_norm and set(of_norm) != {"mean", "squares", "count"}):
-        raise ShapeError(
-            f"The weights to load are of a policy with `normalize_obs` {'on' if of_norm else 'off'}"
-            f", and this one has it {'on' if has_norm else 'off'}. Make both alike."
-        )
-    others = {name: value for name, value in weights.items() if not name.startswith("norm.")}
-    return of_norm, others
-
-
 def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
     """Refuse a state that another kind or version of policy wrote.
 

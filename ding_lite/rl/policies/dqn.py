@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import (
     FloatArray,
     NumpyArray,
@@ -29,7 +29,6 @@ from ding_lite.rl.exploration import epsilon_greedy
 from ding_lite.rl.flat import FlatAdam, FlatWeights
 from ding_lite.rl.losses import huber, squared
 from ding_lite.rl.networks.conv import TorsoName, torso_for
-from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network
 from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.policies.base import (
@@ -37,8 +36,8 @@ from ding_lite.rl.policies.base import (
     check_state_keys,
     discrete_actions,
     limit_torch_threads,
-    split_norm,
 )
+from ding_lite.rl.policies.norm import make_norm, read_norm, with_norm
 from ding_lite.rl.policies.together import LearnsTogether
 from ding_lite.rl.returns import bootstrapped_targets
 from ding_lite.rl.schedules import Schedule, constant, linear
@@ -161,7 +160,7 @@ class DQN(LearnsTogether):
         self._q_net, self._target_net = self._make_network(), self._make_network()
         draw_weights(self._q_net.weights, self._rng)
         self._target_net.weights.flat.copy_(self._q_net.weights.flat)
-        self._norm = self._make_norm()
+        self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
         self._loss = huber if config.loss == "huber" else squared
         self._lr = _step_size(config)
         self._adam = FlatAdam(self._q_net.weights.flat, lr=config.lr)
@@ -177,16 +176,6 @@ class DQN(LearnsTogether):
             dueling=config.dueling,
             activation=config.activation,
         )
-
-    def _make_norm(self) -> RunningNorm | None:
-        if not self.config.normalize_obs:
-            return None
-        if self.spec.is_image:
-            raise ConfigError(
-                f"`normalize_obs` is on, but {self.spec.env_id} shows images, which are scaled to "
-                f"0 to 1 anyway. Leave it off."
-            )
-        return RunningNorm(self.spec.obs_shape[0])
 
     @property
     def n_step(self) -> int:
@@ -365,9 +354,7 @@ class DQN(LearnsTogether):
     def weights(self) -> dict[str, Tensor]:
         """Copy what a collector needs to act: the online network's tensors by name."""
         weights = self._q_net.weights.snapshot()
-        if self._norm is not None:
-            weights |= {f"norm.{name}": value for name, value in self._norm.state_dict().items()}
-        return weights
+        return with_norm(weights, self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Act from now on with what another DQN's `weights` returned.
@@ -378,10 +365,7 @@ class DQN(LearnsTogether):
         Raises:
             ShapeError: If a name or a shape is not this network's. Nothing is changed then.
         """
-        of_norm, of_network = split_norm(weights, has_norm=self._norm is not None)
-        norm = self._make_norm()
-        if norm is not None:
-            norm.load_state_dict(of_norm)
+        norm, of_network = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
         self._q_net.weights.load(of_network)
         self._norm = norm
 

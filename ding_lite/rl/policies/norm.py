@@ -1,0 +1,58 @@
+"""What a policy may know of its observations beside its network: their mean and spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl.networks.inputs import RunningNorm
+from ding_lite.rl.spec import EnvSpec
+
+_PREFIX = "norm."
+_NAMES = {"mean", "squares", "count"}
+
+
+def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
+    """Make what normalises observations, if that is wanted.
+
+    Raises:
+        ConfigError: It is wanted for images.
+    """
+    if not normalize_obs:
+        return None
+    if spec.is_image:
+        raise ConfigError(
+            f"`normalize_obs` is on, but {spec.env_id} shows images, which are scaled to 0 to 1 "
+            f"anyway. Leave it off."
+        )
+    return RunningNorm(spec.obs_shape[0])
+
+
+def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[str, Tensor]:
+    """Put a network's weights and what was seen of observations (`norm.<name>`) together."""
+    state = {} if norm is None else norm.state_dict()
+    return {**weights, **{_PREFIX + name: value for name, value in state.items()}}
+
+
+def read_norm(
+    weights: Mapping[str, Any], spec: EnvSpec, *, normalize_obs: bool
+) -> tuple[RunningNorm | None, dict[str, Any]]:
+    """Undo `with_norm`.
+
+    Raises:
+        ShapeError: There is no norm although there should be one, or the other way round; or it
+            is of observations of another length.
+    """
+    of_norm = {name[5:]: value for name, value in weights.items() if name.startswith(_PREFIX)}
+    if set(of_norm) != (_NAMES if normalize_obs else set()):
+        raise ShapeError(
+            f"The weights to load are of a policy with `normalize_obs` {'on' if of_norm else 'off'}"
+            f", and this one has it {'on' if normalize_obs else 'off'}. Make both alike."
+        )
+    norm = make_norm(spec, normalize_obs=normalize_obs)
+    if norm is not None:
+        norm.load_state_dict(of_norm)
+    return norm, {name: value for name, value in weights.items() if not name.startswith(_PREFIX)}
