@@ -163,8 +163,9 @@ def normalized_by_rho(advantage_B: FloatArray, rho_B: FloatArray) -> FloatArray:
 
     Example:
         >>> rho_B = np.array([1.0, 1.0, 0.0], dtype=np.float32)
-        >>> normalized_by_rho(rho_B * np.array([1.0, 3.0, 9.0], np.float32), rho_B).tolist()
-        [-1.0, 1.0, 0.0]
+        >>> normed_B = normalized_by_rho(rho_B * np.array([1.0, 3.0, 9.0], np.float32), rho_B)
+        >>> normed_B.round().astype(int).tolist()
+        [-1, 1, 0]
     """
     tiny = np.float32(np.finfo(np.float32).tiny)
     total = max(float(rho_B.sum()), 1e-8)
