@@ -14,7 +14,7 @@ from ding_lite.distributed import ShardedReplay, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, epsilon_ladder, linear, make_envs
 
-NUM_ENVS, WARM_UP = 8, 1_000
+NUM_ENVS, WARM_UP = 8, 300
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), one learner and one collector (--nodes 2), more
 collectors (--nodes 6), another seed (--seed 1), or change this program:
@@ -39,10 +39,10 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
 
         # All begin with random actions: too few are found else, as long as nothing is learned.
-        epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=4_000 / len(collectors))
+        epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=6_000 / len(collectors))
         collector.use(mw.fetch_weights(policy))
         pace = 1.0 / len(collectors)
-        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=100, at_first=WARM_UP))
+        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=50, at_first=WARM_UP))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
         collector.use(criterion.observe)
@@ -87,7 +87,7 @@ def launch() -> None:
         main,
         options,
         policy=DQN,
-        config=DQNConfig(lr=3e-3, n_step=5, batch_size=128 // num_learners, seed=options.seed),
+        config=DQNConfig(lr=3e-3, batch_size=128 // num_learners, seed=options.seed),
         roles=[*num_learners * ["learner"], "collector"],
         try_next=TRY_NEXT,
     )
