@@ -29,11 +29,12 @@ class EvolutionConfig(TrainConfig):
     population: int = 6
     """How many agents there are. More explore more at a time, and cost as much more; 4 to 10 are
     usual."""
-    eval_every: int = 10_000
+    eval_every: int = 4_000
     """Env steps of all agents together from one generation to the next. At its end all of them
     are evaluated. More gives settings longer to show what they are worth."""
-    eval_episodes: int = 5
-    """Greedy episodes for each agent in an evaluation. More is less noisy and costs more."""
+    eval_episodes: int = 2
+    """Greedy episodes for each agent in an evaluation. More is less noisy and costs more: env steps
+    of evaluations count as all others do."""
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
     tournament_size: int = 2
@@ -128,8 +129,9 @@ class ReplayEvolutionConfig(EvolutionConfig):
     turn: int = 64
     """Env steps that an agent makes before the next one takes over the environments, rounded up
     to a multiple of their number. More learns in larger blocks, and is faster."""
-    update_ratio: float = 0.25
-    """Updates of an agent for each of its env steps, where `learn_every` is not searched."""
+    update_ratio: float = 1.0
+    """Updates of an agent for each of its own env steps, where `learn_every` is not searched. As it
+    learns from those of all others too, fewer leave much of them unused."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
