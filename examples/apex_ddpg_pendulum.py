@@ -14,7 +14,7 @@ from ding_lite.distributed import ShardedReplay, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
 from ding_lite.rl import DDPG, DDPGConfig, linear, make_envs
 
-NUM_ENVS, WARM_UP = 8, 1_000
+NUM_ENVS, WARM_UP = 8, 500
 MARGIN = 30.0
 """By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
 TRY_NEXT = """\
