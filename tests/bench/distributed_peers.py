@@ -1,0 +1,86 @@
+"""Env steps a second of two collectors elsewhere: `python tests/bench/distributed_peers.py NAME`.
+
+`sample_factory` (its APPO) and `rllib` (its APPO and its IMPALA) are each to be installed in an
+environment of its own. The clock is that of `bench_impala`: the wall, after a warm-up.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from importlib import import_module
+from time import perf_counter
+from typing import Any
+
+NUM_ENVS, UNROLL = 16, 20
+WARM_UP_S, SECONDS = 10.0, 15.0
+
+
+def sample_factory() -> dict[str, float]:
+    """Train APPO with two workers on the CPU."""
+    train: Any = import_module("sample_factory.train")
+    arguments: Any = import_module("sample_factory.cfg.arguments")
+    envs: Any = import_module("sample_factory.envs.env_utils")
+    observer: Any = import_module("sample_factory.algo.runners.runner").AlgoObserver
+    gymnasium: Any = import_module("gymnasium")
+
+    def make(name: str, _cfg: object, _env_config: object, render_mode: str | None = None) -> Any:
+        return gymnasium.make(name, render_mode=render_mode)
+
+    marks: list[tuple[float, int]] = []
+
+    def on_training_step(_self: object, runner: Any, _iteration: int) -> None:
+        marks.append((perf_counter(), sum(runner.env_steps.values())))
+
+    counting = type("Counting", (observer,), {"on_training_step": on_training_step})
+    envs.register_env("CartPole-v1", make)
+    with tempfile.TemporaryDirectory() as folder:
+        options = {
+            **{"algo": "APPO", "env": "CartPole-v1", "device": "cpu", "train_dir": folder},
+            **{"num_workers": 2, "num_envs_per_worker": NUM_ENVS, "worker_num_splits": 2},
+            **{"rollout": UNROLL, "batch_size": 2 * NUM_ENVS * UNROLL, "num_epochs": 1},
+            **{"use_rnn": False, "train_for_seconds": int(WARM_UP_S + SECONDS)},
+        }
+        argv = [f"--{name}={value}" for name, value in options.items()]
+        parser, _ = arguments.parse_sf_args(argv)
+        _, runner = train.make_runner(arguments.parse_full_cfg(parser, argv))
+        runner.register_observer(counting())
+        runner.init()
+        runner.run()
+    return {"APPO": rate(marks)}
+
+
+def rllib() -> dict[str, float]:
+    """Train APPO and IMPALA with two env runners on the CPU."""
+    ray: Any = import_module("ray")
+    found = {}
+    for name in ("APPO", "IMPALA"):
+        module: Any = import_module(f"ray.rllib.algorithms.{name.lower()}")
+        config = getattr(module, f"{name}Config")().environment("CartPole-v1")
+        config = config.env_runners(
+            num_env_runners=2, num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length=UNROLL
+        )
+        algorithm = config.training(train_batch_size_per_learner=2 * NUM_ENVS * UNROLL).build_algo()
+        marks: list[tuple[float, int]] = []
+        began = perf_counter()
+        while perf_counter() < began + WARM_UP_S + SECONDS:
+            result = algorithm.train()
+            done = result["env_runners"].get("num_env_steps_sampled_lifetime", 0)
+            marks.append((perf_counter(), int(done)))
+        found[name] = rate(marks)
+        algorithm.stop()
+    ray.shutdown()
+    return found
+
+
+def rate(marks: list[tuple[float, int]]) -> float:
+    """Return env steps a second from the end of the warm-up on."""
+    late = [mark for mark in marks if mark[0] >= marks[0][0] + WARM_UP_S]
+    (began, before), (ended, after) = late[0], late[-1]
+    return (after - before) / (ended - began)
+
+
+if __name__ == "__main__":
+    peers = {"sample_factory": sample_factory, "rllib": rllib}
+    for name, steps_per_s in peers[sys.argv[1]]().items():
+        print(f"{sys.argv[1]} {name}: {steps_per_s:,.0f} env steps/s")
