@@ -88,7 +88,7 @@ class Settings:
                 of ours.
         """
         environ = os.environ if environ is None else environ
-        hints = typing.get_type_hints(cls)
+        hints = _hints_of(cls)
         known = {PREFIX + field.upper(): field for field in hints}
         values: dict[str, Any] = {}
 
@@ -180,7 +180,7 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
             f"a {type(values).__name__}: {values!r}."
         )
 
-    hints = typing.get_type_hints(config_type)
+    hints = _hints_of(config_type)
     fields = {field.name: field for field in dataclasses.fields(config_type) if field.init}
     faults = _unknown_keys(config_type, values, fields)
     converted = {}
@@ -219,6 +219,12 @@ def _unknown_keys(config_type: type[Any], values: Iterable[Any], known: Iterable
     unknown = [str(key) for key in values if key not in known]
     faults = [f'Unknown key "{key}".{did_you_mean(key, known)}' for key in unknown]
     return faults and [*faults, f"The keys of {config_type.__name__} are: {', '.join(known)}"]
+
+
+@functools.cache
+def _hints_of(config_type: type[Any]) -> dict[str, Any]:
+    """Return the types of the fields; finding them takes longer than making a small policy."""
+    return typing.get_type_hints(config_type)
 
 
 _MISFIT = object()

@@ -148,10 +148,10 @@ def seconds_per_env_step(seed: int) -> float:
 
         with Task() as task:
             task.use(mw.for_each(population, learn))
-            task.use(mw.evaluate_population(population, eval_envs, every=6))
-            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=6))
+            task.use(mw.evaluate_population(population, eval_envs, every=16))
+            task.use(mw.evolve(population, Tournament(), Mutation(SEARCH), every=16))
             started = time.process_time()
-            task.run(max_step=6)
+            task.run(max_step=16)
             taken = time.process_time() - started
     return taken / float(task.ctx.env_step)
 
