@@ -222,9 +222,13 @@ def _unknown_keys(config_type: type[Any], values: Iterable[Any], known: Iterable
 
 
 @functools.cache
-def _hints_of(config_type: type[Any]) -> dict[str, Any]:
-    """Return the types of the fields; finding them takes longer than making a small policy."""
+def _find_hints(config_type: Any) -> dict[str, Any]:
     return typing.get_type_hints(config_type)
+
+
+def _hints_of(config_type: Any) -> dict[str, Any]:
+    """Return the types of the fields; finding them takes longer than making a small policy."""
+    return _find_hints(config_type)
 
 
 _MISFIT = object()
