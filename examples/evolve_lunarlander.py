@@ -1,6 +1,6 @@
 """Evolve four DQNs until one of them lands on the moon.
 
-Networks, batches and environments are those of AgileRL's tutorial. Needs Box2D:
+The job is that of a tutorial of AgileRL: 16 environments, an update for each env step. Needs Box2D:
 pip install "ding-lite[box2d]".
 """
 
@@ -18,17 +18,17 @@ def main() -> None:
     """Evolve with the options of the command line."""
     options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=400_000, target=200.0)
     envs = make_envs(options.env, num_envs=16, seed=options.seed, mode="sync", reward_scale=0.1)
-    eval_envs = make_envs(options.env, num_envs=4, seed=options.seed + 1, mode="sync")
-    search = Search(lr=log_uniform(3e-4, 3e-3), batch_size=integer(64, 256))
+    eval_envs = make_envs(options.env, num_envs=2, seed=options.seed + 1, mode="sync")
+    search = Search(lr=log_uniform(2e-4, 1.5e-3), batch_size=integer(64, 256))
     config = DQNConfig(
-        hidden=(32, 32),
+        hidden=(64, 64),
         gamma=0.99,
-        target_tau=1e-3,
+        target_tau=3e-3,
         loss="mse",
         n_step=3,
         max_grad_norm=10.0,
-        epsilon_end=0.05,
-        epsilon_steps=10_000,
+        epsilon_end=0.02,
+        epsilon_steps=25_000,
     )
     population = Population.of(DQN, envs.spec, search, size=4, seed=options.seed, config=config)
     replay = ReplayBuffer(envs.spec, capacity=200_000, seed=options.seed)
