@@ -126,6 +126,8 @@ def pushed(envs: Envs) -> dict[str, list[StepRecord]]:
             name: [run_step(middleware, **values)[1] for middleware, values in of_one]
             for name, of_one in steps.items()
         }
+    for record in records["pull_weights"] + records["push_gradients"]:
+        record.reads.discard("finish")  # read only where there was something to wait for
     of_policy = set(policy.gradients(trajectories)[1])
     for record in records["push_gradients"]:
         record.metrics -= of_policy
