@@ -39,10 +39,10 @@ ENVS = {
 UNTIL_ALL_HEAR_OF_IT = 50_000
 ENV_STEPS_OF_A_STEP = {
     "ppo_cartpole": 8 * 16,
-    # A step, and an evaluation of six or four agents: five or four episodes each of up to 500 or
+    # A step, and an evaluation of six or four agents: two episodes each of up to 500 or
     # 1,000 env steps.
-    "evolve_cartpole": 6 * 64 + 6 * 5 * 500,
-    "evolve_lunarlander": 4 * 128 + 4 * 4 * 1_000,
+    "evolve_cartpole": 6 * 64 + 6 * 2 * 500,
+    "evolve_lunarlander": 4 * 128 + 4 * 2 * 1_000,
     "impala_cartpole": UNTIL_ALL_HEAR_OF_IT,
     "a3c_cartpole": UNTIL_ALL_HEAR_OF_IT,
     "apex_dqn_cartpole": UNTIL_ALL_HEAR_OF_IT,
@@ -267,4 +267,37 @@ def test_a_learner_goes_on_with_its_evaluator_elsewhere(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     assert "The run in here had reached its end at 1,200 env steps." in err
     assert json.loads(out)["env_steps"] == 1_200
+    assert running_in(tmp_path) == []
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+def test_a_program_of_several_nodes_can_be_judged_as_the_tutorial_does(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "impala_cartpole.py"
+    options = ("--criterion", "seed", "--smoke", "--nodes", "1")
+    with started(example, *options, cwd=tmp_path) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert list(result) == [*KEYS, "criterion", "episodes_per_collector"]
+    assert (result["env"], result["criterion"]) == ("CartPole-v0", "seed")
+    assert (result["solved"], result["episodes_per_collector"]) == (False, None)
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
+def test_agents_go_on_with_the_weights_and_the_optimiser_of_their_server(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "a3c_cartpole.py"
+    with started(example, "--smoke", "--nodes", "2", "--out", "here", cwd=tmp_path) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    first = json.loads(out)
+    longer = ("--max-env-steps", str(first["env_steps"] + 2_000))
+    with started(example, "--resume", "--out", "here", *longer, cwd=tmp_path) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert f"The run in here goes on at {first['env_steps']:,} env steps." in err
+    assert json.loads(out)["train_iter"] > first["train_iter"]
+    server = load_checkpoint(tmp_path / "here" / "checkpoint", only=["server"]).state["server"]
+    assert server["policy"]["train_iter"] == server["version"] == server["num_applied"]
     assert running_in(tmp_path) == []

@@ -22,18 +22,13 @@ def sample_factory() -> dict[str, float]:
     arguments: Any = import_module("sample_factory.cfg.arguments")
     envs: Any = import_module("sample_factory.envs.env_utils")
     observer: Any = import_module("sample_factory.algo.runners.runner").AlgoObserver
-    gymnasium: Any = import_module("gymnasium")
-
-    def make(name: str, _cfg: object, _env_config: object, render_mode: str | None = None) -> Any:
-        return gymnasium.make(name, render_mode=render_mode)
-
     marks: list[tuple[float, int]] = []
 
     def on_training_step(_self: object, runner: Any, _iteration: int) -> None:
         marks.append((perf_counter(), sum(runner.env_steps.values())))
 
     counting = type("Counting", (observer,), {"on_training_step": on_training_step})
-    envs.register_env("CartPole-v1", make)
+    envs.register_env("CartPole-v1", make_env)
     with tempfile.TemporaryDirectory() as folder:
         options = {
             **{"algo": "APPO", "env": "CartPole-v1", "device": "cpu", "train_dir": folder},
@@ -48,6 +43,12 @@ def sample_factory() -> dict[str, float]:
         runner.init()
         runner.run()
     return {"APPO": rate(marks)}
+
+
+def make_env(name: str, _cfg: object, _env_config: object, render_mode: str | None = None) -> Any:
+    """Make an environment for Sample Factory, in one of its own processes."""
+    gymnasium: Any = import_module("gymnasium")
+    return gymnasium.make(name, render_mode=render_mode)
 
 
 def rllib() -> dict[str, float]:

@@ -218,7 +218,7 @@ def main():
         task.use(push, "agent")
         task.use(lambda ctx: server.wait_for_updates(50, until=lambda: ctx.finish), "server.0")
         def look(ctx):
-            if os.path.exists("enough") and server.version > 500:
+            if os.path.exists("enough") and server.version > 200:
                 ctx.finish = True
         task.use(look, "server.0")
         task.use(lambda ctx: task.wait_for("never"), "server.1")
@@ -238,7 +238,7 @@ if __name__ == "__main__":
 def test_pushed_is_applied_and_refused_exactly_also_when_pushers_are_killed(
     folder: Path, num_servers: int
 ) -> None:
-    num_agents, num_kills = 3, 3
+    num_agents, num_kills = 3, 2
     num_nodes = num_servers + num_agents
     roles = num_servers * ["server"] + num_agents * ["agent"]
     books = np.memmap(folder / "books", np.int64, "w+", shape=(num_nodes, 2))
@@ -248,7 +248,7 @@ def test_pushed_is_applied_and_refused_exactly_also_when_pushers_are_killed(
         for k in range(num_kills):
             victim = num_servers + k % num_agents
             seen = books[victim, 1]
-            while books[victim, 1] < seen + 20:  # it is pushing
+            while books[victim, 1] < seen + 10:  # it is pushing
                 os.sched_yield()
             os.kill(pids[victim], signal.SIGKILL)
             pids |= program.pids(1)
@@ -300,7 +300,7 @@ def apex():
         collector.use(mw.add_to(replay))
         learner.use(mw.wait_for(replay, size=100)).use(pause(task))
         learner.use(mw.train(policy, replay)).use(mw.update_priorities(replay))
-        learner.use(mw.publish_weights(policy)).use(mw.stop_at(train_iter=40))
+        learner.use(mw.publish_weights(policy)).use(mw.stop_at(train_iter=25))
         before = memory()
         task.run()
     return round(memory() - before), task.ctx.get("env_step", 0), task.ctx.get("train_iter", 0)
@@ -315,7 +315,7 @@ def a3c():
         agent.use(mw.pull_weights(policy, server)).use(mw.collect(policy, envs, unroll=4))
         agent.use(pause(task)).use(mw.push_gradients(policy, server))
         owner.use(mw.serve_gradients(policy, server, updates=1)).use(pause(task))
-        owner.use(mw.stop_at(train_iter=40))
+        owner.use(mw.stop_at(train_iter=25))
         before = memory()
         task.run()
     return round(memory() - before), task.ctx.get("env_step", 0), task.ctx.get("train_iter", 0)
@@ -336,7 +336,7 @@ def test_whoever_is_a_hundred_times_slower_memory_stays_and_nobody_hangs(
     code, said = run(folder, source)
     assert code == 0, said
     learner, *collectors = literal_eval(said.splitlines()[-1])
-    assert learner[2] >= 40
+    assert learner[2] >= 25
     assert max(megabytes for megabytes, *_ in (learner, *collectors)) < 30, said
-    if main == "apex" and slow == "learner":  # 40 updates, 8 env steps each, and 100 ahead
-        assert max(env_steps for _, env_steps, _ in collectors) < 1_000, said
+    if main == "apex" and slow == "learner":  # 25 updates, 8 env steps each, and 100 ahead
+        assert max(env_steps for _, env_steps, _ in collectors) < 600, said
