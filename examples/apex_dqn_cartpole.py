@@ -80,14 +80,22 @@ def launch() -> None:
         nodes=4,
         seed_goal=("CartPole-v0", 190.0),
     )
-    # Two learners halve the batch, and take the mean of the two halves.
+    # Two learners halve the batch, and take the mean of the two halves. Steps become smaller, so that
+    # what was learned is not forgotten again.
     num_learners = 2 if options.nodes > 3 else 1
+    config = DQNConfig(
+        lr=3e-3,
+        lr_end=3e-4,
+        lr_updates=8_000,
+        batch_size=128 // num_learners,
+        seed=options.seed,
+    )
     launch_nodes(
         "apex_dqn_cartpole",
         main,
         options,
         policy=DQN,
-        config=DQNConfig(lr=3e-3, batch_size=128 // num_learners, seed=options.seed),
+        config=config,
         roles=[*num_learners * ["learner"], "collector"],
         try_next=TRY_NEXT,
     )
