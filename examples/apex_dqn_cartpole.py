@@ -80,8 +80,8 @@ def launch() -> None:
         nodes=4,
         seed_goal=("CartPole-v0", 190.0),
     )
-    # Two learners halve the batch, and take the mean of the two halves. Steps become smaller, so that
-    # what was learned is not forgotten again.
+    # Two learners halve the batch, and take the mean of the two halves. Steps become smaller, so
+    # that what was learned is not forgotten again.
     num_learners = 2 if options.nodes > 3 else 1
     config = DQNConfig(
         lr=3e-3,
