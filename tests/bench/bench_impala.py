@@ -1,9 +1,7 @@
 """How many env steps two collectors of an IMPALA make in a second, while a learner learns.
 
 It is counted by the wall clock, from when the learner has learned for a while, on CartPole-v1:
-acting, sending, learning and bringing weights back are all part of it. What other libraries make
-of the same two collectors is measured by `python tests/bench/distributed_peers.py <library>`, in
-an environment where that library is installed: they need other versions of gymnasium.
+acting, sending, learning and bringing weights back are all part of it.
 """
 
 from __future__ import annotations
