@@ -74,7 +74,7 @@ def launch() -> None:
         max_env_steps=100_000,
         target=-200,
         nodes=3,
-        seed_goal=("Pendulum-v1", -150.0),
+        seed_goal=("Pendulum-v1", -200.0),
     )
     launch_nodes(
         "apex_ddpg_pendulum",
