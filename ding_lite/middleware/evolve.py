@@ -290,7 +290,7 @@ class _Evolve:
         self._lineage = lineage
 
     def __call__(self, ctx: Context) -> None:
-        ctx.setdefault("generation", self._population.generation)
+        ctx.generation = self._population.generation
         ctx.keep("generation", "fitness")
         if not due(ctx, self._every):
             return
