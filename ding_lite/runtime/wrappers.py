@@ -99,6 +99,7 @@ class StepTimer:
         self._write = write or _write_to_stderr
         self._watches: list[_Stopwatch] = []
         self._step = -1
+        self._ctx: Context | None = None
         self._num_timed = 0
         self._num_shown = 0
         self._lock = threading.Lock()
@@ -109,7 +110,7 @@ class StepTimer:
         self._watches.append(watch)
 
         def stretch(ctx: Context) -> _Stopwatch:
-            if ctx["total_step"] != self._step:
+            if ctx is not self._ctx:
                 self._begin_step(ctx)
             return watch
 
@@ -117,7 +118,7 @@ class StepTimer:
             return around(fn, stretch)
 
         def timed(ctx: Context) -> Any:  # the same as `around` makes, in half the time
-            if ctx["total_step"] != self._step:
+            if ctx is not self._ctx:
                 self._begin_step(ctx)
             started = perf_counter()
             try:
@@ -154,7 +155,7 @@ class StepTimer:
             if ctx["total_step"] == self._step:  # another thread of this step was first
                 return
             self._end_step()
-            self._step = ctx["total_step"]
+            self._step, self._ctx = ctx["total_step"], ctx
             if self._print_per_step and self._num_timed - self._num_shown >= self._print_per_step:
                 self._show()
                 for timing in self.summary():
@@ -166,7 +167,7 @@ class StepTimer:
         for watch in self._watches:
             watch.window.append(watch.elapsed)
             watch.elapsed = 0.0
-        self._step = -1
+        self._step, self._ctx = -1, None
         self._num_timed += 1
 
     def _show(self) -> None:
