@@ -15,8 +15,6 @@ from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_optio
 from ding_lite.rl import A2C, A2CConfig, make_envs
 
 NUM_ENVS, UNROLL = 4, 16
-MARGIN = 15.0
-"""By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more agents (--nodes 6), another seed (--seed 1),
 or change this program: examples/a3c_cartpole.py is the whole of it."""
@@ -30,7 +28,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     policy = A2C(envs.spec, replace(config, seed=seed))
     server = GradientServer(world.group("server"), policy, max_staleness=16)
-    criterion = Criterion(options)
+    criterion = Criterion(options, margin=15.0)
 
     with Task() as task:
         parts = {"policy": policy, "server": server, "task": task}
@@ -43,7 +41,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
 
         owner.use(mw.serve_gradients(policy, server, updates=5))
         owner.use(mw.tally("agent"))
-        goal = None if criterion.eval_target is None else criterion.eval_target + MARGIN
+        goal = criterion.eval_target
         owner.use(mw.evaluate(policy, eval_envs, every=5, stop_at=goal, confirm=100))
         owner.use(criterion.decide)
         owner.use(mw.stop_at(env_step=options.max_env_steps))

@@ -15,8 +15,6 @@ from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_optio
 from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
 
 NUM_ENVS, UNROLL = 4, 16
-MARGIN = 15.0
-"""By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
 (--seed 1), a harder task (--env Acrobot-v1 --target -100), or change this program:
@@ -29,7 +27,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     policy = IMPALA(envs.spec, replace(config, seed=seed))
-    criterion = Criterion(options)
+    criterion = Criterion(options, margin=15.0)
 
     with Task() as task:
         parts = {"policy": policy, "task": task}
@@ -44,7 +42,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.train(policy))
         learner.use(mw.publish_weights(policy))
         learner.use(mw.tally("collector"))
-        goal = None if criterion.eval_target is None else criterion.eval_target + MARGIN
+        goal = criterion.eval_target
         learner.use(mw.evaluate(policy, eval_envs, every=10, stop_at=goal, confirm=100))
         learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))

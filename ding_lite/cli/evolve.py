@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from ding_lite.cli.evolve_options import Searched
-from ding_lite.cli.main import DONE, INTERRUPTED
-from ding_lite.cli.train import show_settings
+from ding_lite.cli.main import DONE
+from ding_lite.cli.train import choices_of, run_and_tell, show_settings
 from ding_lite.evolution.search import Parameter, Search, choice, integer, log_uniform, uniform
-from ding_lite.log import configure
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
-from ding_lite.recipes.plan import Choices
 
 
 def evolve_policies(options: argparse.Namespace) -> int:
@@ -30,31 +25,15 @@ def evolve_policies(options: argparse.Namespace) -> int:
     Raises:
         DingLiteError: What a user can mend, in a sentence.
     """
-    choices = Choices(
-        num_envs=options.num_envs,
-        seed=options.seed,
-        target=options.target,
-        max_env_steps=options.max_env_steps,
-        out=None if options.out is None else Path(options.out),
-        resume=options.resume,
-        smoke=options.smoke,
-    )
     settings = dict(options.set)
     if options.population is not None:
         settings["population"] = options.population
     search = search_of(options.search) if options.search else None
-    evolution = plan_evolution(options.policy, options.env, search, settings, choices)
+    evolution = plan_evolution(options.policy, options.env, search, settings, choices_of(options))
     if options.settings:
         show_settings(evolution.plan)
         return DONE
-    configure("info")
-    try:
-        result = run_evolution(evolution)
-    except KeyboardInterrupt:  # the run has said where it can go on
-        return INTERRUPTED
-    print(json.dumps(result.numbers))
-    sys.stdout.flush()
-    return DONE
+    return run_and_tell(lambda: run_evolution(evolution).numbers)
 
 
 def search_of(given: Sequence[Searched]) -> Search:

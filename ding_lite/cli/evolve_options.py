@@ -6,6 +6,7 @@ import argparse
 from typing import NamedTuple
 
 from ding_lite.cli import arguments
+from ding_lite.cli.run_options import add_policy_and_env, add_run_options
 
 _EXPECTED = (
     "expected is LOW:HIGH, both whole or both not, LOW:HIGH:log for all orders of magnitude, or "
@@ -50,9 +51,8 @@ def searched(word: str) -> Searched:
 
 def add_evolve(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite evolve` takes."""
+    add_policy_and_env(parser, verb="evolve")
     add = parser.add_argument
-    add("policy", metavar="POLICY", help="what to evolve: dqn, ddpg, td3, sac, a2c, ppo, impala")
-    add("env", metavar="ENV", help="an environment of gymnasium's registry, such as CartPole-v1")
     add(
         "--population",
         type=arguments.whole_number(1),
@@ -68,55 +68,15 @@ def add_evolve(parser: argparse.ArgumentParser) -> None:
         help="a setting in which agents differ: lr=1e-4:1e-2:log, batch_size=8:64, "
         "loss=huber|mse; may be given several times (default: step sizes and batch sizes)",
     )
-    add(
-        "--set",
-        type=arguments.assignment,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the policy or of evolution that all agents share, such as gamma=0.98 "
-        "or mutation_sd=0.2; may be given several times",
-    )
-    add(
-        "--settings",
-        action="store_true",
-        help="show all settings, their values, and where those come from, and evolve nothing",
-    )
-    add(
-        "--num-envs",
-        type=arguments.whole_number(1),
-        metavar="N",
-        help="environments that are stepped together, in which agents take turns (default: 8)",
-    )
-    add(
-        "--seed",
-        type=arguments.whole_number(0),
-        metavar="N",
-        help="decides everything that is random (default: 0)",
-    )
-    add(
-        "--target",
-        type=arguments.number,
-        metavar="RETURN",
-        help="the mean return of 20 greedy episodes of one agent that counts as solved, which "
-        "ends the run (default: that of the environment, if it has one)",
-    )
-    add(
-        "--max-env-steps",
-        type=arguments.whole_number(1),
-        metavar="N",
-        help="where the run ends at the latest; env steps of evaluations count, too "
+    add_run_options(
+        parser,
+        verb="evolve",
+        settings="a setting of the policy or of evolution that all agents share, such as "
+        "gamma=0.98 or mutation_sd=0.2; may be given several times",
+        num_envs="environments that are stepped together, in which agents take turns",
+        target="the mean return of 20 greedy episodes of one agent that counts as solved, which "
+        "ends the run",
+        max_env_steps="where the run ends at the latest; env steps of evaluations count, too "
         "(default: 200000, or that of a preset)",
+        out="runs/evolve-POLICY/ENV",
     )
-    add(
-        "--out",
-        metavar="DIR",
-        help="the directory of the run (default: the next number under runs/evolve-POLICY/ENV)",
-    )
-    add(
-        "--resume",
-        action="store_true",
-        help="go on with the run in --out where its last checkpoint was saved; begin it if "
-        "there is none",
-    )
-    add("--smoke", action="store_true", help="only try it out, for 2,000 env steps")

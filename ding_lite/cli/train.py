@@ -7,7 +7,9 @@ import ast
 import inspect
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ding_lite.cli.main import DONE, INTERRUPTED
 from ding_lite.cli.tables import print_table
@@ -28,7 +30,16 @@ def train_policy(options: argparse.Namespace) -> int:
     Raises:
         DingLiteError: What a user can mend, in a sentence.
     """
-    choices = Choices(
+    plan = make_plan(options.policy, options.env, dict(options.set), choices_of(options))
+    if options.settings:
+        show_settings(plan)
+        return DONE
+    return run_and_tell(lambda: run_plan(plan).numbers)
+
+
+def choices_of(options: argparse.Namespace) -> Choices:
+    """Return what was chosen of a run."""
+    return Choices(
         num_envs=options.num_envs,
         seed=options.seed,
         target=options.target,
@@ -37,16 +48,16 @@ def train_policy(options: argparse.Namespace) -> int:
         resume=options.resume,
         smoke=options.smoke,
     )
-    plan = make_plan(options.policy, options.env, dict(options.set), choices)
-    if options.settings:
-        show_settings(plan)
-        return DONE
+
+
+def run_and_tell(run: Callable[[], Mapping[str, Any]]) -> int:
+    """Make a run, and print its numbers as the last line; return the exit code."""
     configure("info")
     try:
-        result = run_plan(plan)
+        numbers = run()
     except KeyboardInterrupt:  # the run has said where it can go on
         return INTERRUPTED
-    print(json.dumps(result.numbers))
+    print(json.dumps(numbers))
     sys.stdout.flush()
     return DONE
 

@@ -53,16 +53,7 @@ class _KeepBest:
     def __call__(self, ctx: Context) -> None:
         if "eval_value" not in ctx or not ctx.eval_value > self._best:
             return
-        state, train_iter = self._policy.state_dict(), ctx.get("train_iter", 0)
-        check_finite(state, "policy", train_iter=train_iter, directory=self._directory)
-        meta = {
-            "total_step": ctx.total_step,
-            "env_step": ctx.get("env_step", 0),
-            "train_iter": train_iter,
-            "eval_value": float(ctx.eval_value),
-            **describe_alone(self._policy),
-        }
-        save_checkpoint(self._directory, state, meta=meta)
+        save_evaluated(self._policy, self._directory, ctx)
         self._best = float(ctx.eval_value)
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,3 +63,21 @@ class _KeepBest:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there: what was saved later comes again, and is then as it was."""
         self._best = -math.inf if state["best"] is None else float(state["best"])
+
+
+def save_evaluated(policy: Policy, directory: Path, ctx: Context) -> None:
+    """Save a policy by itself, with what its evaluation in this step has returned.
+
+    Raises:
+        NonFiniteError: The policy is broken, and was not saved.
+    """
+    state, train_iter = policy.state_dict(), ctx.get("train_iter", 0)
+    check_finite(state, "policy", train_iter=train_iter, directory=directory)
+    meta = {
+        "total_step": ctx.total_step,
+        "env_step": ctx.get("env_step", 0),
+        "train_iter": train_iter,
+        "eval_value": float(ctx.eval_value),
+        **describe_alone(policy),
+    }
+    save_checkpoint(directory, state, meta=meta)

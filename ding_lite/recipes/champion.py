@@ -9,9 +9,8 @@ from typing import Any
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.checkpoint import check_finite, describe_alone
+from ding_lite.middleware.best import save_evaluated
 from ding_lite.middleware.report import spell, terminal
-from ding_lite.rl.checkpoint import save_checkpoint
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 
@@ -46,16 +45,7 @@ class Champion:
         if "eval_value" not in ctx or not ctx.eval_value > self._value:
             return
         best = self.population.best
-        state, train_iter = best.policy.state_dict(), ctx.get("train_iter", 0)
-        check_finite(state, "policy", train_iter=train_iter, directory=self._directory)
-        meta = {
-            "total_step": ctx.total_step,
-            "env_step": ctx.get("env_step", 0),
-            "train_iter": train_iter,
-            "eval_value": float(ctx.eval_value),
-            **describe_alone(best.policy),
-        }
-        save_checkpoint(self._directory, state, meta=meta)
+        save_evaluated(best.policy, self._directory, ctx)
         self._value, self._agent = float(ctx.eval_value), best.clone()
 
     def state_dict(self) -> dict[str, Any]:

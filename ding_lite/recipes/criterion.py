@@ -27,11 +27,13 @@ class Criterion:
 
     Args:
         options: What somebody chose on the command line.
+        margin: By how much evaluations must be above the target to end a run: its episodes may be
+            luckier than those that judge it afterwards.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, margin: float = 0.0) -> None:
         """Begin with no episode."""
-        self.eval_target = options.target if options.criterion == "greedy" else None
+        self.eval_target = options.target + margin if options.criterion == "greedy" else None
         """At what return of an evaluation a run ends; None where evaluations end none."""
         self._router = current_router()
         self._target = options.target

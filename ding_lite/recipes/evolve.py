@@ -26,7 +26,8 @@ from ding_lite.recipes.evolve_config import (
     learns_by_ratio,
     recipe_of_several,
 )
-from ding_lite.recipes.plan import Choices, Plan, make_plan
+from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
+from ding_lite.recipes.reporting import save_and_report
 from ding_lite.recipes.run import Run
 from ding_lite.recipes.table import RECIPES, find_recipe
 from ding_lite.rl.envs import Envs, make_envs
@@ -132,7 +133,7 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
         >>> result.numbers["generations"] > 0, sorted(result.best.hyperparameters)
         (True, ['batch_size', 'lr'])
     """
-    given = {**(settings or {}), **more}
+    given = {**checked_settings(settings), **more}
     if population is not None:
         given["population"] = population
     choices = Choices(
@@ -260,11 +261,7 @@ def _run(evolution: EvolvePlan, run: Run, champion: Champion, envs: Envs, eval_e
         task.use(mw.stop_at(env_step=options.max_env_steps))
         lineage = run.directory / LINEAGE
         task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
-        task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
-        task.use(mw.measure(every=every(config.log_every)))
-        task.use(mw.log(every=every(config.log_every), path=run.metrics, quiet=True))
-        task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
-        task.use(mw.curve(run.curve, target=options.goal, title=plan.title))
+        save_and_report(task, plan, run, parts, every)
         if not run.quiet:
             task.use(tell_generations(population))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))

@@ -82,7 +82,7 @@ class EvolutionConfig(TrainConfig):
     def _say_too_large(self) -> str:
         return (
             f"`tournament_size` is {self.tournament_size}, and the population has "
-            f"{self.population} agents"
+            f"{self.population} agents, so that no more can take part"
         )
 
     def tournament(self, seed: int) -> Tournament:

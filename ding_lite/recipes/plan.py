@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ding_lite.errors import did_you_mean
+from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.recipes.directory import saved_description
 from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options
 from ding_lite.recipes.recipe import Recipe, TrainConfig
@@ -192,3 +192,19 @@ def _only(values: Mapping[str, Any], config: type[Any]) -> dict[str, Any]:
 
 def _values(config: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass of any kind
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def checked_settings(settings: object) -> Mapping[str, Any]:
+    """Return settings that were given as one value; none are no settings.
+
+    Raises:
+        ConfigError: They are no mapping.
+    """
+    if settings is None:
+        return {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            f"`settings` is a {type(settings).__name__}; a dict or an EasyDict was expected: "
+            f'settings={{"lr": 1e-3}}.'
+        )
+    return settings

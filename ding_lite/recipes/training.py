@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
 from ding_lite.recipes.directory import make_next
-from ding_lite.recipes.plan import Choices, Plan, make_plan
+from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
 from ding_lite.recipes.recipe import Ingredients
+from ding_lite.recipes.reporting import save_and_report
 from ding_lite.recipes.run import JUDGED_EPISODES, Run
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.protocols import Policy
@@ -94,7 +94,9 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         resume=resume,
         smoke=smoke,
     )
-    return run_plan(make_plan(policy, env, {**_checked(settings), **more}, choices), quiet=quiet)
+    return run_plan(
+        make_plan(policy, env, {**checked_settings(settings), **more}, choices), quiet=quiet
+    )
 
 
 def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
@@ -159,23 +161,8 @@ def _run(plan: Plan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> N
         )
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
-        task.use(mw.measure(every=every(config.log_every)))
-        task.use(mw.log(every=every(config.log_every), path=run.metrics, quiet=True))
-        task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
-        task.use(mw.curve(run.curve, target=options.goal, title=plan.title))
+        save_and_report(task, plan, run, parts, every)
         if not run.quiet:
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
         run.resume(parts)
         task.run()
-
-
-def _checked(settings: object) -> Mapping[str, Any]:
-    if settings is None:
-        return {}
-    if not isinstance(settings, Mapping):
-        raise ConfigError(
-            f"`settings` is a {type(settings).__name__}; a dict or an EasyDict was expected: "
-            f'train("dqn", "CartPole-v1", {{"lr": 1e-3}}).'
-        )
-    return settings

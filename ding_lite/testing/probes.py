@@ -56,8 +56,11 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
         return self.see(), reward, terminated, False, {}
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Say what an action earns, and whether the episode ends for good."""
-        raise NotImplementedError
+        """Say what an action earns, and whether the episode ends for good.
+
+        A probe defines this, or all of `step`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines neither `play` nor `step`.")
 
     def see(self) -> NumpyArray:
         """Say what is seen."""

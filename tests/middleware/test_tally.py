@@ -77,7 +77,7 @@ def test_the_learner_of_a_star_can_stop_at_the_env_steps_of_all() -> None:
             task.at("collector").use(play)
             task.at("learner").use(mw.tally()).use(mw.stop_at(env_step=50))
             task.run()
-        return int(task.ctx.env_step)
+        return int(task.ctx.get("env_step", 0))  # one that was late to begin has made none
 
     with Cluster(3, "star", roles=["learner", "collector", "collector"]) as cluster:
         learner, *collectors = cluster.run(main, timeout=15.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +25,7 @@ class Critic(nn.Module):
         return self.net(torch.cat((obs, action), dim=1)).squeeze(1)
 
 
-class PlainBoxPolicy:
+class PlainBoxPolicy(ABC):
     """What the three have in common; it starts with the weights of another policy.
 
     Args:
@@ -69,11 +70,13 @@ class PlainBoxPolicy:
     def draw(self, count):
         return torch.from_numpy(self.draws.standard_normal((count, self.size), dtype=np.float32))
 
+    @abstractmethod
     def next_values(self, next_obs):
-        raise NotImplementedError
+        """Estimate what is worth having got there."""
 
+    @abstractmethod
     def improve_actor(self, obs):
-        raise NotImplementedError
+        """Step the actor along what the critics say."""
 
     def learn(self, batch):
         """Do one update."""
