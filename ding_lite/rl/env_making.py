@@ -1,43 +1,27 @@
-"""From an environment's name to something that makes it, and how many of it are best stepped.
+"""From an environment's name to something that makes it.
 
-One after the other is fastest for environments that compute little; in processes of their own
-for those that compute long. Which it is, is measured: a few env steps of one that is thrown
-away. Both play the same episodes, so what is chosen changes how long a run takes and nothing
-else.
+What gymnasium knows about an environment, our settings for it and our wrappers around it stay
+together, and can be sent to another process, which makes the environment there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, Literal, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, MissingExtraError, did_you_mean
 from ding_lite.rl.env_forms import supported_action_space, supported_obs_space
-from ding_lite.rl.env_sources import OURS, Env
+from ding_lite.rl.env_sources import Env
+from ding_lite.rl.native_cartpole import OURS
 from ding_lite.rl.spec import EnvSpec
 
 EnvsMode: TypeAlias = Literal["auto", "native", "sync", "async"]
 EnvWrapper: TypeAlias = Callable[[Env], Env]
-
-NATIVE_FROM = 5
-"""An array program costs the same for few environments as for many; fewer than these are quicker
-one after the other. It is not measured each time, as a run that goes on must find the same."""
-ROUND_TRIP_S = 60e-6
-"""What it takes to tell processes to step and to hear that they have; and for each of them:"""
-ROUND_TRIP_OF_EACH_S = 30e-6
-MIN_GAIN = 1.5
-"""Processes take cores from whatever else is to be done; they must be clearly faster."""
-MIN_SAVING_S = 1e-3
-"""Less than that, at a step of all environments, is not worth starting processes for."""
-_MIN_STEPS, _MAX_STEPS = 3, 64
-_ENOUGH_S = 0.03
 
 
 @dataclass(frozen=True)
@@ -103,17 +87,11 @@ class EnvMaker:
             frame_stack=frame_stack,
         )
 
-    def prefers_native(self, num_envs: int) -> bool:
-        """Tell whether one array program is the best way to step so many.
-
-        That of somebody else's has episodes of its own, and is taken for any number: with more
-        of them, a run shall not become another one in kind.
-        """
-        kind = self.native_kind()
-        return kind == "theirs" or (kind == "ours" and num_envs >= NATIVE_FROM)
-
     def native_kind(self) -> Literal["ours", "theirs"] | None:
-        """Tell whether all environments can be stepped as one array program, and by whom."""
+        """Tell whether all environments can be stepped as one array program, and by whom.
+
+        That of somebody else's has episodes of its own.
+        """
         entry_point = self.registered.vector_entry_point
         if entry_point is None or self.wrappers or self.registered.additional_wrappers:
             return None
@@ -147,57 +125,3 @@ def ids_of_native() -> list[str]:
     """Name the environments of the registry that `make_envs` steps as one array program."""
     found = (env_id for env_id, one in gymnasium.registry.items() if EnvMaker(one).native_kind())
     return sorted(found)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """How environments are best stepped, and why."""
-
-    mode: Literal["sync", "async"]
-    why: str
-
-
-def choose_mode(env: Env, num_envs: int, *, num_cores: int, clock: Clock = SYSTEM_CLOCK) -> Choice:
-    """Measure an environment and say whether processes of their own would pay for many of it.
-
-    Args:
-        env: One of them, to be thrown away afterwards.
-        num_envs: How many are to be stepped.
-        num_cores: Processor cores that may be used.
-        clock: Tells how long env steps take.
-    """
-    if num_envs == 1 or num_cores == 1:
-        few = "there is only one" if num_envs == 1 else "there is one processor core"
-        return Choice("sync", few)
-    step_s = seconds_of_a_step(env, clock=clock)
-    workers = min(num_cores, num_envs)
-    here_s = num_envs * step_s
-    there_s = -(-num_envs // workers) * step_s + ROUND_TRIP_S + workers * ROUND_TRIP_OF_EACH_S
-    why = (
-        f"an env step takes {step_s * 1e6:.0f} us; one of all {num_envs} about "
-        f"{here_s * 1e6:.0f} us here, and {there_s * 1e6:.0f} us in {workers} processes"
-    )
-    pays = here_s > max(MIN_GAIN * there_s, there_s + MIN_SAVING_S)
-    return Choice("async" if pays else "sync", why)
-
-
-def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
-    """Take a few env steps with random actions; return the median of what they take.
-
-    On a busy machine other processes come in between now and then; the median is hardly
-    disturbed by that.
-    """
-    env.action_space.seed(0)
-    env.reset(seed=0)
-    env.step(env.action_space.sample())  # the first one may still prepare something
-    measured: list[float] = []
-    ended = False
-    while len(measured) < _MIN_STEPS or (len(measured) < _MAX_STEPS and sum(measured) < _ENOUGH_S):
-        if ended:
-            env.reset()
-        action = env.action_space.sample()
-        begun = clock.now()
-        _, _, terminated, truncated, _ = env.step(action)
-        measured.append(clock.now() - begun)
-        ended = bool(terminated or truncated)
-    return median(measured)

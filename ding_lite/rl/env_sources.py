@@ -11,14 +11,12 @@ environment draws from elsewhere; so the caller compares where it led to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Discrete
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError
@@ -250,72 +248,6 @@ class SyncSource:
         self._loop.close()
 
 
-class NativeCartPole:
-    """Gymnasium's vector CartPole with the late resets taken out of its `step`.
-
-    Its episodes are those that the plain CartPole plays with the same seeds, bit for bit.
-
-    Args:
-        seeds: Where the random numbers of each environment begin.
-        max_episode_steps: The time limit.
-        settings: Of the environment.
-    """
-
-    def __init__(
-        self,
-        seeds: Sequence[int],
-        *,
-        max_episode_steps: int | None,
-        settings: dict[str, Any],
-    ) -> None:
-        """Start nothing yet."""
-        limit = max_episode_steps or np.iinfo(np.int32).max
-        self._env: Any = CartPoleVectorEnv(len(seeds), max_episode_steps=limit, **settings)
-        self._rngs = [seeding.np_random(seed)[0] for seed in seeds]
-        self._all = np.ones(len(seeds), dtype=np.bool_)
-        self._nothing_done = np.zeros(len(seeds), dtype=np.bool_)
-
-    def reset(self) -> NumpyArray:
-        """Begin episodes everywhere."""
-        self._env.reset()  # for the attributes that it sets; where it begins is drawn below
-        return self.reset_where(self._all)
-
-    def step(self, action: NumpyArray) -> RawStep:
-        """Act once in each environment."""
-        self._env.prev_done = self._nothing_done  # so that its own late reset finds nothing
-        next_obs, reward, terminated, truncated, _ = self._env.step(action)
-        return next_obs, reward, terminated, truncated
-
-    def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Begin episodes where the mask says so."""
-        env = self._env
-        done = np.flatnonzero(done_N)
-        first = np.empty((len(done), 4))
-        for row, index in enumerate(done.tolist()):
-            first[row] = self._rngs[index].uniform(env.low, env.high, 4)
-        env.state[:, done] = first.T
-        env.steps[done] = 0
-        return first.astype(np.float32)
-
-    def save(self) -> dict[str, Any]:
-        """Say how all environments came to where they are."""
-        env, rng = self._env, np.stack([rng_state(rng) for rng in self._rngs])
-        return {"state": env.state.copy(), "steps": env.steps.copy(), "rng": rng}
-
-    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Go there again."""
-        self._env.reset()
-        self._env.state[:] = state["state"]
-        self._env.steps[:] = state["steps"]
-        for rng, words in zip(self._rngs, state["rng"], strict=True):
-            set_rng_state(rng, words)
-        return self._env.state.T.astype(np.float32), self._all
-
-    def close(self) -> None:
-        """Give back what the environments hold."""
-        self._env.close()
-
-
 class NativeVector:
     """A vector environment of somebody else's, which must leave resets to us or tell of them.
 
@@ -382,9 +314,3 @@ class NativeVector:
     def close(self) -> None:
         """Give back what the environments hold."""
         self._env.close()
-
-
-OURS: dict[str, Callable[..., Source]] = {
-    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": NativeCartPole,
-}
-"""Vector entry points of gymnasium's that reset late, and who steps them instead."""

@@ -14,32 +14,29 @@ one place.
 from __future__ import annotations
 
 import logging
-import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, get_args
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Discrete, Space
-from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import BoolArray, NumpyArray, Step
 from ding_lite.rl.catch import register_catch
+from ding_lite.rl.env_choice import choose, make_source_of
 from ding_lite.rl.env_forms import FrameStack
 from ding_lite.rl.env_making import (
     EnvMaker,
     EnvsMode as EnvsMode,
     EnvWrapper,
-    choose_mode,
     find_registered,
     ids_of_native,
 )
-from ding_lite.rl.env_sources import OURS, EnvLoop, NativeVector, Source, SyncSource
-from ding_lite.rl.env_workers import WorkerSource, num_cores
+from ding_lite.rl.env_sources import Source
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, one_of, positive, whole
@@ -75,15 +72,16 @@ class Envs:
 
     def __init__(
         self,
-        source: Source,
         *,
         spec: EnvSpec,
         num_envs: int,
         seed: int,
         mode: str,
+        make_source: Callable[[str], Source],
+        may_change: bool = False,
         reward_scale: float = 1.0,
     ) -> None:
-        """Take over a source; use `make_envs` instead."""
+        """Take over what makes a source in a mode; use `make_envs` instead."""
         self.spec = spec
         self.num_envs = num_envs
         self.mode = mode
@@ -91,7 +89,9 @@ class Envs:
         self.finished: list[Episode] = []
         """The episodes that ended since the last `take_finished`."""
 
-        self._source = source
+        self._make_source = make_source
+        self._may_change = may_change
+        self._source = make_source(mode)
         self._obs: NumpyArray | None = None
         stacked = spec.frame_stack > 1
         self._stack = FrameStack(spec.frame_stack, spec, num_envs) if stacked else None
@@ -190,10 +190,12 @@ class Envs:
         That is exact for environments whose randomness all comes from `np_random`, the generator
         that gymnasium gives them, and that keep nothing from one episode to the next. An
         environment that shows something else than it did begins a new episode instead, and a
-        warning says so.
+        warning says so. Where `mode="auto"` was free to choose, they go on in the mode that the
+        saved ones had.
 
         Raises:
-            CheckpointError: If it is no state of such environments, or of another number of them.
+            CheckpointError: If it is no state of such environments, or of another number of them,
+                or of some in a mode that these were not made with.
         """
         if set(state) != _STATE_KEYS or len(state["returns"]) != self.num_envs:
             raise CheckpointError(
@@ -201,10 +203,7 @@ class Envs:
                 f"as many of the same kind as were saved before loading it."
             )
         if (state["mode"] == "native") != (self.mode == "native"):
-            raise CheckpointError(
-                f'The environments of {self.spec.env_id} were saved in mode "{state["mode"]}", '
-                f'and these have mode "{self.mode}". Make them with mode="{state["mode"]}".'
-            )
+            self._change_mode(state["mode"])
         set_rng_state(self._batched_action_space.np_random, state["rng"])
         self.finished = [Episode(*one) for one in state["finished"]]
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
@@ -255,6 +254,23 @@ class Envs:
                 np.flatnonzero(lost_N).tolist(),
                 self.spec.env_id,
             )
+
+    def _change_mode(self, mode: str) -> None:
+        """Step them from now on in the way that others were saved in."""
+        if not self._may_change:
+            raise CheckpointError(
+                f'The environments of {self.spec.env_id} were saved in mode "{mode}", '
+                f'and these have mode "{self.mode}". Make them with mode="{mode}".'
+            )
+        self._source.close()
+        self._source = self._make_source(mode)
+        logger.info(
+            "%d environments of %s go on in mode %s, in which they were saved",
+            self.num_envs,
+            self.spec.env_id,
+            mode,
+        )
+        self.mode = mode
 
     def _check_action(self, action: NumpyArray) -> None:
         if action.shape != self._actions_shape:
@@ -313,8 +329,8 @@ def make_envs(
         seed: One seed for all. The same seed gives the same episodes for the same actions.
         mode: `native` steps all of them as one array program, where there is one (CartPole);
             `sync` one after the other in this process, `async` in processes of their own.
-            `auto` takes `native` where there is one, but for a few CartPoles, and else measures
-            which of the other two is faster here; the log says which, and why.
+            `auto` measures which is the fastest here, and the log says which, and why; only a
+            vector form of somebody else's is taken unmeasured, as its episodes are others.
         frame_stack: How many of the newest observations make one; 4 is usual where one picture
             does not show what moves.
         reward_scale: Rewards are multiplied by it, but in the returns of episodes. Rewards
@@ -345,54 +361,15 @@ def make_envs(
     chosen = mode
     with maker() as first:
         spec = maker.spec_of(first, frame_stack=frame_stack)
+        make_source = partial(make_source_of, maker, spec=spec, seeds=seeds)
         if mode == "auto":
-            chosen = _choose(maker, first, num_envs)
-    source = _make_source(maker, chosen, spec=spec, seeds=seeds)
+            chosen = choose(maker, first, num_envs, make_source)
     return Envs(
-        source, spec=spec, num_envs=num_envs, seed=seed, mode=chosen, reward_scale=reward_scale
+        spec=spec,
+        num_envs=num_envs,
+        seed=seed,
+        mode=chosen,
+        make_source=make_source,
+        may_change=mode == "auto" and maker.native_kind() == "ours",
+        reward_scale=reward_scale,
     )
-
-
-def _choose(maker: EnvMaker, env: gymnasium.Env[Any, Any], num_envs: int) -> EnvsMode:
-    """Find the fastest way, and say which it is."""
-    if maker.prefers_native(num_envs):
-        chosen: EnvsMode = "native"
-        why = "there is a program that steps all of them at once"
-    else:
-        cores = 1 if multiprocessing.current_process().daemon else num_cores()
-        choice = choose_mode(env, num_envs, num_cores=cores)
-        chosen, why = choice.mode, choice.why
-    logger.info(
-        "stepping %d environments of %s in mode %s: %s",
-        num_envs,
-        maker.registered.id,
-        chosen,
-        why,
-    )
-    return chosen
-
-
-def _make_source(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:
-    registered = maker.registered
-    if mode == "async":
-        workers = min(len(seeds), max(2, num_cores()))
-        return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)
-    if mode == "sync":
-        envs = [maker() for _ in seeds]
-        loop = EnvLoop(envs, seeds=seeds, spec=spec)
-        return SyncSource(loop, spec=spec, num_envs=len(seeds))
-
-    entry_point = registered.vector_entry_point
-    if isinstance(entry_point, str) and entry_point in OURS:
-        settings = {**registered.kwargs, **maker.settings}
-        settings.pop("max_episode_steps", None)
-        return OURS[entry_point](
-            seeds, max_episode_steps=maker.max_episode_steps, settings=settings
-        )
-    vector: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
-        registered,
-        len(seeds),
-        vectorization_mode="vector_entry_point",
-        **maker.settings,
-    )
-    return NativeVector(vector, seed=seeds[0], spec=spec)

@@ -119,3 +119,22 @@ def test_a_state_of_something_else_is_refused():
     play(sync, 3)
     with pytest.raises(CheckpointError, match=r'saved in mode "sync".* mode="sync"'):
         envs.load_state_dict(sync.state_dict())
+
+
+@pytest.mark.parametrize(("saved", "chosen"), [("native", "sync"), ("sync", "native")])
+def test_environments_that_were_free_to_choose_go_on_in_the_mode_that_was_saved(
+    saved, chosen, monkeypatch, caplog
+):
+    def make(mode):
+        monkeypatch.setattr("ding_lite.rl.envs.choose", lambda *_: mode)
+        return make_envs("CartPole-v1", 3, seed=1)
+
+    envs, loaded = make(saved), make(chosen)
+    play(envs, 37)
+    play(loaded, 5)
+    assert loaded.mode == chosen
+    with caplog.at_level(logging.INFO, logger="ding_lite.rl.envs"):
+        loaded.load_state_dict(envs.state_dict())
+    assert loaded.mode == saved
+    assert f"3 environments of CartPole-v1 go on in mode {saved}" in caplog.text
+    assert_same(play(loaded, 120), play(envs, 120))

@@ -147,6 +147,20 @@ def test_the_episodes_do_not_depend_on_the_mode(env_id):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
+def test_an_array_program_takes_the_settings_of_the_environment():
+    def record(mode):
+        settings = {"sutton_barto_reward": True, "max_episode_steps": 15}
+        with make_envs("CartPole-v1", 5, seed=7, mode=mode, settings=settings) as envs:
+            return play(envs, random_actions(4, 5), steps=100)
+
+    steps = record("native")
+    assert {-1.0, 0.0} == set(np.concatenate([step.reward for step in steps]).tolist())
+    assert any(step.truncated.any() for step in steps)
+    for one, other in zip(steps, record("sync"), strict=True):
+        for name in ("obs", "reward", "next_obs", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_neighbouring_seeds_share_no_episode(mode):
     starts = [make_envs("CartPole-v1", 4, seed=seed, mode=mode).obs for seed in range(3)]
