@@ -88,6 +88,8 @@ class Agent:
         """How many of them came in this generation."""
         self.fault: str | None = None
         """Why it does not learn any more in this generation: its numbers are no longer finite."""
+        self.is_away = False
+        """Whether another node takes care of it in this generation."""
         self._steps_not_learned_from = 0
         self._env_step_seen = _env_step(policy)
 
@@ -162,12 +164,17 @@ class Agent:
         """The mean return of its newest evaluation; None before the first."""
         return self.evaluations[-1] if self.evaluations else None
 
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is done with it here: it is broken, or away."""
+        return self.is_away or self.fault is not None
+
     def mean_fitness(self, window: int) -> float:
         """Return the mean of its newest evaluations, of fewer where there are no more.
 
-        What has broken in this generation, or was never evaluated, is worth less than anything.
+        What rests, or was never evaluated, is worth less than anything.
         """
-        if self.fault is not None or not self.evaluations:
+        if self.rests or not self.evaluations:
             return -float("inf")
         return fmean(self.evaluations[-window:])
 

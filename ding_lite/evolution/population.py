@@ -221,6 +221,12 @@ class Population:
         self._next_id = int(state["next_id"])
         set_rng_state(self._rng, state["rng"])
 
+    def clone(self) -> Self:
+        """Make an independent population in exactly this state."""
+        twin = type(self)([agent.clone() for agent in self.agents])
+        twin.load_state_dict(self.state_dict())
+        return twin
+
     def _check_evaluated(self) -> None:
         for agent in self.agents:
             if not agent.num_new_evaluations and agent.fault is None:

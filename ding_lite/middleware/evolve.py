@@ -139,7 +139,7 @@ class _Stage:
         if self._together is not None:
             done = self._together([turn.ctx for turn in own], counters)
         for index, (fn, turn) in enumerate(zip(self._middleware, own, strict=True)):
-            if index not in done and turn.agent.fault is None:
+            if index not in done and not turn.agent.rests:
                 self._run_one(fn, turn, counters, onion)
 
     def _run_one(self, fn: Middleware, turn: _Own, counters: dict[str, int], onion: Onion) -> None:
@@ -210,7 +210,7 @@ def evaluate_population(
             eval_steps += played.env_steps
             return played.mean_return
 
-        healthy = [agent for agent in population if agent.fault is None]
+        healthy = [agent for agent in population if not agent.rests]
         for agent in healthy:
             agent.note_evaluation(value_of(agent, episodes or envs.num_envs))
         best = population.best

@@ -49,7 +49,7 @@ class TrainTogether:
         groups: dict[Hashable, list[tuple[int, DQN]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
             policy = train.agent.policy
-            if train.agent.fault is not None or not train.shares or ctx.get("warming_up"):
+            if train.agent.rests or not train.shares or ctx.get("warming_up"):
                 continue
             key = stack_key(policy)
             if key is not None and isinstance(policy, DQN):

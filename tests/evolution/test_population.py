@@ -55,6 +55,19 @@ def test_agents_differ_in_weights_and_in_what_is_searched(spec: EnvSpec, search:
     assert len(set(first)) == 6
 
 
+def test_a_clone_is_a_population_of_its_own(spec: EnvSpec, search: Search) -> None:
+    population = Population.of(DQN, spec, search, size=4, config=SMALL)
+    twin = population.clone()
+    assert states_equal(twin.state_dict(), population.state_dict())
+    for one in (population, twin):
+        judge(one)
+        one.evolve(Tournament(), Mutation(search))
+    assert states_equal(twin.state_dict(), population.state_dict())
+    judge(population)
+    population.evolve(Tournament(), Mutation(search))
+    assert (population.generation, twin.generation) == (2, 1)
+
+
 def test_the_same_seed_makes_the_same_population(spec: EnvSpec, search: Search) -> None:
     one, two, other = (
         Population.of(DQN, spec, search, size=3, seed=seed, config=SMALL) for seed in (5, 5, 6)

@@ -73,6 +73,22 @@ def test_every_agent_collects_and_learns_and_all_are_counted(
         assert not torch.equal(agent.weights()["head.weight"], weight)
 
 
+def test_an_agent_that_is_away_rests_here(
+    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer
+) -> None:
+    population[1].is_away = True
+    before = population[1].weights()["head.weight"]
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay, updates=2)))
+        task.use(mw.evaluate_population(population, eval_envs, every=4))
+        task.run(max_step=4)
+
+    assert task.ctx.env_step == 4 * 2 * 16
+    assert torch.equal(population[1].weights()["head.weight"], before)
+    assert [agent.num_new_evaluations for agent in population] == [1, 0, 1]
+    assert population.best is not population[1]
+
+
 def test_all_agents_finish_one_middleware_before_the_next_begins(population: Population) -> None:
     order: list[tuple[str, int]] = []
 
