@@ -97,12 +97,25 @@ class Stack:
         Returns:
             Values, [G, N, A].
         """
+        return self.hold(policies)(obs)
+
+    def hold(self, policies: Sequence[DQN]) -> Callable[[FloatArray], FloatArray]:
+        """Take over the weights of some policies as they are now.
+
+        Returns:
+            What `q_values` does with them, until this stack is used for something else. Instead of
+            observations for each policy it also takes [1, N, ...], which are for all of them.
+        """
         flats = [policy.flat_weights[0].flat for policy in policies]
         torch._foreach_copy_(self._weights.rows[: len(flats)], flats)
         network = self._first_online(len(flats))
-        vectors = as_floats(torch.from_numpy(obs)).flatten(2)
-        values: FloatArray = network.forward(vectors)[-1].numpy()
-        return values
+
+        def q_values(obs: FloatArray) -> FloatArray:
+            vectors = as_floats(torch.from_numpy(obs)).flatten(2).expand(len(flats), -1, -1)
+            values: FloatArray = network.forward(vectors)[-1].numpy()
+            return values
+
+        return q_values
 
     def learn(
         self,

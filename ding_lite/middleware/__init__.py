@@ -5,7 +5,8 @@ from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
-from ding_lite.middleware.evolve import evaluate_population, evolve, for_each
+from ding_lite.middleware.evaluate_population import evaluate_population
+from ding_lite.middleware.evolve import evolve, for_each
 from ding_lite.middleware.exchange import receive, send
 from ding_lite.middleware.gradients import pull_weights, push_gradients, serve_gradients
 from ding_lite.middleware.measure import measure

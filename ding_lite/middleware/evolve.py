@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +14,10 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Life, Population
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.middleware.checks import check_fits, check_has, due
+from ding_lite.middleware.checks import check_has, due
 from ding_lite.middleware.report import file_path
 from ding_lite.middleware.train import TrainAgent
 from ding_lite.middleware.train_together import TrainTogether
-from ding_lite.rl.envs import Envs
-from ding_lite.rl.evaluation import play
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import (
     Middleware,
@@ -154,81 +151,6 @@ class _Stage:
         except NonFiniteError as error:
             turn.agent.set_aside(error)
         counters.update({name: ctx[name] for name in counters})
-
-
-def evaluate_population(
-    population: Population,
-    envs: Envs,
-    *,
-    every: int,
-    stop_at: float | None = None,
-    episodes: int | None = None,
-    confirm: int = 20,
-) -> Middleware:
-    """Play greedy episodes with every agent now and then; finish once the best is good enough.
-
-    Their mean return becomes the agent's fitness. The best of many noisy evaluations flatters, so
-    one that reaches `stop_at` is repeated with `confirm` fresh episodes, and only their mean ends
-    the run. What evaluations cost is counted, too, in `eval_steps`.
-
-    Context:
-        reads: eval_steps, total_step
-        writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps, fitness_mean)
-        keeps: eval_steps
-
-    Args:
-        population: Its agents act without exploration.
-        envs: Envs of their own, in which all agents play, one after the other.
-        every: Steps from one evaluation to the next; that of `evolve`, or a part of it.
-        stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
-        episodes: Episodes for each agent, rounded up to the same number for each env; one for
-            each env by default. More is less noisy.
-        confirm: Fresh episodes that must reach `stop_at` too, rounded up likewise; 0 believes
-            the first ones.
-
-    Raises:
-        ConfigError: A setting is out of range, or the agents were made for other envs.
-    """
-    check_fits(population[0], envs)
-    check_all(
-        at_least(1, every=every),
-        at_least(1, episodes=episodes) if episodes is not None else [],
-        at_least(0, confirm=confirm),
-    )
-    goal = math.inf if stop_at is None else stop_at
-
-    def _evaluate_population(ctx: Context) -> None:
-        eval_steps = ctx.setdefault("eval_steps", 0)
-        ctx.keep("eval_steps")
-        if not due(ctx, every):
-            return
-
-        def value_of(agent: Agent, at_least_episodes: int) -> float:
-            nonlocal eval_steps
-            of_each_env = math.ceil(at_least_episodes / envs.num_envs)
-            played = play(agent, envs, episodes=of_each_env * envs.num_envs)
-            eval_steps += played.env_steps
-            return played.mean_return
-
-        healthy = [agent for agent in population if not agent.rests]
-        for agent in healthy:
-            agent.note_evaluation(value_of(agent, episodes or envs.num_envs))
-        best = population.best
-        value = -math.inf if best.fitness is None else best.fitness
-        if value >= goal and confirm:
-            value = value_of(best, confirm)
-
-        ctx.eval_steps = eval_steps
-        ctx.eval_value = value
-        ctx.metrics["eval_return"] = value
-        ctx.metrics["eval_steps"] = eval_steps
-        if healthy:
-            newest = [agent.evaluations[-1] for agent in healthy]
-            ctx.metrics["fitness_mean"] = sum(newest) / len(newest)
-        if value >= goal:
-            ctx.finish = True
-
-    return _evaluate_population
 
 
 def evolve(

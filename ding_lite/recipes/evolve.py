@@ -14,7 +14,9 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
+from ding_lite.middleware.evaluate_population import longest_evaluation
 from ding_lite.middleware.report_evolution import draw_lives
+from ding_lite.recipes.budget import Budget
 from ding_lite.recipes.champion import Champion, tell_generations
 from ding_lite.recipes.directory import make_next
 from ding_lite.recipes.evolve_config import (
@@ -33,7 +35,6 @@ from ding_lite.recipes.table import RECIPES, find_recipe
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
@@ -209,15 +210,16 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
             options = dataclasses.replace(options, out=make_next(Path("runs", name, env)))
         with Run(name, options, config=evolution.described, quiet=quiet) as run:
             champion = Champion(population, run.best)
-            eval_steps = _run(evolution, run, champion, envs, eval_envs)
+            taken = _run(evolution, run, champion, envs, eval_envs)
             numbers = run.judge(champion.agent.policy)
             numbers |= {
                 "population": len(population),
                 "generations": population.generation,
-                "eval_env_steps": eval_steps,
                 "hyperparameters": champion.agent.hyperparameters,
+                **taken,
             }
-            run.explain(numbers, try_next=f"  lineage      {run.directory / LINEAGE}")
+            told = [f"  lineage      {run.directory / LINEAGE}", taken["exceeded"]]
+            run.explain(numbers, try_next="\n".join(filter(None, told)))
     return EvolveResult(
         best=champion.agent,
         population=population,
@@ -227,8 +229,10 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
     )
 
 
-def _run(evolution: EvolvePlan, run: Run, champion: Champion, envs: Envs, eval_envs: Envs) -> int:
-    """Evolve; return how many env steps the evaluations took."""
+def _run(
+    evolution: EvolvePlan, run: Run, champion: Champion, envs: Envs, eval_envs: Envs
+) -> dict[str, Any]:
+    """Evolve; say how many env steps the evaluations took, and what was exceeded."""
     plan, search, population = evolution.plan, evolution.search, champion.population
     options, config = run.options, evolution.config
     steps = config.steps_per_update(envs.num_envs)
@@ -256,24 +260,42 @@ def _run(evolution: EvolvePlan, run: Run, champion: Champion, envs: Envs, eval_e
                 task.use(mw.random_warmup(envs, replay, steps=max(1, warmup)))
             learn = _learn_from_replay(envs, replay, config, by_ratio=learns_by_ratio(search))
         task.use(mw.for_each(population, learn))
-        task.use(mw.evaluate_population(population, eval_envs, every=generation, stop_at=goal))
+        task.use(
+            mw.evaluate_population(
+                population,
+                eval_envs,
+                every=generation,
+                stop_at=goal,
+                episodes=config.eval_episodes,
+                max_env_steps=options.max_env_steps,
+            )
+        )
         task.use(champion)
-        task.use(mw.stop_at(env_step=options.max_env_steps))
         lineage = run.directory / LINEAGE
         task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
+        budget = Budget(
+            options.max_env_steps,
+            generation=generation,
+            env_steps=generation * steps,
+            longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
+        )
+        task.use(budget)
         save_and_report(task, plan, run, parts, every)
         if not run.quiet:
             task.use(tell_generations(population))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
         run.resume(parts)
-        if _spent(task.ctx) >= options.max_env_steps:
+        if budget.had_ended(task.ctx):
             task.finish = True
         try:
             task.run()
         finally:
             lives = [*population.lives, *population.lives_now()]
             draw_lives(lives, run.directory, title=plan.title, target=options.goal)
-    return int(task.ctx.get("eval_steps", 0))
+    return {
+        "eval_env_steps": int(task.ctx.get("eval_steps", 0)),
+        "exceeded": budget.overrun(task.ctx),
+    }
 
 
 def _learn_from_replay(
@@ -297,11 +319,6 @@ def _learn_from_unrolls(
         return [mw.collect(agent, envs, unroll=unroll), mw.train(agent)]
 
     return learn
-
-
-def _spent(ctx: Context) -> int:
-    """Return all env steps made, those of evaluations included."""
-    return int(ctx.get("env_step", 0) + ctx.get("eval_steps", 0))
 
 
 def _name_of(policy: type[Any]) -> str:

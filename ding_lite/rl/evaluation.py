@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
 
 from ding_lite.errors import ConfigError
+from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs import Envs
 from ding_lite.rl.protocols import Policy
 
@@ -60,3 +65,64 @@ def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
             returns[episode.env_index].append(episode.ret)
     mean = sum(sum(own[:wanted]) for own in returns) / episodes
     return Played(mean, env_steps)
+
+
+@dataclass(frozen=True)
+class PlayedByEach:
+    """What came of the episodes of several players."""
+
+    mean_returns: tuple[float, ...]
+    """The mean of each player's returns."""
+    env_steps: int
+    """How many env steps that took, those of environments that had nothing left to do included."""
+
+
+def play_each(
+    act: Callable[[NumpyArray, NumpyArray], NumpyArray], envs: Envs, *, episodes: Sequence[int]
+) -> PlayedByEach:
+    """Let several players play whole episodes in the same environments, and average their returns.
+
+    Which episodes there are is settled before: so many of each player, and one that was begun
+    counts, however long it is. An environment whose episode has ended takes up the next one, of
+    whichever player, so that none waits before the last episodes are under way.
+
+    Args:
+        act: Chooses an action for each observation, [N, ...], given the index of the player whose
+            turn it is in each environment, [N].
+        envs: Environments to play in. Not those of a collector: they are reset.
+        episodes: How many each player plays.
+
+    Raises:
+        ConfigError: If a player plays none.
+    """
+    if not episodes or min(episodes) < 1:
+        raise ConfigError(
+            f"`episodes` is {list(episodes)}; one or more were expected of each player."
+        )
+    rounds = zip_longest(*([player] * count for player, count in enumerate(episodes)))
+    waiting = [player for players in rounds for player in players if player is not None][::-1]
+    num_left = len(waiting)
+    player_N = np.array([_next(waiting) for _ in range(envs.num_envs)])
+    is_busy_N = player_N >= 0
+    sums = np.zeros(len(episodes))
+
+    env_steps = 0
+    envs.reset()
+    envs.take_finished()
+    while num_left:
+        envs.step(act(envs.obs, player_N.clip(0)))
+        env_steps += envs.num_envs
+        for episode in envs.take_finished():
+            index = episode.env_index
+            if is_busy_N[index]:
+                sums[player_N[index]] += episode.ret
+                num_left -= 1
+                player_N[index] = _next(waiting)
+                is_busy_N[index] = player_N[index] >= 0
+    means = sums / np.array(episodes)
+    return PlayedByEach(tuple(means.tolist()), env_steps)
+
+
+def _next(waiting: list[int]) -> int:
+    """Take up the next episode; -1 where none is left."""
+    return waiting.pop() if waiting else -1

@@ -6,7 +6,7 @@ import pytest
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError
 from ding_lite.rl import DQN, make_envs, mean_return
-from ding_lite.rl.evaluation import play
+from ding_lite.rl.evaluation import play, play_each
 
 
 class ShortOrLong(DQN):
@@ -72,3 +72,43 @@ def test_an_uneven_number_of_episodes_is_refused():
     for episodes in (4, 0, -3):
         with pytest.raises(ConfigError, match=rf"`episodes` is {episodes}.*3 environments"):
             mean_return(DQN(envs.spec), envs, episodes=episodes)
+
+
+def test_several_players_share_the_environments_and_each_plays_its_episodes():
+    """Player 0 falls at once and player 1 balances; who falls does not play more of them."""
+    envs = make_envs("CartPole-v0", 3, seed=0)
+    acted = []
+
+    def act(obs, player_N):
+        acted.append(player_N.copy())
+        balance = 3.0 * obs[:, 2] + obs[:, 3] > 0.0
+        return np.where(player_N == 1, balance, False).astype(np.int64)
+
+    played = play_each(act, envs, episodes=[4, 2])
+    assert 8 <= played.mean_returns[0] <= 11
+    assert played.mean_returns[1] == 200.0
+    assert played.env_steps == 3 * len(acted)
+    # The two long ones lie beside each other, and the short ones before or beside them.
+    assert 200 <= len(acted) <= 200 + 2 * 11
+    assert envs.finished == []
+
+
+def test_environments_without_an_episode_to_play_wait_and_count():
+    envs = make_envs("probe/Counter-v0", 4)
+    seen = []
+
+    def act(obs, player_N):
+        seen.append(player_N.tolist())
+        return np.zeros(4, dtype=np.int64)
+
+    played = play_each(act, envs, episodes=[2, 3])
+    assert played.mean_returns == (6.0, 6.0)
+    # The fifth episode is played by the first environment, while three have nothing left to do.
+    assert seen == [[0, 1, 0, 1]] * 3 + [[1, 0, 0, 0]] * 3
+    assert played.env_steps == 4 * 6
+
+
+@pytest.mark.parametrize("episodes", [[], [2, 0]])
+def test_a_player_without_episodes_is_refused(episodes):
+    with pytest.raises(ConfigError, match="one or more were expected of each player"):
+        play_each(lambda obs, player_N: player_N, make_envs("CartPole-v0", 2), episodes=episodes)

@@ -1,0 +1,85 @@
+"""Agents that act in one vector of environments: those of one architecture as one computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+
+from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.batched import Stack, stack_key
+from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.policies.dqn import DQN
+
+
+class ActTogether:
+    """Lets some agents act greedily, each in environments of its own among several.
+
+    What their policies are when this is made is what acts.
+
+    Args:
+        agents: Made for the same environment.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> envs = make_envs("CartPole-v1", 4)
+        >>> agents = [Agent(DQN(envs.spec), place=place) for place in range(2)]
+        >>> ActTogether(agents)(envs.obs, np.array([0, 1, 1, 0])).shape
+        (4,)
+    """
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        """Put those together that have the same shape."""
+        self._agents = agents
+        self._spec = agents[0].spec
+        groups: dict[Hashable, list[tuple[int, DQN]]] = {}
+        for index, agent in enumerate(agents):
+            key = stack_key(agent.policy)
+            if key is not None and isinstance(agent.policy, DQN):
+                groups.setdefault(key, []).append((index, agent.policy))
+        self._groups = [
+            _Group(members, len(agents)) for members in groups.values() if len(members) > 1
+        ]
+        together = {index for group in self._groups for index in group.indices}
+        self._alone = [index for index in range(len(agents)) if index not in together]
+
+    def __call__(self, obs: NumpyArray, agent_N: NumpyArray) -> NumpyArray:
+        """Choose an action for each observation.
+
+        Args:
+            obs: [N, ...].
+            agent_N: The index of who acts on each.
+
+        Returns:
+            Actions, [N, ...].
+        """
+        actions = np.zeros((len(obs), *self._spec.action_shape), self._spec.action_dtype)
+        for group in self._groups:
+            group.act(obs, agent_N, actions)
+        for index in self._alone:
+            own_N = agent_N == index
+            if own_N.any():
+                actions[own_N] = self._agents[index].act(obs[own_N], explore=False)
+        return actions
+
+
+class _Group:
+    """Agents of one shape."""
+
+    def __init__(self, members: Sequence[tuple[int, DQN]], num_agents: int) -> None:
+        self.indices = [index for index, _ in members]
+        policies = [policy for _, policy in members]
+        stack = Stack(policies[0], len(policies))
+        self._q_values: Callable[[FloatArray], FloatArray] = stack.hold(policies)
+        self._row_of = np.full(num_agents, -1)
+        self._row_of[self.indices] = np.arange(len(members))
+
+    def act(self, obs: NumpyArray, agent_N: NumpyArray, actions: NumpyArray) -> None:
+        """Write the actions of its own."""
+        row_N = self._row_of[agent_N]
+        own_N = np.flatnonzero(row_N >= 0)
+        if not own_N.size:
+            return
+        # All observations go through all networks: small ones cost the calls, not the arithmetic.
+        values_GNA = self._q_values(obs[None, own_N])
+        actions[own_N] = values_GNA[row_N[own_N], np.arange(own_N.size)].argmax(axis=1)

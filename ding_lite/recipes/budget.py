@@ -1,0 +1,90 @@
+"""End an evolution within its env steps, behind an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ding_lite.runtime.context import Context
+
+_SHARE_OF_LONGEST = 0.1
+"""An evaluation is planned with its longest episodes where it takes no more than that of all."""
+_GROWTH = 1.5
+"""Else it may take that many times what the newest one took, as who learns plays longer."""
+
+
+class Budget:
+    """Ends a run once another generation, and its evaluation, might take too many env steps.
+
+    Stands behind `evolve` in a pipeline. How long an evaluation lasts is not known before; where
+    the time limit of episodes says too little, and one takes more than the newest one lets expect,
+    `overrun` tells so.
+
+    Args:
+        max_env_steps: How many may be made, those of evaluations included.
+        generation: Steps of the pipeline from one evaluation to the next.
+        env_steps: Env steps of training in such a time.
+        longest: Env steps of an evaluation whose episodes all last as long as they may; None if
+            there is no limit.
+    """
+
+    __name__ = "budget"
+
+    def __init__(
+        self, max_env_steps: int, *, generation: int, env_steps: int, longest: int | None
+    ) -> None:
+        """Begin with nothing spent."""
+        self.max_env_steps = max_env_steps
+        self._generation = generation
+        self._env_steps = env_steps
+        self._longest = longest
+        self._eval_steps = 0
+        self._newest = 0
+
+    def __call__(self, ctx: Context) -> None:
+        """Note what an evaluation took, and finish if there is no time for another."""
+        now = int(ctx.get("eval_steps", 0))
+        if now != self._eval_steps:
+            self._newest, self._eval_steps = now - self._eval_steps, now
+        if self._is_over(ctx):
+            ctx.finish = True
+
+    def had_ended(self, ctx: Context) -> bool:
+        """Whether a run that is to go on from here had reached its end."""
+        return self._newest > 0 and self._is_over(ctx)
+
+    def _is_over(self, ctx: Context) -> bool:
+        """Whether another generation might take too many."""
+        if spent(ctx) >= self.max_env_steps:
+            return True
+        if (ctx.total_step + 1) % self._generation:
+            return False
+        evaluation = int(_GROWTH * self._newest)
+        if self._longest is not None and (
+            self._longest <= _SHARE_OF_LONGEST * self.max_env_steps or self._longest < evaluation
+        ):
+            evaluation = self._longest
+        return spent(ctx) + self._env_steps + evaluation > self.max_env_steps
+
+    def overrun(self, ctx: Context) -> str | None:
+        """Say what took more than there was; None if nothing did."""
+        over = spent(ctx) - self.max_env_steps
+        if over <= 0:
+            return None
+        return (
+            f"{over:,} env steps more than {self.max_env_steps:,} were made: the newest evaluation "
+            f"took {self._newest:,}, and before it is over nobody knows how long its episodes are."
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known of evaluations."""
+        return {"eval_steps": self._eval_steps, "newest": self._newest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._eval_steps, self._newest = int(state["eval_steps"]), int(state["newest"])
+
+
+def spent(ctx: Context) -> int:
+    """Return all env steps made, those of evaluations included."""
+    return int(ctx.get("env_step", 0) + ctx.get("eval_steps", 0))
