@@ -31,6 +31,10 @@ class TrainConfig:
     """How far above the target an evaluation must be to end the run. Higher takes longer, and the
     fresh episodes that judge the policy in the end are surer to reach the target too: where
     returns scatter widely, half of their spread or so is useful."""
+    confirm_episodes: int = 20
+    """Fresh greedy episodes that must be as good as an evaluation that would end the run, in their
+    mean; 0 believes that one. More is surer where returns scatter widely: one of many noisy
+    evaluations is always lucky."""
     checkpoint_every: int = 10_000
     """Env steps from one checkpoint to the next: what a killed run loses at most."""
     log_every: int = 200
@@ -47,6 +51,7 @@ class TrainConfig:
                 log_every=self.log_every,
             ),
             positive(reward_scale=self.reward_scale),
+            whole(0, confirm_episodes=self.confirm_episodes),
             at_least(0.0, target_margin=self.target_margin),
         )
 

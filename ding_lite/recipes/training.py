@@ -157,6 +157,7 @@ def _run(plan: Plan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> N
                 every=every(config.eval_every),
                 stop_at=options.target + config.target_margin,
                 episodes=config.eval_episodes,
+                confirm=config.confirm_episodes,
             )
         )
         task.use(mw.keep_best(policy, run.best))

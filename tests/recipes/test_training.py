@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import TrainResult, load_policy
 from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.envs import Envs
+from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.protocols import Policy
 
 QUICK: dict[str, Any] = {"max_env_steps": 160, "hidden": (8,), "batch_size": 8, "warmup": 20}
 
@@ -94,6 +98,23 @@ def test_it_goes_on_where_the_target_is_not_exceeded_by_the_margin() -> None:
     assert result.numbers["env_steps"] == 160
     with pytest.raises(ConfigError, match=r"`target_margin` is -1\.0; it must be at least 0\.0"):
         train(target_margin=-1.0)
+
+
+@pytest.mark.parametrize(("confirm", "expected"), [(60, [20, 60]), (0, [20])])
+def test_what_would_end_a_run_is_confirmed_by_as_many_episodes_as_are_asked_for(
+    confirm: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = []
+
+    def recorded(policy: Policy, envs: Envs, *, episodes: int) -> float:
+        played.append(episodes)
+        return mean_return(policy, envs, episodes=episodes)
+
+    # The package has a function of the module's name.
+    module = import_module("ding_lite.middleware.evaluate")
+    monkeypatch.setattr(module, "mean_return", recorded)
+    train(target=5.0, eval_every=40, confirm_episodes=confirm)
+    assert played == expected
 
 
 @pytest.mark.parametrize("settings", [{"prioritized": True}, {"update_ratio": 0.05, "warmup": 0}])
