@@ -43,6 +43,7 @@ ENV_STEPS_OF_A_STEP = {
     # 1,000 env steps.
     "evolve_cartpole": 6 * 64 + 6 * 2 * 500,
     "evolve_lunarlander": 4 * 128 + 4 * 2 * 1_000,
+    "evolve_on_nodes": 2 * 6 * 64 + 6 * 2 * 500,
     "impala_cartpole": UNTIL_ALL_HEAR_OF_IT,
     "a3c_cartpole": UNTIL_ALL_HEAR_OF_IT,
     "apex_dqn_cartpole": UNTIL_ALL_HEAR_OF_IT,
@@ -60,6 +61,7 @@ NODES = {
     "apex_dqn_cartpole": 4,
     "apex_ddpg_pendulum": 3,
     "evaluate_elsewhere": 2,
+    "evolve_on_nodes": 3,
     "impala_cartpole": 3,
 }
 """How many nodes an example has that has several."""

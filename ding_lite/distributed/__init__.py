@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Receipt as Receipt,
     )
     from ding_lite.distributed.model_server import Model as Model, ModelServer as ModelServer
+    from ding_lite.distributed.population_server import PopulationServer as PopulationServer
     from ding_lite.distributed.sharded_replay import ShardedReplay as ShardedReplay
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Group",
     "Model",
     "ModelServer",
+    "PopulationServer",
     "Receipt",
     "ShardedReplay",
     "ShardedTransitions",
@@ -32,6 +34,7 @@ _HOMES = {
     "GradientServer": "gradient_server",
     "Model": "model_server",
     "ModelServer": "model_server",
+    "PopulationServer": "population_server",
     "Receipt": "gradient_server",
     "ShardedReplay": "sharded_replay",
     "ShardedTransitions": "blocks",

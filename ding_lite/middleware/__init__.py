@@ -10,6 +10,12 @@ from ding_lite.middleware.evolve import evolve, for_each
 from ding_lite.middleware.exchange import receive, send
 from ding_lite.middleware.gradients import pull_weights, push_gradients, serve_gradients
 from ding_lite.middleware.measure import measure
+from ding_lite.middleware.members import (
+    confirm_best,
+    gather_members,
+    return_members,
+    take_members,
+)
 from ding_lite.middleware.pace import keep_pace
 from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
@@ -23,12 +29,14 @@ __all__ = [
     "add_to",
     "checkpoint",
     "collect",
+    "confirm_best",
     "curve",
     "evaluate",
     "evaluate_population",
     "evolve",
     "fetch_weights",
     "for_each",
+    "gather_members",
     "keep_best",
     "keep_pace",
     "log",
@@ -40,9 +48,11 @@ __all__ = [
     "random_warmup",
     "receive",
     "resume",
+    "return_members",
     "send",
     "serve_gradients",
     "stop_at",
+    "take_members",
     "tally",
     "tensorboard",
     "train",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import GradientServer
+from ding_lite.distributed import GradientServer, PopulationServer
 from ding_lite.evolution import Mutation, Population, Tournament
 from ding_lite.middleware.weights import ANNOUNCED, PUBLISHED
 from ding_lite.parallel.group import Group
@@ -141,13 +141,32 @@ def evolved(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
     def report(ctx: Context) -> None:
         ctx.metrics["what the agents report"] = 1.0
 
-    evaluate = mw.evaluate_population(population, eval_envs, every=2, stop_at=1.0)
+    evaluate = mw.evaluate_population(
+        population, eval_envs, every=2, stop_at=1.0, max_env_steps=1_000_000
+    )
     evolve = mw.evolve(population, Tournament(), Mutation(none=1.0), every=2)
     return {
         "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
         "evaluate_population": [run_step(evaluate, total_step=1)[1]],
         "evolve": [run_step(evolve, total_step=1)[1]],
     }
+
+
+def bred_for_others(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
+    """Take, judge, give back and gather the members of a population, on the one node there is."""
+    population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
+    with use_router(LocalRouter()) as router:
+        server = PopulationServer(Group(router, (0,)), Group(router, (0,)), population)
+        records = {"take_members": [run_step(mw.take_members(population, server))[1]]}
+        run_step(mw.evaluate_population(population, eval_envs, every=1))
+        last = {"total_step": 1}
+        for name, middleware in {
+            "return_members": mw.return_members(population, server, every=2),
+            "gather_members": mw.gather_members(server, every=2),
+            "confirm_best": mw.confirm_best(server, eval_envs, every=2, stop_at=1.0),
+        }.items():
+            records[name] = [run_step(middleware, **last)[1]]
+    return records
 
 
 @pytest.fixture
@@ -203,6 +222,7 @@ def observed(
         **pushed(envs),
         "tally": tallied(),
         **evolved(envs, eval_envs),
+        **bred_for_others(envs, eval_envs),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),
         "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),

@@ -1,0 +1,375 @@
+"""The members of a population, which one node keeps and breeds, and others train.
+
+A learner takes some members, trains and judges them for a generation, and gives them back. When
+all are back the first node of the server's group breeds the next generation and hands it out.
+What it has handed out it keeps until that is back: members that are lost with their node begin
+this generation again, on whichever learner asks first, be it that node's next life.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
+from ding_lite.parallel.group import Group
+from ding_lite.settings import check_all, positive
+
+COUNTERS = ("env_step", "train_iter", "eval_steps")
+"""What learners count, and the server adds up."""
+
+
+class Member(Protocol):
+    """What lives in one place of a population."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that goes on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+class Members(Protocol):
+    """A population, as the server sees it."""
+
+    generation: int
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Member: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        ...
+
+    def clone(self) -> Self:
+        """Make an independent population in exactly this state."""
+        ...
+
+
+@dataclass
+class Share:
+    """What a learner has taken."""
+
+    life: int
+    """That of the server that has handed it out."""
+    generation: int
+    states: dict[int, Any]
+    """What begins the generation in each place that is this learner's."""
+    since: dict[str, int] = field(default_factory=dict)
+    """What the learner had counted when it took them."""
+
+
+class PopulationServer:
+    """Hands the members of a population out to learners, and takes them back.
+
+    Every node makes one, with the same arguments. On the first node of the group it holds a
+    population of its own, which begins as the one given, and can be saved: a part of a
+    checkpoint, with which a run goes on.
+
+    Args:
+        group: The server's node: the first one of these, which breeds.
+        learners: The nodes that train. They must be connected to it.
+        population: Its members are trained; the same on every node.
+        name: Tells it from another one of the same nodes.
+        timeout: Seconds that a learner waits for a server that is gone, and the server for
+            somebody to train members that were lost.
+
+    Raises:
+        ConfigError: A setting is out of range, or there are more learners than members.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        learners: Group,
+        population: Members,
+        *,
+        name: str = "population",
+        timeout: float = 60.0,
+    ) -> None:
+        check_all(positive(timeout=timeout))
+        if len(learners) > len(population):
+            raise ConfigError(
+                f"There are {len(learners)} learners for a population of {len(population)}, so "
+                f"that some would have nothing to train. Take fewer, or a larger population."
+            )
+        self.num_restored = 0
+        """On the owner: how many members were lost with their node and trained again."""
+        self.counts = dict.fromkeys(COUNTERS, 0)
+        """On the owner: what all learners have counted for members that have come back."""
+        self.held: Share | None = None
+        """On a learner: what it has taken and not yet given back."""
+        self._router = group.router
+        self._owner = group.members[0]
+        self._learners = learners.members
+        self._name = f"ding_lite.population_server.{name}"
+        self._timeout = timeout
+        self._end = self._router.watch()
+        self._changed = threading.Lock()
+        self._given = population
+        self._own: Members | None = None
+        if self._router.node_id == self._owner:
+            self._own = population.clone()
+            self._life = int.from_bytes(os.urandom(6), "little")
+            self._holder: dict[int, int] = {}  # who has, or is to take, each place that is out
+            self._taken: set[int] = set()  # which of these were taken
+            self._back: dict[int, Any] = {}  # what has come back
+            self._waiting: dict[int, Future[list[Any]]] = {}  # learners with nothing to do
+            self._plan([*self._learners])
+            self._router.register(f"{self._name}.take", self._answer_take)
+            self._router.register(f"{self._name}.give", self._answer_give)
+
+    # -- on a learner --------------------------------------------------------------------------
+
+    def take(self, *, until: Callable[[], bool] = lambda: False) -> Share | None:
+        """Wait for members to train; None where `until` has ended the wait.
+
+        Raises:
+            DeadlineExceeded: The server's node is gone for too long.
+        """
+        while self._is_there(until):
+            answer = self._router.ask(self._owner, f"{self._name}.take", self._router.node_id)
+            answer.add_done_callback(lambda _: self._end.wake())
+            if not self._wait_for(answer, until):
+                return None
+            try:
+                self.held = Share(*answer.result())
+            except PeerLost:
+                continue  # its next life has something to train, too
+            return self.held
+        return None
+
+    def give(
+        self,
+        states: Mapping[int, Any],
+        counted: Mapping[str, int],
+        *,
+        until: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Give back what was taken, trained and judged.
+
+        Args:
+            states: By place.
+            counted: What the learner has counted for them, by the names in `COUNTERS`.
+            until: Ends the wait for a server that is gone.
+
+        Returns:
+            Whether it was of use: a server that was restarted, or has given the same members to
+            another learner meanwhile, has none for it.
+
+        Raises:
+            ConfigError: Nothing was taken.
+            DeadlineExceeded: The server's node is gone for too long.
+        """
+        if self.held is None:
+            raise ConfigError("There is nothing to give back, as nothing was taken.")
+        share, self.held = self.held, None
+        if not self._is_there(until):
+            return False
+        try:
+            is_of_use: bool = self._router.call(
+                self._owner,
+                f"{self._name}.give",
+                self._router.node_id,
+                share.life,
+                share.generation,
+                dict(states),
+                dict(counted),
+                timeout=self._timeout,
+            )
+        except PeerLost:
+            return False
+        return is_of_use
+
+    def _wait_for(self, answer: Future[Any], until: Callable[[], bool]) -> bool:
+        """Wait for an answer, however long; say whether it is there."""
+        self._end.wait(lambda _: answer.done(), Deadline.after(None), until)
+        return answer.done()
+
+    def _is_there(self, until: Callable[[], bool]) -> bool:
+        """Wait for the server's node; say whether it is there, and nothing has ended the wait."""
+
+        def is_connected() -> bool:
+            return self._owner == self._router.node_id or self._owner in self._router.peers
+
+        deadline = Deadline.after(self._timeout)
+        if not self._end.wait(lambda _: is_connected(), deadline, until):
+            raise DeadlineExceeded(
+                f"Node {self._owner}, which keeps the population, has not been connected for "
+                f"{self._timeout:g} s. Is it gone?"
+            )
+        return is_connected() and not until()
+
+    # -- on the owner --------------------------------------------------------------------------
+
+    @property
+    def population(self) -> Any:  # noqa: ANN401 - of the kind that was given
+        """On the owner: its population, complete once all members are back.
+
+        Elsewhere the one that was given, so that a program may name it on all nodes.
+        """
+        return self._given if self._own is None else self._own
+
+    def gather(self, *, until: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until all members are back, and put them in their places.
+
+        Returns:
+            Whether they are; False where `until` has ended the wait.
+
+        Raises:
+            ConfigError: This node is not the owner.
+            DeadlineExceeded: Nobody was there for too long to train members that were lost.
+        """
+        own = self._owned()
+        while not self._is_complete() and not until():
+            self._serve()
+            self._wait_for_change(self._homeless(), until)
+        if not self._is_complete():
+            return False
+        for place, state in self._back.items():
+            own[place].load_state_dict(state)
+        return True
+
+    def hand_out(self) -> None:
+        """Hand out the members as they are now, for a further generation.
+
+        Raises:
+            ConfigError: This node is not the owner.
+        """
+        self._owned()
+        connected = [node for node in self._learners if self._is_connected(node)]
+        with self._changed:
+            self._plan(connected or [*self._learners])
+        self._serve()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what the owner needs to go on: its population, and what was counted.
+
+        Raises:
+            ConfigError: This node is not the owner.
+        """
+        return {"population": self._owned().state_dict(), "counts": dict(self.counts)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on, on the owner, from what `state_dict` has returned.
+
+        What learners have taken before is of no use any more.
+
+        Raises:
+            ConfigError: This node is not the owner.
+            CheckpointError: The state is of a population of another size.
+        """
+        own = self._owned()
+        own.load_state_dict(state["population"])
+        self.counts = {name: int(state["counts"][name]) for name in COUNTERS}
+        self._life = int.from_bytes(os.urandom(6), "little")
+        self.hand_out()
+
+    def _wait_for_change(self, homeless: list[int], until: Callable[[], bool]) -> None:
+        """Wait until all are back, or until other members than these have nobody."""
+        # Who has members may take as long as it likes: it is connected, and so it lives.
+        deadline = Deadline.after(self._timeout if homeless else None)
+
+        def is_news(_: object) -> bool:
+            return self._is_complete() or self._homeless() != homeless
+
+        if not self._end.wait(is_news, deadline, until):
+            raise DeadlineExceeded(
+                f"The members {homeless} were lost with their nodes, and no learner has been "
+                f"free to train them for {self._timeout:g} s. Connected are the nodes "
+                f"{[*self._router.peers]}, learners are {[*self._learners]}. Start the nodes "
+                f"that are gone again; `auto_recover=True` does so by itself."
+            )
+
+    def _plan(self, learners: list[int]) -> None:
+        """Say who is to train whom; the same learners get the same places."""
+        places = range(len(self._owned()))
+        self._holder = {place: learners[place % len(learners)] for place in places}
+        self._taken, self._back = set(), {}
+
+    def _answer_take(self, node: int) -> Future[list[Any]]:
+        """Note that a learner has nothing to do; what it had taken before it has no more."""
+        answer: Future[list[Any]] = Future()
+        with self._changed:
+            lost = {place for place in self._taken if self._holder[place] == node}
+            self.num_restored += len(lost)
+            self._taken -= lost
+            self._waiting[node] = answer  # that of a former life is nobody's
+        self._serve()
+        return answer
+
+    def _answer_give(
+        self, node: int, life: int, generation: int, states: dict[int, Any], counted: dict[str, int]
+    ) -> bool:
+        with self._changed:
+            is_known = life == self._life and generation == self._owned().generation
+            new = {p: s for p, s in states.items() if is_known and p in self._holder}
+            for place, state in new.items():
+                del self._holder[place]
+                self._taken.discard(place)
+                self._back[place] = state
+            if new:
+                for name in COUNTERS:
+                    self.counts[name] += int(counted.get(name, 0))
+        self._end.wake()
+        return bool(new)
+
+    def _serve(self) -> None:
+        """Give those who wait what is theirs, or else what nobody else will train."""
+        given = []
+        with self._changed:
+            own = self._owned()
+            for node in sorted(self._waiting):
+                places = self._places_for(node)
+                if not places:
+                    continue
+                for place in places:
+                    self.num_restored += place in self._taken
+                    self._holder[place] = node
+                self._taken |= {*places}
+                states = {place: own[place].state_dict() for place in places}
+                given.append((self._waiting.pop(node), [self._life, own.generation, states]))
+        for answer, share in given:  # without the lock: who has waited may ask again at once
+            answer.set_result(share)
+
+    def _places_for(self, node: int) -> list[int]:
+        mine = [place for place, holder in self._holder.items() if holder == node]
+        if mine:
+            return mine
+        lost = self._lost()
+        free = sum(map(self._is_connected, self._learners))
+        return lost[: -(-len(lost) // max(1, free))]
+
+    def _lost(self) -> list[int]:
+        return [place for place, holder in self._holder.items() if not self._is_connected(holder)]
+
+    def _homeless(self) -> list[int]:
+        """Return the places that are lost and that nobody has taken over yet."""
+        with self._changed:
+            return self._lost()
+
+    def _is_complete(self) -> bool:
+        return not self._holder
+
+    def _is_connected(self, node: int) -> bool:
+        return node == self._router.node_id or node in self._router.peers
+
+    def _owned(self) -> Members:
+        if self._own is None:
+            raise ConfigError(
+                f"Node {self._router.node_id} does not keep the population of this server; node "
+                f"{self._owner} does. Let `gather_members` run there only."
+            )
+        return self._own

@@ -1,0 +1,234 @@
+"""The members of a population on several nodes: handed out, given back, and never lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.distributed import PopulationServer
+from ding_lite.distributed.population_server import Share
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
+from ding_lite.parallel.group import World
+from ding_lite.rl import DQN, make_envs
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import use_router
+from ding_lite.testing import Cluster
+
+SPEC = make_envs("CartPole-v1", 1).spec
+SEARCH = Search(lr=log_uniform(1e-4, 1e-2))
+COUNTED = {"env_step": 10, "train_iter": 5, "eval_steps": 2}
+
+
+def make_population(size: int = 5) -> Population:
+    return Population.of(DQN, SPEC, SEARCH, size=size, config={"hidden": (4,)})
+
+
+class Job:
+    """A breeder and two learners in one process, whose network may be cut."""
+
+    def __init__(self, *, timeout: float = 30.0, size: int = 5) -> None:
+        self.size, self.timeout = size, timeout
+        self.cluster = Cluster(3, "star", roles=["breeder", "learner", "learner"])
+        self.owner, *self.learners = [self.make(node) for node in range(3)]
+
+    def make(self, node: int) -> PopulationServer:
+        router = self.cluster.routers[node]
+        with use_router(router):
+            world = World(router)
+            groups = world.group("breeder"), world.group("learner")
+            return PopulationServer(*groups, make_population(self.size), timeout=self.timeout)
+
+    def restart(self, node: int) -> None:
+        self.cluster.restart(node)
+        self.learners[node - 1] = self.make(node)
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    job = Job()
+    yield job
+    job.cluster.close()
+
+
+def train(server: PopulationServer, value: float = 1.0) -> None:
+    """Give back what was taken, with an evaluation and a weight that say who it was."""
+    assert server.held is not None
+    population, share = make_population(len(server.population)), server.held
+    for place, state in share.states.items():
+        population[place].load_state_dict(state)
+        population[place].note_evaluation(value + place)
+        weights = population[place].weights()
+        weights["head.bias"][:] = value + place
+        population[place].load_weights(weights)
+    states = {place: population[place].state_dict() for place in share.states}
+    assert server.give(states, COUNTED)
+
+
+def test_all_members_go_out_come_back_and_are_bred(job: Job) -> None:
+    first, second = job.learners
+    shares = [learner.take() for learner in (first, second)]
+    assert [[*share.states] for share in shares if share] == [[0, 2, 4], [1, 3]]
+    train(first)
+    train(second, 100.0)
+    assert job.owner.gather()
+    population = job.owner.population
+    assert [agent.fitness for agent in population] == [1.0, 101.0, 3.0, 103.0, 5.0]
+    assert [float(agent.weights()["head.bias"][0]) for agent in population] == [1, 101, 3, 103, 5]
+    assert job.owner.counts == {"env_step": 20, "train_iter": 10, "eval_steps": 4}
+
+    population.evolve(Tournament(), Mutation(SEARCH))
+    job.owner.hand_out()
+    share = second.take()
+    assert share is not None
+    assert share.generation == 1
+    born = population[3].weights()["head.bias"]
+    assert torch.equal(torch.as_tensor(share.states[3]["policy"]["q_net"]["head.bias"]), born)
+
+
+def test_a_learner_waits_for_the_next_generation_and_leaves_with_the_job(job: Job) -> None:
+    first, second = job.learners
+    first.take()
+    second.take()
+    train(first)
+    over = threading.Event()
+    with ThreadPoolExecutor(thread_name_prefix="ding_lite-test") as pool:
+        waiting = pool.submit(first.take, until=over.is_set)
+        gathering = pool.submit(job.owner.gather, until=over.is_set)
+        over.set()
+        for router in job.cluster.routers:
+            router.wake()
+        assert waiting.result() is None
+        assert not gathering.result()
+
+
+def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job) -> None:
+    first, second = job.learners
+    first.take()
+    taken = second.take()
+    assert taken is not None
+    train(first)
+
+    job.cluster.network.remove(2)
+    job.cluster.routers[2].close(good_bye=False)
+
+    def take_over() -> Share | None:
+        share = first.take()
+        train(first, 50.0)
+        return share
+
+    with ThreadPoolExecutor(thread_name_prefix="ding_lite-test") as pool:
+        taking_over = pool.submit(take_over)
+        assert job.owner.gather()
+        share = taking_over.result()
+    assert share is not None
+    assert [*share.states] == [1, 3]
+    for place, state in share.states.items():  # as they were when the generation began
+        for name, weight in state["policy"]["q_net"].items():
+            np.testing.assert_array_equal(weight, taken.states[place]["policy"]["q_net"][name])
+    assert [agent.fitness for agent in job.owner.population] == [1.0, 51.0, 3.0, 53.0, 5.0]
+    assert job.owner.num_restored == 2
+
+
+def test_a_restarted_node_gets_again_what_it_had(job: Job) -> None:
+    first, second = job.learners
+    first.take()
+    taken = second.take()
+    train(first)
+    job.restart(2)
+    again = job.learners[1].take()
+    assert taken is not None
+    assert again is not None
+    assert [*again.states] == [*taken.states]
+    train(job.learners[1])
+    assert job.owner.gather()
+    assert job.owner.num_restored == 2
+
+
+def test_what_comes_back_twice_or_too_late_is_of_no_use(job: Job) -> None:
+    first, second = job.learners
+    share = first.take()
+    assert share is not None
+    second.take()
+    train(first)
+    train(second)
+    first.held = share
+    assert not first.give(share.states, COUNTED)
+    assert job.owner.counts["env_step"] == 20
+    assert job.owner.gather()
+    job.owner.load_state_dict(job.owner.state_dict())  # as one that was restarted
+    first.held = share
+    assert not first.give(share.states, COUNTED)
+
+
+def test_members_that_nobody_can_train_are_named() -> None:
+    job = Job(timeout=0.2, size=2)
+    with job.cluster:
+        first, _ = job.learners
+        first.take()
+        train(first)
+        job.cluster.network.remove(2)
+        job.cluster.routers[2].close(good_bye=False)
+        with pytest.raises(DeadlineExceeded, match=r"members \[1\] were lost .* `auto_recover"):
+            job.owner.gather()
+
+
+def test_a_learner_does_not_wait_for_ever_for_a_server_that_is_gone() -> None:
+    job = Job(timeout=0.2)
+    with job.cluster:
+        job.cluster.network.remove(0)
+        job.cluster.routers[0].close(good_bye=False)
+        with pytest.raises(DeadlineExceeded, match=r"Node 0, which keeps the population"):
+            job.learners[0].take()
+
+
+def test_a_run_goes_on_from_its_last_whole_generation(job: Job) -> None:
+    for learner in job.learners:
+        learner.take()
+        train(learner)
+    assert job.owner.gather()
+    job.owner.population.evolve(Tournament(), Mutation(SEARCH))
+    saved = job.owner.state_dict()
+
+    later = Job()
+    with later.cluster:
+        later.owner.load_state_dict(saved)
+        assert later.owner.counts == job.owner.counts
+        shares = [learner.take() for learner in later.learners]
+        for share in shares:
+            assert share is not None
+            assert share.generation == 1
+            for place, state in share.states.items():
+                np.testing.assert_array_equal(
+                    state["evaluations"], saved["population"]["agents"][place]["evaluations"]
+                )
+
+
+def test_one_node_may_do_both() -> None:
+    with use_router(LocalRouter()) as router:
+        alone = World(router).group([0])
+        server = PopulationServer(alone, alone, make_population(2))
+        for generation in range(3):
+            share = server.take()
+            assert share is not None
+            assert (share.generation, [*share.states]) == (generation, [0, 1])
+            train(server)
+            assert server.gather()
+            server.population.evolve(Tournament(), Mutation(SEARCH))
+            server.hand_out()
+
+
+def test_misuse_is_explained(job: Job) -> None:
+    world = World(job.cluster.routers[0])
+    with pytest.raises(ConfigError, match="2 learners for a population of 1"):
+        PopulationServer(world.group("breeder"), world.group("learner"), make_population(1))
+    with pytest.raises(ConfigError, match="as nothing was taken"):
+        job.learners[0].give({}, {})
+    with pytest.raises(ConfigError, match=r"Node 1 does not keep .* node 0 does"):
+        job.learners[0].gather()
+    assert len(job.learners[0].population) == 5
