@@ -18,23 +18,23 @@ def main() -> None:
     """Evolve with the options of the command line."""
     options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=400_000, target=200.0)
     envs = make_envs(options.env, num_envs=16, seed=options.seed, mode="sync", reward_scale=0.1)
-    eval_envs = make_envs(options.env, num_envs=2, seed=options.seed + 1, mode="sync")
-    search = Search(lr=log_uniform(2e-4, 1.5e-3), batch_size=integer(64, 256))
+    eval_envs = make_envs(options.env, num_envs=3, seed=options.seed + 1, mode="sync")
+    search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, 256))
     config = DQNConfig(
-        hidden=(64, 64),
+        hidden=(32, 32),
         gamma=0.99,
-        target_tau=3e-3,
+        target_tau=5e-3,
         loss="mse",
         n_step=3,
         max_grad_norm=10.0,
         epsilon_end=0.02,
-        epsilon_steps=25_000,
+        epsilon_steps=12_000,
     )
     population = Population.of(DQN, envs.spec, search, size=4, seed=options.seed, config=config)
     replay = ReplayBuffer(envs.spec, capacity=200_000, seed=options.seed)
     tournament = Tournament(size=2, seed=options.seed)
-    mutation = Mutation(search, seed=options.seed)
-    generation = 4 if options.smoke else 40
+    mutation = Mutation(search, weights=0.1, seed=options.seed)
+    generation = 4 if options.smoke else 46
 
     def learn(agent: Agent) -> list[Middleware]:
         return [
@@ -52,7 +52,14 @@ def main() -> None:
             stop_at = options.target + 20.0
             task.use(mw.for_each(population, learn))
             task.use(
-                mw.evaluate_population(population, eval_envs, every=generation, stop_at=stop_at)
+                mw.evaluate_population(
+                    population,
+                    eval_envs,
+                    every=generation,
+                    episodes=3,
+                    stop_at=stop_at,
+                    max_env_steps=options.max_env_steps,
+                )
             )
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))

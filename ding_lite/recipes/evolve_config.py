@@ -11,7 +11,9 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.recipes.off_policy import OffPolicyConfig
+from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
+from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import at_least, check_all, inside, positive, suggests, whole
 
@@ -180,6 +182,8 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
         }
         for env, preset in recipe.presets.items()
     }
+    if recipe.policy_config is DQNConfig:
+        presets |= DQN_EVOLUTION_PRESETS
     return dataclasses.replace(recipe, config=config, presets=presets)
 
 
