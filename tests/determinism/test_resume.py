@@ -37,6 +37,7 @@ PENDULUM: dict[str, Any] = {
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "one by one": {"env": "MountainCar-v0", "eval_every": 400},
+    "an array program": {"num_envs": 32, "max_env_steps": 1_920, "log_every": 32},
     "prioritized": {"prioritized": True, "lr_end": 1e-5, "lr_updates": 150},
     "images": {"env": "ding_lite/Catch-v0", "frame_stack": 2, "max_env_steps": 320},
     "normalized": {"normalize_obs": True, "dueling": True, "reward_scale": 0.5},
@@ -138,6 +139,9 @@ def assert_same_end(directory: Path, whole: Path) -> None:
     found = load_checkpoint(directory / "checkpoint")
     expected = load_checkpoint(whole / "checkpoint")
     assert found.meta == expected.meta
+    for part in ("envs", "eval_envs"):  # `auto` may have found another mode to be faster
+        if found.state[part]["mode"] != expected.state[part]["mode"]:
+            del found.state[part]["source"], expected.state[part]["source"]
     assert flat(found.state["policy"]) == flat(expected.state["policy"])
     different = [
         path
