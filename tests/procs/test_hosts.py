@@ -1,0 +1,189 @@
+"""Nodes on several machines, each with a network of its own, whose wires are bad or cut."""
+
+from __future__ import annotations
+
+import select
+from ast import literal_eval
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from ding_lite.parallel.security import make_key
+from tests.procs.network import Machine, Network, why_not
+from tests.procs.programs import PREAMBLE, ROOT
+from tests.procs.shells import Shell
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
+HUB = "DING_LITE_ADDRESS=10.77.0.1 DING_LITE_PORTS=50515"
+OTHER = "DING_LITE_ATTACH_TO=tcp://10.77.0.1:50515"
+
+TALK = """
+import pathlib
+import numpy as np
+from contextlib import suppress
+from ding_lite.errors import DeadlineExceeded
+
+def lead(task):
+    heard, taken, said, seen = {1: [], 2: []}, {1: [], 2: []}, {}, set()
+    asks, last = ["under way"], []
+
+    def step(ctx):
+        if not last:
+            ctx.number = ctx.total_step
+            ctx.state_dict = {"w": np.full(2_000, ctx.total_step)}
+        with suppress(DeadlineExceeded):
+            item = task.router.receive("work", timeout=0.01)
+            taken[item.node_id].append(item.value)
+        if asks and len(taken[1]) > 200 < len(taken[2]):
+            say(asks.pop())
+        if pathlib.Path("go").exists() and "enough" not in said:
+            said["enough"] = True
+            task.emit("enough", only_remote=True)
+        if not last and all(said.get(n) == (len(heard[n]), len(taken[n])) for n in heard):
+            last.append(ctx.number)
+            task.emit("last", ctx.number, only_remote=True)
+        task.finish = len(seen) == 2
+
+    task.on("n", lambda node, number: heard[node].append(number))
+    task.on("said", lambda node, *counts: said.update({node: counts}))
+    task.on("seen", seen.add)
+    task.on("node_lost", lambda node: say("fate", "lost", node))
+    task.on("node_joined", lambda node: say("fate", "joined", node))
+    task.use(step).run()
+    return {node: (is_whole(heard[node]), is_whole(taken[node])) for node in heard}
+
+def is_whole(numbers):
+    if numbers != [*range(len(numbers))]:
+        say("found", *numbers)
+    return len(numbers) > 200 and numbers == [*range(len(numbers))]
+
+def follow(task, node):
+    seen, counts, enough, last = [0], [0, 0], [], []
+
+    def step(ctx):
+        newest = task.parallel_ctx.of(0)
+        if "number" in newest:
+            [number] = np.unique(newest.state_dict["w"])  # else it is torn
+            assert seen[-1] <= number == newest.number
+            seen.append(int(number))
+        with suppress(DeadlineExceeded):
+            task.wait_for("nothing", timeout=0.01)
+        if enough == ["heard"]:
+            enough.append("said")
+            task.emit("said", node, *counts)
+        if last and seen[-1] == last[0]:
+            task.emit("seen", node)
+            last.clear()
+        if enough:
+            return
+        task.emit("n", node, counts[0], only_remote=True)
+        counts[0] += 1
+        patience = {"timeout": None, "until": lambda: enough or task.finish}
+        if task.router.send("work", counts[1], to="node.0", in_flight=64, **patience):
+            counts[1] += 1
+
+    task.on("enough", lambda: (enough.append("heard"), task.router.wake()))
+    task.on("last", last.append)
+    task.use(step).run()
+    return len(set(seen)) > 20
+
+def main():
+    node = Parallel().node_id
+    with Task() as task:
+        task.share("state_dict", "number")
+        return lead(task) if node == 0 else follow(task, node)
+
+if __name__ == "__main__":
+    print(Parallel.runner(3, "star", startup_timeout=30.0)(main))
+"""
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Return a network without machines."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with Network() as network:
+        yield network
+
+
+@pytest.fixture
+def machines(network: Network) -> list[Machine]:
+    """Return three machines of the network."""
+    return [network.machine(address) for address in ADDRESSES]
+
+
+@pytest.fixture
+def start(folder: Path, machines: list[Machine]) -> Iterator[Start]:
+    """Return what starts a program as a job of three nodes, one on each machine."""
+    with ExitStack() as stack:
+        yield Start(folder, machines, stack)
+
+
+class Start:
+    """Starts a program as a job of one node a machine.
+
+    Args:
+        folder: Where the program and the key of the job lie.
+        machines: That of each node.
+        stack: What ends the nodes.
+    """
+
+    def __init__(self, folder: Path, machines: list[Machine], stack: ExitStack) -> None:
+        self._folder, self._machines, self._stack = folder, machines, stack
+        make_key(folder / "job.key")
+
+    def __call__(self, line: str) -> list[Shell]:
+        return [self.node(number, line) for number in range(len(self._machines))]
+
+    def node(self, number: int, line: str) -> Shell:
+        place = HUB if number == 0 else OTHER
+        environ = f"DING_LITE_NUM_NODES={len(self._machines)} DING_LITE_NODE_ID={number} {place}"
+        environ += f" DING_LITE_KEY_FILE={self._folder / 'job.key'}"
+        machine = self._machines[number]
+        return self._stack.enter_context(
+            machine.type_line(self._folder, f"{environ} exec {line}", TMPDIR=str(self._folder))
+        )
+
+
+@pytest.mark.deadline(90)
+def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
+    folder: Path, network: Network, machines: list[Machine], start: Start
+) -> None:
+    (folder / "train.py").write_text(PREAMBLE + TALK)
+    hub, *others = start("python train.py")
+    hub.line("under way")
+
+    network.delay_s, network.loss = 0.05, 0.02
+    with network.without(ADDRESSES[2]):
+        hub.line("fate lost 2")
+        select.select([], [], [], 7.0)  # it was silent for three seconds by then
+    hub.line("fate joined 2")
+
+    machines[1].move(ADDRESSES[1], "10.77.0.9")
+    network.pull_out(ADDRESSES[1])
+    network.plug_in("10.77.0.9", machines[1].port)
+    hub.line("fate lost 1")
+    hub.line("fate joined 1")
+
+    (folder / "go").touch()
+    results = [literal_eval(shell.end()[1].splitlines()[-1]) for shell in (hub, *others)]
+    assert results == [[{1: (True, True), 2: (True, True)}], [True], [True]], hub.seen
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(180)
+def test_training_across_machines_solves_though_a_collector_is_cut_off_for_a_while(
+    network: Network, start: Start
+) -> None:
+    network.delay_s, network.loss = 0.025, 0.01
+    learner, *collectors = start(f"python {ROOT / 'examples' / 'impala_cartpole.py'} --nodes 3")
+    learner.line("env steps")
+    with network.without(ADDRESSES[2]):
+        select.select([], [], [], 5.0)
+    code, said = learner.end()
+    assert code == 0, said
+    assert '"solved": true' in said
+    assert [collector.end()[0] for collector in collectors] == [0, 0]
