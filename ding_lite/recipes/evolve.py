@@ -267,6 +267,7 @@ def _run(
                 every=generation,
                 stop_at=goal,
                 episodes=config.eval_episodes,
+                confirm=config.confirm_episodes,
                 max_env_steps=options.max_env_steps,
             )
         )
