@@ -24,6 +24,7 @@ from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.protocols import ActorCritic, Policy, Prioritized, Replay
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.rl.returns import Advantages, NStep, gae, vtrace
+from ding_lite.rl.returns_on_device import TensorAdvantages, gae_on_device, vtrace_on_device
 from ding_lite.rl.rollout import RolloutBuffer
 from ding_lite.rl.schedules import Schedule, constant, exponential, linear
 from ding_lite.rl.spec import EnvSpec
@@ -62,16 +63,19 @@ __all__ = [
     "Sequences",
     "Step",
     "TD3Config",
+    "TensorAdvantages",
     "Transitions",
     "Unroll",
     "constant",
     "epsilon_ladder",
     "exponential",
     "gae",
+    "gae_on_device",
     "linear",
     "load_checkpoint",
     "make_envs",
     "mean_return",
     "save_checkpoint",
     "vtrace",
+    "vtrace_on_device",
 ]

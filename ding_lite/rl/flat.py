@@ -84,8 +84,8 @@ class FlatWeights:
         return part
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Copy all tensors, with one copy of the memory they share."""
-        return self._views_of(self.flat.clone())
+        """Copy all tensors to the CPU, with one copy of the memory they share."""
+        return self._views_of(self.flat.to("cpu", copy=True))
 
     def load(self, tensors: Mapping[str, Any]) -> None:
         """Overwrite all tensors, or none of them when one does not fit.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray, Step, Transitions
@@ -259,7 +260,7 @@ def gae(
         >>> gae(0.5 * one, one, 0 * one, 0 * one, no, gae_lambda=1.0).advantage_TB.T.tolist()
         [[1.5, 1.0]]
     """
-    _check_same_shape(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    check_same_shape(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
     if not 0.0 <= gae_lambda <= 1.0:  # asked here, as the sentence takes longer than a short sum
         check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
     error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
@@ -308,7 +309,7 @@ def vtrace(
         >>> vtrace(0 * one, 0.5 * one, one, 0 * one, 0 * one, no).target_TB.T.tolist()
         [[1.5, 1.0]]
     """
-    _check_same_shape(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
+    check_same_shape(log_rho_TB, discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
     if not 0.0 < c_clip <= rho_clip:
         check_all(positive(rho_clip=rho_clip, c_clip=c_clip), at_least(c_clip, rho_clip=rho_clip))
     ratio_TB = np.exp(np.minimum(log_rho_TB, _HIGHEST_LOG))
@@ -358,8 +359,13 @@ def _sum_backwards(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
     return term_TB
 
 
-def _check_same_shape(*arrays_TB: NumpyArray) -> None:
-    shapes = [array.shape for array in arrays_TB]
+def check_same_shape(*given_TB: NumpyArray | Tensor) -> None:
+    """Refuse arrays, or tensors, that are not all of one shape (steps, environments).
+
+    Raises:
+        ShapeError: They are not.
+    """
+    shapes = [tuple(each.shape) for each in given_TB]
     if len(set(shapes)) > 1 or len(shapes[0]) != 2:
         raise ShapeError(
             f"The inputs have the shapes {', '.join(map(str, shapes))}; all of one shape (steps, "

@@ -93,17 +93,17 @@ class PlainDQN:
         return q.argmax(dim=1).numpy()
 
 
-def random_batch() -> dict[str, Tensor]:
+def random_batch(size: int = BATCH_SIZE) -> dict[str, Tensor]:
     """Draw the fields of a batch as a replay would give it."""
     rng = np.random.default_rng(0)
     return {
-        "obs": torch.from_numpy(rng.normal(size=(BATCH_SIZE, 4)).astype(np.float32)),
-        "action": torch.from_numpy(rng.integers(0, 2, size=BATCH_SIZE)),
-        "reward": torch.from_numpy(rng.random(BATCH_SIZE).astype(np.float32)),
-        "next_obs": torch.from_numpy(rng.normal(size=(BATCH_SIZE, 4)).astype(np.float32)),
-        "terminated": torch.from_numpy(rng.random(BATCH_SIZE) < 0.1),
-        "truncated": torch.zeros(BATCH_SIZE, dtype=torch.bool),
-        "num_steps": torch.full((BATCH_SIZE,), 3, dtype=torch.int32),
+        "obs": torch.from_numpy(rng.normal(size=(size, 4)).astype(np.float32)),
+        "action": torch.from_numpy(rng.integers(0, 2, size=size)),
+        "reward": torch.from_numpy(rng.random(size).astype(np.float32)),
+        "next_obs": torch.from_numpy(rng.normal(size=(size, 4)).astype(np.float32)),
+        "terminated": torch.from_numpy(rng.random(size) < 0.1),
+        "truncated": torch.zeros(size, dtype=torch.bool),
+        "num_steps": torch.full((size,), 3, dtype=torch.int32),
     }
 
 

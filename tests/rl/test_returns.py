@@ -2,10 +2,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl import NStep, Step, gae, vtrace
+from ding_lite.rl import NStep, Step, gae, gae_on_device, vtrace, vtrace_on_device
 from ding_lite.rl.returns import bootstrapped_targets
 from tests.rl import reference
 
@@ -221,6 +222,32 @@ def test_vtrace_agrees_with_a_sum_of_products_for_each_step(data, clips):
     assert found.advantage_TB.dtype == found.target_TB.dtype == np.float32
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@given(trajectories(), st.sampled_from([(1.0, 1.0), (2.0, 0.5), (np.inf, 1.0)]))
+def test_on_a_device_both_say_the_same(device, data, clips):
+    rho_clip, c_clip = clips
+    log_rho, *rest = (torch.from_numpy(column).to(device) for column in data)
+    for found, expected in (
+        (gae_on_device(*rest, gae_lambda=0.95), gae(*data[1:], gae_lambda=0.95)),
+        (
+            vtrace_on_device(log_rho, *rest, rho_clip=rho_clip, c_clip=c_clip),
+            vtrace(*data, rho_clip=rho_clip, c_clip=c_clip),
+        ),
+    ):
+        for name in ("advantage_TB", "target_TB"):
+            tensor = getattr(found, name)
+            assert tensor.device.type == device
+            np.testing.assert_allclose(tensor.cpu(), getattr(expected, name), rtol=1e-3, atol=1e-2)
+    for tensor, column in zip((log_rho, *rest), data, strict=True):
+        np.testing.assert_array_equal(tensor.cpu(), column)  # what was given is as it was
+
+
+def test_on_a_device_sums_reach_over_many_steps():
+    one, no = torch.ones(1_000, 1), torch.zeros(1_000, 1, dtype=torch.bool)
+    found = gae_on_device(one, one, 0 * one, 0 * one, no, gae_lambda=1.0)
+    assert found.target_TB[:, 0].tolist() == list(range(1_000, 0, -1))
+
+
 def test_gae_by_hand():
     discount, reward, value = column([0.5, 0.5, 0.0]), column([1, 1, 1]), column([0, 2, 4])
     found = gae(discount, reward, value, column([2, 4, 9]), flags([0, 0, 0]), gae_lambda=0.5)
@@ -254,6 +281,11 @@ def test_huge_ratios_are_cut_and_no_overflow():
 
 def test_advantages_refuse_what_does_not_fit():
     one = column([1.0, 1.0])
+    row, no = torch.ones(1, 2), torch.zeros(2, 1, dtype=torch.bool)
+    with pytest.raises(ShapeError, match=r"\(1, 2\), \(1, 2\), \(1, 2\), \(1, 2\), \(2, 1\)"):
+        gae_on_device(row, row, row, row, no, gae_lambda=0.5)
+    with pytest.raises(ConfigError, match=r"`rho_clip` is 0.5; it must be at least 1.0"):
+        vtrace_on_device(row, row, row, row, row, row > 1, rho_clip=0.5)
     with pytest.raises(ShapeError, match=r"shapes \(2, 1\), \(2, 1\), \(2, 1\), \(1, 1\)"):
         gae(one, one, one, one[:1], flags([0, 0]), gae_lambda=0.5)
     with pytest.raises(ShapeError, match=r"one shape \(steps, environments\)"):

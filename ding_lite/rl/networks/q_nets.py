@@ -1,7 +1,7 @@
 """Q-networks: one value per action.
 
 That of vectors has its backward written out; that of images leaves it to autograd. A test holds
-both against plain PyTorch.
+both against plain PyTorch. Either moves what it is given to where it runs.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class MLPQNetwork:
         num_actions: How many values to give.
         dueling: Whether the last hidden layer and the head are split in two.
         activation: What comes after each hidden layer.
+        device: Where it runs.
     """
 
     def __init__(
@@ -68,21 +69,23 @@ class MLPQNetwork:
         num_actions: int,
         dueling: bool = False,
         activation: Activation = "relu",
+        device: str | torch.device = "cpu",
     ) -> None:
         """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_inputs, *_widths(hidden, dueling=dueling))
         head = DuelingHead if dueling else LinearHead
         shapes = MLP.shapes(sizes) | head.shapes(sizes[-1], num_actions)
+        self.weights = FlatWeights(shapes, device=device)
+        self.grads = self.weights.zeros_like()
         largest = max(math.prod(shape) for shape in shapes.values())
-        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest
-        self.weights = FlatWeights(shapes)
-        self.grads = FlatWeights(shapes)
+        self._device = self.weights.flat.device
+        self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if self._device.type == "cpu" else 0
         self._torso = MLP(self.weights, self.grads, sizes=sizes, activation=activation)
         self._head: QHead = head(self.weights, self.grads)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Compute the values, [B, A]; nothing is recorded."""
-        return self._head.forward(self._torso.forward(_vectors(obs))[-1])
+        return self._head.forward(self._torso.forward(self._vectors(obs))[-1])
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """Compute the values of both, in one go."""
@@ -92,20 +95,25 @@ class MLPQNetwork:
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Compute the values, and keep the output of each layer."""
-        outputs = self._torso.forward(_vectors(obs))
+        outputs = self._torso.forward(self._vectors(obs))
         return self._head.forward(outputs[-1]), outputs
 
     def backward(self, saved: Sequence[Tensor], grad_BA: Tensor) -> None:
         """Write `grads`, given what was kept and the gradient of the values."""
-        self._torso.backward(saved, self._head.backward(saved[-1], grad_BA))
+        grad_BI = self._head.backward(saved[-1], grad_BA.to(self._device))
+        self._torso.backward(saved, grad_BI)
 
     def values(self, obs: NumpyArray) -> FloatArray:
         """Compute the values of few or many observations, [N, A], as an array."""
         if len(obs) <= self._max_numpy_rows:
             vectors_NI = as_floats(obs).reshape(len(obs), -1)
             return self._head.forward_numpy(self._torso.forward_numpy(vectors_NI))
-        values_NA: FloatArray = self.forward(torch.from_numpy(obs)).numpy()
+        values_NA: FloatArray = self.forward(torch.from_numpy(obs)).cpu().numpy()
         return values_NA
+
+    def _vectors(self, obs: Tensor) -> Tensor:
+        floats = as_floats(obs.to(self._device))
+        return floats if floats.dim() == 2 else floats.flatten(1)
 
 
 class ConvQNetwork:
@@ -117,6 +125,7 @@ class ConvQNetwork:
         hidden: The widths of the layers after them.
         num_actions: How many values to give.
         dueling: Whether the last hidden layer and the head are split in two.
+        device: Where it runs.
     """
 
     def __init__(
@@ -127,14 +136,16 @@ class ConvQNetwork:
         *,
         num_actions: int,
         dueling: bool = False,
+        device: str | torch.device = "cpu",
     ) -> None:
         """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_features(obs_shape, convs), *_widths(hidden, dueling=dueling))
         head = DuelingHead if dueling else LinearHead
         shapes = ConvTorso.shapes(obs_shape[0], convs)
         shapes |= MLP.shapes(sizes) | head.shapes(sizes[-1], num_actions)
-        self.weights = FlatWeights(shapes)
-        self.grads = FlatWeights(shapes)
+        self.weights = FlatWeights(shapes, device=device)
+        self.grads = self.weights.zeros_like()
+        self._device = self.weights.flat.device
         self._convs = ConvTorso(self.weights, self.grads, convs=convs)
         self._hidden = [self._layer(f"torso.{layer}") for layer in range(len(hidden))]
         self._is_dueling = dueling
@@ -160,11 +171,11 @@ class ConvQNetwork:
     def backward(self, saved: Tensor, grad_BA: Tensor) -> None:
         """Write `grads`, given what was kept and the gradient of the values."""
         self.grads.flat.zero_()  # autograd adds to them
-        torch.autograd.backward([saved], [grad_BA])
+        torch.autograd.backward([saved], [grad_BA.to(self._device)])
 
     def values(self, obs: NumpyArray) -> FloatArray:
         """Compute the values of few or many observations, [N, A], as an array."""
-        values_NA: FloatArray = self.forward(torch.from_numpy(obs)).numpy()
+        values_NA: FloatArray = self.forward(torch.from_numpy(obs)).cpu().numpy()
         return values_NA
 
     def _layer(self, name: str) -> tuple[Tensor, Tensor]:
@@ -172,7 +183,7 @@ class ConvQNetwork:
         return recorded(self.weights, self.grads, weight), recorded(self.weights, self.grads, bias)
 
     def _values(self, obs: Tensor) -> Tensor:
-        features_BI = self._convs.forward(as_floats(obs))
+        features_BI = self._convs.forward(as_floats(obs.to(self._device)))
         for weight_OI, bias_O in self._hidden:
             features_BI = F.linear(features_BI, weight_OI, bias_O).relu_()
         if not self._is_dueling:
@@ -191,13 +202,20 @@ def make_q_network(
     num_actions: int,
     dueling: bool,
     activation: Activation = "relu",
+    device: str | torch.device = "cpu",
 ) -> QNetwork:
     """Make the network that fits: one with convolutions, and ReLUs, where there are any."""
     if convs:
-        return ConvQNetwork(obs_shape, convs, hidden, num_actions=num_actions, dueling=dueling)
-    num_inputs = math.prod(obs_shape)
+        return ConvQNetwork(
+            obs_shape, convs, hidden, num_actions=num_actions, dueling=dueling, device=device
+        )
     return MLPQNetwork(
-        num_inputs, hidden, num_actions=num_actions, dueling=dueling, activation=activation
+        math.prod(obs_shape),
+        hidden,
+        num_actions=num_actions,
+        dueling=dueling,
+        activation=activation,
+        device=device,
     )
 
 
@@ -213,8 +231,3 @@ def draw_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
 def _widths(hidden: Sequence[int], *, dueling: bool) -> tuple[int, ...]:
     """Give the value and the advantages a last hidden layer each."""
     return (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)
-
-
-def _vectors(obs: Tensor) -> Tensor:
-    floats = as_floats(obs)
-    return floats if floats.dim() == 2 else floats.flatten(1)

@@ -254,8 +254,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
 
     def weights(self) -> dict[str, Tensor]:
         """Copy what a collector needs to act: the network's tensors by name, on the CPU."""
-        weights = {name: tensor.cpu() for name, tensor in self._net.weights.snapshot().items()}
-        return with_norm(weights, self._norm)
+        return with_norm(self._net.weights.snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Act from now on with what another policy's `weights` returned.

@@ -284,9 +284,8 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         return as_floats(np.asarray(obs, dtype=self.spec.obs_dtype))
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act: the actor's tensors by name."""
-        snapshot = self._weights.part("actor.").snapshot()
-        return {name: tensor.cpu() for name, tensor in snapshot.items()}
+        """Copy what a collector needs to act: the actor's tensors by name, on the CPU."""
+        return self._weights.part("actor.").snapshot()
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Act from now on with what another such policy's `weights` returned.

@@ -36,6 +36,7 @@ from ding_lite.rl.policies.base import (
     check_state_keys,
     discrete_actions,
     limit_torch_threads,
+    usable_device,
 )
 from ding_lite.rl.policies.norm import make_norm, read_norm, with_norm
 from ding_lite.rl.policies.together import LearnsTogether
@@ -130,9 +131,10 @@ class DQN(LearnsTogether):
     Args:
         spec: What it acts on, `envs.spec`.
         config: The settings.
+        device: Where the networks run, as PyTorch names it.
 
     Raises:
-        ConfigError: If the actions are continuous.
+        ConfigError: If the actions are continuous, or there is no such device.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -141,10 +143,17 @@ class DQN(LearnsTogether):
         (2,)
     """
 
-    def __init__(self, spec: EnvSpec, config: DQNConfig | None = None) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: DQNConfig | None = None,
+        *,
+        device: str | torch.device = "cpu",
+    ) -> None:
         """Draw the first weights."""
         limit_torch_threads()
         self.spec = spec
+        self.device = usable_device(device)
         self.config = config = config or DQNConfig()
         self.env_step = 0
         """Env steps acted with `explore=True`; the policy's own epsilon follows it."""
@@ -175,6 +184,7 @@ class DQN(LearnsTogether):
             num_actions=self._num_actions,
             dueling=config.dueling,
             activation=config.activation,
+            device=self.device,
         )
 
     @property
@@ -305,14 +315,14 @@ class DQN(LearnsTogether):
         self, obs: Tensor, next_obs: Tensor, row_B: NumpyArray
     ) -> tuple[FloatArray, Any, FloatArray]:
         """Return Q(x, .), what its backward needs, and the value of x'."""
-        next_target_BA = self._target_net.forward(next_obs).numpy()
+        next_target_BA = self._target_net.forward(next_obs).cpu().numpy()
         if not self.config.double:
             q_BA, saved = self._q_net.forward_saving(obs)
-            return q_BA.numpy(), saved, next_target_BA.max(axis=1)
+            return q_BA.cpu().numpy(), saved, next_target_BA.max(axis=1)
 
         q_BA, saved, next_q_BA = self._q_net.forward_pair(obs, next_obs)
-        best_B = next_q_BA.numpy().argmax(axis=1)
-        return q_BA.numpy(), saved, next_target_BA[row_B, best_B]
+        best_B = next_q_BA.cpu().numpy().argmax(axis=1)
+        return q_BA.cpu().numpy(), saved, next_target_BA[row_B, best_B]
 
     def _improve(self) -> None:
         """Step along the gradient that `backward` wrote."""
@@ -352,9 +362,8 @@ class DQN(LearnsTogether):
         return self._q_net.weights, self._target_net.weights
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act: the online network's tensors by name."""
-        weights = self._q_net.weights.snapshot()
-        return with_norm(weights, self._norm)
+        """Copy what a collector needs to act: the online network's tensors by name, on the CPU."""
+        return with_norm(self._q_net.weights.snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Act from now on with what another DQN's `weights` returned.
@@ -398,7 +407,7 @@ class DQN(LearnsTogether):
 
     def clone(self) -> Self:
         """Make an independent DQN in exactly this state, random generator included."""
-        twin = type(self)(self.spec, self.config)
+        twin = type(self)(self.spec, self.config, device=self.device)
         twin.load_state_dict(self.state_dict())
         return twin
 

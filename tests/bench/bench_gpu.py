@@ -1,0 +1,247 @@
+"""What a GPU does: updates there beside plain torch there, and beside our own on the CPU.
+
+Where there is none there are no rows. Time is the wall's, until the GPU is done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.rl import (
+    A2C,
+    DDPG,
+    DQN,
+    IMPALA,
+    PPO,
+    SAC,
+    TD3,
+    A2CConfig,
+    DDPGConfig,
+    DQNConfig,
+    IMPALAConfig,
+    PPOConfig,
+    SACConfig,
+    TD3Config,
+    Transitions,
+    Unroll,
+    gae,
+    gae_on_device,
+    make_envs,
+    vtrace,
+    vtrace_on_device,
+)
+from tests.bench import continuous_peers
+from tests.bench.bench_dqn_update import PlainDQN, random_batch
+from tests.bench.bench_on_policy import random_unroll
+from tests.bench.harness import Row, compare
+from tests.bench.on_policy_peers import TutorialPPO
+
+SIZES = ((256, 64), (4_096, 1_024))
+"""Batches and widths: where a GPU waits for its calls, and where it has something to do."""
+SHAPES = ((20, 32), (128, 64), (128, 4_096))
+KINDS: dict[str, tuple[Any, Any]] = {
+    "DQN": (DQN, DQNConfig),
+    "DDPG": (DDPG, DDPGConfig),
+    "TD3": (TD3, TD3Config),
+    "SAC": (SAC, SACConfig),
+    "A2C": (A2C, A2CConfig),
+    "PPO": (PPO, PPOConfig),
+    "IMPALA": (IMPALA, IMPALAConfig),
+}
+FROM_TRANSITIONS_OF_BOXES = ("DDPG", "TD3", "SAC")
+MAX_UPDATE_RATIO = 1.0
+
+
+def run() -> list[Row]:
+    """Compare formulas, then updates; nothing where there is no GPU."""
+    if not torch.cuda.is_available():
+        return []
+    rows = [row for shape in SHAPES for row in formulas(shape)]
+    for batch_size, width in SIZES:
+        rows += [
+            beside_plain_torch("DQN", batch_size, width),
+            beside_plain_torch("PPO", batch_size, width),
+            *(beside_cpu(kind, batch_size, width) for kind in KINDS),
+        ]
+    return rows
+
+
+def until_done(call: Callable[[], object]) -> Callable[[], None]:
+    """Make a call that waits for the GPU."""
+
+    def wait_for_it() -> None:
+        call()
+        torch.cuda.synchronize()
+
+    return wait_for_it
+
+
+def formulas(shape: tuple[int, int]) -> list[Row]:
+    """Hold GAE and V-trace of tensors on the GPU against a loop there, and against the CPU's."""
+    rng = np.random.default_rng(0)
+    log_rho, reward, value, next_value = rng.normal(size=(4, *shape)).astype(np.float32)
+    discount = np.float32(0.99) * (rng.random(shape) > 0.02).astype(np.float32)
+    columns: tuple[Any, ...] = (
+        0.1 * log_rho,
+        discount,
+        reward,
+        value,
+        next_value,
+        rng.random(shape) < 0.01,
+    )
+    there = [torch.from_numpy(column).cuda() for column in columns]
+    rows = []
+    for name, ours, loop, on_cpu, first in (
+        ("GAE", partial(gae_on_device, gae_lambda=0.95), loop_gae, gae_of_95, 1),
+        ("V-trace", vtrace_on_device, loop_vtrace, vtrace, 0),
+    ):
+        on_gpu = until_done(partial(ours, *there[first:]))
+        for short, baseline, words, target in (
+            ("a loop", until_done(partial(loop, *there[first:])), "torch on the same GPU", 1.0),
+            ("the CPU", partial(on_cpu, *columns[first:]), "ours of arrays", None),
+        ):
+            rows.append(
+                compare(
+                    f"{name} on the GPU, T={shape[0]}, B={shape[1]}, beside {short}",
+                    on_gpu,
+                    baseline,
+                    baseline_name=words,
+                    number=20,
+                    clock="wall",
+                    target=target,
+                )
+            )
+    return rows
+
+
+def gae_of_95(*columns: Any) -> object:
+    """Compute ours on the CPU."""
+    return gae(*columns, gae_lambda=0.95)
+
+
+def loop_gae(
+    discount_TB: Tensor, reward_TB: Tensor, value_TB: Tensor, next_TB: Tensor, cut_TB: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute GAE as usually written."""
+    error_TB = reward_TB + discount_TB * next_TB - value_TB
+    decay_TB = 0.95 * discount_TB * ~cut_TB
+    advantage_TB = torch.empty_like(error_TB)
+    last_B = torch.zeros_like(error_TB[0])
+    for time in reversed(range(len(error_TB))):
+        advantage_TB[time] = last_B = error_TB[time] + decay_TB[time] * last_B
+    return advantage_TB, advantage_TB + value_TB
+
+
+def loop_vtrace(
+    log_rho_TB: Tensor,
+    discount_TB: Tensor,
+    reward_TB: Tensor,
+    value_TB: Tensor,
+    next_TB: Tensor,
+    cut_TB: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Compute V-trace as usually written."""
+    rho_TB = log_rho_TB.exp().clamp(max=1.0)
+    error_TB = rho_TB * (reward_TB + discount_TB * next_TB - value_TB)
+    decay_TB = discount_TB * rho_TB * ~cut_TB
+    target_TB = torch.empty_like(error_TB)
+    last_B = torch.zeros_like(error_TB[0])
+    for time in reversed(range(len(error_TB))):
+        last_B = error_TB[time] + decay_TB[time] * last_B
+        target_TB[time] = value_TB[time] + last_B
+    next_target_TB = next_TB.clone()
+    next_target_TB[:-1] = torch.where(cut_TB[:-1], next_TB[:-1], target_TB[1:])
+    return rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB), target_TB
+
+
+def beside_plain_torch(kind: str, batch_size: int, width: int) -> Row:
+    """Hold an update against that of a tutorial, both on the GPU; each gets its batch there."""
+    learn = learns(kind, batch_size, width, device="cuda")
+    spec = make_envs("CartPole-v1", 1).spec
+    if kind == "DQN":
+        config = DQNConfig(hidden=(width, width))
+        plain: Any = PlainDQN(width, config)
+        for net in (plain.net, plain.target):
+            net.cuda()
+        rows = {name: column.cuda() for name, column in random_batch(batch_size).items()}
+        ours = partial(DQN(spec, config, device="cuda").learn, Transitions(**rows))
+        learn, per = ours, 1
+    else:
+        plain, per = TutorialPPO(width), PPOConfig().epochs
+        plain.actor.cuda(), plain.critic.cuda()
+        unroll, rng = random_unroll(np.random.default_rng(0), batch_size), np.random.default_rng(0)
+        normal = torch.from_numpy(rng.normal(size=(3, batch_size)).astype(np.float32)).cuda()
+        rows = {
+            "obs": torch.from_numpy(unroll.obs[:, 0]).cuda(),
+            "action": torch.from_numpy(unroll.action[:, 0]).cuda(),
+            **dict(zip(("log_prob", "advantage", "target"), normal, strict=True)),
+        }
+
+    def learn_plainly() -> None:
+        for _ in range(per):
+            plain.learn(rows)
+
+    return compare(
+        f"{kind} update on the GPU, batch {batch_size}, hidden {width}x{width}",
+        until_done(learn),
+        until_done(learn_plainly),
+        baseline_name="plain torch on the same GPU, default Adam",
+        number=5,
+        per=per,
+        clock="wall",
+        target=MAX_UPDATE_RATIO,
+    )
+
+
+def beside_cpu(kind: str, batch_size: int, width: int) -> Row:
+    """Hold an update on the GPU against the same on the CPU, from a batch on the CPU."""
+    return compare(
+        f"{kind} update on the GPU, batch {batch_size}, hidden {width}x{width}, beside the CPU",
+        until_done(learns(kind, batch_size, width, device="cuda")),
+        learns(kind, batch_size, width, device="cpu"),
+        baseline_name="ours on the CPU, one thread",
+        number=2,
+        repeats=7,
+        clock="wall",
+    )
+
+
+def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[], object]:
+    """Make a policy's update, always from the same batch on the CPU."""
+    make, config = KINDS[kind]
+    hidden: dict[str, Any] = {"hidden": (width, width)}
+    if kind in FROM_TRANSITIONS_OF_BOXES:
+        policy = make(make_envs("Pendulum-v1", 1).spec, config(**hidden), device=device)
+        return partial(policy.learn, continuous_peers.random_batch(batch_size))
+    spec = make_envs("CartPole-v1", 1).spec
+    if kind == "DQN":
+        policy = make(spec, config(**hidden), device=device)
+        return partial(policy.learn, Transitions(**random_batch(batch_size)))
+    if kind == "PPO":
+        hidden["batch_size"] = batch_size
+    policy = make(spec, config(**hidden), device=device)
+    return partial(policy.learn, [square_unroll(batch_size)])
+
+
+def square_unroll(batch_size: int) -> Unroll:
+    """Draw an unroll of as many envs as steps."""
+    unroll = random_unroll(np.random.default_rng(0), batch_size)
+    side = math.isqrt(batch_size)
+    given = {
+        name: getattr(unroll, name).reshape(side, side, *getattr(unroll, name).shape[2:])
+        for name in ("obs", "action", "reward", "terminated", "truncated", "log_prob")
+    }
+    return replace(unroll, **given, last_obs=np.zeros((side, 4), dtype=np.float32))
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(row)

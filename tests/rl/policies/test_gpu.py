@@ -1,0 +1,111 @@
+"""On a GPU: policies learn there, and what leaves them is at home everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ding_lite import Task, middleware as mw
+from ding_lite.rl import (
+    A2C,
+    DDPG,
+    DQN,
+    IMPALA,
+    PPO,
+    SAC,
+    TD3,
+    DQNConfig,
+    PrioritizedReplay,
+    ReplayBuffer,
+    load_checkpoint,
+    make_envs,
+    mean_return,
+    save_checkpoint,
+)
+
+pytestmark = pytest.mark.gpu
+FROM_UNROLLS = (A2C, PPO, IMPALA)
+ENV_OF = {DQN: "CartPole-v1", **dict.fromkeys(FROM_UNROLLS, "CartPole-v1")} | dict.fromkeys(
+    (DDPG, TD3, SAC), "Pendulum-v1"
+)
+EVERY_POLICY = pytest.mark.parametrize("kind", list(ENV_OF), ids=lambda kind: kind.__name__)
+
+
+@EVERY_POLICY
+def test_what_is_published_and_saved_on_a_gpu_goes_on_on_the_cpu(kind, tmp_path):
+    there, envs = learned(kind, device="cuda")
+    here = kind(envs.spec)
+    assert all(tensor.device.type == "cpu" for tensor in there.weights().values())
+    here.load_weights(there.weights())
+    assert_acts_alike(here, there, envs)
+
+    save_checkpoint(tmp_path, there.state_dict())
+    resumed = kind(envs.spec)
+    resumed.load_state_dict(load_checkpoint(tmp_path).state)
+    assert resumed.train_iter == there.train_iter > 0
+    assert_acts_alike(resumed, there, envs)
+
+
+@EVERY_POLICY
+def test_what_was_saved_on_the_cpu_goes_on_on_a_gpu(kind, tmp_path):
+    here, envs = learned(kind, device="cpu")
+    save_checkpoint(tmp_path, here.state_dict())
+    there = kind(envs.spec, device="cuda")
+    there.load_state_dict(load_checkpoint(tmp_path).state)
+    assert there.device.type == "cuda"
+    assert_acts_alike(here, there, envs)
+    twin = there.clone()
+    assert twin.device == there.device
+    assert_acts_alike(here, twin, envs)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_a_dqn_learns_the_same(dueling):
+    envs = make_envs("CartPole-v1", 8)
+    config = DQNConfig(dueling=dueling, batch_size=32)
+    here, there = DQN(envs.spec, config), DQN(envs.spec, config, device="cuda")
+    replay = PrioritizedReplay(envs.spec, capacity=1_000)
+    with Task() as task:
+        task.use(mw.random_warmup(envs, replay, steps=200))
+        task.run(max_step=1)
+    for _ in range(20):
+        batch = replay.sample(32)
+        ours, theirs = here.learn(batch), there.learn(batch)
+        np.testing.assert_allclose(theirs["td_error"], ours["td_error"], rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(
+        there.q_values(envs.obs), here.q_values(envs.obs), rtol=1e-2, atol=1e-3
+    )
+
+
+def test_a_policy_solves_its_task():
+    envs, eval_envs = make_envs("CartPole-v1", 8), make_envs("CartPole-v1", 20, seed=1_000)
+    policy = PPO(envs.spec, device="cuda")
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=16))
+        task.use(mw.train(policy))
+        task.use(mw.evaluate(policy, eval_envs, every=8, stop_at=195.0))
+        task.run(max_step=160)
+    assert mean_return(policy, eval_envs) >= 150.0
+
+
+def learned(kind, *, device):
+    """Make a policy that has learned a little from its own envs."""
+    envs = make_envs(ENV_OF[kind], 2, seed=1)
+    policy = kind(envs.spec, device=device)
+    with Task() as task:
+        if kind in FROM_UNROLLS:
+            task.use(mw.collect(policy, envs, unroll=8)).use(mw.train(policy))
+        else:
+            replay = ReplayBuffer(envs.spec, capacity=1_000)
+            task.use(mw.random_warmup(envs, replay, steps=200))
+            task.use(mw.collect(policy, envs, steps=2)).use(mw.add_to(replay))
+            task.use(mw.train(policy, replay, batch_size=32))
+        task.run(max_step=5)
+    return policy, envs
+
+
+def assert_acts_alike(here, there, envs):
+    obs = np.concatenate([envs.obs, 0.5 * envs.obs])
+    np.testing.assert_allclose(
+        there.act(obs, explore=False), here.act(obs, explore=False), rtol=1e-3, atol=1e-4
+    )
