@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 from ding_lite.parallel.group import Group, World
 
 if TYPE_CHECKING:
+    from ding_lite.distributed.accelerate import (
+        PreparedReplay as PreparedReplay,
+        Processes as Processes,
+    )
     from ding_lite.distributed.blocks import ShardedTransitions as ShardedTransitions
     from ding_lite.distributed.gradient_server import (
         GradientServer as GradientServer,
@@ -24,6 +28,8 @@ __all__ = [
     "Model",
     "ModelServer",
     "PopulationServer",
+    "PreparedReplay",
+    "Processes",
     "Receipt",
     "ShardedReplay",
     "ShardedTransitions",
@@ -35,6 +41,8 @@ _HOMES = {
     "Model": "model_server",
     "ModelServer": "model_server",
     "PopulationServer": "population_server",
+    "PreparedReplay": "accelerate",
+    "Processes": "accelerate",
     "Receipt": "gradient_server",
     "ShardedReplay": "sharded_replay",
     "ShardedTransitions": "blocks",

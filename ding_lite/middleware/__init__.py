@@ -17,6 +17,7 @@ from ding_lite.middleware.members import (
     take_members,
 )
 from ding_lite.middleware.pace import keep_pace
+from ding_lite.middleware.processes import average_agents, evaluate_together, share_generation
 from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
 from ding_lite.middleware.report_progress import progress
@@ -27,12 +28,14 @@ from ding_lite.middleware.weights import fetch_weights, publish_weights
 
 __all__ = [
     "add_to",
+    "average_agents",
     "checkpoint",
     "collect",
     "confirm_best",
     "curve",
     "evaluate",
     "evaluate_population",
+    "evaluate_together",
     "evolve",
     "fetch_weights",
     "for_each",
@@ -51,6 +54,7 @@ __all__ = [
     "return_members",
     "send",
     "serve_gradients",
+    "share_generation",
     "stop_at",
     "take_members",
     "tally",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import GradientServer, PopulationServer
+from ding_lite.distributed import GradientServer, PopulationServer, Processes
 from ding_lite.evolution import Mutation, Population, Tournament
 from ding_lite.middleware.weights import ANNOUNCED, PUBLISHED
 from ding_lite.parallel.group import Group
@@ -169,6 +169,20 @@ def bred_for_others(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
     return records
 
 
+def trained_together(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
+    """Average, judge and share a population of two among one process."""
+    population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
+    processes = Processes()
+    average = mw.average_agents(population, processes)
+    judge = mw.evaluate_together(population, eval_envs, processes, every=2, stop_at=1.0)
+    share = mw.share_generation(population, processes, every=2)
+    return {
+        "average_agents": [run_step(average)[1], run_step(average, finish=True)[1]],
+        "evaluate_together": [run_step(judge, total_step=1)[1]],
+        "share_generation": [run_step(share, total_step=1)[1]],
+    }
+
+
 @pytest.fixture
 def observed(
     policy: DQN, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
@@ -223,6 +237,7 @@ def observed(
         "tally": tallied(),
         **evolved(envs, eval_envs),
         **bred_for_others(envs, eval_envs),
+        **trained_together(envs, eval_envs),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),
         "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),

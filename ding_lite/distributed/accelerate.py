@@ -1,0 +1,446 @@
+"""The processes of a program that Hugging Face Accelerate has connected, and what they do together.
+
+Each collective operation begins with a word of its name, which all processes compare. So one
+that only some of them come to is recognised wherever another one is under way, and where none is,
+the wait for the others has an end. What is broadcast is read as messages between nodes are: a
+short header that is checked, and raw numbers. Nothing is pickled, and nothing lies on a disk.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from ding_lite.errors import CodecError, ConfigError, MiddlewareError, MissingExtraError, PeerLost
+from ding_lite.nest import leaves, map_leaves
+from ding_lite.parallel.codec import Encoded, decode, encode
+from ding_lite.parallel.group import COLLECTIVE_TIMEOUT_S
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.protocols import Prioritized, Replay
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.storage import FIELDS
+from ding_lite.settings import check_all, positive, process_environ, whole
+
+BLOCK_ROWS = 1_024
+"""Transitions that a prepared replay draws at a time, for several batches."""
+MAX_BROADCAST_BYTES = 1 << 30
+"""More than that is no population, whatever its header says."""
+_INLINE = 12
+"""So many numbers go along with the word itself."""
+_get_fields = attrgetter(*FIELDS)
+
+
+class Processes:
+    """The processes of a program that was started several times, as one of them sees them.
+
+    Started by `torchrun --nproc-per-node 2 program.py`, or by `accelerate launch`; without
+    either it is the only one.
+
+    Args:
+        accelerator: Accelerate's `Accelerator`; one for this machine's processors, or GPUs where
+            there are some, unless given.
+        timeout: Seconds that a process waits for the others in a collective operation. They have
+            to be as far as this one by then, the slowest evaluation included.
+
+    Raises:
+        ConfigError: Several processes were asked for, and this one is alone.
+        MissingExtraError: Accelerate is not installed.
+
+    Example:
+        >>> processes = Processes()
+        >>> processes.rank, processes.size, processes.gather("counts", [3.0]).tolist()
+        (0, 1, [[3.0]])
+    """
+
+    def __init__(
+        self,
+        accelerator: Any = None,  # noqa: ANN401 - Accelerate comes without types
+        *,
+        timeout: float = COLLECTIVE_TIMEOUT_S,
+    ) -> None:
+        check_all(positive(timeout=timeout))
+        module = _accelerate()
+        self.accelerator = accelerator or module.Accelerator(cpu=not torch.cuda.is_available())
+        """Accelerate's own, for whatever else it is good for."""
+        self.size = int(self.accelerator.num_processes)
+        """How many there are."""
+        self.rank = int(self.accelerator.process_index)
+        """This one's number, from 0."""
+        _check_is_as_started(self.size, process_environ())
+        self._timeout = timeout
+        self._num_operations = 0
+        self._device, self._group = torch.device("cpu"), None
+        if self.size > 1:
+            if torch.distributed.get_backend() == "nccl":
+                self._device = self.accelerator.device
+            # One of our own, whose operations end by themselves: a process that has given up
+            # could not even exit while one of Accelerate's, with half an hour, is under way.
+            self._group = torch.distributed.new_group(timeout=timedelta(seconds=timeout))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the one that breeds, reports and saves."""
+        return self.rank == 0
+
+    def seed(self, seed: int) -> int:
+        """Return a seed of this process's own, for what shall differ between them."""
+        return spawn_seeds(seed, "processes", count=self.size)[self.rank]
+
+    def prepare(self, replay: SavedReplay) -> PreparedReplay:
+        """Return a replay of this process whose samples come through a prepared loader."""
+        return PreparedReplay(self.accelerator, replay)
+
+    # -- what all of them do together ------------------------------------------------------------
+
+    def gather(self, name: str, values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Give a few numbers, and get those of all processes, a row for each.
+
+        Args:
+            name: What this is, the same on every process.
+            values: As many on every process.
+
+        Raises:
+            MiddlewareError: Another process has come to another operation.
+            PeerLost: One has died, has left, or has not come in time.
+        """
+        mine = np.asarray(values, dtype=np.float64)
+        if self.size == 1:
+            return mine[None]
+        inline = mine if len(mine) <= _INLINE else mine[:0]
+        rows = self._meet(name, len(mine), inline)
+        if len(mine) <= _INLINE:
+            return rows[:, : len(mine)]
+        return self._all_gather(torch.from_numpy(mine)).numpy()
+
+    def mean(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the means of tensors over all processes, the same to the last bit on each.
+
+        Raises:
+            MiddlewareError: Another process has come to another operation.
+            PeerLost: One has died, has left, or has not come in time.
+        """
+        if self.size == 1 or not tensors:
+            return [tensor.clone() for tensor in tensors]
+        flat = torch.cat([tensor.detach().reshape(-1).float().cpu() for tensor in tensors])
+        self._meet(name, len(flat))
+        mean = self._all_gather(flat).mean(dim=0)
+        parts = torch.split(mean, [tensor.numel() for tensor in tensors])
+        pairs = zip(parts, tensors, strict=True)
+        return [part.view_as(tensor).to(tensor.device, tensor.dtype) for part, tensor in pairs]
+
+    def broadcast(self, name: str, tree: Any) -> Any:  # noqa: ANN401 - any tree of values
+        """Return the main process's tree of values on every process.
+
+        Args:
+            name: What this is, the same on every process.
+            tree: What can travel between nodes; only that of the main process is looked at.
+
+        Raises:
+            CodecError: It cannot travel, or what came is no message.
+            MiddlewareError: Another process has come to another operation.
+            PeerLost: One has died, has left, or has not come in time.
+        """
+        if self.size == 1:
+            return tree
+        packed = _pack(encode(tree, name=name)) if self.is_main else torch.empty(0)
+        sizes = self._meet(name, 0, np.array([packed.nbytes], dtype=np.float64))
+        nbytes = int(sizes[0, 0])
+        if not 0 <= nbytes <= MAX_BROADCAST_BYTES:
+            raise CodecError(
+                f"The main process announces {nbytes:,} bytes; the limit is "
+                f"{MAX_BROADCAST_BYTES:,}. Broadcast less at a time."
+            )
+        buffer = packed if self.is_main else torch.empty(nbytes, dtype=torch.uint8)
+        buffer = buffer.to(self._device)
+        self._wait(torch.distributed.broadcast(buffer, src=0, group=self._group, async_op=True))
+        return tree if self.is_main else _unpack(buffer.cpu())
+
+    def check_same(self, what: str, tree: Any, *, generation: int) -> None:  # noqa: ANN401
+        """Make sure that all processes have the same tree of values.
+
+        Raises:
+            MiddlewareError: One has another than the main process; says which, and when.
+            PeerLost: One has died, has left, or has not come in time.
+        """
+        digest = digest_of(tree)
+        words = [float(word) for word in np.frombuffer(digest, dtype=">u4")]
+        rows = self.gather(f"check {what}", words)
+        others = [rank for rank, row in enumerate(rows) if (row != rows[0]).any()]
+        if others:
+            raise MiddlewareError(
+                f"After generation {generation} the {what} of rank {', '.join(map(str, others))} "
+                f"differs from that of the main process, rank 0 (this is rank {self.rank}). "
+                f"Something there has changed it behind the broadcast, or keeps it from being "
+                f"loaded exactly: whatever changes agents has to come before `share_generation`."
+            )
+
+    def _meet(
+        self, name: str, size: int, inline: np.ndarray[Any, np.dtype[np.float64]] | None = None
+    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Make sure that all processes do the same now; return the numbers that came along."""
+        self._num_operations += 1
+        word = np.zeros(3 + _INLINE)
+        word[:3] = zlib.crc32(name.encode()), self._num_operations, size
+        if inline is not None:
+            word[3 : 3 + len(inline)] = inline
+        rows = self._all_gather(torch.from_numpy(word)).numpy()
+        others = [rank for rank, row in enumerate(rows) if (row[:3] != word[:3]).any()]
+        if others:
+            raise MiddlewareError(
+                f"Rank {self.rank} has come to `{name}`, its operation {self._num_operations} of "
+                f"all processes together, with {size} numbers; rank {', '.join(map(str, others))} "
+                f"is at another one: operation {[int(rows[rank, 1]) for rank in others]}, with "
+                f"{[int(rows[rank, 2]) for rank in others]} numbers. Every process has to call the "
+                f"same ones, in the same order: none may stand behind `if processes.is_main`."
+            )
+        return rows[:, 3:]
+
+    def _all_gather(self, mine: Tensor) -> Tensor:
+        mine = mine.to(self._device)
+        rows = mine.new_empty((self.size, *mine.shape))
+        self._wait(
+            torch.distributed.all_gather([*rows.unbind()], mine, group=self._group, async_op=True)
+        )
+        return rows.cpu()
+
+    def _wait(self, work: Any) -> None:  # noqa: ANN401 - torch's stubs leave it out
+        try:
+            work.wait(timedelta(seconds=self._timeout))
+        except RuntimeError as error:
+            raise PeerLost(
+                f"Rank {self.rank} of {self.size} has waited for the other processes in vain: one "
+                f"has died, has left, has not come within {self._timeout:g} s, or has called "
+                f"fewer operations of all together ({error}). Look for the first error of the "
+                f"others, and start all of them again."
+            ) from error
+
+
+class SavedReplay(Replay, Protocol):
+    """A replay that can be saved."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken."""
+        ...
+
+
+class PreparedReplay:
+    """A replay of one process whose samples come through a loader that Accelerate has prepared.
+
+    It stands where a replay does. Each process samples its own transitions: nothing is sent
+    around, as it is where Accelerate dispatches the batches of the main process. The loader draws
+    blocks of some thousand transitions, of which a batch takes the next ones; so a batch costs
+    less than by itself, and does not know the transitions of the last few steps.
+
+    Args:
+        accelerator: Accelerate's `Accelerator`.
+        replay: One in which all transitions are equally likely.
+        block_rows: Transitions of a block. More is cheaper, and knows fewer of the newest.
+
+    Raises:
+        ConfigError: The replay has priorities, which belong to one sample each.
+    """
+
+    def __init__(
+        self,
+        accelerator: Any,  # noqa: ANN401 - Accelerate comes without types
+        replay: SavedReplay,
+        *,
+        block_rows: int = BLOCK_ROWS,
+    ) -> None:
+        check_all(whole(1, block_rows=block_rows))
+        if isinstance(replay, Prioritized):
+            raise ConfigError(
+                f"`replay` is a {type(replay).__name__}, whose samples belong to priorities that "
+                f"change with each update; a ReplayBuffer was expected. Sample it directly."
+            )
+        self.replay = replay
+        self.loader = self._prepared(accelerator)
+        """The prepared `DataLoader`, which never ends."""
+        self._blocks: Iterator[dict[str, Tensor]] | None = None
+        self._block: tuple[Tensor, ...] = ()
+        self._first = self._last = 0
+        self._rows = block_rows
+
+    @property
+    def capacity(self) -> int:
+        """How many transitions it can hold."""
+        return self.replay.capacity
+
+    def __len__(self) -> int:
+        return len(self.replay)
+
+    def add(self, transitions: Transitions) -> None:
+        """Keep transitions, in place of the oldest ones once the replay is full."""
+        self.replay.add(transitions)
+
+    def sample(self, batch_size: int) -> Transitions:
+        """Draw transitions uniformly, with replacement, on the device that Accelerate has chosen.
+
+        Raises:
+            ConfigError: The replay holds fewer transitions than that.
+        """
+        if self._first + batch_size > self._last:
+            self._turn(batch_size)
+        first = self._first
+        self._first = last = first + batch_size
+        return Transitions(*[field[first:last] for field in self._block])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the replay needs; what was drawn from it and not yet used is dropped."""
+        return self.replay.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.replay.load_state_dict(state)
+        self._first = self._last = 0
+        self._blocks = None
+
+    def _turn(self, batch_size: int) -> None:
+        """Go on to a block of so many rows."""
+        if batch_size > len(self.replay):
+            raise ConfigError(
+                f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "
+                f"transitions. Collect more of them before training, or take smaller batches."
+            )
+        self._rows = max(self._rows, batch_size)
+        self._last = 0
+        while self._last < batch_size:  # a block that was drawn before may be too small
+            if self._blocks is None:
+                self._blocks = iter(self.loader)
+            block = next(self._blocks)
+            self._block = tuple(block[name] for name in FIELDS)
+            self._first, self._last = 0, len(self._block[0])
+
+    def _draw(self, _: object) -> dict[str, Tensor]:
+        rows = self.replay.sample(min(self._rows, len(self.replay)))
+        values: tuple[Tensor, ...] = _get_fields(rows)
+        return dict(zip(FIELDS, values, strict=True))
+
+    def _prepared(self, accelerator: Any) -> Any:  # noqa: ANN401 - Accelerate comes without types
+        # What the dataset yields is only that there is one more: a shard of it reads as many
+        # times more as there are processes, and that must not draw as many samples.
+        loader: DataLoader[Any] = DataLoader(
+            _Turns(), batch_size=1, collate_fn=self._draw, generator=torch.Generator()
+        )
+        config = accelerator.dataloader_config
+        before, config.dispatch_batches = config.dispatch_batches, False
+        try:
+            return accelerator.prepare(loader)
+        finally:
+            config.dispatch_batches = before
+
+
+class _Turns(IterableDataset[int]):
+    """An endless dataset."""
+
+    def __iter__(self) -> Iterator[int]:
+        turn = 0
+        while True:
+            yield turn
+            turn += 1
+
+
+def digest_of(tree: Any) -> bytes:  # noqa: ANN401 - any tree of values
+    """Return 16 bytes that tell a tree of values from others."""
+    digest = blake2b(digest_size=16)
+    for path, leaf in leaves(tree):
+        digest.update(repr(path).encode())
+        array = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
+        if isinstance(array, np.ndarray):
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        else:
+            digest.update(repr(array).encode())
+    return digest.digest()
+
+
+def mean_of_states(
+    processes: Processes, name: str, states: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return states whose floating point tensors are the means of those of all processes.
+
+    All else, such as counters and random generators, stays each process's own.
+    """
+    trees = [dict(state) for state in states]
+    tensors = [leaf for _, leaf in leaves(trees) if _is_averaged(leaf)]
+    means = iter(processes.mean(name, tensors))
+    averaged: list[dict[str, Any]] = map_leaves(
+        lambda leaf: next(means) if _is_averaged(leaf) else leaf, trees
+    )
+    return averaged
+
+
+def _is_averaged(leaf: object) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
+
+
+def _pack(encoded: Encoded) -> Tensor:
+    """Put a message into one tensor of bytes: how long its parts are, and the parts."""
+    parts = [memoryview(encoded.meta), *(buffer.cast("B") for buffer in encoded.buffers)]
+    lengths = np.array([len(parts), *(part.nbytes for part in parts)], dtype="<i8")
+    return torch.frombuffer(bytearray(b"".join([lengths.tobytes(), *parts])), dtype=torch.uint8)
+
+
+def _unpack(packed: Tensor) -> Any:  # noqa: ANN401 - any tree of values
+    """Read what `_pack` has written; trust nothing of it."""
+    view = memoryview(packed.numpy().data)
+    count = int.from_bytes(view[:8], "little", signed=True) if len(view) >= 8 else 0
+    start = 8 * (1 + count)
+    if not 0 < count <= len(view) // 8 - 1:
+        raise CodecError(f"A broadcast of {len(view)} bytes announces {count} parts.")
+    lengths = np.frombuffer(view[8:start], dtype="<i8").tolist()
+    if min(lengths) < 0 or start + sum(lengths) != len(view):
+        raise CodecError(
+            f"A broadcast of {len(view)} bytes announces parts of {lengths[:8]} bytes, which do "
+            f"not fill it."
+        )
+    parts = []
+    for length in lengths:
+        parts.append(view[start : start + length])
+        start += length
+    return decode(parts[0], parts[1:])
+
+
+def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
+    """Refuse to be alone where several processes were asked for."""
+    how = (
+        "Start two with `torchrun --nproc-per-node 2 program.py`, or with `accelerate launch "
+        "--multi_gpu --num_processes 2 program.py`, which needs no GPU in spite of its name."
+    )
+    if size > 1:
+        return
+    if int(environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"This is one of {environ['WORLD_SIZE']} processes, and the accelerator that was given "
+            f"knows of none but itself. Make it with `Accelerator(cpu=True)` where there is no "
+            f"GPU, or leave it to `Processes()`."
+        )
+    if "ACCELERATE_MIXED_PRECISION" in environ and "MASTER_PORT" in environ:
+        raise ConfigError(
+            f"`accelerate launch` was told to start several processes and has started one, as it "
+            f"does for a job without GPUs. {how}"
+        )
+
+
+def _accelerate() -> Any:  # noqa: ANN401 - Accelerate comes without types
+    try:
+        return importlib.import_module("accelerate")
+    except ImportError as error:
+        raise MissingExtraError(
+            "This needs Hugging Face Accelerate, which is not installed: "
+            'pip install "ding-lite[accelerate]".'
+        ) from error
