@@ -172,19 +172,43 @@ class PlainPPO(PlainActorCritic):
 
 
 class PlainIMPALA(PlainActorCritic):
-    """Espeholt et al. 2018, section 4.2."""
+    """Espeholt et al. 2018, section 4.2; the clip is that of Schulman et al. 2017, equation 7."""
 
-    def learn(self, unroll):
-        """Do all updates; return the last loss."""
-        loss = 0.0
-        for _ in range(self.config.epochs):
+    def learn(self, unroll, orders=None):
+        """Do all updates; return the last loss.
+
+        Args:
+            orders: For each epoch which env steps each of its updates takes; all of them if None.
+        """
+        loss, everything = 0.0, [np.arange(unroll.reward.size)]
+        for order in [everything] * self.config.epochs if orders is None else orders:
             log_prob, entropy, value, next_value = self.judge(unroll)
             log_rho = log_prob.detach().numpy() - unroll.log_prob
             advantage, target = self.vtrace(unroll, log_rho, value.detach().numpy(), next_value)
-            rho = np.exp(np.minimum(log_rho, np.log(self.config.rho_clip)))
-            policy_loss = -(log_prob * self.normalized_by_rho(advantage, rho)).mean()
-            loss = self.step(policy_loss, value, target, entropy)
+            plain = (advantage.numpy() / self.cut(log_rho)).flatten()
+            for index in order:
+                log_prob, entropy, value, _ = (
+                    torch.as_tensor(x).flatten()[index] for x in self.judge(unroll)
+                )
+                log_rho_now = log_prob.detach().numpy() - unroll.log_prob.flatten()[index]
+                rho = self.cut(log_rho_now)
+                a = self.normalized_by_rho(torch.from_numpy(rho * plain[index]), rho)
+                policy_loss = -(log_prob * self.clipped(a, np.exp(log_rho_now))).mean()
+                loss = self.step(policy_loss, value, target.flatten()[index], entropy)
         return loss
+
+    def cut(self, log_rho):
+        """Return ratios, cut."""
+        return np.exp(np.minimum(log_rho, np.log(self.config.rho_clip)))
+
+    def clipped(self, advantage, ratio):
+        """Leave out what PPO's minimum has no gradient for."""
+        clip = self.config.clip
+        if clip is None:
+            return advantage
+        rows = zip(advantage.tolist(), ratio.tolist(), strict=True)
+        kept = [0.0 if (a > 0 and r > 1 + clip) or (a < 0 and r < 1 - clip) else a for a, r in rows]
+        return torch.tensor(kept, dtype=torch.float32)
 
     def normalized_by_rho(self, advantage, rho):
         """Bring what the ratios multiply to a mean of 0 and a spread of 1, counted by them."""

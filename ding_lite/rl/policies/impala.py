@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray, Unroll
+from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
@@ -23,6 +23,12 @@ from ding_lite.rl.returns import vtrace
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.unrolls import join_unrolls, merged, next_values, unseen_obs
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
+
+_Forward: TypeAlias = tuple[FloatArray, FloatArray, Any]
+"""What a network says: the actor's outputs, [B, D], values, [B], and what its backward needs."""
+_TINY = np.float32(np.finfo(np.float32).tiny)
+_HIGHEST_LOG = 80.0
+"""Its exponential is about the highest number that float32 holds."""
 
 
 @suggests
@@ -40,8 +46,15 @@ class IMPALAConfig(ActorCriticConfig):
     """Where it is cut for what a correction carries back in time. Lower forgets sooner; 1 is
     usual, and never above `rho_clip`."""
     epochs: int = 1
-    """How many updates each batch of unrolls is learned from; V-trace corrects for what the ones
-    before have changed. More learns more from each env step and takes longer; 1 to 4."""
+    """How often each batch of unrolls is learned from; V-trace corrects anew for what the updates
+    before have changed. More learns more from each env step and takes longer; 1 to 20."""
+    batch_size: int | None = None
+    """How many env steps one update learns from. Fewer are more updates an epoch; None, as in the
+    paper, takes all that came together."""
+    clip: float | None = None
+    """How far the probability of an action may move from what it was where it was collected, as a
+    share: beyond that nothing pulls any more. It keeps many updates of the same env steps steady;
+    0.1 to 0.3 are usual, and None, as in the paper, cuts nothing but the ratios."""
     normalize_advantage: bool = True
     """Bring the advantages of an update to mean 0 and spread 1, each counted by its ratio rho, so
     that the size of rewards does not matter. The paper does not."""
@@ -52,6 +65,29 @@ class IMPALAConfig(ActorCriticConfig):
             positive(rho_clip=self.rho_clip, c_clip=self.c_clip),
             at_least(self.c_clip, rho_clip=self.rho_clip),
             whole(1, epochs=self.epochs),
+            [] if self.batch_size is None else whole(1, batch_size=self.batch_size),
+            [] if self.clip is None else positive(clip=self.clip),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Env steps to learn from, in any order."""
+
+    obs: NumpyArray
+    action: NumpyArray
+    log_prob_B: FloatArray
+    advantage_B: FloatArray
+    """Not multiplied by its ratio yet."""
+    target_B: FloatArray
+
+    def take(self, index_B: NumpyArray) -> _Rows:
+        return _Rows(
+            self.obs[index_B],
+            self.action[index_B],
+            self.log_prob_B[index_B],
+            self.advantage_B[index_B],
+            self.target_B[index_B],
         )
 
 
@@ -85,17 +121,20 @@ class IMPALA(ActorCriticPolicy):
         super().__init__(spec, self.config, device=device)
 
     def learn(self, unrolls: Sequence[Unroll], /) -> dict[str, float]:
-        """Do `epochs` updates: each one step of Adam along the mean gradient of all env steps.
+        """Go `epochs` times through all env steps, with a step of Adam for each minibatch of them.
 
-        With V-trace's targets v, its cut ratio rho and advantages A = rho (r + gamma v' - V(x)),
-        the loss is -mean(log pi(a|x) A) + value_coef mean((V(x) - v)^2) - entropy_coef H.
+        Each epoch begins with V-trace. With its targets v, the cut ratio rho of an action and its
+        advantage A = r + gamma v' - V(x), the loss of a minibatch is
+        -mean(rho log pi(a|x) A) + value_coef mean((V(x) - v)^2) - entropy_coef H; rho is a
+        constant in it. Where `clip` says that an action has moved far enough its A is 0.
 
         Args:
             unrolls: All of the same length; of any collectors, and any version of the weights.
 
         Returns:
             Of the last update `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
-            `rho` (the mean cut importance ratio; 1 where the weights are those that acted) and
+            `rho` (the mean cut importance ratio; 1 where the weights are those that acted),
+            `clip_fraction` where there is a `clip` (the share of actions that it holds) and
             `grad_norm`.
 
         Raises:
@@ -103,26 +142,36 @@ class IMPALA(ActorCriticPolicy):
             NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
         """
         unroll = join_unrolls(unrolls, self.spec)
+        size = self.config.batch_size or unroll.reward.size
         metrics: dict[str, float] = {}
         for _ in range(self.config.epochs):
-            metrics = self._compute(unroll)
-            metrics["grad_norm"] = self._improve()
+            rows, forward = self._judge(unroll)
+            if unroll.reward.size <= size:
+                metrics = self._step(rows, forward)
+                continue
+            order = self._rng.permutation(unroll.reward.size)
+            # As many as fit, of even size: a few left over would pull as much as all the others.
+            for index_B in np.array_split(order, round(len(order) / size)):
+                part = rows.take(index_B)
+                metrics = self._step(part, self._net.forward(part.obs))
         self._has_seen(unroll)
         return metrics
 
     def gradients(self, unrolls: Sequence[Unroll]) -> tuple[Tensor, dict[str, float]]:
-        """Compute the gradient of one update, [P], and its metrics, and change nothing."""
-        metrics = self._compute(join_unrolls(unrolls, self.spec))
+        """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
+        metrics = self._compute(*self._judge(join_unrolls(unrolls, self.spec)))
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _compute(self, unroll: Unroll) -> dict[str, float]:
-        """Write the gradient of the loss."""
+    def _judge(self, unroll: Unroll) -> tuple[_Rows, _Forward]:
+        """Find advantages and targets; hand on what the network said for it."""
         config, shape_TN = self.config, unroll.reward.shape
-        outputs_BD, value_B, saved = self._net.forward(self._inputs(merged(unroll.obs)))
-        likely = self._distribution.judge(outputs_BD, merged(unroll.action))
-        log_rho_TN = likely.log_prob_B.reshape(shape_TN) - unroll.log_prob
+        obs, action = self._inputs(merged(unroll.obs)), merged(unroll.action)
+        forward = self._net.forward(obs)
+        outputs_BD, value_B, _ = forward
+        log_prob_B = self._distribution.judge(outputs_BD, action).log_prob_B
         value_TN = value_B.reshape(shape_TN)
+        log_rho_TN = log_prob_B.reshape(shape_TN) - unroll.log_prob
         found = vtrace(
             log_rho_TN,
             np.float32(config.gamma) * ~unroll.terminated,
@@ -133,18 +182,44 @@ class IMPALA(ActorCriticPolicy):
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
         )
-        advantage_B = merged(found.advantage_TB)
-        log_clip = np.float32(np.log(config.rho_clip))
-        rho_B = merged(np.exp(np.minimum(log_rho_TN, log_clip)))
+        rho_B = self._cut_ratio(merged(log_rho_TN))
+        advantage_B: FloatArray = merged(found.advantage_TB)
+        advantage_B /= np.maximum(rho_B, _TINY)
+        target_B = merged(found.target_TB)
+        return _Rows(obs, action, merged(unroll.log_prob), advantage_B, target_B), forward
+
+    def _step(self, rows: _Rows, forward: _Forward) -> dict[str, float]:
+        metrics = self._compute(rows, forward)
+        metrics["grad_norm"] = self._improve()
+        return metrics
+
+    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    def _compute(self, rows: _Rows, forward: _Forward) -> dict[str, float]:
+        """Write the gradient of the loss."""
+        config, clip = self.config, self.config.clip
+        outputs_BD, value_B, saved = forward
+        likely = self._distribution.judge(outputs_BD, rows.action)
+        log_rho_B = likely.log_prob_B - rows.log_prob_B
+        rho_B = self._cut_ratio(log_rho_B)
+        advantage_B = rho_B * rows.advantage_B
         if config.normalize_advantage:
             advantage_B = normalized_by_rho(advantage_B, rho_B)
+        more = {"rho": float(rho_B.mean())}
+        if clip is not None:
+            ratio_B = np.exp(log_rho_B)
+            has_gone_B = np.where(advantage_B > 0.0, ratio_B > 1.0 + clip, ratio_B < 1.0 - clip)
+            advantage_B[has_gone_B] = 0.0
+            more["clip_fraction"] = float(has_gone_B.mean())
 
         grad_B = advantage_B * np.float32(-1.0 / len(advantage_B))
         loss = float(grad_B @ likely.log_prob_B)
-        error_B = value_B - merged(found.target_TB)
-        metrics = self._write_gradient(saved, likely, loss, grad_B, error_B)
-        metrics["rho"] = float(rho_B.mean())
-        return metrics
+        metrics = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
+        return metrics | more
+
+    def _cut_ratio(self, log_rho_B: FloatArray) -> FloatArray:
+        limit = min(math.log(self.config.rho_clip), _HIGHEST_LOG)
+        ratio_B: FloatArray = np.exp(np.minimum(log_rho_B, np.float32(limit)))
+        return ratio_B
 
     def _twin(self) -> Self:
         return type(self)(self.spec, self.config, device=self.device)
@@ -167,10 +242,9 @@ def normalized_by_rho(advantage_B: FloatArray, rho_B: FloatArray) -> FloatArray:
         >>> normed_B.round().astype(int).tolist()
         [-1, 1, 0]
     """
-    tiny = np.float32(np.finfo(np.float32).tiny)
     total = max(float(rho_B.sum()), 1e-8)
     mean = np.float32(float(advantage_B.sum()) / total)
-    plain_B: FloatArray = np.divide(advantage_B, np.maximum(rho_B, tiny), dtype=np.float32)
+    plain_B: FloatArray = np.divide(advantage_B, np.maximum(rho_B, _TINY), dtype=np.float32)
     error_B: FloatArray = np.subtract(plain_B, mean, dtype=np.float32)
     spread = math.sqrt(float(rho_B @ (error_B * error_B)) / total)
     weighted_B: FloatArray = rho_B * error_B

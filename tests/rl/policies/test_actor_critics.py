@@ -113,6 +113,34 @@ def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip):
     assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, CARTPOLE) for x in range(6)])
 
 
+@pytest.mark.parametrize("clip", [None, 0.01, 0.2])
+def test_the_minibatches_of_impala_take_every_step_once_an_epoch_and_are_clipped(clip):
+    policy = make("IMPALA", batch_size=6, epochs=3, clip=clip, rho_clip=1.5, lr=1e-2)
+    plain = PlainIMPALA(policy.weights(), spec=CARTPOLE, config=policy.config)
+    unroll = draw_unroll(0, CARTPOLE, num_steps=7, num_envs=3)  # 21 rows: of 6, 5, 5, 5
+    rng = make_rng(0, "x")
+    set_rng_state(rng, policy.state_dict()["rng"])
+    orders = [np.array_split(rng.permutation(21), 4) for _ in range(3)]
+    metrics = policy.learn([unroll])
+    assert metrics["loss"] == pytest.approx(plain.learn(unroll, orders), rel=1e-3)
+    assert policy.train_iter == plain.num_updates == 12
+    assert_same(
+        policy.weights(), {x: t.detach() for x, t in plain.named.items()}, rtol=1e-3, atol=1e-4
+    )
+    assert ("clip_fraction" in metrics) == (clip is not None)
+
+
+def test_many_updates_of_the_same_steps_stay_near_with_a_clip():
+    unroll = draw_unroll(0, CARTPOLE)
+    went = {}
+    for clip in (None, 0.1):
+        policy = make("IMPALA", epochs=200, clip=clip, value_coef=0.0, max_grad_norm=None)
+        acted = replace(unroll, log_prob=own_log_prob(policy, unroll))
+        policy.learn([acted])
+        went[clip] = np.abs(own_log_prob(policy, acted) - acted.log_prob).mean()
+    assert went[0.1] < 0.3 < went[None]
+
+
 @pytest.mark.parametrize("reward", [-1.0, 1.0])
 def test_what_impala_would_not_do_any_more_teaches_its_actor_nothing(reward):
     policy = make("IMPALA", value_coef=0.0, gamma=0.01, max_grad_norm=None)
@@ -577,5 +605,7 @@ def test_wrong_settings_of_one_policy_are_named_too():
         PPOConfig(clip=0.0)
     with pytest.raises(ConfigError, match="`rho_clip`"):
         IMPALAConfig(rho_clip=0.5, c_clip=1.0)
+    with pytest.raises(ConfigError, match=r"`batch_size`.*`clip`"):
+        IMPALAConfig(batch_size=0, clip=0.0)
     with pytest.raises(ConfigError, match="`gae_lambda`"):
         A2CConfig(gae_lambda=2.0)
