@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
+from ding_lite.distributed.halves import Halves
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.group import World
 
@@ -47,6 +47,7 @@ class ModelServer:
         self._router = (world or World.current()).group(["node.*"]).router
         self._key = f"model {name}"
         self._watch = self._router.watch(self._key)
+        self._halves = Halves()
         self._version = 0
         self._life = int.from_bytes(os.urandom(6), "little")
         self._fetched_life = 0
@@ -55,13 +56,13 @@ class ModelServer:
         """Offer weights to all connected nodes; neither waits for them nor keeps old versions.
 
         Args:
-            weights: Tensors by name. They are copied: they may change at once.
+            weights: Tensors by name, on any device. They are copied: they may change at once.
             half: Send 32-bit numbers in 16 bits: half the bytes, about three digits of each.
 
         Returns:
             Their version, counted from 1.
         """
-        given = {name: _halved(w) if half else w for name, w in weights.items()}
+        given = self._halves(weights) if half else {name: w.cpu() for name, w in weights.items()}
         version = self._version + 1
         self._router.publish_ctx(
             {self._key: {"life": self._life, "version": version, "weights": given}}
@@ -117,7 +118,3 @@ class ModelServer:
                 f"{timeout:g} s. Does a connected node publish it?"
             )
         return found[0] if found else None
-
-
-def _halved(tensor: Tensor) -> Tensor:
-    return tensor.half() if tensor.dtype is torch.float32 else tensor

@@ -6,10 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
-import torch
-from torch import Tensor
-
 from ding_lite.clock import Deadline
+from ding_lite.distributed.halves import Halves
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.rl.protocols import Policy
@@ -59,7 +57,7 @@ class _Publish:
         self._router = router
         self._policy = policy
         self._every = every
-        self._half = half
+        self._halves = Halves() if half else None
         self._version = 0
         self._train_iter: int | None = None
         # Tells the versions of this process from those of one that died and was restarted.
@@ -93,18 +91,13 @@ class _Publish:
         if not self._router.has_audience:
             return
         weights = self._policy.weights()
-        if self._half:
-            weights = {name: _halved(name, tensor) for name, tensor in weights.items()}
+        if self._halves is not None:
+            # What normalises observations has sums too large for 16 bits.
+            weights = self._halves(weights, but=("norm.",))
         version = [self._life, self._version]
         self._router.publish_ctx(
             {ANNOUNCED: version, PUBLISHED: {"version": version, "weights": weights}}
         )
-
-
-def _halved(name: str, tensor: Tensor) -> Tensor:
-    """Shorten a network's numbers; what normalises observations has sums too large for that."""
-    is_long = tensor.dtype is torch.float32 and not name.startswith("norm.")
-    return tensor.half() if is_long else tensor
 
 
 def fetch_weights(

@@ -66,6 +66,35 @@ def test_half_precision_halves_the_bytes_of_what_is_long() -> None:
     assert n.item() == 2**40
 
 
+def test_a_version_in_half_precision_stays_as_it_is_when_others_follow() -> None:
+    def main() -> list[float] | None:
+        server = ModelServer()
+        sizes = (300_000, 300_000, 400_000)  # the last one takes other memory
+        if current_router().node_id == 0:
+            for version, size in enumerate(sizes):
+                server.publish({"w": torch.full((size,), float(version))}, half=True)
+                World.current().group("node.*").barrier()
+            return None
+        kept = []
+        for _ in sizes:
+            kept.append(server.wait(newer_than=len(kept)))
+            World.current().group("node.*").barrier()
+        return [float(torch.as_tensor(model.weights["w"]).max()) for model in kept if model]
+
+    with Cluster(2) as cluster:
+        assert cluster.run(main)[1] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("half", [False, True])
+def test_weights_may_be_on_a_gpu(half: bool) -> None:
+    publisher, reader, _ = pair()
+    publisher.publish({"w": torch.full((3,), 0.5, device="cuda")}, half=half)
+    model = reader.fetch()
+    assert model is not None
+    assert torch.as_tensor(model.weights["w"]).float().tolist() == [0.5] * 3
+
+
 def test_models_of_different_names_do_not_meet() -> None:
     actor, _, other = pair("actor")
     actor.publish({"w": torch.ones(3)})
