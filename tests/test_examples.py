@@ -43,6 +43,7 @@ ENV_STEPS_OF_A_STEP = {
     # 1,000 env steps.
     "evolve_cartpole": 6 * 64 + 6 * 2 * 500,
     "evolve_lunarlander": 4 * 128 + 4 * 2 * 1_000,
+    "evolve_accelerate": 2 * 6 * 64 + 6 * 2 * 500,
     "evolve_on_nodes": 2 * 6 * 64 + 6 * 2 * 500,
     "impala_cartpole": UNTIL_ALL_HEAR_OF_IT,
     "a3c_cartpole": UNTIL_ALL_HEAR_OF_IT,

@@ -1,0 +1,72 @@
+"""Evolve DQNs in processes that Hugging Face Accelerate connects: one population for all of them.
+
+Each process collects for all agents and learns from that; weights are averaged once a step, all
+judge, the main process breeds, and every process goes on with the same population. Start it with
+`torchrun --nproc-per-node 2 examples/evolve_accelerate.py`, or with `accelerate launch --multi_gpu
+--num_processes 2 examples/evolve_accelerate.py`, which needs no GPU in spite of its name. Started
+plainly it is the only process.
+"""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+from ding_lite import Agent, Middleware, Task, middleware as mw
+from ding_lite.distributed import Processes
+from ding_lite.errors import ConfigError
+from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
+from ding_lite.recipes import Run, parse_options, run_program
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
+
+TRY_NEXT = """\
+Try next: two processes (torchrun --nproc-per-node 2 examples/evolve_accelerate.py), another seed
+(--seed 1), or change this program: examples/evolve_accelerate.py is the whole of it."""
+
+
+def main() -> None:
+    """Evolve with the options of the command line."""
+    options = parse_options(__doc__, env="CartPole-v1", max_env_steps=200_000, target=475.0)
+    if options.resume:
+        raise ConfigError("This program saves nothing that it could go on from; leave --resume out.")
+    processes = Processes()
+    options = replace(options, nodes=processes.size)
+    seed = processes.seed(options.seed)  # for what shall differ between processes
+    envs = make_envs(options.env, num_envs=8, seed=seed)
+    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 1)
+    search = Search(lr=log_uniform(1e-3, 5e-3), batch_size=integer(32, 128))
+    config = DQNConfig(hidden=(64, 64), epsilon_steps=1_000)
+    population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
+    replay = processes.prepare(ReplayBuffer(envs.spec, capacity=50_000, seed=seed))
+    every = 2 if options.smoke else 10  # steps of a generation
+
+    def learn(agent: Agent) -> list[Middleware]:
+        return [
+            mw.collect(agent, envs, steps=64),
+            mw.add_to(replay),
+            mw.train(agent, replay, updates=64),
+        ]
+
+    with ExitStack() as stack:
+        task = stack.enter_context(Task())
+        goal = options.target
+        task.use(mw.for_each(population, learn))
+        task.use(mw.average_agents(population, processes))
+        task.use(mw.evaluate_together(population, eval_envs, processes, every=every, stop_at=goal))
+        task.use(mw.stop_at(env_step=options.max_env_steps))
+        if processes.is_main:
+            run = stack.enter_context(Run("evolve_accelerate", options, config=config))
+            tournament = Tournament(size=2, seed=options.seed)
+            mutation = Mutation(search, seed=options.seed)
+            lineage = run.directory / "lineage.jsonl"
+            task.use(mw.evolve(population, tournament, mutation, every=every, lineage=lineage))
+            task.use(mw.log(every=5, path=run.metrics, quiet=True))
+            task.use(mw.tensorboard(run.directory))
+            task.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
+            task.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))
+        task.use(mw.share_generation(population, processes, every=every))
+        task.run()
+        if processes.is_main:
+            run.conclude(population.best.policy, try_next=TRY_NEXT)
+
+
+if __name__ == "__main__":
+    run_program(main)

@@ -1,0 +1,131 @@
+"""What Accelerate's two processes bring: env steps a second, and what its prepared loader costs.
+
+The job is the seed's: 4 DQNs with hidden layers of 32, 16 environments, batches of 128, one update
+for each env step, a generation every 10 rounds; here on CartPole-v1. Env steps are those of all
+processes, evaluations included, by the clock on the wall. AgileRL's prepared sampler takes 97
+times as long as a direct sample.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+from ding_lite import Task, middleware as mw
+from ding_lite.distributed import Processes
+from ding_lite.evolution import (
+    Agent,
+    Mutation,
+    Population,
+    Search,
+    Tournament,
+    integer,
+    log_uniform,
+)
+from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.testing import run_step
+from tests.bench.harness import Row, compare, row_from_samples
+from tests.bench.history import ROOT
+
+MAX_SAMPLE_RATIO = 1.5
+MAX_SHARE_OF_ONE = 1.0 / 1.6
+BATCH_SIZE = 128
+EVERY = 10
+SECONDS = 4.0
+LAUNCHES = 5
+
+
+def run() -> list[Row]:
+    """Measure all."""
+    return [sampling(), two_processes()]
+
+
+def sampling() -> Row:
+    """Compare a sample through the prepared loader with a direct one."""
+    envs = make_envs("CartPole-v1", 16, seed=0)
+    replay = ReplayBuffer(envs.spec, capacity=10_000)
+    run_step(mw.random_warmup(envs, replay, steps=10_000))
+    prepared = Processes().prepare(replay)
+    return compare(
+        "a batch of 128 through the loader that Accelerate has prepared",
+        lambda: prepared.sample(BATCH_SIZE),
+        lambda: replay.sample(BATCH_SIZE),
+        baseline_name="ReplayBuffer.sample",
+        number=400,
+        target=MAX_SAMPLE_RATIO,
+    )
+
+
+def two_processes() -> Row:
+    """Compare the time of an env step of two processes with that of one."""
+    one, two = [], []
+    for _ in range(LAUNCHES):
+        one.append(seconds_of_an_env_step(1))
+        two.append(seconds_of_an_env_step(2))
+    return row_from_samples(
+        "an env step of two processes, on two cores",
+        two,
+        baseline=one,
+        baseline_name="one process",
+        target=MAX_SHARE_OF_ONE,
+    )
+
+
+def seconds_of_an_env_step(num_processes: int) -> float:
+    """Start the job and let it say how long an env step has taken."""
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
+    finished = subprocess.run(
+        [sys.executable, *command, "-m", "tests.bench.bench_accelerate"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    return float(json.loads(finished.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """Be one of the processes of the job."""
+    processes = Processes()
+    envs = make_envs("CartPole-v1", 16, seed=processes.seed(0))
+    eval_envs = make_envs("CartPole-v1", 4, seed=processes.seed(1))
+    search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, BATCH_SIZE))
+    config = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, target_tau=1e-3)
+    population = Population.of(DQN, envs.spec, search, size=4, config=config)
+    replay = processes.prepare(ReplayBuffer(envs.spec, capacity=10_000, seed=processes.seed(2)))
+
+    def learn(agent: Agent) -> list[Middleware]:
+        collect = mw.collect(agent, envs, steps=64)
+        return [collect, mw.add_to(replay), mw.train(agent, replay, updates=64)]
+
+    with Task() as task:
+        task.use(mw.for_each(population, learn))
+        task.use(mw.average_agents(population, processes))
+        # As many episodes in all, whichever number of processes play them.
+        episodes = 4 // processes.size
+        task.use(
+            mw.evaluate_together(population, eval_envs, processes, every=EVERY, episodes=episodes)
+        )
+        if processes.is_main:
+            task.use(mw.evolve(population, Tournament(), Mutation(search), every=EVERY))
+        task.use(mw.share_generation(population, processes, every=EVERY))
+
+        def made() -> int:
+            return int(task.ctx.env_step + task.ctx.eval_steps)
+
+        task.run(max_step=EVERY)  # the replay fills, and everything is warm
+        before, began, steps = made(), time.perf_counter(), EVERY
+        while processes.gather("time", [time.perf_counter() - began]).max() < SECONDS:
+            steps += EVERY
+            task.run(max_step=steps)
+        taken = time.perf_counter() - began
+    if processes.is_main:
+        print(json.dumps(taken / (made() - before)))
+
+
+if __name__ == "__main__":
+    main()
