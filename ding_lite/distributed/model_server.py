@@ -35,7 +35,7 @@ class ModelServer:
 
     Example:
         >>> server = ModelServer(name="actor")
-        >>> server.publish({"w": torch.ones(2)})
+        >>> server.publish({"w": Tensor([1.0, 1.0])})
         1
         >>> server.fetch().version, server.fetch(newer_than=1)
         (1, None)

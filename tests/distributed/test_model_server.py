@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ding_lite.distributed import ModelServer, World
+from ding_lite.distributed.model_server import Model
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.router import current_router
@@ -75,7 +76,7 @@ def test_a_version_in_half_precision_stays_as_it_is_when_others_follow() -> None
                 server.publish({"w": torch.full((size,), float(version))}, half=True)
                 World.current().group("node.*").barrier()
             return None
-        kept = []
+        kept: list[Model | None] = []
         for _ in sizes:
             kept.append(server.wait(newer_than=len(kept)))
             World.current().group("node.*").barrier()
