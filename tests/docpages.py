@@ -106,7 +106,7 @@ def faults_of_page(page: Path, folder: Path, *, timeout: float = 120.0) -> list[
 def _faults_of_program(
     page: Path, running: list[Block], folder: Path, timeout: float
 ) -> Iterator[str]:
-    script = folder / f"{page.stem}.py"
+    script = folder / "program.py"  # a name of its own could hide a package that it is about
     script.write_text(program(running))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
     environment |= {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}

@@ -103,7 +103,7 @@ def test_pages_run_in_their_own_folder_and_without_settings(
 ) -> None:
     monkeypatch.setenv("DING_LITE_LABELS", "learner")
     text = "```python\nimport os\nprint(sorted(os.listdir()), 'DING_LITE_LABELS' in os.environ)\n"
-    text += "# prints: ['page.py'] False\n```\n"
+    text += "# prints: ['program.py'] False\n```\n"
     assert faults(tmp_path, text) == []
     assert "DING_LITE_LABELS" in os.environ
 
