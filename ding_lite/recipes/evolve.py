@@ -191,11 +191,14 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
     options, config = plan.options, evolution.config
     env, stack, scale = options.env, config.frame_stack, config.reward_scale
     [eval_seed] = spawn_seeds(options.seed, "evaluation", count=1)
+    limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
     with (
         make_envs(
             env, plan.num_envs, seed=options.seed, frame_stack=stack, reward_scale=scale
         ) as envs,
-        make_envs(env, config.eval_episodes, seed=eval_seed, frame_stack=stack) as eval_envs,
+        make_envs(
+            env, config.eval_episodes, seed=eval_seed, frame_stack=stack, settings=limit
+        ) as eval_envs,
     ):
         population = Population.of(
             plan.recipe.policy,

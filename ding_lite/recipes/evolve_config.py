@@ -37,6 +37,10 @@ class EvolutionConfig(TrainConfig):
     eval_episodes: int = 2
     """Greedy episodes for each agent in an evaluation. More is less noisy and costs more: env steps
     of evaluations count as all others do."""
+    eval_limit: int | None = None
+    """Where an episode of an evaluation is cut, in env steps; None leaves that to the environment.
+    Lower spends fewer env steps on agents that only hold out. The 20 episodes of the verdict are
+    never cut."""
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
     tournament_size: int = 2
@@ -68,6 +72,7 @@ class EvolutionConfig(TrainConfig):
         check_all(
             whole(1, population=self.population, window=self.window),
             whole(1, tournament_size=self.tournament_size),
+            [] if self.eval_limit is None else whole(1, eval_limit=self.eval_limit),
             at_least(0.0, mutation_sd=self.mutation_sd),
             at_least(
                 0.0,
