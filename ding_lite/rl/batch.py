@@ -181,5 +181,5 @@ class Sequences:
 
 
 def to_numpy(array: Array) -> NumpyArray:
-    """Look at an array or a tensor as an array, without a copy."""
-    return array.numpy() if isinstance(array, Tensor) else array
+    """Look at an array or a tensor as an array; only what is on a GPU is copied."""
+    return array.cpu().numpy() if isinstance(array, Tensor) else array

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
+import torch
 
 from ding_lite import Task, middleware as mw
 from ding_lite.rl import (
@@ -17,6 +20,7 @@ from ding_lite.rl import (
     DQNConfig,
     PrioritizedReplay,
     ReplayBuffer,
+    Transitions,
     load_checkpoint,
     make_envs,
     mean_return,
@@ -75,6 +79,18 @@ def test_a_dqn_learns_the_same(dueling):
     np.testing.assert_allclose(
         there.q_values(envs.obs), here.q_values(envs.obs), rtol=1e-2, atol=1e-3
     )
+
+
+@pytest.mark.parametrize("kind", [DQN, DDPG, TD3, SAC], ids=lambda kind: kind.__name__)
+def test_a_batch_may_be_on_the_gpu_already(kind):
+    there, envs = learned(kind, device="cuda")
+    replay = ReplayBuffer(envs.spec, capacity=100)
+    with Task() as task:
+        task.use(mw.random_warmup(envs, replay, steps=64)).run(max_step=1)
+    batch = replay.sample(32)
+    moved = {f.name: torch.as_tensor(getattr(batch, f.name)).cuda() for f in fields(Transitions)}
+    twin = there.clone()
+    assert there.learn(Transitions(**moved)) == pytest.approx(twin.learn(batch), rel=1e-4)
 
 
 def test_a_policy_solves_its_task():
