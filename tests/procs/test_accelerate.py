@@ -18,7 +18,7 @@ TOGETHER = """
 import torch
 from ding_lite import middleware as mw
 from ding_lite.distributed import Processes
-from ding_lite.errors import MiddlewareError
+from ding_lite.errors import MiddlewareError, NonFiniteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.distributed.accelerate import digest_of
 from ding_lite.rl import DQN, ReplayBuffer, make_envs
@@ -86,6 +86,16 @@ say("env_step", task.ctx.env_step, "steps", task.ctx.total_step + 1)
 fitness = [agent.fitness for agent in population]
 say("population", population.generation, fitness, task.ctx.eval_steps, task.ctx.generation)
 say("weights", *weights)
+
+# What is broken on one process rests on all, and takes no part in the next mean.
+if rank == 1:
+    population[0].set_aside(NonFiniteError("here"))
+before = digest_of(population[0].weights())
+with Task() as task:
+    task.use(mw.average_agents(population, processes))
+    task.run(max_step=1)
+rests = [agent.rests for agent in population]
+check("broken", rests == [True, False, False] and digest_of(population[0].weights()) == before)
 words = [agent.policy.state_dict()["rng"].tolist() for agent in population]
 check("explore apart", len({*processes.gather("rngs", [float(sum(map(sum, words)))])[:, 0]}) == 2)
 """
@@ -97,7 +107,7 @@ def test_two_processes_are_one_population(folder: Path) -> None:
     lines = [line.split() for line in said.splitlines()]
     names = [
         *("gather", "gather many", "mean", "broadcast", "seeds", "astray", "differs"),
-        *("replay", "explore apart"),
+        *("replay", "broken", "explore apart"),
     ]
     for name in names:
         for rank in "01":
