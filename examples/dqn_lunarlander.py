@@ -17,15 +17,14 @@ def main() -> None:
     eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1)
     config = DQNConfig(
         lr=5e-4,
-        lr_end=5e-5,
-        lr_updates=200_000,
+        lr_end=1e-4,
+        lr_updates=100_000,
         hidden=(256, 256),
-        batch_size=64,
         n_step=3,
         loss="mse",
-        target_tau=0.002,
+        target_tau=0.005,
         max_grad_norm=10.0,
-        epsilon_end=0.02,
+        epsilon_end=0.05,
         epsilon_steps=50_000,
         seed=options.seed,
     )
@@ -43,7 +42,7 @@ def main() -> None:
             task.use(mw.random_warmup(envs, replay, steps=1_000))
             task.use(mw.collect(policy, envs, steps=8))
             task.use(mw.add_to(replay))
-            task.use(mw.train(policy, replay, updates=8, beta=beta))
+            task.use(mw.train(policy, replay, updates=4, beta=beta))
             task.use(mw.update_priorities(replay))
             task.use(mw.evaluate(policy, eval_envs, every=1_250, stop_at=good_enough, confirm=60))
             task.use(mw.stop_at(env_step=options.max_env_steps))
