@@ -70,7 +70,7 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
         "max_env_steps": 400_000,
         "num_envs": 16,
         "population": 4,
-        "target_margin": 10.0,
+        "target_margin": 20.0,
         "reward_scale": 0.1,
         "loss": "mse",
         "lr": 1e-3,
