@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ding_lite.clock import Clock, Deadline
-from ding_lite.errors import CodecError
+from ding_lite.errors import CodecError, ConfigError
 from ding_lite.parallel.admission import Admission
 from ding_lite.parallel.envelope import VERSION, Envelope, Kind, version_of
 from ding_lite.parallel.handshake import Handshake
@@ -105,6 +105,7 @@ class Links:
         self._book = LinkBook(transport, self.sessions)
         self._handshake = Handshake(spec, self.sessions, self._book, self._admission)
         self._lost: set[int] = set()
+        self._moved: dict[int, str] = {}
         self._is_closing = False
         self._is_saying = False
         self._is_due = True
@@ -238,6 +239,21 @@ class Links:
                 session.close_link()
             self._update()
 
+    def redial(self, peer: int, address: str) -> None:
+        """Dial a neighbour at another address from now on; it is lost until it has answered there.
+
+        Raises:
+            ConfigError: This node does not dial it: it is dialled by it.
+        """
+        if peer not in self._spec.dials:
+            raise ConfigError(
+                f"Node {self._spec.node_id} dials the nodes {sorted(self._spec.dials)}, and not "
+                f"node {peer}: that one must dial anew if it has moved."
+            )
+        with self.changed:
+            self._moved[peer] = address
+        self.wake()
+
     def reject(self, reason: str, link: Link | None = None) -> None:
         """Count a message that was dropped, and say so now and then.
 
@@ -322,6 +338,7 @@ class Links:
         self._is_due = False  # before anything is looked at, so that nothing is missed
         self._on_turn()
         self._io_thread = threading.get_ident()
+        self._follow()
         with self.changed:
             if self._is_closing:
                 for peer in list(self._book.of_peers):
@@ -383,6 +400,20 @@ class Links:
         return arrivals
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Dial those anew that have moved."""
+        with self.changed:
+            moved, self._moved = self._moved, {}
+            followed = [peer for peer in moved if peer in self._book.of_peers]
+            for peer in followed:
+                self._book.unbind(peer)
+            if followed:
+                self._update()
+        for peer, address in moved.items():
+            self._transport.redial(peer, address)
+        for peer in followed:
+            self._note_lost(peer)
 
     def _speak(self, peer: int, link: Link, now: float) -> bool:
         """Send all that a session has to say; tell whether its peer is there."""

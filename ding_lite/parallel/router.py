@@ -175,6 +175,14 @@ class NodeRouter:
         """
         self._links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
 
+    def redial(self, peer: int, address: str) -> None:
+        """Dial a neighbour that has moved at its new address.
+
+        Raises:
+            ConfigError: This node does not dial it: it is dialled by it.
+        """
+        self._links.redial(peer, address)
+
     # -- events and the ctx ------------------------------------------------------------------
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:

@@ -464,6 +464,24 @@ class TransportContract:
         assert last.send(last.ups[0][0], BULK, b"3")
         assert middle.hear(1) == [[b"3"]]
 
+    def test_a_node_that_has_moved_is_dialled_at_its_new_address(self, bench: Bench) -> None:
+        hub, old = bench.listener()
+        leaf, to_hub = bench.dialler(old)
+        bench.greet(hub, leaf, to_hub)
+        moved, new = bench.listener()
+        leaf.do(lambda: leaf.transport.redial(0, new))
+        leaf.wait(lambda: len(leaf.ups) == 2)
+        link, node_id = leaf.ups[1]
+        assert (link != to_hub, node_id) == (True, 0)
+        assert leaf.downs == []  # who gives up a link by itself is not told
+        assert leaf.send(to_hub, CONTROL, b"old") is False
+        assert leaf.send(link, BULK, b"new")
+        assert moved.hear(1) == [[b"new"]]
+        hub.wait(lambda: bool(hub.gone))
+        assert hub.messages == []
+        assert moved.send(moved.messages[0][0], CONTROL, b"back")
+        assert leaf.hear(1) == [[b"back"]]
+
     def test_a_second_dial_makes_a_second_link(self, bench: Bench) -> None:
         hub, address = bench.listener()
         leaf = bench.end(1)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import PeerLost
+from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.parallel.envelope import Kind
 from ding_lite.parallel.messages import EventArrived, Identity, encode_event
 from ding_lite.parallel.router import NodeRouter
@@ -164,8 +164,11 @@ class Story:
             self.publish(node, rng)
         elif what < 0.6:
             self.ask(node, rng)
-        elif what < 0.95:
+        elif what < 0.93:
             make_trouble(self.cluster.network, self.edges, rng)
+        elif what < 0.95:
+            one, other = rng.choice(self.edges)  # the higher one dials
+            self.cluster.routers[other].redial(one, self.cluster.routers[one].address or "")
         elif what < 0.98:
             self.clock.advance(rng.choice([0.5, 1.0, 1.0 + SILENCE_S]))
         elif max(map(len, self.lives)) < 4:
@@ -360,6 +363,13 @@ def test_the_end_that_one_node_sets_reaches_all_when_their_links_are_back(
 
 def said(ears: Ears, node: int) -> list[Said]:
     return ears.events[node]
+
+
+def test_who_does_not_dial_a_node_cannot_dial_it_anew(clock: ManualClock) -> None:
+    with Cluster(3, "mesh", clock=clock) as cluster:
+        refusal = r"Node 1 dials the nodes \[0\], and not node 2: that one must dial anew"
+        with pytest.raises(ConfigError, match=refusal):
+            cluster.routers[1].redial(2, "inproc://2")
 
 
 def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -> None:

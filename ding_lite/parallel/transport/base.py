@@ -107,6 +107,16 @@ class Transport(Protocol):
         """Begin to move messages."""
         ...
 
+    def redial(self, node_id: int, address: str) -> None:
+        """Connect to a node at another address than before; only within a call of the sink.
+
+        The links that were dialled to it are given up without a word, and a new one is made.
+
+        Raises:
+            ConfigError: The address is none.
+        """
+        ...
+
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; safe from any thread. Its frames must not change any more.
 

@@ -185,6 +185,15 @@ class Network:
             if wire.dialler is transport:
                 self._wires.remove(wire)
 
+    def _hang_up(self, transport: InprocTransport, node_id: int) -> None:
+        """Take out the wires by which a node has dialled another one; only that one is told."""
+        for wire in self._of(transport):
+            if wire.dialler is not transport or wire.node_id != node_id:
+                continue
+            self._wires.remove(wire)
+            if wire.listener is not None:
+                wire.listener._hear(lambda sink: sink.on_doubt())
+
     def _flush(self, transport: InprocTransport) -> None:
         """Wait until the others have taken what a transport has sent, or will not."""
         deadline = Deadline.after(CLOSE_TIMEOUT_S)  # of the machine: a test's clock may stand still
@@ -295,6 +304,17 @@ class InprocTransport:
         """
         with self._network._lock:
             self._network._dial(self, node_id, _name_of(address))
+
+    def redial(self, node_id: int, address: str) -> None:
+        """Connect to a node at another address than before.
+
+        Raises:
+            ConfigError: It is no address of this transport.
+        """
+        name = _name_of(address)
+        with self._network._lock:
+            self._network._hang_up(self, node_id)
+            self._network._dial(self, node_id, name)
 
     def start(self, sink: Sink) -> None:
         """Begin to move messages."""

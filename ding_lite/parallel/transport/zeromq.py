@@ -283,6 +283,33 @@ class ZeroMQTransport:
         for lane in Lane:
             self._connections.cut(self._route(link, lane))
 
+    def redial(self, node_id: int, address: str) -> None:
+        """Connect to a node at another address than before.
+
+        Raises:
+            ConfigError: The address is none, or on another machine, and there is no key file.
+        """
+        check_dialling(Address.parse(address), key_file=self._key_file)
+        for dealers in [each for each in self._dealers.values() if each.node_id == node_id]:
+            self._hang_up(dealers)
+        self.dial(node_id, address)
+
+    def _hang_up(self, dealers: Dealers) -> None:
+        """Give up the connections to a peer that this node has dialled, and all that is theirs."""
+        self.drop(dealers.link)
+        del self._dealers[dealers.link]
+        monitors = [each for each, (link, _) in self._monitors.items() if link == dealers.link]
+        with self._sockets.lock:
+            for socket in dealers.sockets.values():
+                del self._messages[socket]
+                self._sockets.remove(socket)
+                socket.disable_monitor()
+                socket.close(linger=0)
+            for monitor in monitors:
+                del self._monitors[monitor]
+                self._sockets.remove(monitor)
+                monitor.close(linger=0)
+
     def _route(self, link: Link, lane: Lane) -> bytes:
         """Name one of a link's two connections, as ZeroMQ does."""
         is_visitor = self._is_guarded and link not in self._dealers

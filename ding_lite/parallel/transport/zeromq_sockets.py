@@ -51,11 +51,18 @@ class Sockets:
         self._is_closed = False
 
     def add(self, socket: Socket) -> None:
-        """Read from a socket too; before the reading begins."""
+        """Read from a socket too; before the reading begins, or on the reader's thread."""
         fd = int(socket.getsockopt(zmq.FD))
         self._of_fds[fd] = socket
         self._unread.add(socket)
         self._epoll.register(fd, select.EPOLLIN)
+
+    def remove(self, socket: Socket) -> None:
+        """Read from a socket no more; on the reader's thread, with `lock` held."""
+        fd = next(fd for fd, known in self._of_fds.items() if known is socket)
+        del self._of_fds[fd]
+        self._unread.discard(socket)
+        self._epoll.unregister(fd)
 
     # -- from any thread -------------------------------------------------------------------
 
