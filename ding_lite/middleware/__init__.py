@@ -18,6 +18,7 @@ from ding_lite.middleware.members import (
 )
 from ding_lite.middleware.pace import keep_pace
 from ding_lite.middleware.processes import average_agents, evaluate_together, share_generation
+from ding_lite.middleware.recall import recall
 from ding_lite.middleware.report import log
 from ding_lite.middleware.report_curve import curve
 from ding_lite.middleware.report_progress import progress
@@ -49,6 +50,7 @@ __all__ = [
     "pull_weights",
     "push_gradients",
     "random_warmup",
+    "recall",
     "receive",
     "resume",
     "return_members",

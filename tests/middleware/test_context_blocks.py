@@ -230,6 +230,7 @@ def observed(
         "measure": measured(),
         "send": sent(),
         "receive": received(),
+        "recall": records(mw.recall(1), {"trajectories": unrolled.trajectories}),
         "publish_weights": records(mw.publish_weights(policy, every=1), counted),
         "fetch_weights": fetched(policy),
         "keep_pace": paced(),

@@ -1,0 +1,58 @@
+"""Let a learner of trajectories learn from some of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from ding_lite.rl.batch import Unroll
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import check_all, whole
+
+
+def recall(num: int) -> Middleware:
+    """Put the newest trajectories of the steps before behind those of this step.
+
+    What older weights have made is learned from once more, beside what is new: fewer env steps are
+    needed, and each update takes longer. It is for policies that correct for older weights, as
+    IMPALA does. Place it behind `collect` or `receive`, before `train`.
+
+    A step without trajectories is left alone.
+
+    Context:
+        reads: trajectories
+        writes: trajectories
+
+    Args:
+        num: How many come again. As many as are new in a step makes half of each update old, as
+            Espeholt et al. 2018 did; more are older, and teach less.
+
+    Raises:
+        ConfigError: `num` is below 1.
+    """
+    check_all(whole(1, num=num))
+    return _Recall(num)
+
+
+class _Recall:
+    __name__ = "recall"
+
+    def __init__(self, num: int) -> None:
+        self._num = num
+        self._before: list[Unroll] = []
+
+    def __call__(self, ctx: Context) -> None:
+        if ctx.trajectories:
+            ctx.trajectories = [*ctx.trajectories, *self._before]
+            self._before = ctx.trajectories[: self._num]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what would come again."""
+        names = [field.name for field in fields(Unroll)]
+        return {"before": [{name: getattr(one, name) for name in names} for one in self._before]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._before = [Unroll(**one) for one in state["before"]]
