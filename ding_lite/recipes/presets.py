@@ -22,11 +22,10 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
         "update_ratio": 0.5,
         "eval_every": 5_000,
     },
-    # Rewards lie between -100 and 100: a squared error counts the few large ones in full. Who has
-    # learned not to crash hovers for 100,000 env steps and more: some random actions bring down
-    # to the ground what would stay above it. Priorities count mildly and are mostly made up for.
-    # Returns scatter by 100 and more, and one of many evaluations is always lucky: hence the
-    # margin, and 60 episodes that must confirm it.
+    # Rewards lie between -100 and 100: a squared error counts the few large ones in full.
+    # Priorities count mildly and are mostly made up for: all that is new has the highest one, and
+    # that is a crash's. Returns scatter by 100 and more, and one of many evaluations is always
+    # lucky: hence the margin, and 60 episodes that must confirm it.
     "LunarLander-v3": {
         "max_env_steps": 300_000,
         "target_margin": 10.0,
