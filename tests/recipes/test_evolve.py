@@ -78,6 +78,21 @@ def test_env_steps_of_evaluations_count(result: EvolveResult) -> None:
     assert result.numbers["exceeded"] is None
 
 
+def test_episodes_of_evaluations_may_be_cut(tmp_path: Path) -> None:
+    result = small(eval_limit=5, max_env_steps=600, out=tmp_path / "1")
+    assert {life.fitness for life in result.population.lives} == {5.0}
+    assert result.numbers["eval_return"] > 5.0  # the verdict's are not
+    with pytest.raises(ConfigError, match="`eval_limit` is 0"):
+        small(eval_limit=0)
+
+
+def test_trying_it_out_stays_within_its_env_steps(tmp_path: Path) -> None:
+    result = evolve("dqn", "CartPole-v1", population=3, smoke=True, quiet=True, out=tmp_path / "1")
+    assert result.numbers["generations"] >= 1
+    assert result.numbers["env_steps"] <= 2_000
+    assert result.numbers["exceeded"] is None
+
+
 def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     result = small(target=5.0, max_env_steps=100_000)
     assert result.directory == Path("runs/evolve-dqn/CartPole-v1/1")
