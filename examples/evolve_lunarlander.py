@@ -1,7 +1,7 @@
 """Evolve four DQNs until one of them lands on the moon.
 
-The job is that of a tutorial of AgileRL: 16 environments, an update for each env step. Needs Box2D:
-pip install "ding-lite[box2d]".
+The job is that of a tutorial of AgileRL, 16 environments and an update for each env step, with 64
+units a layer instead of 32. Needs Box2D: pip install "ding-lite[box2d]".
 """
 
 from ding_lite import Agent, Middleware, Task, middleware as mw
@@ -21,9 +21,9 @@ def main() -> None:
     eval_envs = make_envs(options.env, num_envs=3, seed=options.seed + 1, mode="sync")
     search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, 256))
     config = DQNConfig(
-        hidden=(32, 32),
+        hidden=(64, 64),
         gamma=0.99,
-        target_tau=5e-3,
+        target_tau=2e-3,
         loss="mse",
         n_step=3,
         max_grad_norm=10.0,

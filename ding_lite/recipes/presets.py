@@ -63,8 +63,8 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
-    # Four agents share the env steps, so that each makes a quarter of the updates: a faster target
-    # network and an early end of exploration make up for that.
+    # Four agents share the env steps, so that each makes a quarter of the updates: an early end of
+    # exploration makes up for that. With 32 units a layer every other seed solved it, with 64 all.
     "LunarLander-v3": {
         "max_env_steps": 400_000,
         "num_envs": 16,
@@ -73,8 +73,8 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
         "reward_scale": 0.1,
         "loss": "mse",
         "lr": 1e-3,
-        "hidden": (32, 32),
-        "target_tau": 0.005,
+        "hidden": (64, 64),
+        "target_tau": 0.002,
         "max_grad_norm": 10.0,
         "epsilon_end": 0.02,
         "epsilon_steps": 12_000,

@@ -274,7 +274,7 @@ def main() -> int:
     one.add_argument("--arm", choices=ARMS, required=True)
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--env", default="CartPole-v1")
-    one.add_argument("--max-env-steps", type=int, default=40_000)
+    one.add_argument("--max-env-steps", type=int, default=30_000)
     several = verbs.add_parser("table")
     several.add_argument("files", nargs="+", type=Path)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """AgileRL at the seed's job: DQN on LunarLander-v3, 4 agents, 16 environments, an update each.
 
 It wants older packages than constraints.txt pins and many more of them, so it has an environment
-of its own: `pip install agilerl==2.9.1 box2d msgspec pyzmq` there, and then
+of its own: `pip install agilerl==2.9.1 box2d easydict msgspec pyzmq` there, and then
 `python -m tests.bench.evolution_peers` in it measures both libraries in turn.
 """
 
