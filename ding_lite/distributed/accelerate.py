@@ -178,10 +178,10 @@ class Processes:
         others = [rank for rank, row in enumerate(rows) if (row != rows[0]).any()]
         if others:
             raise MiddlewareError(
-                f"After generation {generation} the {what} of rank {', '.join(map(str, others))} "
-                f"differs from that of the main process, rank 0 (this is rank {self.rank}). "
-                f"Something there has changed it behind the broadcast, or keeps it from being "
-                f"loaded exactly: whatever changes agents has to come before `share_generation`."
+                f"In generation {generation} the {what} of rank {', '.join(map(str, others))} "
+                f"differs from that of the main process, rank 0 (this is rank {self.rank}). Make "
+                f"it from the same seed and settings on all of them; later on whatever changes "
+                f"it has to come before `share_generation`."
             )
 
     def _meet(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 from ding_lite.distributed.accelerate import Processes, mean_of_states
 from ding_lite.errors import NonFiniteError
@@ -41,7 +41,8 @@ def average_agents(population: Population, processes: Processes) -> Middleware:
         processes: All of them must come here in every step.
 
     Raises:
-        MiddlewareError: In a step: another process is somewhere else in its program.
+        MiddlewareError: When the run begins: a process has another population than the main
+            one. In a step: another process is somewhere else in its program.
         PeerLost: In a step: another process is gone, or has not come in time.
     """
     check_has(processes, "gather", "processes")
@@ -55,7 +56,18 @@ class _AverageAgents:
         self._population = population
         self._processes = processes
         self._env_step = 0
-        _explore_apart(population, processes)
+        self._has_begun = False
+
+    def __enter__(self) -> Self:
+        """Begin a run; the first one with a population that is the same everywhere."""
+        if not self._has_begun:
+            self._has_begun = True
+            _check_same(self._population, self._processes)
+            _explore_apart(self._population, self._processes)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave everything as it is."""
 
     def __call__(self, ctx: Context) -> Iterator[None]:
         self._count(ctx)
@@ -191,13 +203,21 @@ def share_generation(population: Population, processes: Processes, *, every: int
         bred = processes.broadcast("population", population.state_dict() | {"lives": []})
         if not processes.is_main:
             population.load_state_dict(bred)
-        same = {"agents": population.state_dict()["agents"], "generation": population.generation}
-        processes.check_same("population", same, generation=population.generation)
+        _check_same(population, processes)
         _explore_apart(population, processes)
         ctx.generation = population.generation
         ctx.keep("generation")
 
     return _share_generation
+
+
+def _check_same(population: Population, processes: Processes) -> None:
+    """Compare the population of all processes, but for who lived before, and what they draw."""
+    generation, agents = population.generation, population.state_dict()["agents"]
+    for agent in agents:
+        agent["policy"] = {name: part for name, part in agent["policy"].items() if name != "rng"}
+    same = {"agents": agents, "generation": generation}
+    processes.check_same("population", same, generation=generation)
 
 
 def _explore_apart(population: Population, processes: Processes) -> None:

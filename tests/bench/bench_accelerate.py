@@ -76,7 +76,13 @@ def two_processes() -> Row:
 
 def seconds_of_an_env_step(num_processes: int) -> float:
     """Start the job and let it say how long an env step has taken."""
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(num_processes),
+    ]
     finished = subprocess.run(
         [sys.executable, *command, "-m", "tests.bench.bench_accelerate"],
         cwd=ROOT,
