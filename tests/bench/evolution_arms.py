@@ -3,11 +3,10 @@
     python -m tests.bench.evolution_arms run --arm evolution --seed 0 > evolution-0.json
     python -m tests.bench.evolution_arms table *.json
 
-Env steps of evaluations count, and each env step, of whichever kind, pays for one update. Every arm
-plays as many episodes in an evaluation, and learns until all env steps are spent but those that
-the longest last evaluation would take: so all spend the same. The agent of the best evaluation (the
-newest of equal ones) is judged by 20 fresh greedy episodes. The arms differ in who there is, and in
-what becomes of them after an evaluation:
+Env steps of evaluations count, and each env step, of whichever kind, pays for one update, so that
+all arms spend the same of both. Each agent is evaluated equally often, by as many episodes; the
+agent of the best evaluation (the newest of equal ones) is judged by 20 fresh greedy episodes. The
+arms differ in who there is, and in what becomes of them after an evaluation:
 
 - evolution: a tournament of two, and mutations with their defaults;
 - fixed: six settings drawn at random, one replay for all of them, and nothing changes;
@@ -41,8 +40,7 @@ from ding_lite.evolution import (
     log_uniform,
 )
 from ding_lite.evolution.tournament import Selection
-from ding_lite.middleware.evaluate_population import longest_evaluation
-from ding_lite.recipes.budget import spent
+from ding_lite.recipes.budget import Budget
 from ding_lite.rl import DQN, DQNConfig, Envs, ReplayBuffer, make_envs, mean_return
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -55,11 +53,9 @@ SEARCH = Search(
 )
 SIZE = 6
 NUM_ENVS = 8
-NUM_EVAL_ENVS = 2
 TURN = 64
 GENERATION_ENV_STEPS = 3_072
-EPISODES = 12
-"""In an evaluation, of all agents together."""
+EPISODES = 2
 JUDGED_EPISODES = 20
 CATCH_UP = 8
 SHARE_OF_EXPLORATION = 0.1
@@ -127,7 +123,7 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
     started = time.process_time()
     with (
         make_envs(env, NUM_ENVS, seed=seed) as envs,
-        make_envs(env, NUM_EVAL_ENVS, seed=seed + 1) as eval_envs,
+        make_envs(env, EPISODES, seed=seed + 1) as eval_envs,
         make_envs(env, JUDGED_EPISODES, seed=seed + 1_000_003) as fresh_envs,
     ):
         population = Population.of(
@@ -141,8 +137,8 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
         chosen = Chosen(population)
         with Task() as task:
             replays = make_replays(task, population, envs, is_shared=arm != "independent")
-            learn_until = max_env_steps - (longest_evaluation(eval_envs, EPISODES) or 0)
-            is_due = Due(turn=size * TURN, last=learn_until)
+            evolve = breeding(arm, seed)
+            steps = max(1, GENERATION_ENV_STEPS // (size * TURN))
 
             def learn(agent: Agent) -> list[Middleware]:
                 replay = replays[agent.place]
@@ -150,16 +146,14 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
                 return [collect, mw.add_to(replay), mw.train(agent, replay, updates=TURN)]
 
             task.use(mw.for_each(population, learn))
-            task.use(is_due)
-            task.use(is_due.then(catch_up(population, replays)))
-            episodes = EPISODES // size
-            evaluate = mw.evaluate_population(population, eval_envs, every=1, episodes=episodes)
-            task.use(is_due.then(evaluate))
-            task.use(is_due.then(chosen))
-            task.use(is_due.end)
-            breeders = breeding(arm, seed)
-            if breeders is not None:
-                task.use(is_due.then(mw.evolve(population, *breeders, every=1)))
+            task.use(catch_up(population, replays, every=steps))
+            task.use(mw.evaluate_population(population, eval_envs, every=steps, episodes=EPISODES))
+            task.use(chosen)
+            if evolve is not None:
+                task.use(mw.evolve(population, *evolve, every=steps))
+            task.use(
+                Budget(max_env_steps, generation=steps, env_steps=steps * size * TURN, longest=None)
+            )
             task.run()
         judged = mean_return(chosen.agent.policy, fresh_envs, episodes=JUDGED_EPISODES)
     return {
@@ -175,40 +169,6 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
         "hidden": list(chosen.agent.config.hidden),
         "cpu_s": round(time.process_time() - started, 1),
     }
-
-
-class Due:
-    """Says when there is an evaluation, and ends the run behind the last one."""
-
-    __name__ = "due"
-
-    def __init__(self, *, turn: int, last: int) -> None:
-        self._turn = turn
-        self._last = last
-        self._next = GENERATION_ENV_STEPS
-        self._is_now = False
-        self._is_last = False
-
-    def __call__(self, ctx: Context) -> None:
-        """Look at the env steps."""
-        self._is_last = spent(ctx) + self._turn > self._last
-        self._is_now = self._is_last or ctx.env_step >= self._next
-        if self._is_now:
-            self._next = ctx.env_step + GENERATION_ENV_STEPS
-
-    def then(self, middleware: Middleware) -> Middleware:
-        """Leave a middleware out where nothing is due."""
-
-        def when_due(ctx: Context) -> None:
-            if self._is_now:
-                middleware(ctx)
-
-        return when_due
-
-    def end(self, ctx: Context) -> None:
-        """Finish behind the last evaluation."""
-        if self._is_last:
-            ctx.finish = True
 
 
 def breeding(arm: str, seed: int) -> tuple[Tournament, Mutation] | None:
@@ -232,14 +192,17 @@ def make_replays(
     return replays * (len(population) // count)
 
 
-def catch_up(population: Population, replays: Sequence[ReplayBuffer]) -> Middleware:
-    """Do the updates that random actions and older evaluations pay for."""
+def catch_up(population: Population, replays: Sequence[ReplayBuffer], *, every: int) -> Middleware:
+    """Before an evaluation, do the updates that random actions and older evaluations pay for."""
     train = mw.for_each(
         population, lambda agent: [mw.train(agent, replays[agent.place], updates=CATCH_UP)]
     )
 
     def _catch_up(ctx: Context) -> None:
-        while spent(ctx) - ctx.train_iter >= CATCH_UP * len(population):
+        if (ctx.total_step + 1) % every:
+            return
+        due = ctx.env_step + ctx.get("eval_steps", 0)
+        while due - ctx.train_iter >= CATCH_UP * len(population):
             train(ctx)
 
     return _catch_up
@@ -274,7 +237,7 @@ def main() -> int:
     one.add_argument("--arm", choices=ARMS, required=True)
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--env", default="CartPole-v1")
-    one.add_argument("--max-env-steps", type=int, default=30_000)
+    one.add_argument("--max-env-steps", type=int, default=60_000)
     several = verbs.add_parser("table")
     several.add_argument("files", nargs="+", type=Path)
     options = parser.parse_args()
