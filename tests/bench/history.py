@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.bench.harness import Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +71,7 @@ def describe_here(load: Sequence[float]) -> dict[str, Any]:
         "load_before": [round(x, 2) for x in load],
         "load_after": [round(x, 2) for x in os.getloadavg()],
         "system": f"{platform.system()} {platform.machine()}",
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 
@@ -103,6 +106,12 @@ def text_table(rows: dict[str, Row]) -> str:
     )
 
 
+def _about_gpu(name: str | None) -> str:
+    if name is None:
+        return "There was no GPU at hand: the rows of `bench_gpu` are not there."
+    return f"GPU: {name}; what ran there says so."
+
+
 def markdown_page(run: Run) -> str:
     """Render the page docs/benchmarks/README.md from a run."""
     machine, versions = run.machine, run.versions
@@ -122,6 +131,7 @@ def markdown_page(run: Run) -> str:
         f"{machine['load_before'][0]:g} before and {machine['load_after'][0]:g} after;",
         ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
         f"Source: [history/{run.file_name}](history/{run.file_name}).",
+        _about_gpu(machine.get("gpu")),
     ]
     for bench in dict.fromkeys(key.split(": ")[0] for key in run.rows):
         rows = {k: r for k, r in run.rows.items() if k.split(": ")[0] == bench}
