@@ -31,8 +31,8 @@ from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.storage import FIELDS
 from ding_lite.settings import check_all, positive, process_environ, whole
 
-BLOCK_ROWS = 1_024
-"""Transitions that a prepared replay draws at a time, for several batches."""
+BLOCK_BATCHES = 8
+"""How many batches a prepared replay draws at a time."""
 MAX_BROADCAST_BYTES = 1 << 30
 """More than that is no population, whatever its header says."""
 _INLINE = 12
@@ -242,13 +242,13 @@ class PreparedReplay:
 
     It stands where a replay does. Each process samples its own transitions: nothing is sent
     around, as it is where Accelerate dispatches the batches of the main process. The loader draws
-    blocks of some thousand transitions, of which a batch takes the next ones; so a batch costs
-    less than by itself, and does not know the transitions of the last few steps.
+    blocks of several batches, each of which takes the next transitions of one; so a batch costs
+    as little as by itself, and does not know the transitions of the last few steps.
 
     Args:
         accelerator: Accelerate's `Accelerator`.
         replay: One in which all transitions are equally likely.
-        block_rows: Transitions of a block. More is cheaper, and knows fewer of the newest.
+        block_batches: Batches of a block. More is cheaper, and knows fewer of the newest.
 
     Raises:
         ConfigError: The replay has priorities, which belong to one sample each.
@@ -259,9 +259,9 @@ class PreparedReplay:
         accelerator: Any,  # noqa: ANN401 - Accelerate comes without types
         replay: SavedReplay,
         *,
-        block_rows: int = BLOCK_ROWS,
+        block_batches: int = BLOCK_BATCHES,
     ) -> None:
-        check_all(whole(1, block_rows=block_rows))
+        check_all(whole(1, block_batches=block_batches))
         if isinstance(replay, Prioritized):
             raise ConfigError(
                 f"`replay` is a {type(replay).__name__}, whose samples belong to priorities that "
@@ -273,7 +273,8 @@ class PreparedReplay:
         self._blocks: Iterator[dict[str, Tensor]] | None = None
         self._block: tuple[Tensor, ...] = ()
         self._first = self._last = 0
-        self._rows = block_rows
+        self._block_batches = block_batches
+        self._rows = 0
 
     @property
     def capacity(self) -> int:
@@ -316,7 +317,7 @@ class PreparedReplay:
                 f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "
                 f"transitions. Collect more of them before training, or take smaller batches."
             )
-        self._rows = max(self._rows, batch_size)
+        self._rows = max(self._rows, self._block_batches * batch_size)
         self._last = 0
         while self._last < batch_size:  # a block that was drawn before may be too small
             if self._blocks is None:

@@ -81,7 +81,7 @@ def test_a_prepared_loader_over_the_replay_gives_what_the_replay_holds(
 
 
 def test_batches_of_one_block_do_not_overlap(processes: Processes, replay: ReplayBuffer) -> None:
-    prepared = PreparedReplay(processes.accelerator, replay, block_rows=256)
+    prepared = PreparedReplay(processes.accelerator, replay, block_batches=2)
     one, two = prepared.sample(128), prepared.sample(128)
     first, second = torch.as_tensor(one.obs), torch.as_tensor(two.obs)
     assert first.data_ptr() != second.data_ptr()
@@ -90,7 +90,7 @@ def test_batches_of_one_block_do_not_overlap(processes: Processes, replay: Repla
 
 def test_what_is_added_is_sampled_two_blocks_later_at_the_latest(processes: Processes) -> None:
     replay = ReplayBuffer(SPEC, capacity=100)
-    prepared = PreparedReplay(processes.accelerator, replay, block_rows=64)
+    prepared = PreparedReplay(processes.accelerator, replay, block_batches=1)
     old, new = some_transitions(SPEC, 100, seed=1), some_transitions(SPEC, 100, seed=2)
     prepared.add(old)
     prepared.sample(64)
