@@ -64,7 +64,7 @@ class Envs:
 
     Example:
         >>> from ding_lite.rl import make_envs
-        >>> with make_envs("CartPole-v1", 2, seed=0) as envs:
+        >>> with make_envs("CartPole-v1", 2, seed=0, mode="sync") as envs:
         ...     step = envs.step(np.array([0, 1]))
         >>> step.next_obs.shape, step.terminated.tolist(), envs.mode
         ((2, 4), [False, False], 'sync')
