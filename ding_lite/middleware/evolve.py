@@ -79,6 +79,7 @@ class _ForEach:
             )
         self._stages = [_Stage(stage) for stage in zip(*pipelines, strict=True)]
         self._kept: list[dict[str, Any]] = [{} for _ in population]
+        self._sums: list[dict[str, int]] = [{} for _ in population]
         composed_of(self, [fn for pipeline in pipelines for fn in pipeline])
 
     def __call__(self, ctx: Context) -> Iterator[None] | None:
@@ -102,16 +103,21 @@ class _ForEach:
             kept |= {name: turn.ctx[name] for name in names if name in turn.ctx}
             if turn.ctx.finish:
                 ctx.finish = True
-        ctx.metrics.update(_joined([turn.ctx.metrics for turn in own]))
+        # Who has ended no episode in this step says nothing of those that it has ended before.
+        for name in _SUMS:
+            for turn, sums in zip(own, self._sums, strict=True):
+                sums[name] = turn.ctx.metrics.get(name, sums.get(name, 0))
+        ctx.metrics.update(_joined([turn.ctx.metrics for turn in own], self._sums))
         return _way_out(onion) if onion.opened else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the agents' pipelines keep from step to step."""
-        return {"kept": [dict(kept) for kept in self._kept]}
+        return {"kept": [dict(kept) for kept in self._kept], "sums": [*map(dict, self._sums)]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._kept = [dict(kept) for kept in state["kept"]]
+        self._sums = [dict(sums) for sums in state["sums"]]
 
 
 @dataclasses.dataclass
@@ -282,15 +288,19 @@ def _visible(ctx: Context) -> dict[str, Any]:
     return {key: value for key, value in dict.items(ctx) if key != "metrics"}
 
 
-def _joined(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make one set of metrics of those of several agents."""
+def _joined(
+    metrics: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str, int]]
+) -> dict[str, Any]:
+    """Make one set of metrics of those of several agents, and of what each has counted so far."""
     joined: dict[str, Any] = {}
     for name in {name: None for own in metrics for name in own}:
         values = [own[name] for own in metrics if name in own]
         if name in _NEWEST:
             joined[name] = values[-1]
+        elif name in _SUMS:
+            joined[name] = sum(counted[name] for counted in sums)
         else:
-            joined[name] = sum(values) / (1 if name in _SUMS else len(values))
+            joined[name] = sum(values) / len(values)
     return joined
 
 

@@ -73,6 +73,22 @@ def test_every_agent_collects_and_learns_and_all_are_counted(
         assert not torch.equal(agent.weights()["head.weight"], weight)
 
 
+def test_episodes_are_counted_of_all_agents_also_of_those_that_ended_none_just_now(
+    population: Population, envs: Envs, replay: ReplayBuffer
+) -> None:
+    seen: list[float] = []
+
+    def look(ctx: Context) -> None:
+        seen.append(ctx.metrics.get("episodes", seen[-1] if seen else 0))
+
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay))).use(look)
+        task.run(max_step=60)
+    assert seen == sorted(seen)
+    assert 60 * 3 * 16 / 500 <= seen[-1] <= 60 * 3 * 16 / 8
+    assert seen[-1] > 60  # as random play lasts some twenty env steps
+
+
 def test_an_agent_that_is_away_rests_here(
     population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer
 ) -> None:
