@@ -19,7 +19,7 @@ import inspect
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -48,9 +48,9 @@ from ding_lite.parallel.topology import NodeSpec, Topology
 from ding_lite.runtime.labels import describe_node, several
 from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.router import Router, current_router, use_router
-from ding_lite.settings import Settings, at_least, check_all, process_environ
+from ding_lite.settings import Settings, at_least, check_all, one_of, process_environ
 
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
 """Imported once for all nodes, where this process has imported them too."""
 
@@ -86,6 +86,7 @@ class Parallel:
         max_retries: int = 3,
         key_file: str | os.PathLike[str] | None = None,
         engine: str | None = None,
+        resources: Mapping[str, Mapping[str, Any]] | None = None,
         startup_timeout: float | None = 60.0,
     ) -> Runner[Any]:
         """Return what runs a `main` on every node of a job.
@@ -117,7 +118,9 @@ class Parallel:
             key_file: The key that the nodes of a job share over `tcp`. By default it is one of
                 this user's on this machine, which serves on the loopback interface.
             engine: What starts the nodes: `local`, this process, also where a launcher has
-                started it. No other in this version.
+                started it; or `ray`, which makes each an actor and places it.
+            resources: With `ray`, what nodes need, by patterns of their labels:
+                {"learner": {"num_gpus": 1}, "collector": {"num_cpus": 2}}. A core each by default.
             startup_timeout: Seconds within which all nodes must be connected, also after a
                 restart; None waits for ever.
 
@@ -131,7 +134,7 @@ class Parallel:
             ConfigError: An argument is out of range, or this version cannot honour it.
         """
         settings = Settings.from_environ()
-        _check_engine(engine or settings.engine or "local")
+        starter = _check_engine(engine or settings.engine or "local", resources)
         check_all(at_least(0, max_retries=max_retries))
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
         place = None if engine or attach_to else place_of(settings, process_environ())
@@ -141,10 +144,11 @@ class Parallel:
         elif place is not None and ports is None and not settings.ports:
             ports = place.port
         is_here = place is not None or is_by_hand or bool(attach_to)
+        is_over_tcp = is_here or starter == "ray"
         plan = Plan(
             num_nodes=place.num_nodes if place else settings.num_nodes or n_parallel_workers,
             topology=topology,
-            protocol=tcp_only(protocol or settings.protocol) if is_here else protocol,
+            protocol=tcp_only(protocol or settings.protocol) if is_over_tcp else protocol,
             address=address,
             ports=ports,
             labels=labels,
@@ -163,6 +167,8 @@ class Parallel:
             return _run_as_node(guest(plan, settings, attach_to, node_ids))
         _refuse_a_place_in_no_job(node_ids, settings)
         max_retries = max_retries if auto_recover else 0
+        if starter == "ray":
+            return _run_on_ray(plan, max_retries, resources or {})
         return _run_here(plan) if plan.num_nodes == 1 else _run_on_processes(plan, max_retries)
 
 
@@ -234,6 +240,20 @@ def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
     return run
 
 
+def _run_on_ray(
+    plan: Plan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
+) -> Runner[Any]:
+    _check_ray_places(plan)
+
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        from ding_lite.parallel.ray_engine import run_on_ray
+
+        _refuse_nesting()
+        return run_on_ray(plan, main, args, kwargs, max_retries=max_retries, resources=resources)
+
+    return run
+
+
 def slow_to_import() -> tuple[str, ...]:
     """Name the modules that this process has and that each node will import as well."""
     ours = sorted(name for name in sys.modules if name.split(".")[0] == "ding_lite")
@@ -243,12 +263,23 @@ def slow_to_import() -> tuple[str, ...]:
 # -- refusals ------------------------------------------------------------------------------
 
 
-def _check_engine(engine: str) -> None:
-    if engine not in ENGINES:
+def _check_engine(engine: str, resources: object) -> str:
+    check_all(one_of(ENGINES, engine=engine))
+    if resources is not None and engine != "ray":
         raise ConfigError(
-            f"`engine` (or DING_LITE_ENGINE) is {engine!r}, which this version does not have. "
-            f"Leave it out, or choose {' or '.join(ENGINES)!r}: this process then starts the nodes."
+            f"`resources` is {resources!r}, but this process starts the nodes itself, next to each "
+            f"other. Leave it out, or let Ray place them: engine='ray' (or DING_LITE_ENGINE=ray)."
         )
+    return engine
+
+
+def _check_ray_places(plan: Plan) -> None:
+    for name, value in (("address", plan.address), ("ports", plan.ports)):
+        if value is not None:
+            raise ConfigError(
+                f"`{name}` is {value!r}, but Ray places the nodes, and each finds by itself where "
+                f"it can listen. Leave it out."
+            )
 
 
 def _refuse_a_place_in_no_job(node_ids: object, settings: Settings) -> None:

@@ -118,9 +118,15 @@ class Plan:
 
     def specs(self, directory: PrivateDirectory) -> tuple[NodeSpec, ...]:
         """Tell each node its place; ports that nobody has chosen are chosen now."""
+        where = self._addresses(directory)
+        return self.specs_at(where, job=job_name(directory.path), directory=str(directory.path))
+
+    def specs_at(
+        self, where: Sequence[str], *, job: str, directory: str | None = None
+    ) -> tuple[NodeSpec, ...]:
+        """Tell each node its place, where it is known at which address each can listen."""
         links = self.edges
         heard = listeners(links)
-        where = self._addresses(directory)
         world = tuple(self.labels_of_nodes(distributed=True))
         began = SYSTEM_CLOCK.now()
         specs = []
@@ -138,8 +144,8 @@ class Plan:
                     startup_timeout=self.startup_timeout,
                     world=world,
                     edges=links,
-                    job=job_name(directory.path),
-                    directory=str(directory.path),
+                    job=job,
+                    directory=directory,
                     began=began,
                 )
             )

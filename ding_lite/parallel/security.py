@@ -45,6 +45,11 @@ class Key:
             raise ConfigError(f"A key has {len(secret)} bytes; {SECRET_BYTES} were expected.")
         self._secret = secret
 
+    @property
+    def secret(self) -> bytes:
+        """The secret itself, for who passes it on in a way that keeps it one."""
+        return self._secret
+
     def __repr__(self) -> str:
         return "Key(...)"  # a secret must not end in a log
 
@@ -73,6 +78,15 @@ def make_key(path: str | Path) -> Path:
     Raises:
         ConfigError: The file exists already, or cannot be written.
     """
+    return save_key(path, secrets.token_bytes(SECRET_BYTES))
+
+
+def save_key(path: str | Path, secret: bytes) -> Path:
+    """Write the key of a secret that came in another way, as `make_key` does.
+
+    Raises:
+        ConfigError: The file exists already, or cannot be written.
+    """
     path = Path(path)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -80,7 +94,7 @@ def make_key(path: str | Path) -> Path:
         try:
             with open(handle, "w", encoding="ascii") as file:
                 os.fchmod(handle, 0o600)
-                file.write(f"{_COMMENT}{secrets.token_hex(SECRET_BYTES)}\n")
+                file.write(f"{_COMMENT}{secret.hex()}\n")
                 file.flush()
                 os.fsync(handle)
             os.link(draft, path)  # unlike a rename, never replaces a key that is in use

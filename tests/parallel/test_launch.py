@@ -179,15 +179,9 @@ def test_a_node_of_a_job_without_a_number_or_a_job_is_refused(
         Parallel.runner(2)
 
 
-def test_what_a_later_version_will_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_later_version_will_do_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"`node_ids` is \[2, 3\], the place to take"):
         Parallel.runner(2, node_ids=[2, 3])
-    ray = r"`engine` \(or DING_LITE_ENGINE\) is 'ray', which this version does not have"
-    with pytest.raises(ConfigError, match=ray):
-        Parallel.runner(2, engine="ray")
-    monkeypatch.setenv("DING_LITE_ENGINE", "ray")
-    with pytest.raises(ConfigError, match=ray):
-        Parallel.runner(2)
 
 
 def test_restarts_are_counted_from_0_on() -> None:
