@@ -26,7 +26,9 @@ def main() -> None:
     """Evolve with the options of the command line."""
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=200_000, target=475.0)
     if options.resume:
-        raise ConfigError("This program saves nothing that it could go on from; leave --resume out.")
+        raise ConfigError(
+            "This program saves nothing that it could go on from; leave --resume out."
+        )
     processes = Processes()
     options = replace(options, nodes=processes.size)
     seed = processes.seed(options.seed)  # for what shall differ between processes
