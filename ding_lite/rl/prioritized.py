@@ -73,7 +73,7 @@ class PrioritizedReplay(ReplayBuffer):
         >>> from ding_lite.rl import make_envs
         >>> replay = PrioritizedReplay(make_envs("CartPole-v1", 1).spec, capacity=50_000)
         >>> replay.alpha, replay.memory_bytes
-        (0.6, 3600768)
+        (0.6, 3600000)
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Drawing slots in proportion to their values, for a replay that prefers some transitions.
 
 A binary tree of sums (Schaul et al. 2016, appendix B.2.1), cut off at the top: above a level of
-some hundred nodes a running sum and one binary search are quicker than further levels. A whole
+some thousand nodes a running sum and one binary search are quicker than further levels. A whole
 batch walks the levels together, one numpy call a level and step, or, with the extra `fast`, in
 one compiled function. Both do the same sums in the same order, and so find the same slots.
 """
@@ -23,7 +23,7 @@ from ding_lite.settings import check_all, whole
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-TOP_BITS = 10
+TOP_BITS = 12
 """The topmost level has at most two to the power of that many nodes."""
 
 

@@ -45,7 +45,7 @@ def update(tree, slots, amounts, power=1.0):
 @st.composite
 def trees(draw, values=eighths):
     """Draw a capacity, writes to neighbouring slots, and updates of single ones."""
-    capacity = draw(st.sampled_from([1, 2, 3, 7, 1_023, 1_024, 1_025, 3_000, 5_000]))
+    capacity = draw(st.sampled_from([1, 2, 3, 7, 1_025, 4_095, 4_096, 4_097, 9_000, 20_001]))
     slots = st.integers(0, capacity - 1)
     positive = values.filter(lambda value: value > 0.0)
     changes = []
