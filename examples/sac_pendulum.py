@@ -26,7 +26,9 @@ def main() -> None:
             task.use(mw.collect(policy, envs, steps=8))
             task.use(mw.add_to(replay))
             task.use(mw.train(policy, replay, updates=8))
-            task.use(mw.evaluate(policy, eval_envs, every=60, stop_at=options.target))
+            # A little above the target, so that another 20 episodes will reach it, too.
+            goal = options.target + 20.0
+            task.use(mw.evaluate(policy, eval_envs, every=60, stop_at=goal, confirm=100))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=250))
             task.use(mw.log(every=25, path=run.metrics, quiet=True))

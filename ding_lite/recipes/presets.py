@@ -90,6 +90,8 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
 _PENDULUM: dict[str, Any] = {
     "max_env_steps": 20_000,
     "target": -200.0,
+    "target_margin": 20.0,
+    "confirm_episodes": 60,
     "critic_lr": 3e-3,
     "gamma": 0.95,
     "target_tau": 0.02,
