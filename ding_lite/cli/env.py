@@ -60,6 +60,8 @@ def show_environment(*, as_json: bool) -> int:
             print(json.dumps([dataclasses.asdict(variable) for variable in variables], indent=1))
         else:
             _print_table([variable.cells for variable in variables])
+            if place is not None:
+                print(f"\n{describe_place(place)}")
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -68,6 +70,34 @@ def show_environment(*, as_json: bool) -> int:
         print(f"ding-lite env: {fault}", file=sys.stderr)
         return WRONG_USAGE
     return DONE
+
+
+def describe_place(place: Place) -> str:
+    """Say in sentences what a launcher tells of this process.
+
+    Example:
+        >>> place = Place(
+        ...     launcher="srun",
+        ...     node_id=2,
+        ...     num_nodes=5,
+        ...     job="7.0",
+        ...     on_one_machine=False,
+        ...     hosts={0: "gpu08"},
+        ...     local_rank=0,
+        ...     machine=1,
+        ... )
+        >>> print(describe_place(place))
+        srun has started this process: it is node 2 of 5, process 0 of machine 1.
+        Node 0 is found at gpu08:... by all of them.
+    """
+    where = "" if place.local_rank is None else f", process {place.local_rank}"
+    where += "" if where == "" or place.machine is None else f" of machine {place.machine}"
+    again = f" It is restart {place.num_restarts} of the job." if place.num_restarts else ""
+    said = f"{place.launcher} has started this process: it is node {place.node_id} of "
+    said += f"{place.num_nodes}{where}.{again}\n"
+    if place.rendezvous is None:
+        return f"{said}Where node 0 is it does not say. {place.how_to_tell}"
+    return f"{said}Node 0 is found at {place.rendezvous} by all of them."
 
 
 def list_variables(settings: Settings | None, place: Place | None = None) -> list[Variable]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ding_lite.settings import PREFIX, Settings, variables_set
 from tests.cli.calls import MODULE, call, environment
-from tests.parallel.environment.environs import TORCHRUN
+from tests.parallel.environment.environs import MPICH, TORCHRUN
 
 NAMES = [PREFIX + field.name.upper() for field in fields(Settings)]
 
@@ -81,6 +81,22 @@ def test_what_a_launcher_says_is_listed_with_its_name(tmp_path: Path) -> None:
     assert found.pop("DING_LITE_PORTS") == ([7000], "environment")
     assert found.pop("DING_LITE_LABELS") == (["gpu"], "environment")
     assert {source for _, source in found.values()} == {"default"}
+
+
+def test_below_the_table_a_launcher_is_told_in_sentences(tmp_path: Path) -> None:
+    again: Any = {**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}
+    code, out, error = call(tmp_path, "env", **again)
+    assert (code, error) == (0, "")
+    *_, empty, first, second = out.splitlines()
+    assert empty == ""
+    assert first == (
+        "torchrun has started this process: it is node 1 of 3, process 1 of machine 0. "
+        "It is restart 2 of the job."
+    )
+    assert re.fullmatch(r"Node 0 is found at 127\.0\.0\.1:\d+ by all of them\.", second)
+    untold: Any = {**MPICH, "MASTER_ADDR": ""}
+    _, out, _ = call(tmp_path, "env", **untold)
+    assert "Where node 0 is it does not say. Set MASTER_ADDR" in out.splitlines()[-1]
 
 
 def test_a_launcher_that_is_contradicted_is_explained_below_the_table(tmp_path: Path) -> None:

@@ -40,6 +40,12 @@ class Place:
     """The names of the machines by node, as far as they are told."""
     how_to_tell: str = ""
     """What a user must do so that the launcher tells where node 0 is."""
+    local_rank: int | None = None
+    """Which of the processes on this machine it is, from 0; None where that is not told."""
+    machine: int | None = None
+    """Which of the machines this is, from 0; None where that is not told."""
+    num_restarts: int = 0
+    """How often the launcher has started the job again, as far as it tells."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.node_id < self.num_nodes:
@@ -49,6 +55,12 @@ class Place:
                 f"last one is {self.num_nodes - 1}. Was a variable of {self.launcher} changed by "
                 f"hand?"
             )
+
+    @property
+    def rendezvous(self) -> str | None:
+        """Where all nodes can find node 0, as `host:port`; None where its machine is not told."""
+        host = "127.0.0.1" if self.on_one_machine else self.hosts.get(0)
+        return None if host is None else f"{host}:{self.port}"
 
     @property
     def port(self) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ding_lite.errors import ConfigError
+from ding_lite.parallel.address import Address
 from ding_lite.parallel.environment import kubernetes, mpi, slurm, torchrun
-from ding_lite.parallel.environment.base import Place
-from ding_lite.settings import Settings
+from ding_lite.parallel.environment.base import Place, names_this_machine
+from ding_lite.settings import PREFIX, Settings
 
 Detect = Callable[[Mapping[str, str]], Place | None]
 
@@ -32,6 +33,40 @@ def detect(environ: Mapping[str, str]) -> Place | None:
     found = (of_one(environ) for of_one in LAUNCHERS)
     place = next((place for place in found if place is not None), None)
     return None if place is None or place.num_nodes == 1 else place
+
+
+def detect_cluster(environ: Mapping[str, str]) -> Place | None:
+    """Return the place of a process in its job, from its environment variables and nothing else.
+
+    What `DING_LITE_*` says goes before any launcher, and the innermost launcher before those
+    around it. None where this process is no node of a job that others start: it may start one.
+
+    Args:
+        environ: All of its environment variables.
+
+    Raises:
+        ConfigError: What they say contradicts itself.
+
+    Example:
+        >>> place = detect_cluster({"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1"})
+        >>> place.launcher, place.node_id, place.num_nodes
+        ('hand', 1, 2)
+        >>> detect_cluster({"HOME": "/home/me"}) is None
+        True
+    """
+    ours = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
+    settings = Settings.from_environ(ours)
+    if settings.node_id is not None and settings.num_nodes is not None:
+        hosts = [Address.parse(address).place for address in settings.attach_to[:1]]
+        return Place(
+            launcher="hand",
+            node_id=settings.node_id,
+            num_nodes=settings.num_nodes,
+            job="",
+            on_one_machine=all(map(names_this_machine, hosts)),
+            hosts=dict(enumerate(hosts)),
+        )
+    return place_of(settings, environ)
 
 
 def place_of(settings: Settings, environ: Mapping[str, str]) -> Place | None:

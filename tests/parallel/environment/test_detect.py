@@ -8,9 +8,23 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.environment.base import FIRST_PORT, Place
-from ding_lite.parallel.environment.detect import LAUNCHERS, as_settings, detect, place_of
+from ding_lite.parallel.environment.detect import (
+    LAUNCHERS,
+    as_settings,
+    detect,
+    detect_cluster,
+    place_of,
+)
 from ding_lite.settings import Settings
-from tests.parallel.environment.environs import KUBERNETES, MPICH, OPEN_MPI, SLURM, TORCHRUN
+from tests.parallel.environment.environs import (
+    KUBERNETES,
+    MPICH,
+    OPEN_MPI,
+    SLURM,
+    SLURM_BATCH,
+    SLURM_SHELL,
+    TORCHRUN,
+)
 
 EPHEMERAL = 32_768
 """Where the ports begin that Linux gives to outgoing connections, unless it is told otherwise."""
@@ -55,6 +69,50 @@ def test_what_is_no_number_is_refused_by_its_variable(size: str) -> None:
 def test_a_rank_beyond_the_size_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"torchrun has started this process as node 3 of 3"):
         detect({**TORCHRUN, "RANK": "3"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        (TORCHRUN, ("torchrun", 1, 3, 1, 0, 0)),
+        ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, ("torchrun", 1, 3, 1, 0, 2)),
+        (OPEN_MPI, ("mpirun", 1, 4, 1, None, 0)),
+        (MPICH, ("mpirun", 2, 5, 0, None, 0)),
+        (SLURM, ("srun", 2, 5, 0, 1, 0)),
+        ({**SLURM, "SLURM_RESTART_COUNT": "1"}, ("srun", 2, 5, 0, 1, 1)),
+        (KUBERNETES, ("kubernetes", 1, 3, 0, 1, 0)),
+        ({"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "0"}, ("hand", 0, 3, None, None, 0)),
+        (
+            {**TORCHRUN, "DING_LITE_NUM_NODES": "9", "DING_LITE_NODE_ID": "8"},
+            ("hand", 8, 9, None, None, 0),
+        ),
+    ],
+)
+def test_all_that_an_environment_tells_is_read(
+    environ: dict[str, str], place: tuple[object, ...]
+) -> None:
+    seen = detect_cluster(environ)
+    assert seen is not None
+    told = (seen.launcher, seen.node_id, seen.num_nodes, seen.local_rank, seen.machine)
+    assert (*told, seen.num_restarts) == place
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, SLURM_BATCH, SLURM_SHELL, {**TORCHRUN, "DING_LITE_ENGINE": "local"}]
+)
+def test_what_is_no_launch_is_not_taken_for_one(environ: dict[str, str]) -> None:
+    assert detect_cluster(environ) is None
+
+
+def test_nodes_meet_where_node_0_is() -> None:
+    places = [detect_cluster({**SLURM, "SLURM_PROCID": str(rank)}) for rank in range(5)]
+    assert {place.rendezvous for place in places if place} == {f"gpu08:{found(SLURM).port}"}
+    assert found(TORCHRUN).rendezvous == f"127.0.0.1:{found(TORCHRUN).port}"
+    assert found({**MPICH, "MASTER_ADDR": ""}).rendezvous is None
+    by_hand = {"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1"}
+    elsewhere = detect_cluster({**by_hand, "DING_LITE_ATTACH_TO": "tcp://gpu08:50515"})
+    assert elsewhere is not None
+    assert (elsewhere.hosts, elsewhere.on_one_machine) == ({0: "gpu08"}, False)
 
 
 # -- ports ---------------------------------------------------------------------------------
