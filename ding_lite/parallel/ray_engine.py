@@ -13,6 +13,7 @@ that is refused here unless it is on the loopback interface.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
@@ -364,13 +365,12 @@ def _shown(resources: Mapping[str, float]) -> str:
 
 def _ray() -> ModuleType:
     try:
-        import ray
+        return importlib.import_module("ray")
     except ImportError as error:
         raise MissingExtraError(
             'The engine "ray" needs a package that is not installed. Install it: '
             'pip install "ding-lite[ray]".'
         ) from error
-    return ray
 
 
 @contextmanager
