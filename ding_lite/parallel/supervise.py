@@ -350,6 +350,9 @@ class _Supervisor:
     def _spread_end(self) -> None:
         """End a job that has ended on some nodes on those that could not hear of it."""
         for node in self._nodes.values():
+            if node.stage != RUNNING:
+                # It may have said that it is, before the others could end by what it then did.
+                self._listen(node)
             if node.is_over or node.returned is not None:
                 continue
             if node.stage == RUNNING:

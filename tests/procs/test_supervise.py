@@ -7,12 +7,19 @@ import os
 import re
 import signal
 import sys
+from contextlib import ExitStack
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
+from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed
 from ding_lite.parallel import supervise
+from ding_lite.parallel.address import PrivateDirectory
+from ding_lite.parallel.job import Job, NodeRecord
+from ding_lite.parallel.node import CONNECTING, RUNNING, Entered, Returned
+from ding_lite.parallel.plan import Plan
 from tests.procs import mains
 from tests.procs.conftest import RunJob
 from tests.procs.programs import wait_until_gone
@@ -211,3 +218,29 @@ def test_a_node_that_somebody_else_interrupts_has_failed(run_nodes: RunJob) -> N
     with pytest.raises(NodeFailed, match="KeyboardInterrupt") as caught:
         run_nodes(mains.signal_myself, int(signal.SIGINT))
     assert caught.value.node_id == 1
+
+
+def test_what_a_restarted_node_has_said_counts_though_the_ends_of_others_are_read_first() -> None:
+    directory = PrivateDirectory()
+    specs = Plan(num_nodes=2).specs(directory)
+    job = Job(specs=specs, main=os.getpid, make_router=mains.LoneRouter, directory=directory)
+    supervisor = supervise._Supervisor(job)
+    try:
+        with ExitStack() as stack:
+            lines = []
+            for spec in specs:
+                ours, theirs = Pipe()
+                stack.enter_context(theirs)
+                record = supervisor._nodes[spec.node_id] = NodeRecord(spec, Deadline.after(60.0))
+                record.connection = ours
+                lines.append(theirs)
+            supervisor._nodes[0].stage = RUNNING
+            supervisor._nodes[1].stage, supervisor._nodes[1].num_restarts = CONNECTING, 1
+            lines[1].send(Entered(RUNNING))
+            lines[1].send(Returned("second"))
+            lines[0].send(Returned("first"))
+            supervisor._listen(supervisor._nodes[0])
+            assert supervisor.results == ["first", "second"]
+    finally:
+        supervisor.close()
+        directory.remove()
