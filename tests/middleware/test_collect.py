@@ -157,7 +157,9 @@ def test_epsilon_for_a_policy_that_takes_none_is_refused(policy: DQN, envs: Envs
         mw.collect(Stubborn(envs.spec, policy.config), envs, steps=4, epsilon=constant(0.1))
 
 
-def test_an_observation_that_is_not_finite_names_the_env(policy: DQN, envs: Envs) -> None:
+def test_an_observation_that_is_not_finite_names_the_env(policy: DQN) -> None:
+    envs = make_envs("CartPole-v1", 4, seed=0, mode="sync")
+
     def poison(ctx: Context) -> None:
         if ctx.total_step == 2:
             envs.obs[:] = 0.0
