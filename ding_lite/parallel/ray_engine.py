@@ -149,7 +149,6 @@ class _Node:
     num_restarts: int = 0
     has_returned: bool = False
     result: Any = None
-    was_given_up: bool = False
     back_by: Deadline = field(default_factory=lambda: Deadline.after(None))
     """When Ray must have started it again."""
 
@@ -232,7 +231,7 @@ class _Crew:
             else:
                 if what == "run":
                     self._note_end(node, answer)
-                elif not node.was_given_up:
+                else:
                     self._go_on(node, str(answer))
         return [node.result for node in self._nodes if node.has_returned]
 
@@ -263,7 +262,9 @@ class _Crew:
 
     def _give_up(self, node: _Node) -> None:
         """Let the job end without a node; its neighbours may have nobody else to tell them so."""
-        node.was_given_up = True
+        waiting = [ref for ref, asked in self._under_way.items() if asked[1] is node]
+        for ref in waiting:  # Ray may never start it again, and nobody needs it any more
+            del self._under_way[ref]
         for near in node.spec.neighbours:
             other = self._nodes[near]
             if other.stage == RUNNING and not other.has_returned:

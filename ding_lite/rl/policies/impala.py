@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
+from ding_lite.rl.batch import FloatArray, Unroll
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
 )
+from ding_lite.rl.policies.rows import Rows
 from ding_lite.rl.returns import vtrace
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.unrolls import join_unrolls, merged, next_values, unseen_obs
@@ -67,27 +68,6 @@ class IMPALAConfig(ActorCriticConfig):
             whole(1, epochs=self.epochs),
             [] if self.batch_size is None else whole(1, batch_size=self.batch_size),
             [] if self.clip is None else positive(clip=self.clip),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Env steps to learn from, in any order."""
-
-    obs: NumpyArray
-    action: NumpyArray
-    log_prob_B: FloatArray
-    advantage_B: FloatArray
-    """Not multiplied by its ratio yet."""
-    target_B: FloatArray
-
-    def take(self, index_B: NumpyArray) -> _Rows:
-        return _Rows(
-            self.obs[index_B],
-            self.action[index_B],
-            self.log_prob_B[index_B],
-            self.advantage_B[index_B],
-            self.target_B[index_B],
         )
 
 
@@ -163,7 +143,7 @@ class IMPALA(ActorCriticPolicy):
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _judge(self, unroll: Unroll) -> tuple[_Rows, _Forward]:
+    def _judge(self, unroll: Unroll) -> tuple[Rows, _Forward]:
         """Find advantages and targets; hand on what the network said for it."""
         config, shape_TN = self.config, unroll.reward.shape
         obs, action = self._inputs(merged(unroll.obs)), merged(unroll.action)
@@ -186,15 +166,15 @@ class IMPALA(ActorCriticPolicy):
         advantage_B: FloatArray = merged(found.advantage_TB)
         advantage_B /= np.maximum(rho_B, _TINY)
         target_B = merged(found.target_TB)
-        return _Rows(obs, action, merged(unroll.log_prob), advantage_B, target_B), forward
+        return Rows(obs, action, merged(unroll.log_prob), advantage_B, target_B), forward
 
-    def _step(self, rows: _Rows, forward: _Forward) -> dict[str, float]:
+    def _step(self, rows: Rows, forward: _Forward) -> dict[str, float]:
         metrics = self._compute(rows, forward)
         metrics["grad_norm"] = self._improve()
         return metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _compute(self, rows: _Rows, forward: _Forward) -> dict[str, float]:
+    def _compute(self, rows: Rows, forward: _Forward) -> dict[str, float]:
         """Write the gradient of the loss."""
         config, clip = self.config, self.config.clip
         outputs_BD, value_B, saved = forward

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
+from ding_lite.rl.batch import Unroll
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
     normalized,
 )
+from ding_lite.rl.policies.rows import Rows
 from ding_lite.rl.returns import gae
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.unrolls import join_unrolls, merged, next_values, unseen_obs
@@ -61,29 +62,6 @@ class PPOConfig(ActorCriticConfig):
             positive(clip=self.clip),
             whole(1, epochs=self.epochs, batch_size=self.batch_size),
             [] if self.target_kl is None else positive(target_kl=self.target_kl),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Env steps to learn from, in any order."""
-
-    obs: NumpyArray
-    action: NumpyArray
-    log_prob_B: FloatArray
-    advantage_B: FloatArray
-    target_B: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.target_B)
-
-    def take(self, index_B: NumpyArray) -> _Rows:
-        return _Rows(
-            self.obs[index_B],
-            self.action[index_B],
-            self.log_prob_B[index_B],
-            self.advantage_B[index_B],
-            self.target_B[index_B],
         )
 
 
@@ -154,7 +132,7 @@ class PPO(ActorCriticPolicy):
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _rows(self, unroll: Unroll) -> _Rows:
+    def _rows(self, unroll: Unroll) -> Rows:
         """Find advantages and targets."""
         config, obs = self.config, merged(unroll.obs)
         num_seen = len(obs)
@@ -168,7 +146,7 @@ class PPO(ActorCriticPolicy):
             unroll.truncated,
             gae_lambda=config.gae_lambda,
         )
-        return _Rows(
+        return Rows(
             self._inputs(obs),
             merged(unroll.action),
             merged(unroll.log_prob),
@@ -176,7 +154,7 @@ class PPO(ActorCriticPolicy):
             merged(found.target_TB),
         )
 
-    def _minibatches(self, rows: _Rows) -> Iterator[_Rows]:
+    def _minibatches(self, rows: Rows) -> Iterator[Rows]:
         size = self.config.batch_size
         for _ in range(self.config.epochs):
             if len(rows) <= size:
@@ -188,7 +166,7 @@ class PPO(ActorCriticPolicy):
                 yield rows.take(index_B)
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _compute(self, rows: _Rows) -> dict[str, float]:
+    def _compute(self, rows: Rows) -> dict[str, float]:
         """Write the gradient of the loss."""
         config, size = self.config, len(rows)
         outputs_BD, value_B, saved = self._net.forward(rows.obs)
