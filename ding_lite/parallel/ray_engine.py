@@ -89,7 +89,7 @@ def run_on_ray(
     ray = _ray()
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
     with _connected(ray, num_cpus) as head, speaking_as("launcher"):
-        crew = _Crew(ray, plan, head, Job(main, args, dict(kwargs)), max_retries)
+        crew = _Crew(ray, plan, head, _Call(main, args, dict(kwargs)), max_retries)
         try:
             crew.start(wanted)
             return crew.results()
@@ -130,7 +130,7 @@ def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> l
 
 
 @dataclass(frozen=True)
-class Job:
+class _Call:
     """What all nodes run."""
 
     main: Callable[..., Any]
@@ -161,7 +161,7 @@ class _Crew:
     plan: Plan
     head: str
     """Where Ray's head listens."""
-    job: Job
+    call: _Call
     max_retries: int
     _secret: bytes = b""
     _name: str = field(default_factory=lambda: f"ray {secrets.token_hex(4)}")
@@ -207,8 +207,8 @@ class _Crew:
 
     def _let_run(self, node: _Node) -> None:
         node.stage = RUNNING
-        job = self.job
-        work = Work(node.spec, NodeRouter, job.main, job.args, job.kwargs)
+        call = self.call
+        work = Work(node.spec, NodeRouter, call.main, call.args, call.kwargs)
         self._under_way[node.actor.run.remote(work, self._secret)] = ("run", node)
 
     def results(self) -> list[Any]:
