@@ -4,7 +4,8 @@ There are three ways in. With `DING_LITE_NUM_NODES` set, each shell starts the s
 the job's nodes, and the environment says which. A launcher such as torchrun or srun starts the
 file once for each node and says which is which in variables of its own. With `attach_to`, a
 program takes a place in a job that runs already, one that a node has left or lost. In each of
-them the node runs here, and knows its neighbours by the addresses it was given.
+them the node runs here. It knows its neighbours by the addresses it was given, or knows only
+node 0, which tells it where the others are (`rendezvous`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from dataclasses import replace
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DeadlineExceeded, TransportError
-from ding_lite.parallel.address import LOOPBACK, Address
-from ding_lite.parallel.environment.base import Place
+from ding_lite.parallel.address import LOOPBACK, Address, is_loopback
+from ding_lite.parallel.environment.base import Place, names_this_machine
 from ding_lite.parallel.metrics import own_directory
 from ding_lite.parallel.plan import Plan
+from ding_lite.parallel.rendezvous import Presence
 from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.topology import NodeSpec, listeners, neighbours
+from ding_lite.parallel.topology import HUB, NodeSpec, listeners, neighbours
 from ding_lite.runtime.labels import check_labels, node_labels
 from ding_lite.runtime.router import use_router
 from ding_lite.settings import Settings
@@ -70,18 +72,18 @@ def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]
         )
     near = neighbours(plan.edges, node_id)
     lower = sorted(peer for peer in near if peer < node_id)
-    if len(attach_to) != len(lower):
-        raise ConfigError(_wrong_number(node_id, lower, attach_to))
+    desk, where = _whom_to_ask(node_id, lower, _tcp(attach_to))
     listen = None
-    if any(peer > node_id for peer in near):
-        port = _port(settings.ports, node_id, num_nodes)
-        listen = str(Address("tcp", plan.address or LOOPBACK, port))
+    if (node_id == HUB and plan.edges) or any(peer > node_id for peer in near):
+        port = _port(settings.ports, node_id, num_nodes, may_be_free=desk is not None)
+        listen = str(Address("tcp", plan.address or _interface(desk, plan.key_file), port))
     return NodeSpec(
         node_id=node_id,
         num_nodes=num_nodes,
         labels=plan.labels_of_nodes(distributed=True)[node_id],
         listen=listen,
-        dials=dict(zip(lower, _tcp(attach_to), strict=True)),
+        dials=dict(zip(lower, where, strict=True)),
+        desk=listen if node_id == HUB else desk,
         neighbours=near,
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
@@ -89,19 +91,53 @@ def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]
     )
 
 
+def _whom_to_ask(
+    node_id: int, lower: Sequence[int], attach_to: Sequence[str]
+) -> tuple[str | None, Sequence[str]]:
+    """Return the address of node 0, as far as it is known, and those of the lower neighbours.
+
+    One address is that of node 0, which tells the others; several are those of all of them.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if node_id != HUB and len(attach_to) == 1:
+        [desk] = attach_to
+        return desk, [desk if peer == HUB else "" for peer in lower]
+    if len(attach_to) != len(lower):
+        raise ConfigError(_wrong_number(node_id, lower, attach_to))
+    return attach_to[0] if HUB in lower else None, attach_to
+
+
 def _wrong_number(node_id: int, lower: Sequence[int], attach_to: Sequence[str]) -> str:
     found = f"`attach_to` (or DING_LITE_ATTACH_TO) is {', '.join(attach_to) or 'not given'}; "
-    if not lower:
-        return f"{found}node {node_id} dials nobody, the others dial it. Leave it out here."
+    if node_id == HUB:
+        return f"{found}node 0 dials nobody, the others dial it. Leave it out here."
     return (
-        f"{found}node {node_id} dials the nodes {[*lower]} and needs the address of each, in "
-        f"this order: DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515. In a star (DING_LITE_TOPOLOGY="
-        f"star) the address of node 0 is all that is needed."
+        f"{found}node {node_id} dials {f'the nodes {[*lower]}' if lower else 'nobody'}. Give it "
+        f"the address of node 0, which knows where the others are: "
+        f"DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515. Or give it that of each, in this order."
     )
 
 
-def _port(ports: Sequence[int], node_id: int, num_nodes: int) -> int:
-    """Pick this node's port; the variable holds that one alone, or those of all nodes."""
+def _interface(desk: str | None, key_file: str | None) -> str:
+    """Return where to listen so that the others reach this node as it reaches node 0.
+
+    The name of this machine may stand for its loopback interface here, and for another one
+    elsewhere; with a key there may be an elsewhere.
+    """
+    host = LOOPBACK if desk is None else Address.parse(desk).place
+    is_here = names_this_machine(host) or (key_file is None and is_loopback(host))
+    return LOOPBACK if is_here else _all_interfaces(host)
+
+
+def _port(ports: Sequence[int], node_id: int, num_nodes: int, *, may_be_free: bool) -> int:
+    """Pick this node's port; the variable holds that one alone, or those of all nodes.
+
+    Without one it is any that is free, 0, where node 0 tells the others which one that is.
+    """
+    if not ports and may_be_free:
+        return 0
     if len(ports) == 1:
         return ports[0]
     if len(ports) == num_nodes:
@@ -142,12 +178,18 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
         _check_machines(plan, place)
     inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
 
-    def machine_of(peer: int) -> str:
-        return inside if place.on_one_machine else place.hosts[peer]
+    def address_of(peer: int) -> str:
+        """Return where a node is dialled; "" where the launcher does not tell its machine."""
+        host = inside if place.on_one_machine else place.hosts.get(peer, "")
+        return host and str(Address("tcp", host, ports[peer]))
+
+    must_ask = not all(map(address_of, listeners(links)))
 
     listen = None
-    if node_id in listeners(links):
-        host = plan.address or (inside if place.on_one_machine else _all_interfaces(place))
+    if node_id in listeners(links) or (must_ask and node_id == HUB):
+        host = plan.address or (
+            inside if place.on_one_machine else _all_interfaces(place.hosts.get(HUB, ""))
+        )
         listen = str(Address("tcp", host, ports[node_id]))
     near = neighbours(links, node_id)
     lower = sorted(peer for peer in near if peer < node_id)
@@ -157,7 +199,8 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
         num_nodes=place.num_nodes,
         labels=world[node_id],
         listen=listen,
-        dials={peer: str(Address("tcp", machine_of(peer), ports[peer])) for peer in lower},
+        dials={peer: address_of(peer) for peer in lower},
+        desk=address_of(HUB) if must_ask else None,
         neighbours=near,
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
@@ -170,17 +213,10 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
 
 def _check_machines(plan: Plan, place: Place) -> None:
     """Refuse a job on several machines that could not meet, on all nodes alike."""
-    unknown = sorted(listeners(plan.edges) - place.hosts.keys())
-    if 0 in unknown:
+    if 0 not in place.hosts:
         raise ConfigError(
             f"{place.launcher} has started {place.num_nodes} nodes on several machines and does "
-            f"not say where node 0 is, which others dial. {place.how_to_tell}"
-        )
-    if unknown:
-        raise ConfigError(
-            f"In this topology others dial the nodes {unknown}, and {place.launcher} does not say "
-            f"on which machines these run, only where node 0 is. Use a star, in which all dial "
-            f"node 0: topology='star' (or DING_LITE_TOPOLOGY=star)."
+            f"not say where node 0 is, which the others must find. {place.how_to_tell}"
         )
     if plan.key_file is None:
         raise ConfigError(
@@ -190,10 +226,10 @@ def _check_machines(plan: Plan, place: Place) -> None:
         )
 
 
-def _all_interfaces(place: Place) -> str:
+def _all_interfaces(host: str) -> str:
     """Return the host that stands for them, of the kind of address by which node 0 is dialled."""
     four, six = ALL_INTERFACES
-    return six if ":" in place.hosts.get(0, "") else four
+    return six if ":" in host else four
 
 
 def guest(
@@ -267,41 +303,47 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         # Nobody counts the lives of this node: nanoseconds are above FIRST_UNCOUNTED_EPOCH, and
         # grow.
         life = replace(spec, epoch=time.time_ns(), directory=directory, began=SYSTEM_CLOCK.now())
-        router = _take_place(life, advice)
+        presence = _take_place(life, advice)
+        router = presence.router
         logger.info(
             "node %d of %s, started by %s, listens on %s and dials %s",
             spec.node_id,
             spec.num_nodes or "a running job",
             starter,
             router.address or "nothing",
-            ", ".join(spec.dials.values()) or "nobody",
+            ", ".join(at or f"node {peer}" for peer, at in spec.dials.items()) or "nobody",
         )
         good_bye = True
         try:
-            _meet(router, spec, advice)
+            _meet(presence, spec, advice)
             with use_router(router):
                 yield router
         except Exception:
             good_bye = False
             raise
         finally:
-            router.close(good_bye=good_bye)
+            presence.close(good_bye=good_bye)
 
 
-def _take_place(spec: NodeSpec, advice: str) -> NodeRouter:
+def _take_place(spec: NodeSpec, advice: str) -> Presence:
     try:
-        return NodeRouter(spec)
+        return Presence(spec)
     except TransportError as error:
         raise TransportError(f"{error} {advice}".rstrip()) from error
 
 
-def _meet(router: NodeRouter, spec: NodeSpec, advice: str) -> None:
+def _meet(presence: Presence, spec: NodeSpec, advice: str) -> None:
     """Wait for the neighbours; where some are missing, look what there is instead of them."""
+    router = presence.router
     try:
-        router.wait_ready(spec.startup_timeout)
+        presence.wait_ready()
     except DeadlineExceeded as error:
         said = [str(error)]
-        said += [what_is_at(at) for peer, at in spec.dials.items() if peer not in router.peers]
+        missing = {peer: at for peer, at in spec.dials.items() if peer not in router.peers}
+        said += [what_is_at(at) for at in missing.values() if at]
+        unheard = [peer for peer, at in missing.items() if not at]
+        if unheard and HUB not in missing:
+            said.append(f"Node 0 has not told where the nodes {unheard} listen now.")
         if spec.listen is not None:
             said.append(f"This node listens on {router.address}.")
         raise DeadlineExceeded(" ".join([*said, advice]).rstrip()) from error

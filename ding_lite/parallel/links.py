@@ -125,7 +125,8 @@ class Links:
         if self._spec.listen is not None:
             self.address = self._transport.listen(self._spec.listen)
         for peer, address in self._spec.dials.items():
-            self._transport.dial(peer, address)
+            if address:  # else `redial` tells it later
+                self._transport.dial(peer, address)
         self._transport.start(self)
 
     @property

@@ -54,6 +54,9 @@ class NodeRouter:
         spec: Who this node is and whom it is connected to.
         transport: What moves the messages; ZeroMQ by default.
         clock: What silence and waits are measured by.
+        services: What answers calls on the transport's thread, by their names. Each also gets
+            who asks, as its first argument, and need not believe a word of it.
+        on_peer: Hears on the same thread of each node that is connected now, or is not any more.
     """
 
     def __init__(
@@ -62,9 +65,12 @@ class NodeRouter:
         *,
         transport: Transport | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        services: Mapping[str, Handler] | None = None,
+        on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
     ) -> None:
         self._spec = spec
         self._clock = clock
+        self._on_peer = on_peer
         self._inbox = Inbox()
         self._missed: set[int] = set()
         self.traced = Drawing(spec, self._epoch_of)
@@ -89,6 +95,8 @@ class NodeRouter:
         )
         self._links.on_ctx_sent = self.traced.ctx_sent
         self._endpoint = Endpoint(spec.node_id, self._links, self.traced, clock, self)
+        for name, fn in (services or {}).items():
+            self._endpoint.serve(name, fn)
         self._carrier = Carrier(spec, self._links, self._endpoint, self.traced, clock)
         self._streams = self._carrier.streams
         self.meetings = Meetings()
@@ -386,6 +394,7 @@ class NodeRouter:
             if peer in self._missed:
                 self._missed.discard(peer)
                 self._inbox.put_event(peer, "node_joined", (peer,), {})
+            self._on_peer(peer, True)
         elif isinstance(arrival, Left):
             self._streams.left(peer)
             self._forget(peer)
@@ -411,6 +420,7 @@ class NodeRouter:
     def _forget(self, peer: int) -> None:
         self._shared_receiver.forget(peer)
         self._endpoint.forget(peer)
+        self._on_peer(peer, False)
 
     # -- the end -----------------------------------------------------------------------------
 

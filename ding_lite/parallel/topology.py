@@ -43,7 +43,10 @@ class NodeSpec:
     listen: str | None = None
     """The address where nodes with a higher id connect; None where none does."""
     dials: Mapping[int, str] = field(default_factory=dict)
-    """The addresses of the neighbours with a lower id, by their id."""
+    """The addresses of the neighbours with a lower id, by their id; "" of one that is yet to be
+    found."""
+    desk: str | None = None
+    """Where node 0 tells the nodes of each other; None where they know their neighbours."""
     neighbours: frozenset[int] = frozenset()
     """The nodes it is connected to."""
     key_file: str | None = None

@@ -62,6 +62,39 @@ def test_in_a_mesh_a_node_dials_those_before_it_and_listens_for_those_behind() -
     assert (two.listen, two.dials, set(two.neighbours)) == (None, {0: A, 1: B}, {0, 1})
 
 
+def test_the_address_of_node_0_does_for_all_and_then_any_port_does() -> None:
+    zero = spec_of(0, 3, environ={"ports": (50515,)})
+    one, two = (spec_of(node, 3, dials=(A,)) for node in (1, 2))
+    assert (zero.listen, zero.desk) == (A, A)
+    assert (one.listen, one.dials, one.desk) == ("tcp://127.0.0.1:0", {0: A}, A)
+    assert (two.listen, two.dials, two.desk) == (None, {0: A, 1: ""}, A)
+
+
+def test_node_0_is_asked_also_by_those_who_are_no_neighbours_of_it() -> None:
+    links = [(0, 1), (1, 2), (2, 3)]
+    one, two, three = (spec_of(node, 4, topology=links, dials=(A,)) for node in (1, 2, 3))
+    assert [spec.dials for spec in (one, two, three)] == [{0: A}, {1: ""}, {2: ""}]
+    assert [spec.desk for spec in (one, two, three)] == [A, A, A]
+    apart = spec_of(1, 3, topology=[(1, 2)], dials=(A,))
+    assert (apart.listen, apart.dials, apart.desk) == ("tcp://127.0.0.1:0", {}, A)
+    alone = spec_of(0, 3, topology=[(1, 2)], environ={"ports": (50515,)})
+    assert (alone.listen, alone.neighbours) == (A, frozenset())
+
+
+def test_who_asks_another_machine_listens_on_all_interfaces_of_its_kind(tmp_path: Path) -> None:
+    key = str(make_key(tmp_path / "key"))
+    for desk, listens in [
+        ("tcp://10.0.0.7:50515", "tcp://0.0.0.0:0"),
+        ("tcp://[fd00::7]:50515", "tcp://[::]:0"),
+        (A, "tcp://127.0.0.1:0"),
+    ]:
+        assert spec_of(1, 3, dials=(desk,), key_file=key).listen == listens
+    chosen = spec_of(
+        1, 3, dials=("tcp://10.0.0.7:1",), key_file=key, address="10.0.0.8", environ={"ports": (7,)}
+    )
+    assert chosen.listen == "tcp://10.0.0.8:7"
+
+
 def test_a_node_has_its_own_role_counted_over_all() -> None:
     roles = ["learner", "collector", "collector"]
     two = spec_of(2, 3, topology="star", dials=(A,), roles=roles)
@@ -72,7 +105,7 @@ def test_a_node_has_its_own_role_counted_over_all() -> None:
     ("node_id", "num_nodes", "dials", "expected"),
     [
         (1, 2, (), r"is not given; node 1 dials the nodes \[0\]"),
-        (2, 3, (A,), r"node 2 dials the nodes \[0, 1\] .* In a star"),
+        (3, 4, (A, B), r"node 3 dials the nodes \[0, 1, 2\]\. Give it the address of node 0"),
         (0, 2, (A,), "node 0 dials nobody, the others dial it"),
         (0, 2, (), "DING_LITE_PORTS is not set; others dial node 0 of 2"),
         (1, 2, ("ipc:///tmp/x",), "meet over tcp"),
@@ -203,9 +236,18 @@ def test_a_job_whose_machines_are_not_told_is_refused_on_all_nodes(tmp_path: Pat
     for node in range(3):
         with pytest.raises(ConfigError, match="does not say where node 0 is"):
             apart(node, {}, tmp_path)
-        with pytest.raises(ConfigError, match=r"dial the nodes \[1\], .* Use a star"):
-            apart(node, {0: "gpu08"}, tmp_path)
     assert apart(2, {0: "gpu08"}, tmp_path, topology="star").dials == {0: "tcp://gpu08:20000"}
+
+
+def test_machines_that_are_not_told_are_asked_of_node_0(tmp_path: Path) -> None:
+    desk = "tcp://gpu08:20000"
+    zero, one, two = (apart(node, {0: "gpu08"}, tmp_path) for node in range(3))
+    assert [spec.desk for spec in (zero, one, two)] == [desk] * 3
+    assert (one.listen, one.dials) == ("tcp://0.0.0.0:20001", {0: desk})
+    assert (two.listen, two.dials) == (None, {0: desk, 1: ""})
+    links = [(1, 2)]
+    assert apart(0, {0: "gpu08"}, tmp_path, topology=links).listen == "tcp://0.0.0.0:20000"
+    assert apart(1, {0: "gpu08"}, tmp_path, topology="star").desk is None
 
 
 # -- joining a running job -----------------------------------------------------------------
