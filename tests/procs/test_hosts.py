@@ -14,6 +14,7 @@ from ding_lite.parallel.security import make_key
 from tests.procs.network import Machine, Network, why_not
 from tests.procs.programs import PREAMBLE, ROOT
 from tests.procs.shells import Shell
+from tests.procs.test_rendezvous import TALK as MEET, hears
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 HUB = "DING_LITE_ADDRESS=10.77.0.1 DING_LITE_PORTS=50515"
@@ -171,6 +172,24 @@ def test_a_star_outlives_loss_delay_a_cut_of_ten_seconds_and_a_move(
     (folder / "go").touch()
     results = [literal_eval(shell.end()[1].splitlines()[-1]) for shell in (hub, *others)]
     assert results == [[{1: (True, True), 2: (True, True)}], [True], [True]], hub.seen
+
+
+@pytest.mark.deadline(60)
+def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
+    folder: Path, network: Network, machines: list[Machine], start: Start
+) -> None:
+    (folder / "train.py").write_text(PREAMBLE + MEET)
+    zero, one, two = start("python train.py")
+    hears(zero, 1, 2)
+    hears(one, 0, 2)
+    hears(two, 0, 1)
+
+    machines[1].move(ADDRESSES[1], "10.77.0.9")
+    network.pull_out(ADDRESSES[1])
+    network.plug_in("10.77.0.9", machines[1].port)
+    assert zero.line("lost")[1] == two.line("lost")[1] == "1"
+    hears(zero, 1)
+    hears(two, 1)
 
 
 @pytest.mark.slow

@@ -1,0 +1,124 @@
+"""Nodes in shells of their own that know the address of node 0 and no other."""
+
+from __future__ import annotations
+
+from ding_lite.parallel.address import LOOPBACK, free_ports
+from tests.procs.shells import Shell, Type
+
+TALK = """
+def main():
+    router = Parallel()
+    heard = set()
+    with Task() as task:
+        def step(ctx):
+            task.emit("here", router.node_id, only_remote=True)
+            task.wait_for("go on", timeout=None)
+
+        def hear(node):
+            if node not in heard:
+                heard.add(node)
+                say("heard", node)
+
+        def lost(node):
+            heard.discard(node)
+            say("lost", node)
+
+        def joined(node):
+            task.emit("here", router.node_id, only_remote=True)
+
+        task.on("here", hear)
+        task.on("node_lost", lost)
+        task.on("node_joined", joined)
+        say("at", router.node_id, router.address)
+        if "ends" in sys.argv:
+            task.on("here", lambda node: setattr(task, "finish", len(heard) == NUM_NODES - 1))
+        task.use(step).run()
+    return router.node_id
+
+NUM_NODES = int(os.environ["DING_LITE_NUM_NODES"])
+
+if __name__ == "__main__":
+    print(Parallel.runner(1, startup_timeout=15)(main))
+"""
+
+
+def enter(
+    type_line: Type, node: int, port: int, *, num_nodes: int = 3, more: str = "", **environ: str
+) -> Shell:
+    """Start a node that is told where node 0 listens, and where to listen itself if it is that."""
+    where = "PORTS=50515" if node == 0 else "ATTACH_TO=tcp://127.0.0.1:50515"
+    line = f"DING_LITE_NUM_NODES={num_nodes} DING_LITE_NODE_ID={node} DING_LITE_{where} "
+    return type_line(f"{line} python train.py {more}", port, source=TALK, **environ)
+
+
+def hears(shell: Shell, *nodes: int) -> None:
+    """Wait until a node has heard of others."""
+    assert {int(shell.line("heard")[1]) for _ in nodes} == {*nodes}
+
+
+def test_a_mesh_of_shells_that_know_node_0_follows_a_node_to_another_port(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    zero, one, two = (enter(type_line, node, port) for node in range(3))
+    hears(zero, 1, 2)
+    hears(one, 0, 2)
+    hears(two, 0, 1)
+    first = one.seen.split()[2]
+
+    one.kill()
+    assert zero.line("lost")[1] == two.line("lost")[1] == "1"
+    again = enter(type_line, 1, port, more="ends")
+    second = again.line("at")[2]
+    assert second != first
+    hears(zero, 1)
+    hears(two, 1)
+    assert [shell.end()[1].splitlines()[-1] for shell in (zero, again, two)] == [
+        "[0]",
+        "[1]",
+        "[2]",
+    ]
+
+
+def test_a_second_node_of_one_number_is_refused_while_the_first_one_lives(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    zero, one, two = (enter(type_line, node, port) for node in range(3))
+    hears(two, 0, 1)
+    for node in (1, 2):
+        code, said = enter(type_line, node, port).end()
+        assert code == 1
+        assert f"Node 0 has refused node {node}: there is a node {node} already." in said
+    code, said = enter(type_line, 3, port, num_nodes=4).end()
+    assert code == 1
+    assert "Node 0 has refused node 3: it does not count this node among its neighbours" in said
+    hears(zero, 1, 2)
+    hears(one, 0, 2)
+
+
+def test_a_late_node_takes_any_place_that_is_free(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    zero, one, two, three = (enter(type_line, node, port, num_nodes=4) for node in range(4))
+    hears(three, 0, 1, 2)
+    hears(zero, 1, 2, 3)
+    two.kill()
+    one.kill()
+    assert {zero.line("lost")[1], zero.line("lost")[1]} == {"1", "2"}
+    late = [enter(type_line, node, port, num_nodes=4, more="ends") for node in (2, 1)]
+    assert all(shell.end()[0] == 0 for shell in (zero, three, *late))
+
+
+def test_in_a_chain_all_know_node_0_and_one_of_them_is_connected_to_it(type_line: Type) -> None:
+    [port] = free_ports(LOOPBACK, 1)
+    chain = TALK.replace("runner(1, ", "runner(1, [(0, 1), (1, 2), (2, 3)], ")
+    shells = [
+        type_line(
+            f"DING_LITE_NUM_NODES=4 DING_LITE_NODE_ID={node} DING_LITE_"
+            f"{'ATTACH_TO=tcp://127.0.0.1:' if node else 'PORTS='}50515 python train.py",
+            port,
+            source=chain,
+        )
+        for node in (3, 0, 2, 1)
+    ]
+    three, zero, two, one = shells
+    hears(zero, 1)
+    hears(one, 0, 2)
+    hears(two, 1, 3)
+    hears(three, 2)
