@@ -11,7 +11,7 @@ export PYTHONUNBUFFERED := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-fast test-slow lint type format examples docs bench \
-        bench-compare check clean dist
+        bench-gpu bench-compare check clean dist
 
 help: ## Show what each verb does
 	@echo "make <verb>; the first one also sets up $(VENV)"
@@ -55,6 +55,9 @@ docs: $(VENV)/.installed ## Run every program of README.md and docs/, and check 
 
 bench: $(VENV)/.installed ## Measure, print the table, write docs/benchmarks/ (ARGS=bench_import for one)
 	@$(PY) -m tests.bench run $(ARGS)
+
+bench-gpu: $(VENV)/.installed ## Measure what a GPU does, write docs/benchmarks/gpu/
+	@$(PY) -m tests.bench gpu
 
 bench-compare: $(VENV)/.installed ## Compare the newest benchmark run with BASE=docs/benchmarks/history/<file>.json
 	@test -n "$(BASE)" || { echo "Say which: make bench-compare BASE=docs/benchmarks/history/<file>.json"; exit 2; }

@@ -27,7 +27,8 @@ def main() -> int:
     compare = verbs.add_parser("compare", help="hold the newest run against another")
     compare.add_argument("base", type=Path, help="a file of docs/benchmarks/history/")
     compare.add_argument("new", type=Path, nargs="?", help="another; default: the newest")
-    verbs.add_parser("table", help="write docs/benchmarks/README.md from the newest run")
+    verbs.add_parser("gpu", help="run bench_gpu, and keep it in docs/benchmarks/gpu/")
+    verbs.add_parser("table", help="write the pages of docs/benchmarks/ from the newest runs")
     measure = verbs.add_parser("measure")
     measure.add_argument("name")
     measure.add_argument("out", type=Path)
@@ -38,17 +39,25 @@ def main() -> int:
         case "compare":
             new = history.Run.load(options.new) if options.new else history.newest()
             return compare_with(history.Run.load(options.base), new)
+        case "gpu":
+            return run_benchmarks(["bench_gpu"], folder=history.GPU_FOLDER)
         case "measure":
             rows = importlib.import_module(f"tests.bench.{options.name}").run()
             check_names(rows)
             options.out.write_text(json.dumps([asdict(row) for row in rows]))
         case _:
-            write_page(history.newest())
+            for folder in (history.FOLDER, history.GPU_FOLDER):
+                history.write_page(history.newest(folder), folder)
     return 0
 
 
-def run_benchmarks(names: list[str]) -> int:
-    """Run each file in a process of its own; keep the result if all were run and none failed."""
+def run_benchmarks(names: list[str], folder: Path | None = None) -> int:
+    """Run each file in a process of its own.
+
+    Args:
+        names: The files; none means all, and then the result is kept if none has failed.
+        folder: Where to keep the result, if not with the runs of all files, or nowhere.
+    """
     known = sorted(file.stem for file in HERE.glob("bench_*.py"))
     unknown = sorted(set(names) - set(known))
     if unknown:
@@ -68,10 +77,11 @@ def run_benchmarks(names: list[str]) -> int:
     if failed:
         print(f"Failed, so nothing is kept: {', '.join(failed)}")
         return 1
-    if not names:
+    folder = folder if names else history.FOLDER
+    if folder is not None and rows:
         run = history.new_run(rows, load)
-        print(f"Kept in {run.save(history.FOLDER).relative_to(history.ROOT)}")
-        write_page(run)
+        print(f"Kept in {run.save(folder).relative_to(history.ROOT)}")
+        history.write_page(run, folder)
     return 0
 
 
@@ -100,11 +110,6 @@ def compare_with(base: history.Run, new: history.Run) -> int:
     for change in changes:
         print(change)
     return int(any(change.failed for change in changes))
-
-
-def write_page(run: history.Run) -> None:
-    """Write docs/benchmarks/README.md."""
-    (history.FOLDER / "README.md").write_text(history.markdown_page(run))
 
 
 if __name__ == "__main__":

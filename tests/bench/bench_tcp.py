@@ -2,8 +2,9 @@
 
 The other process runs a node and a bare socket side by side, so that both meet the same machine.
 The state goes over tcp, encrypted on both sides of the comparison; the bare sockets send it as
-chunks of 1 MiB that are copied nowhere, not even where they arrive. The events go over ipc. The
-monotonic clock is the same in all processes of a machine.
+chunks of 1 MiB that are copied nowhere, not even where they arrive, out of memory that was written
+to, as that of a state is. The events go over ipc. The monotonic clock is the same in all processes
+of a machine.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def state(router: NodeRouter, ears: Ears, bare: Bare) -> Row:
     """Publish; the other node says when it had the whole."""
     size = MEGABYTES * 10**6 // NUM_ARRAYS // 4
     tree = {f"layer {k}": np.full(size, k, np.float32) for k in range(NUM_ARRAYS)}
-    block = np.zeros(MEGABYTES * 10**6, np.uint8).data
+    block = np.full(MEGABYTES * 10**6, 1, np.uint8).data  # zeros would all be the same page
     chunks = [block[at : at + CHUNK] for at in range(0, len(block), CHUNK)]
     ours, theirs = [], []
     for number in range(WARM_UP + STATES):

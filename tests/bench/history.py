@@ -19,6 +19,8 @@ from tests.bench.harness import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "benchmarks"
+GPU_FOLDER = FOLDER / "gpu"
+"""Where the runs on a GPU are kept, which are few, and of one file."""
 WORSE = 1.2
 """A tracked row that costs more than this times what it did fails `make bench-compare`."""
 _PACKAGES = ("torch", "numpy", "gymnasium", "msgspec", "pyzmq")
@@ -108,12 +110,17 @@ def text_table(rows: dict[str, Row]) -> str:
 
 def _about_gpu(name: str | None) -> str:
     if name is None:
-        return "There was no GPU at hand: the rows of `bench_gpu` are not there."
+        return "There was no GPU at hand: [what was measured on one](gpu/README.md) is kept apart."
     return f"GPU: {name}; what ran there says so."
 
 
+def write_page(run: Run, folder: Path) -> None:
+    """Write the page of a run into the folder where it is kept."""
+    (folder / "README.md").write_text(markdown_page(run))
+
+
 def markdown_page(run: Run) -> str:
-    """Render the page docs/benchmarks/README.md from a run."""
+    """Render a run as a page; it lies beside the folder `history/`."""
     machine, versions = run.machine, run.versions
     lines = [
         "# Benchmarks",
