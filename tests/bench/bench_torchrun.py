@@ -1,0 +1,113 @@
+"""torchrun: from the kill of a rank to the whole job training again from its checkpoint.
+
+Learners of one policy, one gradient an update; rank 1 is killed behind update 25, torchrun ends
+the others and starts all again, and the clock stops at the first update of the last of them. The
+baseline is a plain program of PyTorch's: the same networks under DistributedDataParallel, saved
+by `torch.save`, with the variable without which its processes do not meet again after a kill.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench.harness import Row, row_from_samples
+from tests.procs.gang import GANG
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+REPEATS = 5
+
+PLAIN = """
+import os, signal, sys, time
+import torch
+from pathlib import Path
+from torch.nn.parallel import DistributedDataParallel
+
+CHECKPOINT, EVERY, KILLED_AT, LAST = Path("checkpoint"), 10, 25, 40
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def main():
+    torch.set_num_threads(1)
+    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    sizes = [4, 128, 128, 2]
+    layers = [torch.nn.Linear(*pair) for pair in zip(sizes, sizes[1:])]
+    network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
+    optimizer, done = torch.optim.Adam(network.parameters()), 0
+    if CHECKPOINT.exists():
+        saved = torch.load(CHECKPOINT)
+        network.load_state_dict(saved["network"])
+        optimizer.load_state_dict(saved["optimizer"])
+        done = saved["done"]
+    model = DistributedDataParallel(network)
+    for update in range(done + 1, LAST + 1):
+        loss = model(torch.randn(64, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if update == done + 1:
+            say("training", life, rank, update, time.monotonic())
+        if life == 0 and update == KILLED_AT and rank == 1:
+            say("killed", time.monotonic())
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 0 and update % EVERY == 0:
+            parts = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**parts, "done": update}, "draft")
+            os.rename("draft", CHECKPOINT)
+    torch.distributed.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def run() -> list[Row]:
+    """Kill a rank of two and of four, ours and the plain program's in turn."""
+    return [row for num_ranks in (2, 4) for row in of_ranks(num_ranks)]
+
+
+def of_ranks(num_ranks: int) -> list[Row]:
+    """Make the rows of one number of ranks."""
+    ours, theirs = [], []
+    for _ in range(REPEATS):
+        theirs.append(recovery_s(PLAIN, num_ranks, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
+        ours.append(recovery_s(GANG, num_ranks))
+    name = f"torchrun with {num_ranks} ranks, kill -9 of one to all of them training again"
+    return [
+        row_from_samples(name, ours, unit="s", target=15.0, tracked=True),
+        row_from_samples(
+            f"{name}, beside plain PyTorch",
+            ours,
+            baseline=theirs,
+            baseline_name="DistributedDataParallel and torch.save",
+            unit="s",
+        ),
+    ]
+
+
+def recovery_s(source: str, num_ranks: int, **environ: str) -> float:
+    """Run a program under torchrun; return the seconds from the kill to the last first update."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "train.py").write_text(source)
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        finished = subprocess.run(
+            [*torchrun, "--max-restarts", "1", "--nproc-per-node", str(num_ranks), "train.py"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+            cwd=folder,
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    words = [line.split() for line in finished.stdout.splitlines()]
+    [killed] = [float(line[1]) for line in words if line[:1] == ["killed"]]
+    again = [float(line[4]) for line in words if line[:2] == ["training", "1"]]
+    if len(again) != num_ranks:
+        raise RuntimeError(f"{len(again)} of {num_ranks} ranks were training again.")
+    return max(again) - killed

@@ -1,0 +1,63 @@
+"""Programs for torchrun: learners of one policy, one of which is killed once, and what they say."""
+
+from __future__ import annotations
+
+from tests.procs.programs import PREAMBLE
+
+GANG = (
+    PREAMBLE
+    + """
+import time
+import numpy as np
+from pathlib import Path
+from ding_lite import middleware as mw
+from ding_lite.distributed import World
+from ding_lite.rl import DQN, DQNConfig, Transitions, make_envs
+
+CHECKPOINT, EVERY, KILLED_AT, LAST = Path("checkpoint"), 10, 25, 40
+
+def batch_of(seed):
+    rng = np.random.default_rng(seed)
+    nothing = np.zeros(64, bool)
+    return Transitions(
+        obs=rng.normal(size=(64, 4)).astype(np.float32), action=rng.integers(0, 2, 64),
+        reward=rng.normal(size=64).astype(np.float32),
+        next_obs=rng.normal(size=(64, 4)).astype(np.float32),
+        terminated=nothing, truncated=nothing, num_steps=np.ones(64, np.int32),
+    )
+
+def main():
+    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    learners = World.current().group("node.*")
+    policy = DQN(make_envs("CartPole-v1", 1).spec, DQNConfig(seed=learners.rank, batch_size=64))
+    parts, done = {"policy": policy}, 0
+    if learners.rank == 0 and CHECKPOINT.exists():
+        done = mw.resume(parts, CHECKPOINT)["train_iter"]
+    done = learners.broadcast(done)
+    policy.data_parallel(learners)  # all become what the first one is
+    with Task() as task:
+        def feed(ctx):
+            if ctx.total_step == 0:
+                ctx.train_iter = done
+                ctx.keep("train_iter")
+            ctx.transitions = batch_of(1_000 * ctx.train_iter + learners.rank)
+
+        def look(ctx):
+            if ctx.train_iter == done + 1:
+                say("training", life, learners.rank, ctx.train_iter, time.monotonic())
+            if life == 0 and ctx.train_iter == KILLED_AT and learners.rank == 1:
+                say("killed", time.monotonic())
+                os.kill(os.getpid(), signal.SIGKILL)
+            ctx.finish = ctx.train_iter == LAST
+
+        task.use(feed).use(mw.train(policy)).use(look)
+        task.use(mw.checkpoint(parts, CHECKPOINT, every=EVERY), filter_labels="node.0")
+        task.run()
+    weights = policy.weights().values()
+    say("ended", life, learners.rank, float(sum(w.double().sum() for w in weights)))
+
+if __name__ == "__main__":
+    Parallel.runner(2, "star")(main)
+"""
+)
+"""Trains to update 40 with a checkpoint each 10; rank 1 is killed behind update 25, once."""

@@ -1,0 +1,24 @@
+"""Learners that torchrun starts, and starts again from a checkpoint when one was killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.procs.gang import GANG
+from tests.procs.shells import Type
+
+TORCHRUN = "python -m torch.distributed.run --standalone --max-restarts 1 --nproc-per-node"
+
+
+@pytest.mark.deadline(60)  # torchrun imports torch, and so does each life of each rank
+def test_learners_one_of_which_was_killed_go_on_from_the_checkpoint(type_line: Type) -> None:
+    code, said = type_line(f"{TORCHRUN} 2 train.py", 0, source=GANG).end()
+    assert code == 0, said
+    words = [line.split() for line in said.splitlines()]
+    begun = [tuple(map(int, w[1:4])) for w in words if w[:1] == ["training"]]
+    assert sorted(begun)[:2] == [(0, 0, 1), (0, 1, 1)], said
+    # Where rank 0 is asked to end before it misses the other one, it saves at its last update.
+    assert sorted(begun)[2:] in [[(1, 0, done + 1), (1, 1, done + 1)] for done in (20, 25)], said
+    ended = [w[3] for w in words if w[:1] == ["ended"]]
+    assert len(ended) == 2, said
+    assert len(set(ended)) == 1, said
