@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import numbers
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -43,7 +44,7 @@ class Settings:
     roles: tuple[str, ...] = ()
     """The roles of the nodes, one entry a node, separated by commas; `+` joins several."""
     topology: str | None = None
-    """Who is connected to whom: `star`, `mesh` or `alone`."""
+    """Who is connected to whom: `star`, `mesh`, `tree` or `alone`."""
     protocol: str | None = None
     """How nodes talk: `ipc` on one machine, `tcp` between machines."""
     address: str | None = None
@@ -64,7 +65,10 @@ class Settings:
             whole(0, DING_LITE_TORCH_THREADS=self.torch_threads),
             whole(0, **_given(DING_LITE_NODE_ID=self.node_id)),
             whole(1, **_given(DING_LITE_NUM_NODES=self.num_nodes)),
-            one_of(("star", "mesh", "alone"), **_given(DING_LITE_TOPOLOGY=self.topology)),
+            one_of(
+                ("star", "mesh", "tree", "alone"),
+                **_given(DING_LITE_TOPOLOGY=self.topology and kind_of_topology(self.topology)),
+            ),
             one_of(("ipc", "tcp"), **_given(DING_LITE_PROTOCOL=self.protocol)),
             one_of(("local", "ray"), **_given(DING_LITE_ENGINE=self.engine)),
             *(inside(1, 65_535, DING_LITE_PORTS=port) for port in self.ports),
@@ -102,6 +106,16 @@ class Settings:
                 values[known[variable]] = _parse(variable, text, hints[known[variable]])
 
         return cls(**values)
+
+
+def kind_of_topology(name: str) -> str:
+    """Return the name of a topology without the number of children that a tree's may have.
+
+    Example:
+        >>> kind_of_topology("tree:4"), kind_of_topology("star")
+        ('tree', 'star')
+    """
+    return "tree" if re.fullmatch(r"tree:[1-9][0-9]{0,5}", name) else name
 
 
 def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:

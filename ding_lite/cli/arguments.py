@@ -14,14 +14,14 @@ from typing import TypeAlias
 
 from ding_lite.errors import did_you_mean
 
-TOPOLOGIES = ("star", "mesh", "alone")
+TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
 MOST_OF_A_ROLE = 999
 
 Roles: TypeAlias = tuple[tuple[str, ...], ...]
 """The roles of each node."""
 Topology: TypeAlias = str | tuple[tuple[int, int], ...]
-"""One of TOPOLOGIES, or the pairs of connected nodes."""
+"""One of TOPOLOGIES, `tree:4` or the like, or the pairs of connected nodes."""
 
 
 def whole_number(low: int) -> Callable[[str], int]:
@@ -98,7 +98,7 @@ def topology(text: str) -> Topology:
         >>> topology("0-1, 1-2")
         ((0, 1), (1, 2))
     """
-    if text in TOPOLOGIES:
+    if text in TOPOLOGIES or re.fullmatch(r"tree:[1-9][0-9]{0,5}", text):
         return text
     pairs = []
     for entry in text.split(","):

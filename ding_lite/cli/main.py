@@ -268,8 +268,8 @@ def _add_run(parser: Parser) -> None:
         "--topology",
         type=arguments.topology,
         metavar="{" + ",".join(arguments.TOPOLOGIES) + ",0-1...}",
-        help="who is connected to whom: all to node 0, each to each, nobody, or the pairs that "
-        "are: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)",
+        help="who is connected to whom: all to node 0, each to each, each to one of few hubs, "
+        "nobody, or the pairs that are: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)",
     )
     add(
         "--roles",

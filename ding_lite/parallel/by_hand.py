@@ -88,6 +88,7 @@ def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
         edges=plan.edges,
+        fan_out=plan.fan_out,
     )
 
 
@@ -207,6 +208,7 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
         # Labels of the environment may be another node's own, so each must tell its labels.
         world=() if plan.settings.labels else world,
         edges=links,
+        fan_out=plan.fan_out,
         job=f"{place.launcher} {place.job}",
     )
 
@@ -284,6 +286,7 @@ def guest(
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
         edges=frozenset((peer, node_id) for peer in dials),
+        fan_out=plan.fan_out,
     )
 
 

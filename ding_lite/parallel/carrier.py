@@ -8,17 +8,15 @@ from typing import Any
 
 from ding_lite.clock import Clock
 from ding_lite.parallel.codec import Encoded, decode
+from ding_lite.parallel.direct import Direct
 from ding_lite.parallel.drawing import Drawing
 from ding_lite.parallel.endpoint import Endpoint
 from ding_lite.parallel.links import Links
 from ding_lite.parallel.messages import encode_call
+from ding_lite.parallel.relay import ITEM, WITHDRAW
 from ding_lite.parallel.topology import NodeSpec
 from ding_lite.runtime.labels import matches
 from ding_lite.runtime.streams import Parcel, Streams, Until
-
-_ITEM = "ding_lite.item"
-"""The name under which nodes call each other with an item of a stream."""
-_WITHDRAW = "ding_lite.withdraw"
 
 
 class Carrier:
@@ -30,19 +28,28 @@ class Carrier:
         endpoint: By what it calls them.
         traced: What it has for a time line.
         clock: What waits are measured by.
+        relay: By what it reaches those beyond its neighbours.
     """
 
     def __init__(
-        self, spec: NodeSpec, links: Links, endpoint: Endpoint, traced: Drawing, clock: Clock
+        self,
+        spec: NodeSpec,
+        links: Links,
+        endpoint: Endpoint,
+        traced: Drawing,
+        clock: Clock,
+        relay: Direct,
     ) -> None:
         self._spec = spec
         self._links = links
         self._endpoint = endpoint
         self._traced = traced
+        self._relay = relay
         self.streams = Streams(self._carry, self._withdraw, self._receivers, clock)
         """What is under way, and what waits for the program."""
-        endpoint.serve(_ITEM, self.streams.arrive)
-        endpoint.serve(_WITHDRAW, self.streams.withdraw)
+        endpoint.serve(ITEM, self.streams.arrive)
+        endpoint.serve(WITHDRAW, self.streams.withdraw)
+        relay.serve(self.streams)
 
     def send(
         self,
@@ -65,7 +72,7 @@ class Carrier:
         def write(own_number: int, oldest: int) -> Encoded:
             nonlocal number, at_ns
             number, at_ns = own_number, self._traced.now()
-            return encode_call(_ITEM, (self._spec.epoch, stream, number, oldest, tree), {})
+            return encode_call(ITEM, (self._spec.epoch, stream, number, oldest, tree), {})
 
         is_sent = self.streams.send(
             stream, write, to, in_flight=in_flight, timeout=timeout, until=until
@@ -74,18 +81,21 @@ class Carrier:
         return is_sent
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
+        if node != self._spec.node_id and node not in self._spec.neighbours:
+            return self._relay.carry(node, parcel)
         if node != self._spec.node_id:
-            return self._endpoint.send(node, _ITEM, parcel.body)
+            return self._endpoint.send(node, ITEM, parcel.body)
         _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
         return self._endpoint.guard(self.streams.arrive, node, args)
 
     def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
-        request = encode_call(_WITHDRAW, (self._spec.epoch, [*numbers]), {})
-        return self._endpoint.send(node, _WITHDRAW, request)
+        request = encode_call(WITHDRAW, (self._spec.epoch, [*numbers]), {})
+        return self._endpoint.send(node, WITHDRAW, request)
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
         """Return the nodes at hand whose labels match."""
         me = [self._spec.node_id] if matches(self._spec.labels, patterns) else []
-        return me + [
+        near = [
             peer for peer in self._links.connected if matches(self._links.labels_of(peer), patterns)
         ]
+        return me + near + self._relay.reaches(patterns)

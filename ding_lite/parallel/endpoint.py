@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any
@@ -44,6 +44,8 @@ class Endpoint:
         self._answers = Answers(self._reply)
         self._workers = Workers(NUM_WORKERS)
         self._services: dict[str, Handler] = {}
+        self.onward: Callable[[int, Encoded], Future[Any]] | None = None
+        """Asks the nodes that this one is not connected to, where others pass that on."""
 
     @property
     def num_under_way(self) -> int:
@@ -87,6 +89,8 @@ class Endpoint:
 
     def send(self, node: int, name: str, request: Encoded) -> Future[Any]:
         """Ask another node by a request that is encoded already."""
+        if self.onward is not None and node not in self._links.sessions:
+            return self.onward(node, request)
         began_ns = self._traced.now()
         number, answer = self._calls.begin(node)
         with self._links.changed:
@@ -128,14 +132,21 @@ class Endpoint:
         """
         self._services[name] = fn
 
-    def take(self, peer: int, call: CallArrived) -> None:
-        """Answer a call that has come, now or when its handler is there."""
+    def take(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
+        """Answer a call that has come, now or when its handler is there.
+
+        Args:
+            peer: Who gets the answer.
+            call: The call.
+            asker: Who has asked, if `peer` has only passed it on.
+        """
+        sender = peer if asker is None else asker
         self._answers.begin(peer, call.number)
         service = self._services.get(call.name)
         if service is not None:
             began_ns = self._traced.now()
-            answer = self.guard(service, peer, call.args, call.kwargs)
-            self._traced.item_came(peer, call.args, answer, began_ns)
+            answer = self.guard(service, sender, call.args, call.kwargs)
+            self._traced.item_came(sender, call.args, answer, began_ns)
             self._answers.give(peer, call.number, answer)
         elif self._calls.is_quick(call.name):
             self._answer(peer, call)

@@ -101,7 +101,8 @@ class Parallel:
             n_parallel_workers: How many nodes. One runs in this process; of more, each is a
                 process of its own, which imports the program again to find `main`.
             topology: Who is connected to whom: `star` (all to node 0), `mesh` (each to each,
-                the usual one), `alone`, or pairs of node ids such as [(0, 1), (1, 2)].
+                the usual one), `tree` (each to one of few hubs, which relay), `alone`, or pairs
+                of node ids such as [(0, 1), (1, 2)].
             protocol: `ipc`, the usual one, or `tcp`.
             address: With `tcp`, the interface to listen on; usually 127.0.0.1.
             ports: With `tcp`, the port of each node, or that of node 0, from which the others

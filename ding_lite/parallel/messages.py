@@ -145,16 +145,17 @@ def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
 
 def read_event(body: Any, number: int) -> EventArrived:
     """Read one event, which has this number."""
-    return EventArrived(*_read_named(body, "An event"), number)
+    return EventArrived(*read_named(body, "An event"), number)
 
 
 def read_call(envelope: Envelope) -> CallArrived:
     """Read a call."""
     body = decode(envelope.meta, envelope.buffers)
-    return CallArrived(envelope.seq, *_read_named(body, "A call"))
+    return CallArrived(envelope.seq, *read_named(body, "A call"))
 
 
-def _read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+def read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Read a name, the arguments and the named arguments that `encode_call` has put together."""
     if type(body) is list and len(body) >= 2 and type(body[0]) is str:
         name, kwargs, *args = body
         if kwargs is None:

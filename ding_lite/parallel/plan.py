@@ -16,7 +16,15 @@ from ding_lite.parallel.address import (
     job_name,
 )
 from ding_lite.parallel.security import load_key
-from ding_lite.parallel.topology import Edge, NodeSpec, Topology, edges, listeners, neighbours
+from ding_lite.parallel.topology import (
+    Edge,
+    NodeSpec,
+    Topology,
+    edges,
+    fan_out,
+    listeners,
+    neighbours,
+)
 from ding_lite.runtime.labels import check_labels, count_roles, node_labels
 from ding_lite.settings import Settings, check_all, inside, one_of, positive
 
@@ -40,6 +48,8 @@ class Plan:
     key_file: str | None = None
     startup_timeout: float | None = 60.0
     settings: Settings = field(default_factory=Settings)
+    fan_out: int = field(init=False, default=0)
+    """How many children a hub has at most, if the topology is a tree; else 0."""
 
     def __post_init__(self) -> None:
         num_nodes = self.num_nodes
@@ -61,7 +71,8 @@ class Plan:
             one_of(PROTOCOLS, protocol=self.protocol),
             positive(startup_timeout=timeout) if timeout is not None else [],
         )
-        self._fill_in(topology=edges(self.topology or (), num_nodes))
+        topology = self.topology or ()
+        self._fill_in(topology=edges(topology, num_nodes), fan_out=fan_out(topology))
         self._check_roles()
         self._check_places()
 
@@ -144,6 +155,7 @@ class Plan:
                     startup_timeout=self.startup_timeout,
                     world=world,
                     edges=links,
+                    fan_out=self.fan_out,
                     job=job,
                     directory=directory,
                     began=began,

@@ -283,5 +283,6 @@ def aside(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
         dials={} if is_hub else {HUB: str(spec.desk)},
         neighbours=others,
         edges=frozenset((HUB, max(spec.node_id, other)) for other in others),
+        fan_out=0,
         directory=None,
     )

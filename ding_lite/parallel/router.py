@@ -10,6 +10,7 @@ from typing import Any
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, TransportError
 from ding_lite.parallel.carrier import Carrier
+from ding_lite.parallel.direct import Direct
 from ding_lite.parallel.drawing import Drawing
 from ding_lite.parallel.endpoint import Endpoint
 from ding_lite.parallel.links import Links
@@ -24,6 +25,7 @@ from ding_lite.parallel.messages import (
     encode_event,
 )
 from ding_lite.parallel.metrics import State
+from ding_lite.parallel.relay import Relay
 from ding_lite.parallel.reporter import Reporter
 from ding_lite.parallel.rpc import Handler
 from ding_lite.parallel.session import Session
@@ -34,7 +36,7 @@ from ding_lite.parallel.topology import NodeSpec, neighbours
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
 from ding_lite.runtime.inbox import Inbox, Listening, Receiver
-from ding_lite.runtime.labels import check_patterns, matches, several
+from ding_lite.runtime.labels import check_patterns, several
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.router import FINISH
 from ding_lite.runtime.streams import Item, Until
@@ -97,7 +99,8 @@ class NodeRouter:
         self._endpoint = Endpoint(spec.node_id, self._links, self.traced, clock, self)
         for name, fn in (services or {}).items():
             self._endpoint.serve(name, fn)
-        self._carrier = Carrier(spec, self._links, self._endpoint, self.traced, clock)
+        self._relay = self._make_relay()
+        self._carrier = Carrier(spec, self._links, self._endpoint, self.traced, clock, self._relay)
         self._streams = self._carrier.streams
         self.meetings = Meetings()
         self.register(MEET, self.meetings.meet)
@@ -139,8 +142,9 @@ class NodeRouter:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The ids of the nodes connected to this one."""
-        return self._links.connected
+        """The ids of the nodes connected to this one; in a tree also of those behind them."""
+        near = self._links.connected
+        return tuple(sorted([*near, *self._relay.far])) if self._relay.passes_on else near
 
     @property
     def num_rejected(self) -> int:
@@ -165,6 +169,8 @@ class NodeRouter:
         Raises:
             ConfigError: There is none.
         """
+        if self._relay.passes_on:
+            return members[0]
         candidates: list[int] = [*members, *range(len(self.world))]
         for node in candidates:
             if set(members) <= neighbours(self._spec.edges, node) | {node}:
@@ -218,10 +224,10 @@ class NodeRouter:
         """
         began_ns, peers = self.traced.now(), []
         patterns = None if to is None else several(to)
-        slots = self._slots.fill(values)
+        slots = self._relay.signed(self._slots.fill(values), patterns)
         with self._links.changed:
             for peer, session in self._links.sessions.items():
-                if patterns is None or matches(self._links.labels_of(peer), patterns):
+                if patterns is None or self._relay.leads_to(peer, patterns):
                     session.offer(slots)
                     peers.append(peer)
             self.traced.published(began_ns, peers)
@@ -376,20 +382,22 @@ class NodeRouter:
     def _deliver(self, peer: int, arrival: Arrival) -> None:
         began_ns = self.traced.now()
         if isinstance(arrival, EventArrived):
-            event = self.traced.event_came(peer, arrival, began_ns)
-            self._inbox.put_event(peer, event, arrival.args, arrival.kwargs)
+            sender, came = self._relay.take_event(peer, arrival)
+            event = self.traced.event_came(peer, came, began_ns)
+            self._inbox.put_event(sender, event, came.args, came.kwargs)
         elif isinstance(arrival, CtxArrived):
             self.traced.ctx_came(peer, arrival, began_ns)
             if arrival.owes_credit or self._shared_receiver.is_busy:
                 self._shared_receiver.put(peer, arrival.values, arrival.owes_credit)
             else:
-                self._inbox.put_ctx(peer, arrival.values)
+                self._take_ctx(peer, arrival.values)
         elif isinstance(arrival, ReplyArrived):
             self._endpoint.settle(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
-            self._endpoint.take(peer, arrival)
+            self._relay.take_call(peer, arrival)
         elif isinstance(arrival, Joined):
             self._streams.joined(peer, is_new_life=arrival.is_new_life)
+            self._relay.joined(peer, is_new_life=arrival.is_new_life)
             self._inbox.wake()
             if peer in self._missed:
                 self._missed.discard(peer)
@@ -403,12 +411,16 @@ class NodeRouter:
     def _deliver_ctx(self, peer: int, values: dict[str, Any], owes_credit: int) -> None:
         """Hand on values that had to be read from a segment, on the thread that has done so."""
         try:
-            self._inbox.put_ctx(peer, values)
+            self._take_ctx(peer, values)
         finally:
             if owes_credit:
                 with self._links.changed:
                     self._links.sessions[peer].credit(owes_credit)
                 self._links.wake()
+
+    def _take_ctx(self, peer: int, values: dict[str, Any]) -> None:
+        for sender, own in self._relay.take_ctx(peer, values).items():
+            self._inbox.put_ctx(sender, own)
 
     def _note_lost(self, peer: int) -> None:
         self._missed.add(peer)
@@ -420,6 +432,7 @@ class NodeRouter:
     def _forget(self, peer: int) -> None:
         self._shared_receiver.forget(peer)
         self._endpoint.forget(peer)
+        self._relay.gone(peer)
         self._on_peer(peer, False)
 
     # -- the end -----------------------------------------------------------------------------
@@ -434,6 +447,8 @@ class NodeRouter:
         Args:
             good_bye: Whether to take leave; the peers count a node as lost that does not.
         """
+        if good_bye:
+            self._relay.stay()
         self._endpoint.leave()
         self._links.close(
             good_bye=good_bye, owes=lambda: self._endpoint.owes(self._links.connected)
@@ -451,8 +466,16 @@ class NodeRouter:
 
     # -- inside ------------------------------------------------------------------------------
 
+    def _make_relay(self) -> Direct:
+        if not self._spec.fan_out:
+            return Direct(self._links, self._endpoint)
+        others = Slots(self.node_id, self._shared_sender, self._clock)
+        world = lambda: self.world  # noqa: E731 - it grows where the labels are not known at first
+        return Relay(self._spec, self._links, self._endpoint, others, world, self._clock)
+
     def _turn(self) -> None:
         self._streams.look()
+        self._relay.turn()
         self._endpoint.turn()
         self._reporter.turn()
 

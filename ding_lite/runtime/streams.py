@@ -48,6 +48,8 @@ class Parcel(NamedTuple):
     """Counts the items of this sender, over all streams."""
     body: Any
     """The item as it travels."""
+    in_flight: int
+    """Items of this stream that a receiver may have not yet taken."""
 
 
 class _Waiting(NamedTuple):
@@ -169,7 +171,7 @@ class Streams:
             oldest = next(iter(self._under_way))
             self._in_flight[stream, chosen[0]] += 1
         try:
-            parcel = Parcel(stream, to, number, write(number, oldest))
+            parcel = Parcel(stream, to, number, write(number, oldest), in_flight)
         except BaseException:
             self._settle(stream, chosen[0], number)
             raise

@@ -19,7 +19,7 @@ from typing import Any, Self
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.topology import NodeSpec, Topology, edges, listeners, neighbours
+from ding_lite.parallel.topology import NodeSpec, Topology, edges, fan_out, listeners, neighbours
 from ding_lite.parallel.transport.inproc import InprocTransport, Network
 from ding_lite.runtime.labels import check_labels, count_roles, node_labels
 from ding_lite.runtime.router import FINISH, use_router
@@ -34,7 +34,7 @@ class Cluster:
 
     Args:
         num_nodes: How many.
-        topology: `star`, `mesh`, `alone`, or the pairs of connected nodes.
+        topology: `star`, `mesh`, `tree`, `alone`, or the pairs of connected nodes.
         roles: One entry a node, as for `Parallel.runner`.
         labels: Labels that all nodes get.
         clock: What the nodes measure silence and waits by. With a `ManualClock` time passes only
@@ -209,6 +209,7 @@ def _specs(
             neighbours=near,
             world=world,
             edges=links,
+            fan_out=fan_out(topology),
         )
         for node_id, near in ((k, neighbours(links, k)) for k in range(num_nodes))
     ]

@@ -40,6 +40,7 @@ TOPOLOGIES: dict[str, tuple[int, Topology]] = {
     "star": (4, "star"),
     "mesh": (5, "mesh"),
     "ring": (4, RING),
+    "tree": (7, "tree:2"),
     "eight": (8, "mesh"),
 }
 Said = tuple[int, int]
@@ -270,7 +271,7 @@ def test_whatever_the_network_does_every_class_keeps_its_promise(
 
 
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
-@pytest.mark.parametrize("name", ["pair", "star", "eight"])
+@pytest.mark.parametrize("name", ["pair", "star", "tree", "eight"])
 def test_each_item_of_a_stream_is_taken_once_whatever_the_network_does(
     clock: ManualClock, name: str, seed: int
 ) -> None:

@@ -154,7 +154,7 @@ def test_an_unknown_topology_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError) as caught:
         Parallel.runner(1, "starr")
     message = str(caught.value)
-    assert "`topology` is 'starr'; it must be one of: 'star', 'mesh', 'alone'" in message
+    assert "`topology` is 'starr'; it must be one of: 'star', 'mesh', 'tree', 'alone'" in message
     assert 'Did you mean "star"?' in message
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ from hypothesis import given, strategies as st
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.address import PrivateDirectory
 from ding_lite.parallel.plan import Plan
-from ding_lite.parallel.topology import NodeSpec, edges, listeners, neighbours
+from ding_lite.parallel.topology import (
+    FAN_OUT,
+    NodeSpec,
+    edges,
+    fan_out,
+    hub_of,
+    listeners,
+    neighbours,
+)
 from ding_lite.settings import Settings
 
 sizes = st.integers(1, 12)
@@ -23,7 +32,8 @@ def graphs(draw: st.DrawFn) -> tuple[Any, int]:
     nodes = st.integers(0, num_nodes - 1)
     pairs = st.tuples(nodes, nodes).filter(lambda pair: pair[0] != pair[1])
     explicit = st.just([]) if num_nodes == 1 else st.lists(pairs)
-    return draw(st.sampled_from(["star", "mesh", "alone"]) | explicit), num_nodes
+    named = st.sampled_from(["star", "mesh", "tree", "tree:1", "tree:3", "alone"])
+    return draw(named | explicit), num_nodes
 
 
 @given(graphs())
@@ -47,6 +57,39 @@ def test_the_named_topologies_have_their_number_of_edges(num_nodes: int) -> None
     assert all(low == 0 for low, _ in edges("star", num_nodes))
 
 
+@given(st.integers(1, 600), st.integers(1, 12))
+def test_every_node_of_a_tree_reaches_its_root_over_few_hubs(num_nodes: int, children: int) -> None:
+    found = edges(f"tree:{children}", num_nodes)
+    assert len(found) == num_nodes - 1
+    hubs = {node: hub for hub, node in found}
+    depth = 0
+    for node in range(num_nodes):
+        way = [node]
+        while way[-1] != 0:
+            way.append(hubs[way[-1]])
+        depth = max(depth, len(way) - 1)
+        assert len(neighbours(found, node)) <= children + (node > 0)
+    whole_levels = sum(children**level for level in range(depth))  # all but the last one are full
+    assert num_nodes > whole_levels or num_nodes == 1
+    if children > 1:
+        assert depth <= math.log(num_nodes, children) + 1
+
+
+def test_a_small_tree_is_a_star_and_512_nodes_have_three_levels_below_the_root() -> None:
+    assert fan_out("tree") == FAN_OUT
+    assert edges("tree", FAN_OUT + 1) == edges("star", FAN_OUT + 1)
+    node, depth = 511, 0
+    while node:
+        node, depth = hub_of(node, FAN_OUT), depth + 1
+    assert depth == 3
+
+
+@pytest.mark.parametrize("topology", ["tree:0", "tree:", "tree:-1", "tree:x", "tree:01", "trees"])
+def test_what_is_no_tree_is_refused(topology: str) -> None:
+    with pytest.raises(ConfigError, match="must be one of: 'star', 'mesh', 'tree', 'alone'"):
+        edges(topology, 3)
+
+
 @given(graphs())
 def test_specs_agree_about_every_link(graph: tuple[Any, int]) -> None:
     topology, num_nodes = graph
@@ -56,6 +99,7 @@ def test_specs_agree_about_every_link(graph: tuple[Any, int]) -> None:
     for spec in specs:
         assert set(spec.dials) == {peer for peer in spec.neighbours if peer < spec.node_id}
         assert (spec.listen is None) == (spec.node_id >= max(spec.neighbours, default=-1))
+        assert spec.fan_out == fan_out(topology)
         for peer, address in spec.dials.items():
             assert specs[peer].listen == address
 
@@ -70,7 +114,7 @@ class FakeDirectory(PrivateDirectory):
 @pytest.mark.parametrize(
     ("topology", "why"),
     [
-        ("ring", "`topology` is 'ring'; it must be one of: 'star', 'mesh', 'alone'"),
+        ("ring", "`topology` is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'"),
         ([(0, 0)], "has the entry (0, 0); each must be a pair of two different node ids"),
         ([(0, 3)], "from 0 to 2"),
         ([(-1, 0)], "has the entry (-1, 0)"),
@@ -78,7 +122,7 @@ class FakeDirectory(PrivateDirectory):
         ([(True, 0)], "has the entry (True, 0)"),
         ([(0, "1")], "has the entry (0, '1')"),
         ([1], "has the entry 1"),
-        (5, "`topology` is 5; it must be one of 'star', 'mesh', 'alone', or a list of pairs"),
+        (5, "it must be one of 'star', 'mesh', 'tree', 'alone', or a list of pairs"),
     ],
 )
 def test_what_is_no_topology_is_refused(topology: Any, why: str) -> None:

@@ -1,0 +1,377 @@
+"""What a node of a tree does for the others: it passes on what is not for it alone.
+
+In a tree hubs take the place of links. What a node says to all of its neighbours goes on: state
+and events from above to all below, and events from below up to the root. What it says to some
+goes to those and to nobody else, wherever they are: state with labels, items and calls.
+
+- State: each hub keeps a slot for each key of each sender, as if the value were its own, and the
+  newest wins there as everywhere. So a slow branch never holds up another one.
+- Events: a hub passes each on once and in order. What it had taken, and not passed on, when it was
+  killed is lost with it.
+- Items of streams are kept on their way until a program has taken them (`Custody`).
+- A call asks the next node, which asks the next one. The answer says where it comes from.
+
+A hub whose program has ended stays until all below it have left: it is their way to the others.
+
+`Branches` knows who is where; the sessions carry it, as what the hub itself has to say.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from concurrent.futures import Future
+from functools import partial
+from operator import eq
+from typing import Any
+
+import msgspec
+
+from ding_lite.clock import Clock, Deadline
+from ding_lite.errors import CodecError, PeerLost, RemoteError
+from ding_lite.parallel.branches import Branches
+from ding_lite.parallel.codec import Encoded
+from ding_lite.parallel.custody import Custody, Held, Mark
+from ding_lite.parallel.direct import Direct
+from ding_lite.parallel.endpoint import Endpoint
+from ding_lite.parallel.links import Links
+from ding_lite.parallel.messages import (
+    CallArrived,
+    EventArrived,
+    encode_call,
+    encode_event,
+    read_named,
+)
+from ding_lite.parallel.slots import Slots
+from ding_lite.parallel.topology import NodeSpec
+from ding_lite.runtime.labels import matches
+from ding_lite.runtime.router import FINISH
+from ding_lite.runtime.streams import DOUBT_S, Parcel, Streams
+
+logger = logging.getLogger(__name__)
+
+RELAYED = "ding_lite.relayed"
+"""The event by which a hub passes on another node's."""
+ONWARD = "ding_lite.onward"
+"""The name under which nodes call each other with a call for a third one."""
+ITEM = "ding_lite.item"
+"""The name under which nodes call each other with an item of a stream."""
+WITHDRAW = "ding_lite.withdraw"
+"""The name under which they take some back."""
+
+_DONE, _RAISED, _LOST = "done", "raised", "lost"
+_SIGNATURE = msgspec.json.Decoder(tuple[int, list[str] | None, str])
+
+
+class Relay(Direct):
+    """Passes on what comes to a node of a tree, and reaches the nodes beyond its neighbours.
+
+    Args:
+        spec: Who this node is.
+        links: Whom it is connected to.
+        endpoint: By what it calls them.
+        slots: Keeps the ctx values of others until they are sent.
+        world: Returns the labels of every node of the job.
+        clock: What waits are measured by.
+    """
+
+    passes_on = True
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        links: Links,
+        endpoint: Endpoint,
+        slots: Slots,
+        world: Callable[[], Sequence[AbstractSet[str]]],
+        clock: Clock,
+    ) -> None:
+        super().__init__(links, endpoint)
+        self._spec = spec
+        self._slots = slots
+        self._world = world
+        self._clock = clock
+        self._streams: Streams | None = None
+        self._branches = Branches(spec, world)
+        self._custody = Custody(self._carry, self._is_there)
+        self._absent: dict[int, Deadline] = {}
+        self._missing: dict[int, Deadline] = {}
+        self._given_up: defaultdict[int, list[Mark]] = defaultdict(list)
+        endpoint.serve(ONWARD, self._call_came)
+        endpoint.onward = self._ask
+
+    # -- whom this node reaches --------------------------------------------------------------
+
+    def reaches(self, patterns: Iterable[str]) -> list[int]:
+        """Return the nodes beyond the neighbours that match, and to whom there is a way."""
+        return [node for node in self._branches.matching(patterns) if self._is_reached(node)]
+
+    def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
+        """Tell whether a neighbour's labels match, or those of a node behind it."""
+        return peer in self._branches.towards(patterns)
+
+    @property
+    def far(self) -> list[int]:
+        """The nodes beyond the neighbours to whom there is a way."""
+        return [node for node in range(len(self._world())) if self._is_reached(node)]
+
+    def _is_reached(self, node: int) -> bool:
+        is_far = node not in self._spec.neighbours and node != self._spec.node_id
+        return is_far and node not in self._absent and self._is_there(node)
+
+    def _is_there(self, node: int) -> bool:
+        session = self._links.sessions.get(self._branches.way_to(node))
+        return session is not None and session.is_open
+
+    # -- state -------------------------------------------------------------------------------
+
+    def signed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> dict[str, Any]:
+        """Return this node's slots under keys that also say whose they are, and whom they are for.
+
+        Example:
+            >>> _sign(3, ["learner"], "loss")
+            '[3,["learner"],"loss"]'
+        """
+        return {_sign(self._spec.node_id, to, key): slot for key, slot in slots.items()}
+
+    def take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Pass on ctx values that have come; return those for this node, by who has sent them."""
+        own: dict[int, dict[str, Any]] = {}
+        onward: dict[frozenset[int], dict[str, Any]] = {}
+        for name, value in values.items():
+            origin, to, key = self._read_signature(peer, name)
+            if to is None or matches(self._spec.labels, to):
+                own.setdefault(origin, {})[key] = value
+            ways = self._ways(peer, to)
+            if ways:
+                onward.setdefault(ways, {})[name] = value
+        for ways, passed in onward.items():
+            slots = self._slots.fill(passed)
+            with self._links.changed:
+                for way in ways:
+                    self._links.sessions[way].offer(slots)
+        if onward:
+            self._links.wake()
+        return own
+
+    def _ways(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
+        """Return the neighbours that get a value which has come from one of them."""
+        if to is not None:
+            return self._branches.towards(to) - {peer}
+        return self._branches.onwards(peer) if peer == self._branches.parent else frozenset()
+
+    def _read_signature(self, peer: int, name: str) -> tuple[int, list[str] | None, str]:
+        try:
+            origin, to, key = _SIGNATURE.decode(name)
+        except msgspec.MsgspecError as error:
+            raise CodecError(f"A ctx value does not say who has sent it: {error}") from error
+        return self._sender(peer, origin), to, key
+
+    def _sender(self, peer: int, origin: object) -> int:
+        """Return who is said to have sent what a neighbour passes on, if it can come that way.
+
+        Raises:
+            CodecError: It cannot.
+        """
+        is_other = isinstance(origin, int) and origin >= 0 and origin != self._spec.node_id
+        if isinstance(origin, int) and is_other and self._branches.way_to(origin) == peer:
+            return origin
+        raise CodecError(
+            f"Node {peer} passes on what it says node {origin!r:.20} has sent, which is not "
+            f"behind it."
+        )
+
+    # -- events ------------------------------------------------------------------------------
+
+    def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived]:
+        """Pass on an event that has come; return who has emitted it, and the event itself.
+
+        Raises:
+            CodecError: It cannot have come this way.
+        """
+        sender = peer
+        if came.event == RELAYED:
+            if len(came.args) < 2 or not isinstance(came.args[1], str):
+                raise CodecError("An event that is passed on has a sender and a name.")
+            origin, event, *args = came.args
+            sender = self._sender(peer, origin)
+            came = EventArrived(event, tuple(args), came.kwargs, came.number)
+        if came.event != FINISH:  # each task spreads that itself
+            self._pass_on_event(self._branches.onwards(peer), sender, came)
+        return sender, came
+
+    def _pass_on_event(self, ways: Iterable[int], origin: int, came: EventArrived) -> None:
+        if not ways:
+            return
+        encoded = encode_event(RELAYED, (origin, came.event, *came.args), came.kwargs)
+        with self._links.changed:
+            for way in ways:
+                session = self._links.sessions[way]
+                if session.has_left:
+                    continue
+                if session.has_room:
+                    session.post(encoded)
+                else:
+                    self._links.reject(f"Node {way} takes no more events: `{came.event}` is lost.")
+            self._links.say()
+
+    # -- calls -------------------------------------------------------------------------------
+
+    def take_call(self, peer: int, call: CallArrived) -> None:
+        """Answer a call that others have passed on, if this node is the one that is asked."""
+        is_passed_on = call.name == ONWARD and len(call.args) == 4
+        if is_passed_on and call.args[0] == self._spec.node_id:
+            _, origin, _, body = call.args
+            own = CallArrived(call.number, *read_named(body, "A call"))
+            self._endpoint.take(peer, own, asker=self._sender(peer, origin))
+        else:
+            self._endpoint.take(peer, call)  # `_call_came` passes it on
+
+    def _ask(self, node: int, request: Encoded) -> Future[Any]:
+        """Ask a node beyond the neighbours; the future gets its answer."""
+        answer: Future[Any] = Future()
+        asked = self._pass_on(node, self._spec.node_id, 0, request)
+        asked.add_done_callback(lambda done: _settle(answer, done.result(), node))
+        return answer
+
+    def _call_came(self, peer: int, to: object, origin: object, credits: object, body: Any) -> Any:
+        """Pass on a call for another node; the future gets what has become of it."""
+        if not isinstance(to, int) or not isinstance(credits, int):
+            raise CodecError("A call that is passed on has a receiver and credits.")
+        sender = self._sender(peer, origin)
+        name, args, _ = read_named(body, "A call")
+        if name != ITEM:
+            return self._pass_on(to, sender, credits, body)
+        match args:
+            case (int(life), str(stream), int(number), int(), _) if credits > 0:
+                return self._keep(Held(Mark(sender, life, number), to, stream, credits, body))
+        raise CodecError("An item has the name of a stream and whole numbers.")
+
+    def _pass_on(self, to: int, origin: int, credits: int, body: Any) -> Future[Any]:
+        way = self._branches.way_to(to)
+        outcome: Future[Any] = Future()
+        request = encode_call(ONWARD, (to, origin, credits, body), {})
+        self._endpoint.send(way, ONWARD, request).add_done_callback(
+            lambda answer: outcome.set_result(_outcome(answer, is_last=way == to))
+        )
+        return outcome
+
+    # -- items of streams --------------------------------------------------------------------
+
+    def serve(self, streams: Streams) -> None:
+        """Carry items for these streams."""
+        self._streams = streams
+
+    def carry(self, node: int, parcel: Parcel) -> Future[Any]:
+        """Take an item to a node beyond the neighbours; the future is done when it is taken."""
+        mark = Mark(self._spec.node_id, self._spec.epoch, parcel.number)
+        held = Held(mark, node, parcel.stream, parcel.in_flight, parcel.body)
+        answer: Future[Any] = Future()
+        self._keep(held).add_done_callback(lambda done: self._settle_item(answer, done, node))
+        return answer
+
+    def _keep(self, item: Held) -> Future[Any]:
+        session = self._links.sessions.get(self._branches.way_to(item.to))
+        if session is None or session.has_left:
+            item.taken.set_result(_lost(item.to))
+            return item.taken
+        return self._custody.keep(item)
+
+    def _carry(self, item: Held) -> Future[Any]:
+        outcome: Future[Any] = Future()
+
+        def on_done(done: Future[Any]) -> None:
+            said = done.result()
+            is_own = said[0] == _LOST and said[-1] is None  # the next node, not the last one
+            outcome.set_result(None if is_own else said)
+
+        self._pass_on(item.to, item.mark.origin, item.credits, item.body).add_done_callback(on_done)
+        return outcome
+
+    def _settle_item(self, answer: Future[Any], done: Future[Any], node: int) -> None:
+        outcome = done.result()
+        if outcome[0] == _LOST and self._streams is not None:
+            self._absent[node] = Deadline.after(DOUBT_S, self._clock)
+            self._streams.left(node)
+        _settle(answer, outcome, node)
+
+    # -- who comes and goes, and the passing of time; on the transport's thread ---------------
+
+    def joined(self, peer: int, *, is_new_life: bool) -> None:
+        """Pass on what waits for a neighbour that is there, or for those behind it."""
+        self._missing.pop(peer, None)
+        given_up = self._given_up.pop(peer, [])
+        if not is_new_life:
+            for origin, life in {mark[:2] for mark in given_up}:
+                numbers = [mark.number for mark in given_up if mark[:2] == (origin, life)]
+                self._pass_on(peer, origin, 0, [WITHDRAW, None, life, numbers])
+        self._custody.resume(lambda to: self._branches.way_to(to) == peer)
+
+    def gone(self, peer: int) -> None:
+        """Keep what waits for a neighbour that is lost; what waits for one that has left is too."""
+        if self._links.sessions[peer].has_left:
+            self._custody.give_up(lambda to: self._branches.way_to(to) == peer, _lost(peer))
+        else:
+            self._missing.setdefault(peer, Deadline.after(DOUBT_S, self._clock))
+
+    def stay(self) -> None:
+        """Wait until all below have left, as long as this node is their way to those above."""
+        parent = self._branches.parent
+        if parent is None:
+            return
+        sessions = self._links.sessions
+        with self._links.changed:
+            Deadline.after(None, self._clock).wait(
+                self._links.changed,
+                lambda: (
+                    not sessions[parent].is_open
+                    or not any(sessions[k].is_open for k in sessions if k != parent)
+                ),
+            )
+
+    def turn(self) -> None:
+        """Let others take what a neighbour has not, and ask those again that were not there."""
+        for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
+            self._given_up[peer] += self._custody.give_up(partial(eq, peer), _lost(peer))
+        for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
+            del self._absent[node]
+            if self._streams is not None:
+                self._streams.joined(node, is_new_life=True)
+
+
+def _sign(origin: int, to: Sequence[str] | None, key: str) -> str:
+    return msgspec.json.encode((origin, to, key)).decode()
+
+
+def _lost(node: int) -> list[Any]:
+    return [_LOST, f"Node {node} is gone.", node]
+
+
+def _outcome(answer: Future[Any], *, is_last: bool) -> list[Any]:
+    """Put what the next node has answered, or why it has not, into a value that travels."""
+    error = answer.exception()
+    if error is None:
+        return [_DONE, answer.result()] if is_last else _checked(answer.result())
+    if isinstance(error, RemoteError):
+        return [_RAISED, error.node_id, error.kind, str(error), error.remote_traceback]
+    return [_LOST, str(error), None]
+
+
+def _checked(outcome: Any) -> list[Any]:
+    match outcome:
+        case ["done", _] | ["lost", str(), _]:
+            return list(outcome)
+        case ["raised", int(), str(), str(), str()]:
+            return list(outcome)
+    return [_LOST, "A hub has answered in a way that this version does not understand.", -1]
+
+
+def _settle(answer: Future[Any], outcome: list[Any], node: int) -> None:
+    if outcome[0] == _DONE:
+        answer.set_result(outcome[1])
+    elif outcome[0] == _RAISED:
+        _, at, kind, text, trace = outcome
+        answer.set_exception(RemoteError(text, node_id=at, kind=kind, remote_traceback=trace))
+    else:
+        answer.set_exception(PeerLost(f"Node {node} cannot be asked: {outcome[1]}"))
