@@ -62,7 +62,7 @@ def test_torchrun_runs_a_star_of_three_with_roles(type_line: Type) -> None:
 
 @pytest.mark.deadline(60)
 def test_the_guide_does_what_it_says(type_line: Type) -> None:
-    page = list(blocks((ROOT / "docs" / "guide" / "slurm-torchrun-ray.md").read_text()))
+    page = list(blocks((ROOT / "docs" / "guide" / "launchers.md").read_text()))
     [program] = [block for block in page if block.language == "python"]
     first = next(block for block in page if block.language == "sh")
     [said] = [block.code for block in page if block.language == "text"]

@@ -1,0 +1,149 @@
+"""The files that the guides to SLURM and Kubernetes give a user are right, as far as can be told
+without either: by their schemas, by what nodes make of them, and by running what is in them."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from ding_lite.parallel.environment.kubernetes import detect
+from ding_lite.parallel.security import load_key, make_key
+from tests.docpages import blocks
+from tests.procs.programs import ROOT
+from tests.procs.shells import Type
+
+GUIDES = ROOT / "docs" / "guide"
+KUBERNETES = ("1.29", "1.36")
+"""The oldest version that knows all that stands in the manifests, and a new one."""
+
+
+def blocks_of(page: str, language: str) -> list[str]:
+    """Return the blocks of a guide that are in a language."""
+    found = blocks((GUIDES / page).read_text())
+    return [block.code for block in found if block.language == language]
+
+
+# -- SLURM ---------------------------------------------------------------------------------
+
+
+def options_of(script: str) -> dict[str, str]:
+    """Return what the `#SBATCH` lines of a batch script ask for: only those before any command."""
+    lines = iter(script.splitlines())
+    assert next(lines) == "#!/bin/bash"
+    asked = {}
+    for line in lines:
+        if line.startswith("#SBATCH "):
+            name, _, value = line.removeprefix("#SBATCH --").partition("=")
+            asked[name] = value
+        elif line and not line.startswith("#"):
+            break
+    assert len(asked) == script.count("#SBATCH"), "a line below the first command is not read"
+    return asked
+
+
+@pytest.mark.parametrize("script", blocks_of("slurm.md", "bash"))
+def test_bash_understands_the_batch_scripts(script: str) -> None:
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    known = {
+        *("job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "time", "output"),
+        *("signal", "requeue"),
+    }
+    assert options_of(script).keys() <= known
+
+
+def test_the_batch_script_runs_a_job_whose_nodes_are_the_tasks(
+    type_line: Type, folder: Path
+) -> None:
+    script = blocks_of("slurm.md", "bash")[0]
+    asked = options_of(script)
+    num_tasks = int(asked["nodes"]) * int(asked["ntasks-per-node"])
+    [program] = [block for block in blocks((GUIDES / "launchers.md").read_text()) if block.prints]
+    bin_ = folder / "bin"
+    bin_.mkdir()
+    for name, command in (
+        ("srun", [sys.executable, str(ROOT / "tests" / "procs" / "srun.py")]),
+        ("ding-lite", [sys.executable, "-m", "ding_lite"]),
+    ):
+        (bin_ / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        (bin_ / name).chmod(0o755)
+    (folder / "train.sbatch").write_text(script)
+    shell = type_line(
+        f"PATH={bin_}:$PATH bash {folder / 'train.sbatch'}",
+        0,
+        source=program.code,
+        SLURM_JOB_ID=uuid.uuid4().hex,
+        SLURM_NTASKS=f"{num_tasks}",
+    )
+    code, said = shell.end()
+    assert code == 0, said
+    nodes = sorted(line for line in said.splitlines() if line.startswith("node"))
+    assert nodes == program.prints
+    assert not list(shell.folder.glob("*.key"))
+
+
+# -- Kubernetes ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, Any]:
+    """Return the manifests of the guide, by their kinds."""
+    [text] = blocks_of("kubernetes.md", "yaml")
+    return {manifest["kind"]: manifest for manifest in yaml.safe_load_all(text)}
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_the_manifests_keep_to_the_schemas_of_kubernetes(
+    manifests: dict[str, Any], version: str
+) -> None:
+    assert manifests.keys() == {"Service", "Job"}
+    for manifest in manifests.values():
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_a_manifest_with_a_slip_does_not_keep_to_them(manifests: dict[str, Any]) -> None:
+    spoilt = {**manifests["Job"], "spec": {**manifests["Job"]["spec"], "completion": 3}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(spoilt, KUBERNETES[-1], strict=True)
+
+
+def test_each_pod_finds_its_place_and_the_names_of_all(manifests: dict[str, Any]) -> None:
+    service, job = manifests["Service"], manifests["Job"]
+    name, spec = job["metadata"]["name"], job["spec"]
+    pod = spec["template"]["spec"]
+    count = spec["completions"]
+    names = {k: f"{name}-{k}.{service['metadata']['name']}" for k in range(count)}
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert (spec["completionMode"], spec["parallelism"]) == ("Indexed", count)
+    given = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+    for index in range(count):
+        place = detect({**given, "JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"{name}-{index}"})
+        assert place is not None
+        assert (place.node_id, place.num_nodes, place.hosts) == (index, count, names)
+        assert not place.on_one_machine
+
+
+def test_the_command_makes_a_key_of_the_secret_that_the_node_takes(
+    manifests: dict[str, Any], tmp_path: Path
+) -> None:
+    pod = manifests["Job"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "key"]
+    [key_file] = [e["value"] for e in container["env"] if e["name"] == "DING_LITE_KEY_FILE"]
+    secret = make_key(tmp_path / "job.key")
+    secret.chmod(0o440)  # as Kubernetes mounts it for a group
+    own = tmp_path / "own.key"
+    [script] = container["args"]
+    script = script.replace(f"{mount['mountPath']}/job.key", str(secret))
+    script = script.replace(key_file, str(own)).replace("exec python train.py", "exec true")
+    subprocess.run([*container["command"], script], check=True)
+    assert load_key(own).secret
