@@ -95,7 +95,8 @@ def test_what_waits_for_a_node_that_is_given_up_is_told_so() -> None:
 
 @given(st.lists(st.sampled_from(["keep", "take", "break", "mend"]), max_size=60))
 def test_whatever_happens_each_item_is_told_of_once_and_credits_hold(acts: list[str]) -> None:
-    road, kept = Road(), []
+    road = Road()
+    kept: list[Future[Any]] = []
     for act in acts:
         if act == "keep":
             kept.append(road.keep(len(kept)))

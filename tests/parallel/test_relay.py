@@ -51,6 +51,10 @@ class Ears:
         with self._changed:
             assert self._changed.wait_for(ready, 10.0), what
 
+    def wait_events(self, count: int) -> None:
+        self.wait(lambda: len(self.events) >= count, "too few events")
+        assert len(self.events) == count
+
     def wait_ctx(self, node: int, key: str, value: object) -> None:
         self.wait(lambda: self.ctx[node].get(key) == value, f"{key} of node {node}")
 
@@ -82,7 +86,7 @@ def test_a_hub_is_heard_below_and_by_its_own_hub_and_nowhere_else() -> None:
         ears[1].wait_ctx(4, "load", 0.1)
         cluster.routers[1].emit("later")  # by the same ways
         for node in (0, 3):
-            ears[node].wait(lambda node=node: len(ears[node].events) == 1, "no event")
+            ears[node].wait_events(1)
         assert [node for node in range(7) if 4 in ears[node].ctx] == [1]
         assert [node for node in range(7) if 1 in ears[node].ctx] == [0, 3, 4]
 
@@ -137,7 +141,7 @@ def test_an_event_reaches_all_above_and_below_once_and_in_order() -> None:
         expected = {0: (5, "up"), 2: None, 5: (0, "down"), 3: (0, "down"), 6: (0, "down")}
         for node, said in expected.items():
             count = 600 if said is None else 300
-            ears[node].wait(lambda node=node, count=count: len(ears[node].events) == count, "late")
+            ears[node].wait_events(count)
             for sender, event in [said] if said else [(0, "down"), (5, "up")]:
                 heard = [
                     args for who, name, args in ears[node].events if (who, name) == (sender, event)
@@ -210,10 +214,17 @@ def test_a_group_meets_whoever_its_members_are() -> None:
 # -- streams ---------------------------------------------------------------------------------
 
 
-def send_all(router: NodeRouter, count: int, **given: Any) -> None:
+def send_all(
+    router: NodeRouter,
+    count: int,
+    *,
+    to: str | list[str] = "learner",
+    in_flight: int = 2,
+    timeout: float = 15.0,
+) -> None:
     for number in range(count):
         item = (router.node_id, number, np.zeros(random.Random(number).choice([1, 20_000])))
-        assert router.send("work", item, **({"to": "learner", "timeout": 15.0} | given))
+        assert router.send("work", item, to=to, in_flight=in_flight, timeout=timeout)
 
 
 def take_all(router: NodeRouter, count: int) -> list[tuple[int, int]]:
