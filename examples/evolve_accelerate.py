@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from ding_lite import Agent, Middleware, Task, middleware as mw
 from ding_lite.distributed import Processes
-from ding_lite.errors import ConfigError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.recipes import Run, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
@@ -25,15 +24,12 @@ Try next: two processes (torchrun --nproc-per-node 2 examples/evolve_accelerate.
 def main() -> None:
     """Evolve with the options of the command line."""
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=200_000, target=475.0)
-    if options.resume:
-        raise ConfigError(
-            "This program saves nothing that it could go on from; leave --resume out."
-        )
     processes = Processes()
     options = replace(options, nodes=processes.size)
     seed = processes.seed(options.seed)  # for what shall differ between processes
     envs = make_envs(options.env, num_envs=8, seed=seed)
-    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 1)
+    limit = {"max_episode_steps": 25} if options.smoke else {}
+    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 1, settings=limit)
     search = Search(lr=log_uniform(1e-3, 5e-3), batch_size=integer(32, 128))
     config = DQNConfig(hidden=(64, 64), epsilon_steps=1_000)
     population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
@@ -48,14 +44,16 @@ def main() -> None:
         ]
 
     with ExitStack() as stack:
-        task = stack.enter_context(Task())
+        task, run = stack.enter_context(Task()), None
+        if processes.is_main:
+            run = stack.enter_context(Run("evolve_accelerate", options, config=config))
+        saved = processes.broadcast("where to save", run and str(run.checkpoint))
         goal = options.target
         task.use(mw.for_each(population, learn))
         task.use(mw.average_agents(population, processes))
         task.use(mw.evaluate_together(population, eval_envs, processes, every=every, stop_at=goal))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        if processes.is_main:
-            run = stack.enter_context(Run("evolve_accelerate", options, config=config))
+        if run:
             tournament = Tournament(size=2, seed=options.seed)
             mutation = Mutation(search, seed=options.seed)
             lineage = run.directory / "lineage.jsonl"
@@ -65,8 +63,14 @@ def main() -> None:
             task.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))
         task.use(mw.share_generation(population, processes, every=every))
+        parts = {"population": population, "replay": replay, "task": task}
+        parts |= {"envs": envs, "eval_envs": eval_envs}
+        task.use(mw.checkpoint_together(parts, saved, processes, every=every))
+        if options.resume:
+            found = mw.resume_together(parts, saved, processes)
+            task.finish = found is not None and options.has_ended(found)
         task.run()
-        if processes.is_main:
+        if run:
             run.conclude(population.best.policy, try_next=TRY_NEXT)
 
 

@@ -14,14 +14,15 @@ def main() -> None:
     """Evolve with the options of the command line."""
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=200_000, target=475.0)
     envs = make_envs(options.env, num_envs=8, seed=options.seed)
-    eval_envs = make_envs(options.env, num_envs=2, seed=options.seed + 1)
+    limit = {"max_episode_steps": 25} if options.smoke else {}
+    eval_envs = make_envs(options.env, num_envs=2, seed=options.seed + 1, settings=limit)
     search = Search(lr=log_uniform(1e-3, 5e-3), batch_size=integer(32, 128))
     config = DQNConfig(hidden=(64, 64), epsilon_steps=1_000)
     population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
     replay = ReplayBuffer(envs.spec, capacity=50_000, seed=options.seed)
     tournament = Tournament(size=2, seed=options.seed)
     mutation = Mutation(search, seed=options.seed)
-    generation = 4 if options.smoke else 10
+    generation = 2 if options.smoke else 10
 
     def learn(agent: Agent) -> list[Middleware]:
         return [

@@ -18,7 +18,10 @@ def main() -> None:
     """Evolve with the options of the command line."""
     options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=400_000, target=200.0)
     envs = make_envs(options.env, num_envs=16, seed=options.seed, mode="sync", reward_scale=0.1)
-    eval_envs = make_envs(options.env, num_envs=3, seed=options.seed + 1, mode="sync")
+    limit = {"max_episode_steps": 25} if options.smoke else {}
+    eval_envs = make_envs(
+        options.env, num_envs=3, seed=options.seed + 1, mode="sync", settings=limit
+    )
     search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, 256))
     config = DQNConfig(
         hidden=(64, 64),
@@ -34,7 +37,7 @@ def main() -> None:
     replay = ReplayBuffer(envs.spec, capacity=200_000, seed=options.seed)
     tournament = Tournament(size=2, seed=options.seed)
     mutation = Mutation(search, weights=0.1, seed=options.seed)
-    generation = 4 if options.smoke else 46
+    generation = 2 if options.smoke else 46
 
     def learn(agent: Agent) -> list[Middleware]:
         return [

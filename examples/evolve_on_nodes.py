@@ -27,7 +27,8 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
     world = World.current()
     seed = options.seed + world.node_seed  # so that each learner's environments are its own
     envs = make_envs(options.env, num_envs=8, seed=seed)
-    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 500)
+    limit = {"max_episode_steps": 25} if options.smoke else {}
+    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 500, settings=limit)
     replay = ReplayBuffer(envs.spec, capacity=50_000, seed=seed)
     search = Search(lr=log_uniform(1e-3, 5e-3), batch_size=integer(32, 128))
     population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)

@@ -39,12 +39,12 @@ ENVS = {
 UNTIL_ALL_HEAR_OF_IT = 50_000
 ENV_STEPS_OF_A_STEP = {
     "ppo_cartpole": 8 * 16,
-    # A step, and an evaluation of six or four agents: two episodes each of up to 500 or
-    # 1,000 env steps.
-    "evolve_cartpole": 6 * 64 + 6 * 2 * 500,
-    "evolve_lunarlander": 4 * 128 + 4 * 2 * 1_000,
-    "evolve_accelerate": 2 * 6 * 64 + 6 * 2 * 500,
-    "evolve_on_nodes": 2 * 6 * 64 + 6 * 2 * 500,
+    # A step, and an evaluation of six or four agents: two or three episodes each of up to 25 env
+    # steps.
+    "evolve_cartpole": 6 * 64 + 6 * 2 * 25,
+    "evolve_lunarlander": 4 * 128 + 4 * 3 * 25,
+    "evolve_accelerate": 6 * 64 + 6 * 2 * 25,
+    "evolve_on_nodes": 2 * 6 * 64 * 2 + 2 * 6 * 2 * 25,
     "impala_cartpole": UNTIL_ALL_HEAR_OF_IT,
     "a3c_cartpole": UNTIL_ALL_HEAR_OF_IT,
     "apex_dqn_cartpole": UNTIL_ALL_HEAR_OF_IT,

@@ -301,13 +301,21 @@ class PreparedReplay:
         return Transitions(*[field[first:last] for field in self._block])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the replay needs; what was drawn from it and not yet used is dropped."""
+        """Return what the replay needs.
+
+        What was drawn from it and not yet used is dropped, here as by who goes on from there.
+        """
+        self._drop_drawn()
         return self.replay.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.replay.load_state_dict(state)
+        self._drop_drawn()
+
+    def _drop_drawn(self) -> None:
         self._first = self._last = 0
+        self._rows = 0
         self._blocks = None
 
     def _turn(self, batch_size: int) -> None:

@@ -3,6 +3,7 @@
 from ding_lite.middleware.best import keep_best
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
+from ding_lite.middleware.checkpoint_together import checkpoint_together, resume_together
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.evaluate_population import evaluate_population
@@ -31,6 +32,7 @@ __all__ = [
     "add_to",
     "average_agents",
     "checkpoint",
+    "checkpoint_together",
     "collect",
     "confirm_best",
     "curve",
@@ -53,6 +55,7 @@ __all__ = [
     "recall",
     "receive",
     "resume",
+    "resume_together",
     "return_members",
     "send",
     "serve_gradients",

@@ -56,13 +56,15 @@ class _AverageAgents:
         self._population = population
         self._processes = processes
         self._env_step = 0
-        self._has_begun = False
+        self._is_checked = self._has_begun = False
 
     def __enter__(self) -> Self:
         """Begin a run; the first one with a population that is the same everywhere."""
+        if not self._is_checked:
+            self._is_checked = True
+            _check_same(self._population, self._processes)
         if not self._has_begun:
             self._has_begun = True
-            _check_same(self._population, self._processes)
             _explore_apart(self._population, self._processes)
         return self
 
@@ -82,11 +84,12 @@ class _AverageAgents:
 
     def state_dict(self) -> dict[str, Any]:
         """Return how far all have come."""
-        return {"env_step": self._env_step}
+        return {"env_step": self._env_step, "has_begun": self._has_begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Count on from there."""
         self._env_step = int(state["env_step"])
+        self._has_begun = bool(state["has_begun"])
 
     def _count(self, ctx: Context) -> None:
         """Add up env steps, and let agents rest everywhere that are broken on one process."""

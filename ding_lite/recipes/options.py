@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -56,6 +56,12 @@ class Options:
     def goal(self) -> float | None:
         """The target, None where it is infinity."""
         return self.target if math.isfinite(self.target) else None
+
+    def has_ended(self, counters: Mapping[str, Any]) -> bool:
+        """Whether a run had reached its end where these are what `resume` has found."""
+        is_solved = counters.get("eval_value", -math.inf) >= self.target
+        is_solved &= self.criterion == "greedy"
+        return bool(is_solved or counters["env_step"] >= self.max_env_steps)
 
 
 def parse_options(

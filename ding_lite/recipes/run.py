@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import platform
 import sys
 from collections.abc import Mapping
@@ -117,7 +116,7 @@ class Run:
         if not files.has_checkpoint(self.directory):
             return
         counters = resume(parts, self.checkpoint)
-        has_ended = self._has_ended(counters)
+        has_ended = self.options.has_ended(counters)
         where = "had reached its end" if has_ended else "goes on"
         self._tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
         for part in parts.values():
@@ -237,11 +236,6 @@ class Run:
                 **{package: version(package) for package in packages},
             },
         }
-
-    def _has_ended(self, counters: Mapping[str, Any]) -> bool:
-        is_solved = counters.get("eval_value", -math.inf) >= self.options.target
-        is_solved &= self.options.criterion == "greedy"
-        return bool(is_solved or counters["env_step"] >= self.options.max_env_steps)
 
     def _goal(self) -> str:
         goal = self.options.goal

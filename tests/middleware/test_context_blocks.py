@@ -169,16 +169,19 @@ def bred_for_others(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
     return records
 
 
-def trained_together(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
+def trained_together(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRecord]]:
     """Average, judge and share a population of two among one process."""
     population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
     processes = Processes()
     average = mw.average_agents(population, processes)
     judge = mw.evaluate_together(population, eval_envs, processes, every=2, stop_at=1.0)
     share = mw.share_generation(population, processes, every=2)
+    save = mw.checkpoint_together({"population": population}, folder, processes, every=1)
+    counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
         "average_agents": [run_step(average)[1], run_step(average, finish=True)[1]],
         "evaluate_together": [run_step(judge, total_step=1)[1]],
+        "checkpoint_together": [run_step(save, **counted)[1]],
         "share_generation": [run_step(share, total_step=1)[1]],
     }
 
@@ -238,7 +241,7 @@ def observed(
         "tally": tallied(),
         **evolved(envs, eval_envs),
         **bred_for_others(envs, eval_envs),
-        **trained_together(envs, eval_envs),
+        **trained_together(envs, eval_envs, tmp_path / "together"),
         "log": records(mw.log(every=1), seen),
         "progress": records(mw.progress(), seen),
         "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),
@@ -247,7 +250,8 @@ def observed(
 
 
 def test_every_block_says_what_its_middleware_does(observed: dict[str, list[StepRecord]]) -> None:
-    assert sorted(observed) == sorted({*mw.__all__} - {"resume"})  # which is no middleware
+    no_middleware = {"resume", "resume_together"}
+    assert sorted(observed) == sorted({*mw.__all__} - no_middleware)
     for name, records in observed.items():
         together = StepRecord()
         for record in records:

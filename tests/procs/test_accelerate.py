@@ -199,3 +199,79 @@ say("size", Processes().size)
     assert "--multi_gpu --num_processes 2 program.py" in said
     code, said = run(folder, source, *launch, *two)
     assert (code, said.count("size 2")) == (0, 2), said
+
+
+RESUMED = """
+import signal
+from ding_lite import middleware as mw
+from ding_lite.distributed import Processes
+from ding_lite.distributed.accelerate import digest_of
+from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
+from ding_lite.rl import DQN, ReplayBuffer, make_envs
+
+processes = Processes(timeout=60.0)
+rank, is_main = processes.rank, processes.is_main
+
+class Fuse:
+    left = None  # saves until it kills its process
+
+    def state_dict(self):
+        self.left = None if self.left is None else self.left - 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+def digest_after(steps, folder, *, resume=False, saves_until_death=None):
+    envs = make_envs("CartPole-v1", 4, seed=processes.seed(0))
+    eval_envs = make_envs("CartPole-v1", 2, seed=processes.seed(1))
+    search = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32))
+    population = Population.of(DQN, envs.spec, search, size=3, config={"hidden": (8,)})
+    replay = processes.prepare(ReplayBuffer(envs.spec, capacity=500, seed=processes.seed(2)))
+    fuse = Fuse()
+    fuse.left = saves_until_death if is_main else None
+
+    def learn(agent):
+        return [mw.collect(agent, envs, steps=16), mw.add_to(replay), mw.train(agent, replay)]
+
+    with Task() as task:
+        parts = {"fuse": fuse, "population": population, "replay": replay, "task": task}
+        parts |= {"envs": envs, "eval_envs": eval_envs}
+        task.use(mw.for_each(population, learn))
+        task.use(mw.average_agents(population, processes))
+        task.use(mw.evaluate_together(population, eval_envs, processes, every=3))
+        if is_main:
+            task.use(mw.evolve(population, Tournament(), Mutation(search, none=0.1), every=3))
+        task.use(mw.share_generation(population, processes, every=3))
+        task.use(mw.checkpoint_together(parts, folder, processes, every=2))
+        if resume:
+            found = mw.resume_together(parts, folder, processes)
+            say("goes on", rank, found and found["total_step"])
+        task.run(max_step=steps)
+    agents = population.state_dict()["agents"]
+    return digest_of([agents, replay.replay.state_dict(), envs.obs]).hex()
+
+if "second" in sys.argv:
+    resumed = digest_after(6, "cut", resume=True)
+    say("resumed", rank, resumed == digest_after(10, "whole"))
+else:
+    digest_after(10, "cut", resume=True, saves_until_death=3)
+"""
+
+
+def test_two_processes_go_on_where_both_have_saved_though_one_was_killed_on_the_way(
+    folder: Path,
+) -> None:
+    code, said = run(folder, RESUMED, *TORCHRUN)
+    assert code != 0
+    assert [f"goes on {rank} None" in said for rank in (0, 1)] == [True, True], said
+    # The other process has saved step 6, the main one was killed when it was about to.
+    assert {path.name for path in folder.glob("cut*")} == {"cut", "cut-1-0", "cut-1-1"}
+
+    code, said = run(folder, RESUMED, *TORCHRUN, "second")
+    assert code == 0, said
+    for rank in (0, 1):
+        assert f"goes on {rank} 3" in said, said
+        assert f"resumed {rank} True" in said, said
