@@ -52,7 +52,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "rich": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
     "easydict": ("settings.py",),
     "accelerate": ("distributed/accelerate.py",),
-    "ray": ("parallel/ray_engine.py",),
+    "ray": ("parallel/ray_cluster.py",),
     "numba": ("rl/sum_tree_numba.py",),
     "Box2D": ("rl/envs.py",),
     **dict.fromkeys(

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import signal
 from ast import literal_eval
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.ray_engine import _check_guarded, wanted_by_nodes
-from tests.procs.programs import Program, run
+from ding_lite.parallel.ray_cluster import check_guarded, wanted_by_nodes
+from tests.procs.programs import Program, run, short_folder, wait_until_gone
+from tests.procs.test_apex import APEX as TWO_LEARNERS
+from tests.procs.test_training_faults import APEX, COMMON
 
-needs_ray = [
-    pytest.mark.optional,
-    pytest.mark.deadline(120),
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="needs the extra `ray`: Ray is optional"
-    ),
-]
+Test = Callable[..., None]
+
+
+def needs_ray(test: Test) -> Test:
+    """Skip a test without Ray, and give it the time that Ray takes to start."""
+    is_missing = importlib.util.find_spec("ray") is None
+    reason = "needs the extra `ray`: Ray is optional"
+    marks = [pytest.mark.deadline(120), pytest.mark.skipif(is_missing, reason=reason)]
+    for mark in (pytest.mark.optional, *marks):
+        test = mark(test)
+    return test
+
 
 # -- what needs no Ray ---------------------------------------------------------------------
 
@@ -72,11 +81,11 @@ def test_arguments_that_do_not_go_together_are_told(
 
 def test_a_ray_that_asks_nobody_who_they_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    _check_guarded("127.0.0.1:6379")
+    check_guarded("127.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"whoever reaches it can run programs as you"):
-        _check_guarded("192.0.2.7:6379")
+        check_guarded("192.0.2.7:6379")
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    _check_guarded("192.0.2.7:6379")
+    check_guarded("192.0.2.7:6379")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -87,22 +96,76 @@ def test_without_ray_it_is_told_what_to_install() -> None:
 
 # -- what it does --------------------------------------------------------------------------
 
-START = """
-import secrets
-os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-os.environ["RAY_DEDUP_LOGS"] = "0"
-import ray
+MACHINES = """
+import pathlib, ray
+from contextlib import suppress
+from ding_lite import middleware as mw
+from ding_lite.errors import DeadlineExceeded, NodeFailed
 
-def two_machines():
+ON_A, ON_B = {"resources": {"a": 1}}, {"resources": {"b": 1}}
+
+def machines(*names):
     from ray.cluster_utils import Cluster
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"a": 9}})
-    other = cluster.add_node(num_cpus=2, resources={"b": 9})
-    ray.init(address=cluster.address, log_to_driver=True)
-    return cluster, other
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "resources": {"a": 9}})
+    return cluster, *[cluster.add_node(num_cpus=4, resources={name: 9}) for name in names]
 """
+TWO_MACHINES = (
+    MACHINES
+    + """
+if __name__ == "__main__":
+    cluster, _ = machines("b")
+    say("listens", cluster.address)
+    signal.sigwait({signal.SIGTERM})
+    cluster.shutdown()
+"""
+)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs show all lines of all nodes, and start a Ray of their own."""
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def _two_machines() -> Iterator[tuple[Program, dict[str, str]]]:
+    """Keep a Ray of two machines for many tests: to start one takes seconds."""
+    environ = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with short_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        with Program(folder, TWO_MACHINES) as program:
+            environ["RAY_ADDRESS"] = program.line("listens ")[-1]
+            yield program, environ
+            program.process.terminate()
+            program.end()
+
+
+@pytest.fixture
+def cluster(
+    _two_machines: tuple[Program, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> Program:
+    """Let programs use a Ray of two machines: one has the resource `a`, the other has `b`."""
+    program, environ = _two_machines
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    return program
+
+
+def pids_of(program: Program, count: int) -> dict[int, int]:
+    """Read as many lines `(...) up <node> <pid>`, among whatever Ray says."""
+    found: dict[int, int] = {}
+    while len(found) < count:
+        words = program.line(" up ")
+        if "up" in words[:-2] and words[-2].isdigit():
+            found[int(words[-2])] = int(words[-1])
+    return found
+
 
 ROLES = (
-    START
+    MACHINES
     + """
 def main(factor):
     router = Parallel().wait_ready() or Parallel()
@@ -110,21 +173,18 @@ def main(factor):
     return sorted(router.labels)[0], factor * router.node_id, sorted(set(where) & {"a", "b"})
 
 if __name__ == "__main__":
-    cluster, _ = two_machines()
-    resources = {"learner": {"resources": {"a": 1}}, "collector": {"resources": {"b": 1}}}
     runner = Parallel.runner(
-        3, "star", roles=["learner", "collector", "collector"], engine="ray", resources=resources
+        3, "star", roles=["learner", "collector", "collector"], engine="ray",
+        resources={"learner": ON_A, "collector": ON_B},
     )
     print(runner(main, 10))
-    ray.shutdown()
-    cluster.shutdown()
 """
 )
 
 
-@pytest.mark.parametrize("_", [pytest.param(None, marks=needs_ray)])
+@needs_ray
 def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(
-    folder: Path, _: None
+    folder: Path, cluster: Program
 ) -> None:
     code, said = run(folder, ROLES)
     assert code == 0, said
@@ -136,12 +196,8 @@ def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(
 
 
 TALK = (
-    START
+    MACHINES
     + """
-import pathlib
-from contextlib import suppress
-from ding_lite.errors import DeadlineExceeded, NodeFailed
-
 def main():
     node, heard = Parallel().node_id, {}
     with Task() as task:
@@ -152,94 +208,225 @@ def main():
             if node == 0 and pathlib.Path("FOLDER/go").exists():
                 ctx.finish = True
         task.on("n", lambda peer, pid, number: heard.setdefault((peer, pid), []).append(number))
-        say("up", node, os.getpid(), ray.get_runtime_context().get_node_id())
+        say("at", node, ray.get_runtime_context().get_node_id())
+        say("up", node, os.getpid())
         task.use(talk).run()
     whole = all(numbers == [*range(numbers[0], numbers[0] + len(numbers))]
                 for numbers in heard.values())
     return whole, len(heard)
 
 def work(**arguments):
-    runner = Parallel.runner(3, "star", engine="ray", startup_timeout=50.0, **arguments)
+    runner = Parallel.runner(3, "star", engine="ray", **arguments)
     try:
         print(runner(main))
     except NodeFailed as error:
         print("NodeFailed", error.node_id, "has died" in str(error))
 """
 )
-ONE_MACHINE = """
+HERE = """
 if __name__ == "__main__":
-    ray.init(address="local", num_cpus=4, include_dashboard=False)
     work(auto_recover=AUTO_RECOVER)
-    ray.shutdown()
 """
 
 
-@pytest.mark.parametrize("victim", [pytest.param(node, marks=needs_ray) for node in (0, 1)])
-def test_a_node_that_is_killed_is_back_and_its_neighbours_find_it(
-    folder: Path, victim: int
+@needs_ray
+def test_nodes_that_are_killed_are_back_and_their_neighbours_find_them(
+    folder: Path, cluster: Program
 ) -> None:
-    source = (TALK + ONE_MACHINE).replace("AUTO_RECOVER", "True").replace("FOLDER", str(folder))
+    source = (TALK + HERE).replace("AUTO_RECOVER", "True").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
-        pids: dict[int, int] = {}
-        while len(pids) < 3:
-            words = program.line("up ")
-            pids[int(words[-3])] = int(words[-2])
-        os.kill(pids[victim], signal.SIGKILL)
-        again = program.line(f"up {victim} ")
-        assert int(again[-2]) != pids[victim]
+        pids = pids_of(program, 3)
+        for victim in (0, 1):
+            os.kill(pids[victim], signal.SIGKILL)
+            assert pids_of(program, 1)[victim] != pids[victim]
         (folder / "go").touch()
         code, said = program.end()
     assert code == 0, said
     results = literal_eval(said.splitlines()[-1])
     assert [whole for whole, _ in results] == [True, True, True]
-    lives_heard = {0: [2, 2, 2], 1: [3, 1, 1]}  # by the hub, and by the others
-    assert [num_lives for _, num_lives in results] == lives_heard[victim]
+    lives_heard = [3, 1, 2]  # by the hub's second life, of 1 and 2; by them, of the hub
+    assert [num_lives for _, num_lives in results] == lives_heard
 
 
-@pytest.mark.parametrize("_", [pytest.param(None, marks=needs_ray)])
+@needs_ray
 def test_a_node_that_is_killed_ends_the_job_where_nothing_else_was_asked_for(
-    folder: Path, _: None
+    folder: Path, cluster: Program
 ) -> None:
-    source = (TALK + ONE_MACHINE).replace("AUTO_RECOVER", "False").replace("FOLDER", str(folder))
+    source = (TALK + HERE).replace("AUTO_RECOVER", "False").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
-        os.kill(int(program.line("up 1 ")[-2]), signal.SIGKILL)
+        os.kill(pids_of(program, 3)[1], signal.SIGKILL)
         code, said = program.end()
     assert (code, said.splitlines()[-1]) == (0, "NodeFailed 1 True"), said
 
 
-THREE_MACHINES = """
+NO_ROOM = """
+class Squatter:
+    def __init__(self):
+        say("took", "the place")
+
+def take_the_place():
+    open("FOLDER/squat").read()
+    global squatter  # which asks for all of `b`, and gets it when node 1 is gone
+    squatter = ray.remote(resources={"b": 9})(Squatter).remote()
+    say("waits", "for the place")
+
 if __name__ == "__main__":
-    cluster, other = two_machines()
-    third = cluster.add_node(num_cpus=2, resources={"b": 9})
+    threading.Thread(target=take_the_place, daemon=True).start()
+    work(auto_recover=True, resources={"node.1": ON_B})
+"""
 
-    def lose_a_machine():
-        lost = pathlib.Path("FOLDER/lose").read_text()
-        machine = other if other.node_id == lost else third
-        cluster.remove_node(machine, allow_graceful=False)
 
-    threading.Thread(target=lose_a_machine, daemon=True).start()
-    resources = {"node.[02]": {"resources": {"a": 1}}, "node.1": {"resources": {"b": 1}}}
-    work(auto_recover=True, resources=resources)
+@needs_ray
+def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(
+    folder: Path, cluster: Program
+) -> None:
+    os.mkfifo(folder / "squat")
+    with Program(folder, (TALK + NO_ROOM).replace("FOLDER", str(folder))) as program:
+        pids = pids_of(program, 3)
+        (folder / "squat").write_text("now")
+        program.line("waits ")
+        os.kill(pids[1], signal.SIGKILL)
+        program.line("took ")
+        (folder / "go").touch()
+        code, said = program.end()
+    assert (code, said.splitlines()[-1]) == (0, "[(True, 2), None, (True, 1)]"), said
+
+
+# -- how it is ended -----------------------------------------------------------------------
+
+ENDING = (
+    MACHINES
+    + """
+def main():
+    node = Parallel().node_id
+    with Task() as task:
+        def step(ctx):
+            if ctx.total_step == 1:
+                say("up", node, os.getpid())
+                if STUCK:
+                    threading.Event().wait()
+            with suppress(DeadlineExceeded):
+                task.wait_for("nothing", timeout=0.01)
+        task.use(mw.checkpoint({"task": task}, f"FOLDER/checkpoint-{node}", every=10**9))
+        task.use(step).run()
+    pathlib.Path(f"FOLDER/ended-{node}").touch()
+
+if __name__ == "__main__":
+    ding_lite.log.configure()
+    Parallel.runner(2, engine="ray", auto_recover=True)(main)
+"""
+)
+
+
+def ends_its_step_and_saves(folder: Path, signum: signal.Signals, code: int) -> None:
+    source = ENDING.replace("FOLDER", str(folder)).replace("STUCK", "False")
+    with Program(folder, source) as program:
+        pids = pids_of(program, 2)
+        os.killpg(program.pid, signum)  # as a terminal does: to the whole group
+        assert program.end()[0] == code, program.seen
+        for node in (0, 1):
+            assert (folder / f"ended-{node}").exists()
+            assert (folder / f"checkpoint-{node}" / "manifest.json").exists()
+        wait_until_gone(*pids.values())
+        assert program.left_over() == []
+
+
+@needs_ray
+def test_ctrl_c_lets_all_nodes_end_their_step_and_save(folder: Path) -> None:
+    ends_its_step_and_saves(folder, signal.SIGINT, -2)
+
+
+@needs_ray
+def test_sigterm_lets_all_nodes_end_their_step_and_save(folder: Path, cluster: Program) -> None:
+    ends_its_step_and_saves(folder, signal.SIGTERM, 143)
+    assert cluster.left_over() == []
+
+
+@needs_ray
+def test_a_second_signal_ends_all_at_once(folder: Path, cluster: Program) -> None:
+    source = ENDING.replace("FOLDER", str(folder)).replace("STUCK", "True")
+    with Program(folder, source) as program:
+        pids = pids_of(program, 2)
+        os.kill(program.pid, signal.SIGINT)
+        program.line("SIGINT: the run ends after this step")
+        os.kill(program.pid, signal.SIGTERM)
+        assert program.end()[0] == 143, program.seen
+        wait_until_gone(*pids.values())
+    assert cluster.left_over() == []
+
+
+# -- training ------------------------------------------------------------------------------
+
+
+@needs_ray
+def test_learners_on_two_machines_are_one_group(folder: Path, cluster: Program) -> None:
+    more = "lead.use(mw.stop_at(train_iter=100))"
+    places = '{"node.[02]": {"resources": {"a": 1}}, "node.[13]": {"resources": {"b": 1}}}'
+    source = TWO_LEARNERS.replace("{more}", more)
+    code, said = run(folder, source.replace("{recover}", f', engine="ray", resources={places}'))
+    assert code == 0, said
+    first, second, *collectors = literal_eval(said.splitlines()[-1])
+    # The other learner may have begun an update more, which it gives up as the first one has left.
+    assert first[0] == 100 <= second[0] + 1
+    assert first[1] == second[1]
+    assert first[2] == 100 * 256
+    assert [trained for trained, *_ in collectors] == [None, None]
+
+
+THREE_MACHINES = """
+def lose_a_machine(cluster, machines):
+    lost = open("FOLDER/lose").read()
+    [machine] = [machine for machine in machines if machine.node_id == lost]
+    cluster.remove_node(machine, allow_graceful=False)
+
+if __name__ == "__main__":
+    cluster, *others = machines("b", "b")
+    ray.init(address=cluster.address)
+    threading.Thread(target=lose_a_machine, args=(cluster, others), daemon=True).start()
+    runner = Parallel.runner(
+        3, TOPOLOGY, roles=ROLES, engine="ray", auto_recover=True,
+        resources={"node.[01]": ON_A, "node.2": ON_B},
+    )
+    runner(main)
+    print("ended")
     ray.shutdown()
     cluster.shutdown()
+"""
+SAY_WHERE = """
+begin = begin_life
+
+def begin_life():
+    say("at", World.current().node_id, ray.get_runtime_context().get_node_id())
+    return begin()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("_", [pytest.param(None, marks=[*needs_ray, pytest.mark.deadline(240)])])
-def test_a_node_whose_machine_is_lost_goes_on_on_another_one(folder: Path, _: None) -> None:
+@needs_ray
+@pytest.mark.deadline(300)
+def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.mkfifo(folder / "lose")
-    source = (TALK + THREE_MACHINES).replace("FOLDER", str(folder))
-    with Program(
-        folder, source.replace("startup_timeout=50.0", "startup_timeout=120.0")
-    ) as program:
-        up = [program.line("up ") for _node in range(3)]
-        [at] = [words[-1] for words in up if words[-3] == "1"]
-        (folder / "lose").write_text(at)
-        again = program.line("up 1 ")
-        assert again[-1] != at
-        (folder / "go").touch()
+    # It may not end before node 2, whose machine is lost, has taken part again.
+    training = COMMON.replace("{victim}", "2").replace("{target}", "475.0") + APEX + SAY_WHERE
+    source = (MACHINES + training + THREE_MACHINES).replace("FOLDER", str(folder))
+    with Program(folder, source) as program:
+        at: dict[int, str] = {}
+        pids: dict[int, int] = {}
+        for _node in range(3):
+            [node, machine] = program.line(" at ")[-2:]
+            at[int(node)] = machine
+            pids |= pids_of(program, 1)
+        program.line("trained")
+        os.kill(pids[1], signal.SIGKILL)
+        pids |= {11: pids_of(program, 1)[1]}
+        (folder / "lose").write_text(at[2])
+        assert program.line(" at 2 ")[-1] != at[2]
+        pids |= {12: pids_of(program, 1)[2]}
+        program.line("solved")
         code, said = program.end()
-    assert code == 0, said
-    results = literal_eval(said.splitlines()[-1])
-    assert results == [(True, 3), (True, 1), (True, 1)]
+        assert (code, said.splitlines()[-1]) == (0, "ended"), said
+        wait_until_gone(*pids.values())
