@@ -10,11 +10,13 @@ again. It may go twice then: its receiver knows it by who has sent it and its nu
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 
@@ -42,13 +44,16 @@ class Held:
     body: Any
     taken: Future[Any] = field(default_factory=Future)
     """Gets what becomes of it."""
+    place: int = 0
+    """Counts the items that have come here."""
 
 
 class _Queue:
     """The items of one stream for one node."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Held] = deque()
+        self.waiting: list[Held] = []
+        """In the order in which they have come."""
         self.num_under_way = 0
 
 
@@ -67,6 +72,7 @@ class Custody:
         self._carry = carry
         self._is_there = is_there
         self._held: dict[Mark, Held] = {}
+        self._num_kept = 0
         self._queues: defaultdict[tuple[int, str], _Queue] = defaultdict(_Queue)
         self._lock = threading.Lock()
 
@@ -80,6 +86,8 @@ class Custody:
         with self._lock:
             known = self._held.setdefault(item.mark, item)
             if known is item:
+                self._num_kept += 1
+                item.place = self._num_kept
                 self._queues[item.to, item.stream].waiting.append(item)
         self._pass_on(item.to, item.stream)
         return known.taken
@@ -111,7 +119,7 @@ class Custody:
             with self._lock:
                 if not queue.waiting or queue.num_under_way >= queue.waiting[0].credits:
                     return
-                item = queue.waiting.popleft()
+                item = queue.waiting.pop(0)
                 queue.num_under_way += 1
             self._carry(item).add_done_callback(partial(self._settle, item))
 
@@ -121,7 +129,7 @@ class Custody:
             queue = self._queues[item.to, item.stream]
             queue.num_under_way -= 1
             if outcome is None:
-                queue.waiting.appendleft(item)
+                insort(queue.waiting, item, key=attrgetter("place"))
                 return
             del self._held[item.mark]
         item.taken.set_result(outcome)

@@ -98,6 +98,7 @@ class Relay(Direct):
         self._absent: dict[int, Deadline] = {}
         self._missing: dict[int, Deadline] = {}
         self._given_up: defaultdict[int, list[Mark]] = defaultdict(list)
+        self._early: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
         endpoint.serve(ONWARD, self._call_came)
         endpoint.onward = self._ask
 
@@ -252,9 +253,19 @@ class Relay(Direct):
         way = self._branches.way_to(to)
         outcome: Future[Any] = Future()
         request = encode_call(ONWARD, (to, origin, credits, body), {})
-        self._endpoint.send(way, ONWARD, request).add_done_callback(
-            lambda answer: outcome.set_result(_outcome(answer, is_last=way == to))
-        )
+
+        def send() -> None:
+            self._endpoint.send(way, ONWARD, request).add_done_callback(
+                lambda answer: outcome.set_result(_outcome(answer, is_last=way == to))
+            )
+
+        with self._links.changed:
+            session = self._links.sessions.get(way)
+            is_early = session is not None and session.peer is None
+            if is_early:  # those below are ready before the way upwards is
+                self._early[way].append(send)
+        if not is_early:
+            send()
         return outcome
 
     # -- items of streams --------------------------------------------------------------------
@@ -301,6 +312,8 @@ class Relay(Direct):
     def joined(self, peer: int, *, is_new_life: bool) -> None:
         """Pass on what waits for a neighbour that is there, or for those behind it."""
         self._missing.pop(peer, None)
+        for send in self._early.pop(peer, []):
+            send()
         given_up = self._given_up.pop(peer, [])
         if not is_new_life:
             for origin, life in {mark[:2] for mark in given_up}:

@@ -197,6 +197,19 @@ def test_who_calls_over_a_hub_that_is_gone_learns_so(clock: ManualClock) -> None
         cluster.network.heal()
 
 
+def test_a_call_that_comes_to_a_hub_before_its_way_upwards_is_there_waits_for_it(
+    clock: ManualClock,
+) -> None:
+    with tree(clock=clock) as (cluster, ears):
+        cluster.routers[0].register("double", lambda x: 2 * x)
+        cluster.network.cut(0, 1)
+        cluster.restart(1)
+        ears[3].wait(lambda: (1, "node_joined", (1,)) in ears[3].events, "no hub")
+        answer = cluster.routers[3].ask(0, "double", 4)
+        cluster.network.heal()
+        assert answer.result(10.0) == 8
+
+
 def test_a_group_meets_whoever_its_members_are() -> None:
     def main() -> list[int]:
         world = World.current()
