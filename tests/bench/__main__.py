@@ -28,7 +28,7 @@ def main() -> int:
     compare.add_argument("base", type=Path, help="a file of docs/benchmarks/history/")
     compare.add_argument("new", type=Path, nargs="?", help="another; default: the newest")
     verbs.add_parser("gpu", help="run bench_gpu, and keep it in docs/benchmarks/gpu/")
-    verbs.add_parser("table", help="write the pages of docs/benchmarks/ from the newest runs")
+    verbs.add_parser("table", help="write docs/benchmarks/README.md from the newest run")
     measure = verbs.add_parser("measure")
     measure.add_argument("name")
     measure.add_argument("out", type=Path)
@@ -46,8 +46,7 @@ def main() -> int:
             check_names(rows)
             options.out.write_text(json.dumps([asdict(row) for row in rows]))
         case _:
-            for folder in (history.FOLDER, history.GPU_FOLDER):
-                history.write_page(history.newest(folder), folder)
+            history.write_page(history.newest(), history.FOLDER)
     return 0
 
 
