@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +44,9 @@ class Network:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._listening: dict[str, InprocTransport] = {}
-        self._wires: list[_Wire] = []
+        self._wires: dict[Link, _Wire] = {}
+        self._at: defaultdict[InprocTransport, dict[Link, _Wire]] = defaultdict(dict)
+        """The wires that each transport is an end of."""
         self._num_wires = 0
         self._cut: set[frozenset[int]] = set()
         self._held: set[tuple[int, int, Lane]] = set()
@@ -95,7 +97,7 @@ class Network:
         with self._lock:
             self._cut.clear()
             self._held.clear()
-            for wire in list(self._wires):
+            for wire in list(self._wires.values()):
                 self._connect(wire)
                 for end in wire.ends:
                     end._changed.notify()
@@ -110,8 +112,9 @@ class Network:
             for transport in list(self._listening.values()):
                 if transport._node_id == node_id:
                     self._forget(transport)
-            for wire in [wire for wire in self._wires if wire.dialler._node_id == node_id]:
-                self._forget(wire.dialler)
+            diallers = {wire.dialler for wire in self._wires.values()}
+            for transport in [each for each in diallers if each._node_id == node_id]:
+                self._forget(transport)
 
     def under_way(self, sender: int, receiver: int) -> int:
         """Count the messages of one node that have not been handed to another one yet."""
@@ -126,10 +129,15 @@ class Network:
     # -- what the transports do; all with the lock ---------------------------------------
 
     def _between(self, one: int, other: int) -> list[_Wire]:
-        return [wire for wire in self._wires if wire.nodes == {one, other}]
+        return [wire for wire in self._wires.values() if wire.nodes == {one, other}]
 
     def _of(self, transport: InprocTransport) -> list[_Wire]:
-        return [wire for wire in self._wires if transport in wire.ends]
+        return list(self._at[transport].values())
+
+    def _remove(self, wire: _Wire) -> None:
+        del self._wires[wire.link]
+        for end in wire.ends:
+            del self._at[end][wire.link]
 
     def _listen(self, transport: InprocTransport, name: str) -> None:
         if name in self._listening:
@@ -139,14 +147,14 @@ class Network:
                 f"Is another job using it?"
             )
         self._listening[name] = transport
-        for wire in list(self._wires):
+        for wire in list(self._wires.values()):
             self._connect(wire)
 
     def _dial(self, transport: InprocTransport, node_id: int, name: str) -> None:
         self._num_wires += 1
         token = f"{transport._node_id}-{node_id}-{self._num_wires}"
         wire = _Wire(transport, node_id, name, Link(token.encode()))
-        self._wires.append(wire)
+        self._wires[wire.link] = self._at[transport][wire.link] = wire
         self._connect(wire)
 
     def _connect(self, wire: _Wire) -> None:
@@ -156,12 +164,13 @@ class Network:
             return
         refusal = None if wire.was_up else _refusal(wire, listener)
         if refusal is not None:
-            self._wires.remove(wire)
+            self._remove(wire)
             wire.dialler._hear(lambda sink: sink.on_refused(wire.node_id, refusal))
             whom = f"Node {wire.dialler._node_id} is no neighbour of node {listener._node_id}."
             listener._hear(lambda sink: sink.on_rejected(whom))
             return
         wire.listener, wire.was_up = listener, True
+        self._at[listener][wire.link] = wire
         wire.pipes = {(end, lane): deque() for end in wire.ends for lane in Lane}
         wire.dialler._hear(lambda sink: sink.on_up(wire.link, wire.node_id))
 
@@ -170,6 +179,7 @@ class Network:
         if wire.listener is None:
             return
         listener, wire.listener = wire.listener, None
+        del self._at[listener][wire.link]
         wire.pipes = {}
         wire.dialler._hear(lambda sink: sink.on_down(wire.link))
         listener._hear(lambda sink: sink.on_doubt())
@@ -183,14 +193,15 @@ class Network:
         for wire in self._of(transport):
             self._disconnect(wire)
             if wire.dialler is transport:
-                self._wires.remove(wire)
+                self._remove(wire)
+        self._at.pop(transport, None)
 
     def _hang_up(self, transport: InprocTransport, node_id: int) -> None:
         """Take out the wires by which a node has dialled another one; only that one is told."""
         for wire in self._of(transport):
             if wire.dialler is not transport or wire.node_id != node_id:
                 continue
-            self._wires.remove(wire)
+            self._remove(wire)
             if wire.listener is not None:
                 wire.listener._hear(lambda sink: sink.on_doubt())
 
@@ -328,14 +339,14 @@ class InprocTransport:
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; nothing is copied before it arrives, so it must not change any more."""
         with self._network._lock:
-            for wire in self._network._of(self):
-                if wire.link == link and wire.listener is not None:
-                    other = wire.opposite(self)
-                    if not other._is_closing:
-                        wire.pipes[other, lane].append(list(frames))
-                        other._changed.notify()
-                    return True
-        return False
+            wire = self._network._at[self].get(link)
+            if wire is None or wire.listener is None:
+                return False
+            other = wire.opposite(self)
+            if not other._is_closing:
+                wire.pipes[other, lane].append(list(frames))
+                other._changed.notify()
+            return True
 
     def wake(self) -> None:
         """Make the sink's next turn come now."""
@@ -362,10 +373,10 @@ class InprocTransport:
     def owner(self, link: Link) -> int | None:
         """Return which node a link comes from; None of a link that nobody knows."""
         with self._network._lock:
-            for wire in self._network._of(self):
-                if wire.link == link:
-                    return wire.node_id if wire.dialler is self else wire.dialler._node_id
-        return None
+            wire = self._network._at[self].get(link)
+            if wire is None:
+                return None
+            return wire.node_id if wire.dialler is self else wire.dialler._node_id
 
     def forget(self, link: Link) -> None:
         """Give up what a link has left incomplete, which here is nothing."""
@@ -373,10 +384,10 @@ class InprocTransport:
     def drop(self, link: Link) -> None:
         """Break a link; it comes back at once."""
         with self._network._lock:
-            for wire in self._network._of(self):
-                if wire.link == link:
-                    self._network._disconnect(wire)
-                    self._network._connect(wire)
+            wire = self._network._at[self].get(link)
+            if wire is not None:
+                self._network._disconnect(wire)
+                self._network._connect(wire)
 
     # -- inside --------------------------------------------------------------------------
 
