@@ -191,10 +191,10 @@ class _Crew:
         with self._lock:
             self._is_ending = True
             for node in self._nodes:
-                if node.stage == RUNNING:
-                    node.actor.finish.remote()
-                else:  # whose place is waited for
+                if node.stage != RUNNING:  # whose place is waited for
                     self.ray.kill(node.actor)
+                elif not node.has_returned:
+                    node.actor.finish.remote()
 
     def results(self) -> list[Any]:
         """Wait for the end of all nodes; return what they returned, None of one given up."""
@@ -247,6 +247,7 @@ class _Crew:
     def _note_end(self, node: _Node, result: object) -> None:
         """Note that `main` has returned on a node: the job ends on all of them or on none."""
         node.has_returned, node.result = True, result
+        self.ray.kill(node.actor)  # who is still connected to it, beside us, learns that it is over
         for other in self._nodes:
             if other.stage != RUNNING:
                 self._give_up(other)
@@ -314,12 +315,12 @@ class _Crew:
 
     def dismiss(self) -> None:
         """End all actors; those that still run `main` as well."""
-        leaving = [node.actor.leave.remote() for node in self._nodes if node.stage == RUNNING]
+        left = [node for node in self._nodes if node.actor is not None and not node.has_returned]
+        leaving = [node.actor.leave.remote() for node in left if node.stage == RUNNING]
         if leaving:
             self.ray.wait(leaving, num_returns=len(leaving), timeout=END_GRACE_S)
-        for node in self._nodes:
-            if node.actor is not None:
-                self.ray.kill(node.actor)
+        for node in left:
+            self.ray.kill(node.actor)
 
 
 def _raised(node: _Node, error: Any) -> Failure:

@@ -66,7 +66,10 @@ class RayNode:
         directory = str(self._directory.path)
         spec = replace(work.spec, key_file=str(key_file), directory=directory)
         with speaking_as(describe_node(spec.node_id, spec.labels)):
-            return self._run(replace(work, spec=spec))
+            try:
+                return self._run(replace(work, spec=spec))
+            finally:
+                self.leave()
 
     def _run(self, work: Work) -> object:
         router = NodeRouter(work.spec)
@@ -105,5 +108,5 @@ class RayNode:
                 self._router.finish()
 
     def leave(self) -> None:
-        """Give up the private directory; the process ends next."""
+        """Give up the private directory; the process ends next, whatever `main` does."""
         self._directory.remove()
