@@ -98,7 +98,7 @@ class Endpoint:
             if session is not None and session.is_open:
                 session.call(number, request)
                 self._traced.asked(name, began_ns, number)
-                self._links.say()
+                self._links.say(node)
             else:
                 session = None
         if session is None:
@@ -175,7 +175,7 @@ class Endpoint:
     def _reply(self, peer: int, number: int, body: Encoded) -> None:
         with self._links.changed:
             self._links.sessions[peer].reply(number, body)
-            self._links.say()
+            self._links.say(peer)
 
     # -- the passing of time -----------------------------------------------------------------
 

@@ -155,18 +155,22 @@ class Links:
         self._is_due = True
         self._transport.wake()
 
-    def say(self) -> None:
+    def say(self, to: int | None = None) -> None:
         """Send what the sessions have to say, with `changed` held: a single word at once.
 
         It saves the way over the transport's thread, and that is most of what a word costs.
+
+        Args:
+            to: The only node that there is something to say to; else it may be any.
         """
         is_signal_handler, self._is_saying = self._is_saying, True
         if is_signal_handler:  # which has come between a word and the one before it
             self.wake()
             return
         try:
-            for peer, link in self._book.of_peers.items():
-                session = self.sessions[peer]
+            links = self._book.of_peers
+            for peer in links if to is None else links.keys() & {to}:
+                link, session = links[peer], self.sessions[peer]
                 if session.has_word:
                     self._say_word(link, session)
                 elif session.has_words:
