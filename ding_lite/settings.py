@@ -137,6 +137,14 @@ def process_environ() -> Mapping[str, str]:
     return types.MappingProxyType(dict(os.environ))
 
 
+def suggest_environ(name: str, value: str) -> None:
+    """Set an environment variable of this process, unless it is set.
+
+    For libraries that can be told something in no other way.
+    """
+    os.environ.setdefault(name, value)
+
+
 def state_home(environ: Mapping[str, str] | None = None) -> Path:
     """Return where this user's programs keep what outlives them.
 

@@ -162,20 +162,6 @@ def free_ports(host: str, count: int) -> list[int]:
             one.close()
 
 
-def interface_towards(there: Address) -> str:
-    """Return the address of the interface by which this machine reaches another one.
-
-    Raises:
-        OSError: Its name cannot be looked up, or no interface leads there.
-    """
-    [(family, _, _, _, place), *_] = socket.getaddrinfo(
-        there.place, there.port, type=socket.SOCK_DGRAM
-    )
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(place)  # sends nothing
-        return str(probe.getsockname()[0])
-
-
 def is_taken(path: str | Path) -> bool:
     """Tell whether somebody listens on a socket file, rather than was killed and left it."""
     with socket.socket(socket.AF_UNIX) as probe:

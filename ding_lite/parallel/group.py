@@ -13,11 +13,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
-from ding_lite.parallel.address import ANY_HOST, LOOPBACK, Address
+from ding_lite.parallel.address import LOOPBACK, Address, is_loopback
+from ding_lite.parallel.interfaces import interface_towards, name_of_interface
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.meetings import MEET, PAIRED
 from ding_lite.runtime.router import Router, current_router
-from ding_lite.settings import check_all, positive
+from ding_lite.settings import check_all, positive, suggest_environ
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -275,10 +276,13 @@ class Group:
         Every member must call it, once. The traffic of gloo and nccl is neither encrypted nor
         authenticated: use it on a network that you trust.
 
+        On several machines gloo takes the interface by which this one reaches the others, unless
+        the variable GLOO_SOCKET_IFNAME names another one.
+
         Args:
             backend: `gloo` or `nccl`; by default nccl where every member has a GPU.
             host: Where the other members reach the one of rank 0; by default where its router
-                listens, which is this machine unless the job was told otherwise.
+                listens, or the interface by which its machine reaches the others.
             timeout: Seconds after which a member that waits for another one in a collective of
                 the group gives up, with PyTorch's error. Torch's own 30 minutes are a long time
                 to hang; members that stay apart for longer than five minutes need more.
@@ -293,13 +297,16 @@ class Group:
         import torch
 
         distributed: Any = torch.distributed  # whose stubs leave out what it documents
-        able = self.all_gather(torch.cuda.is_available())
-        backend = backend or ("nccl" if all(able) else "gloo")
+        said = self.all_gather([torch.cuda.is_available(), self._router.host])
+        backend = backend or ("nccl" if all(able for able, _ in said) else "gloo")
         size, rank = len(self.members), self.rank
+        own = _own_host(self._router.host, [host for _, host in said])
+        if backend == "gloo" and (interface := _interface_of(own)) is not None:
+            suggest_environ("GLOO_SOCKET_IFNAME", interface)
         patience = timedelta(seconds=timeout)
         store = None
         if rank == 0:
-            host = host or _host_of(self._router.address)
+            host = host or own
             store = distributed.TCPStore(host, 0, size, True, patience, wait_for_workers=False)
         host, port = self.broadcast(None if store is None else [host, store.port])
         store = store or distributed.TCPStore(host, port, size, False, patience)
@@ -313,9 +320,21 @@ def _stay(tensor: Tensor) -> None:
     """Leave a tensor as it is: the mean of one."""
 
 
-def _host_of(address: str | None) -> str:
-    """Return the host of an address at which a router listens; loopback where it names none."""
-    place = None if address is None else Address.parse(address)
-    if place is None or place.scheme != "tcp" or place.place in ANY_HOST:
-        return LOOPBACK
-    return place.place
+def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:
+    """Return where the others reach this machine; loopback where all are on it.
+
+    Args:
+        own: What this node's router knows of it.
+        of_all: What those of all members know of theirs.
+    """
+    if own is not None:
+        return own
+    others = [host for host in of_all if host is not None and not is_loopback(host)]
+    return interface_towards(Address("tcp", others[0], 1)) if others else LOOPBACK
+
+
+def _interface_of(host: str) -> str | None:
+    """Return the name of the interface that a host of this machine is; None of loopback."""
+    if is_loopback(host):
+        return None
+    return name_of_interface(interface_towards(Address("tcp", host, 1)))

@@ -22,7 +22,8 @@ from functools import partial
 from typing import Any
 
 from ding_lite.errors import AuthenticationError, ConfigError, PeerLost, RemoteError
-from ding_lite.parallel.address import ANY_HOST, Address, interface_towards, is_loopback
+from ding_lite.parallel.address import ANY_HOST, Address, is_loopback
+from ding_lite.parallel.interfaces import interface_towards
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.security import check_dialling
 from ding_lite.parallel.topology import HUB, NodeSpec

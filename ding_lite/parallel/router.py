@@ -9,10 +9,12 @@ from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, TransportError
+from ding_lite.parallel.address import ANY_HOST, Address, is_loopback
 from ding_lite.parallel.carrier import Carrier
 from ding_lite.parallel.direct import Direct
 from ding_lite.parallel.drawing import Drawing
 from ding_lite.parallel.endpoint import Endpoint
+from ding_lite.parallel.interfaces import interface_towards
 from ding_lite.parallel.links import Links
 from ding_lite.parallel.messages import (
     Arrival,
@@ -129,6 +131,23 @@ class NodeRouter:
     def address(self) -> str | None:
         """Where others dial this node, if they do."""
         return self._links.address
+
+    @property
+    def host(self) -> str | None:
+        """By what other nodes reach this machine, for what does not go over the router.
+
+        None where the router does not know: where it listens on all interfaces and dials nobody
+        on another machine, and in a job of one machine that needs no network.
+        """
+        known = [self.address or "", *self._spec.dials.values(), self._spec.desk or ""]
+        places = [Address.parse(place) for place in known if place.startswith("tcp")]
+        named = [place for place in places if place.place not in ANY_HOST]
+        if not named:
+            return None
+        if named[0] == places[0] and self.address is not None:
+            return named[0].place
+        own = interface_towards(named[0])
+        return None if named != places and is_loopback(own) else own
 
     @property
     def is_active(self) -> bool:

@@ -69,6 +69,8 @@ class LocalRouter:
         """The same, as nobody here is ever lost; no property, since each step asks for it."""
         self.address: str | None = None
         """Where others dial this node: nowhere."""
+        self.host: str | None = None
+        """By what others reach this machine: nobody does."""
         self._inbox = Inbox()
         self._published: dict[str, Any] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}

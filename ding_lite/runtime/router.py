@@ -57,6 +57,14 @@ class Router(Protocol):
         """Where others dial this node, if they do."""
         ...
 
+    @property
+    def host(self) -> str | None:
+        """By what other nodes reach this machine, for what does not go over the router.
+
+        None where the router does not know, or no other machine takes part.
+        """
+        ...
+
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
         """Send an event to every connected node: exactly once, in order."""
         ...

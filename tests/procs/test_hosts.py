@@ -14,11 +14,50 @@ from ding_lite.parallel.security import make_key
 from tests.procs.network import Machine, Network, why_not
 from tests.procs.programs import PREAMBLE, ROOT
 from tests.procs.shells import Shell
+from tests.procs.test_data_parallel import LEARN as BATCHES
 from tests.procs.test_rendezvous import TALK as MEET, hears
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 HUB = "DING_LITE_ADDRESS=10.77.0.1 DING_LITE_PORTS=50515"
 OTHER = "DING_LITE_ATTACH_TO=tcp://10.77.0.1:50515"
+
+LEARN = """
+import torch
+from ding_lite import middleware as mw
+from ding_lite.distributed import World
+from ding_lite.rl import make_envs
+
+def main():
+    world = World.current()
+    learners = world.group("learner")
+    policy = DQN(SPEC, DQNConfig(seed=world.node_id, **CONFIG))
+    with Task() as task:
+        if not learners.is_member:
+            def collect(ctx):
+                item = batch_of(ctx.total_step)
+                parts = {name: getattr(item, name) for name in Transitions.__dataclass_fields__}
+                task.router.send("batches", parts, to="learner", until=lambda: task.finish)
+            task.use(collect).run()
+            return None
+
+        def fetch(ctx):
+            item = task.router.receive("batches")
+            ctx.transitions = Transitions(**item.value)
+            taken.append(item.value["action"])
+            ctx.finish = ctx.total_step == 19
+
+        taken, mean = [], torch.full((100_000,), float(world.node_id))
+        policy.data_parallel(learners)
+        policy.reduce_gradient(mean)
+        task.use(fetch).use(mw.train(policy)).run()
+    first, second = learners.all_gather(taken)
+    same = sum(bool((one == other).all()) for one, other in zip(first, second))
+    return mean.unique().tolist(), same, learners.all_gather(digest(policy))
+
+if __name__ == "__main__":
+    roles = ["learner", "learner", "collector"]
+    print(Parallel.runner(3, roles=roles, startup_timeout=30.0)(main))
+"""
 
 TALK = """
 import pathlib
@@ -190,6 +229,19 @@ def test_a_mesh_of_machines_that_know_node_0_follows_one_that_moves(
     assert zero.line("lost")[1] == two.line("lost")[1] == "1"
     hears(zero, 1)
     hears(two, 1)
+
+
+@pytest.mark.deadline(60)
+def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_collects(
+    folder: Path, start: Start
+) -> None:
+    (folder / "train.py").write_text(PREAMBLE + BATCHES + LEARN)
+    ended = [shell.end() for shell in start("python train.py")]
+    assert [code for code, _ in ended] == [0, 0, 0], ended
+    first, second, third = (literal_eval(said.splitlines()[-1])[0] for _, said in ended)
+    mean, num_batches_of_both, digests = first
+    assert (mean, num_batches_of_both, len(set(digests))) == ([0.5], 0, 1)
+    assert (second, third) == (first, None)
 
 
 @pytest.mark.slow

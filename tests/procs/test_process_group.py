@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.address import Address
-from ding_lite.parallel.group import _host_of
+from ding_lite.parallel.group import _interface_of, _own_host
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.security import make_key
+from ding_lite.parallel.topology import NodeSpec
 from tests.procs.programs import run
 
 pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time
@@ -64,7 +66,36 @@ def test_who_waits_for_a_member_that_does_something_else_gives_up_in_time(folder
     assert run(folder, ALONE) == (0, "[True, False]\n")
 
 
-def test_a_group_meets_where_its_first_member_listens() -> None:
-    assert _host_of("tcp://10.0.0.7:50515") == "10.0.0.7"
-    for address in (None, "ipc:///run/job/node-0", "tcp://0.0.0.0:50515"):
-        assert Address("tcp", _host_of(address), 1).place == "127.0.0.1"
+def test_a_group_meets_where_its_first_member_is_reached() -> None:
+    assert _own_host("10.0.0.7", ["10.0.0.7", None]) == "10.0.0.7"
+    assert _own_host(None, [None, None]) == "127.0.0.1"
+    assert _own_host(None, [None, "127.0.0.1"]) == "127.0.0.1"
+    assert _interface_of("127.0.0.1") is None
+
+
+@pytest.mark.parametrize(
+    ("listens", "dials", "expected"),
+    [
+        ("tcp://127.0.0.1:0", {}, "127.0.0.1"),
+        ("tcp://0.0.0.0:0", {}, None),
+        (None, {0: "tcp://127.0.0.1:9"}, "127.0.0.1"),
+        ("tcp://0.0.0.0:0", {0: "tcp://127.0.0.1:9"}, None),
+        (None, {}, None),
+    ],
+)
+def test_a_node_knows_by_what_others_reach_it_as_far_as_it_can(
+    tmp_path: Path, listens: str | None, dials: dict[int, str], expected: str | None
+) -> None:
+    router = NodeRouter(
+        NodeSpec(
+            node_id=1,
+            num_nodes=3,
+            labels=frozenset(),
+            listen=listens,
+            dials=dials,
+            neighbours=frozenset({0, 2}),
+            key_file=str(make_key(tmp_path / "key")),
+        )
+    )
+    assert router.host == expected
+    router.close()
