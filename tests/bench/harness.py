@@ -22,7 +22,7 @@ from statistics import median, quantiles
 from typing import Literal
 
 ClockName = Literal["cpu", "wall"]
-Unit = Literal["s", "ms", "us", "ns", "MB", "env steps"]
+Unit = Literal["s", "ms", "us", "ns", "MB", "env steps", "exponent"]
 
 MIN_REPEATS = 5
 _CLOCKS: dict[ClockName, Callable[[], float]] = {

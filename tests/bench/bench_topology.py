@@ -1,0 +1,217 @@
+"""What a step costs the nodes of a star, a mesh and a tree, by their number.
+
+The routers are the real ones, 4 to 512 of them in one process over `inproc`, and every message is
+counted. A step has two parts, which are measured apart: node 0 publishes weights, and all
+publish what a task puts on its ctx; then every other node sends node 0 an item of a stream. Time
+is the CPU time of a node's own threads. The machines and the links between them are not there.
+
+`python -m tests.bench.bench_topology FILE.png` also draws the picture of docs/guide/scaling.md
+and prints its tables.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from ding_lite.parallel.topology import edges
+from tests.bench.counted import CountedCluster, Traffic
+from tests.bench.harness import Row, Unit, row_from_samples
+
+NODES = {
+    "star": (4, 8, 16, 32, 64, 128, 256, 512),
+    "mesh": (4, 8, 16, 32, 64),
+    "tree": (4, 8, 16, 32, 64, 128, 256, 512),
+}
+"""A mesh of 512 nodes has 130,816 links, and so many messages a step."""
+REPEATS = 5
+WEIGHTS = np.zeros(16_384, np.float32)
+ITEM = np.zeros(256, np.float32)
+POLICY_BYTES = 10e6
+LINK_BYTES_PER_S = 10e9 / 8
+FROM = 16
+"""Slopes are fitted from this many nodes on: below, a tree is a star."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one part of a step has cost: the medians of some steps."""
+
+    messages: float
+    """Of the root, both ways."""
+    nbytes: float
+    """Of the root, both ways."""
+    seconds: list[float]
+    """CPU time of the root, in each of the steps."""
+    copies: int
+    """How often the node that has sent the weights most often has done so."""
+    all_messages: float
+    """Of all nodes, each message once."""
+    most_waiting: int
+    """How many items have waited at the root at a time."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step has cost."""
+
+    state: Cost
+    items: Cost
+
+
+def measure(topology: str, num_nodes: int) -> Step:
+    """Count some steps of a job."""
+    state: list[list[Traffic]] = []
+    items: list[list[Traffic]] = []
+    most_waiting = 0
+    with CountedCluster(num_nodes, topology) as cluster:
+        for repeat in range(-1, REPEATS):  # in the first one connections and threads begin
+            with cluster.counting():
+                cluster.publish(WEIGHTS)
+            if repeat >= 0:
+                state.append(copy.deepcopy(cluster.traffic))
+            with cluster.counting():
+                most_waiting = max(most_waiting, cluster.collect(ITEM))
+            if repeat >= 0:
+                items.append(copy.deepcopy(cluster.traffic))
+    return Step(_cost(state, 0), _cost(items, most_waiting))
+
+
+def _cost(steps: list[list[Traffic]], most_waiting: int) -> Cost:
+    return Cost(
+        messages=median(root.messages for root, *_ in steps),
+        nbytes=median(root.nbytes for root, *_ in steps),
+        seconds=[root.seconds for root, *_ in steps],
+        copies=max(node.large_sent for step in steps for node in step),
+        all_messages=median(sum(node.messages for node in step) / 2 for step in steps),
+        most_waiting=most_waiting,
+    )
+
+
+def slope(costs: Mapping[int, float]) -> float:
+    """Fit the power of the number of nodes with which a cost grows: 1 is linear, 0 constant."""
+    nodes = [count for count in costs if count >= FROM]
+    return float(np.polyfit(np.log(nodes), np.log([costs[count] for count in nodes]), 1)[0])
+
+
+def link_s(cost: Cost) -> float:
+    """Return for how many seconds a policy of 10 MB takes the busiest node's link."""
+    return cost.copies * POLICY_BYTES / LINK_BYTES_PER_S
+
+
+def saturated_at(steps: Mapping[int, Step], per_second: float) -> float:
+    """Return at how many nodes the busiest link is full of policies, by a straight line.
+
+    It is infinite where the line does not rise.
+    """
+    nodes = [count for count in steps if count >= FROM]
+    rise, start = np.polyfit(nodes, [steps[count].state.copies for count in nodes], 1)
+    room = LINK_BYTES_PER_S / POLICY_BYTES / per_second
+    return float((room - start) / rise) if rise > 1e-6 else math.inf
+
+
+def measure_all() -> dict[str, dict[int, Step]]:
+    """Measure every topology at each of its sizes."""
+    return {name: {n: measure(name, n) for n in sizes} for name, sizes in NODES.items()}
+
+
+def run() -> list[Row]:
+    """Measure all sizes of all topologies; every row is of one step."""
+    found = measure_all()
+    return [row for name in found for row in _rows(name, found[name])]
+
+
+def _rows(name: str, steps: Mapping[int, Step]) -> Iterator[Row]:
+    largest = max(steps)
+    for part, what in (("state", "weights to all"), ("items", "an item from each")):
+        costs: dict[int, Cost] = {n: getattr(step, part) for n, step in steps.items()}
+        is_flat = (name, part) == ("tree", "state")
+        for n in (8, 64, 512):
+            if n in costs:
+                title = f"{what}, {name} of {n}: CPU time of node 0"
+                yield row_from_samples(title, costs[n].seconds, unit="ms", tracked=n == largest)
+        for measured, target, of in (
+            ("bytes", 0.05 if is_flat else 1.05, {n: c.nbytes for n, c in costs.items()}),
+            (
+                "CPU time",
+                0.25 if is_flat else 1.1,
+                {n: median(c.seconds) for n, c in costs.items()},
+            ),
+        ):
+            title = f"{what}, {name} of {FROM} to {largest}: {measured} of node 0 by nodes"
+            yield constant(title, slope(of), unit="exponent", target=target)
+    title = f"policy of 10 MB to all, {name} of {largest}: busiest link, at 10 Gbit/s"
+    yield constant(title, link_s(steps[largest].state), unit="s")
+
+
+def constant(name: str, value: float, *, unit: Unit, target: float | None = None) -> Row:
+    """Make the row of what was counted or fitted once."""
+    return Row(name=name, unit=unit, median=value, spread=0.0, n=REPEATS, target=target)
+
+
+# -- the page about scaling --------------------------------------------------------------------
+
+
+def tables(found: Mapping[str, Mapping[int, Step]]) -> str:
+    """Lay the steps out as the page does."""
+    lines = [
+        "| nodes | topology | links | messages | MB of node 0 | ms of node 0 | copies sent by the "
+        "busiest node | ms for the items | items waiting at node 0 |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for n in (8, 64, 512):
+        for name, steps in found.items():
+            if n in steps:
+                state, items = steps[n].state, steps[n].items
+                lines.append(
+                    f"| {n} | {name} | {len(edges(name, n)):,} | {state.all_messages:,.0f} "
+                    f"| {state.nbytes / 1e6:.2f} | {median(state.seconds) * 1e3:.1f} "
+                    f"| {state.copies} | {median(items.seconds) * 1e3:.1f} "
+                    f"| {items.most_waiting} |"
+                )
+    for name, steps in found.items():
+        fits = []
+        for part in ("state", "items"):
+            costs: dict[int, Cost] = {n: getattr(step, part) for n, step in steps.items()}
+            fits.append(f"{part} bytes {slope({n: c.nbytes for n, c in costs.items()}):.2f}")
+            fits.append(f"time {slope({n: median(c.seconds) for n, c in costs.items()}):.2f}")
+        full = [f"{saturated_at(steps, rate):.0f} at {rate} a second" for rate in (1, 10)]
+        lines.append(f"{name}: {', '.join(fits)}; link full with {', '.join(full)}")
+    return "\n".join(lines)
+
+
+def draw(found: Mapping[str, Mapping[int, Step]], path: Path) -> None:
+    """Draw what a step costs node 0, by the number of nodes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.6), constrained_layout=True)
+    for name, steps in found.items():
+        nodes = list(steps)
+        busy = [link_s(steps[n].state) * 1e3 for n in nodes]
+        axes[0].plot(nodes, busy, "o-", label=name)
+        axes[1].plot(nodes, [median(steps[n].state.seconds) * 1e3 for n in nodes], "o-", label=name)
+    axes[0].set_title("10 MB to all: ms of the busiest link, 10 Gbit/s", fontsize=10)
+    axes[1].set_title("64 KB to all: ms of node 0's processor", fontsize=10)
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("nodes")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    measured = measure_all()
+    print(tables(measured))
+    draw(measured, Path(sys.argv[1]))

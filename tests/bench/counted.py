@@ -1,0 +1,209 @@
+"""Clusters whose every message is counted, and the time that each node spends on them.
+
+The routers are the real ones; the network between them is `inproc`. Its own time is left out, as
+it stands for machines that are not there. No clock runs, so no heartbeat comes between: the
+counts of two runs are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ding_lite.clock import Deadline
+from ding_lite.parallel.envelope import Kind
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.topology import NodeSpec, Topology
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.inproc import InprocTransport
+from ding_lite.runtime.watch import Watch
+from ding_lite.testing import Cluster, ManualClock
+
+SETTLING_S = 60.0
+"""How long a step may take on a busy machine."""
+LARGE_BYTES = 64 * 1024
+_KIND_AT = 5
+
+
+@dataclass
+class Traffic:
+    """What one node has sent and received, and what that took."""
+
+    sent: Counter[Kind] = field(default_factory=Counter)
+    received: Counter[Kind] = field(default_factory=Counter)
+    large_sent: int = 0
+    """Messages with an array of `LARGE_BYTES` and more."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    seconds: float = 0.0
+    """CPU time of the thread that reads and writes messages, and of the program's calls."""
+
+    def clear(self) -> None:
+        """Begin to count anew."""
+        self.sent.clear()
+        self.received.clear()
+        self.large_sent = self.sent_bytes = self.received_bytes = 0
+        self.seconds = 0.0
+
+    @property
+    def messages(self) -> int:
+        """All messages, both ways."""
+        return self.sent.total() + self.received.total()
+
+    @property
+    def nbytes(self) -> int:
+        """All bytes, both ways."""
+        return self.sent_bytes + self.received_bytes
+
+
+class CountedTransport(InprocTransport):
+    """Counts what passes, and times its sink."""
+
+    traffic: Traffic
+
+    def start(self, sink: Sink) -> None:
+        super().start(_CountedSink(sink, self))
+
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        began = time.thread_time()
+        is_sent = super().send(link, lane, frames)
+        if is_sent:
+            self.traffic.sent[Kind(frames[0][_KIND_AT])] += 1
+            self.traffic.sent_bytes += sum(map(_nbytes, frames))
+            self.traffic.large_sent += max(map(_nbytes, frames)) >= LARGE_BYTES
+        self.traffic.seconds -= time.thread_time() - began  # the network's, not the node's
+        return is_sent
+
+    def owner(self, link: Link) -> int | None:
+        began = time.thread_time()
+        owner = super().owner(link)
+        self.traffic.seconds -= time.thread_time() - began
+        return owner
+
+
+class _CountedSink:
+    """A sink with a stop watch."""
+
+    def __init__(self, sink: Sink, transport: CountedTransport) -> None:
+        self._sink = sink
+        self._transport = transport
+
+    def on_message(self, link: Link, frames: list[Frame]) -> None:
+        began, traffic = time.thread_time(), self._transport.traffic
+        self._sink.on_message(link, frames)
+        traffic.received[Kind(frames[0][_KIND_AT])] += 1
+        traffic.received_bytes += sum(map(_nbytes, frames))
+        traffic.seconds += time.thread_time() - began
+
+    def on_turn(self) -> float:
+        began = time.thread_time()
+        wait_s = self._sink.on_turn()
+        self._transport.traffic.seconds += time.thread_time() - began
+        return wait_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+
+def _nbytes(frame: Frame) -> int:
+    return frame.nbytes if isinstance(frame, memoryview) else len(frame)
+
+
+class CountedCluster(Cluster):
+    """A job of one learner, node 0, and collectors, whose messages are counted."""
+
+    def __init__(self, num_nodes: int, topology: Topology) -> None:
+        self.traffic = [Traffic() for _ in range(num_nodes)]
+        roles = ["learner"] + (num_nodes - 1) * ["collector"]
+        super().__init__(num_nodes, topology, roles=roles, clock=ManualClock())
+        self._watches: list[Watch] = [router.watch("version") for router in self.routers]
+        self._version = 0
+        self.settle()
+
+    def _make(self, spec: NodeSpec) -> NodeRouter:
+        transport = CountedTransport(
+            self.network, spec.node_id, peers=spec.neighbours, clock=self._clock
+        )
+        transport.traffic = self.traffic[spec.node_id]
+        return NodeRouter(spec, transport=transport, clock=self._clock)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count anew, what comes within the block and all that follows from it."""
+        self.settle()
+        for traffic in self.traffic:
+            traffic.clear()
+        yield
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nobody has anything more to say."""
+        deadline = Deadline.after(SETTLING_S)
+        while not self._is_quiet():
+            assert not deadline.expired, "messages are still under way"
+            os.sched_yield()
+
+    def _is_quiet(self) -> bool:
+        if sum(each.messages for each in self.traffic) % 2:
+            return False
+        sent, received = Counter[Kind](), Counter[Kind]()
+        for each in self.traffic:
+            sent += each.sent
+            received += each.received
+        is_answered = sent[Kind.STATE] == sent[Kind.CREDIT] and sent[Kind.CALL] == sent[Kind.REPLY]
+        return sent == received and is_answered and not any(map(_has_more, self.routers))
+
+    # -- what a step does ------------------------------------------------------------------
+
+    def publish(self, weights: np.ndarray) -> None:
+        """Let all get new weights from the learner, and all neighbours what a task tells them."""
+        self._version += 1
+        with self.timed(0):
+            self.routers[0].publish_ctx({"version": self._version, "weights": weights})
+        for watch in self._watches[1:]:
+            assert watch.wait(self._is_new, Deadline.after(SETTLING_S), lambda: False)
+        for node, router in enumerate(self.routers):
+            with self.timed(node):
+                router.publish_ctx({"total_step": self._version, "env_step": 100 * self._version})
+
+    def _is_new(self, newest: Mapping[str, Any]) -> bool:
+        return newest.get("version") == self._version
+
+    def collect(self, item: np.ndarray) -> int:
+        """Let every collector send the learner an item; return how many waited there at most."""
+        for node, router in enumerate(self.routers[1:], 1):
+            with self.timed(node):
+                router.send("work", item, to="learner")
+        most = 0
+        for _ in self.routers[1:]:
+            self._wait_for_items()
+            most = max(most, self.routers[0]._streams.num_waiting)
+            with self.timed(0):
+                assert self.routers[0].receive("work", timeout=SETTLING_S) is not None
+        return most
+
+    def _wait_for_items(self) -> None:
+        """Let all come that may, so that the most that ever waits is seen."""
+        deadline = Deadline.after(SETTLING_S)
+        while not self.routers[0]._streams.num_waiting:
+            assert not deadline.expired, "no item comes"
+            os.sched_yield()
+
+    @contextmanager
+    def timed(self, node: int) -> Iterator[None]:
+        """Count what the program's own thread does for a node."""
+        began = time.thread_time()
+        yield
+        self.traffic[node].seconds += time.thread_time() - began
+
+
+def _has_more(router: NodeRouter) -> bool:
+    sessions = router._links.sessions.values()
+    return any(session._changed or session._waiting or session._letters for session in sessions)

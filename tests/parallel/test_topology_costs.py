@@ -1,0 +1,46 @@
+"""What a step costs the nodes of a star and of a tree, in messages; bench_topology has the time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ding_lite.parallel.envelope import Kind
+from ding_lite.parallel.topology import FAN_OUT
+from tests.bench.counted import LARGE_BYTES, CountedCluster
+
+WEIGHTS = np.zeros(LARGE_BYTES // 4, np.float32)
+ITEM = np.zeros(8, np.float32)
+
+
+@pytest.mark.parametrize("num_nodes", [12, 40, 80])
+def test_the_root_of_a_tree_sends_the_weights_to_its_children_and_no_further(
+    num_nodes: int,
+) -> None:
+    with CountedCluster(num_nodes, "tree") as cluster:
+        with cluster.counting():
+            cluster.publish(WEIGHTS)
+        assert cluster.traffic[0].large_sent == FAN_OUT
+        assert cluster.traffic[0].messages <= 6 * FAN_OUT  # two states each way, and their credits
+        assert max(each.large_sent for each in cluster.traffic) == FAN_OUT
+        assert sum(each.large_sent for each in cluster.traffic) == num_nodes - 1
+
+
+@pytest.mark.parametrize("num_nodes", [12, 40])
+def test_the_hub_of_a_star_sends_them_to_all(num_nodes: int) -> None:
+    with CountedCluster(num_nodes, "star") as cluster:
+        with cluster.counting():
+            cluster.publish(WEIGHTS)
+        assert cluster.traffic[0].large_sent == num_nodes - 1
+        assert cluster.traffic[0].messages == 6 * (num_nodes - 1)
+
+
+def test_an_item_takes_a_call_and_an_answer_a_link_and_few_wait_at_the_root() -> None:
+    with CountedCluster(80, "tree") as cluster:
+        with cluster.counting():
+            most_waiting = cluster.collect(ITEM)
+        calls = sum(each.sent[Kind.CALL] for each in cluster.traffic)
+        assert calls == 8 * 1 + 64 * 2 + 7 * 3  # one for each link on the way
+        assert calls == sum(each.sent[Kind.REPLY] for each in cluster.traffic)
+        assert cluster.traffic[0].messages == 2 * 79
+        assert most_waiting <= 2 * 2 * FAN_OUT  # a hub's own, and what it passes on
