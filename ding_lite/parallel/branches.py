@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
+from collections.abc import Iterable
 
 from ding_lite.parallel.topology import HUB, NodeSpec, hub_of
 from ding_lite.runtime.labels import matches
@@ -13,16 +13,16 @@ class Branches:
 
     Args:
         spec: Who the node is.
-        world: Returns the labels of every node of the job; none of a node that is not known.
     """
 
-    def __init__(self, spec: NodeSpec, world: Callable[[], Sequence[AbstractSet[str]]]) -> None:
+    def __init__(self, spec: NodeSpec) -> None:
         self._me = spec.node_id
+        self._num_nodes = spec.num_nodes
         self._fan_out = spec.fan_out
         self._neighbours = spec.neighbours
-        self._world = world
         self._matching: dict[tuple[str, ...], list[int]] = {}
-        self._is_complete = bool(spec.world)
+        self.labels = dict(enumerate(spec.world)) or {spec.node_id: spec.labels}
+        """Those of the nodes, as far as they are known."""
         self.parent = None if spec.node_id == HUB else hub_of(spec.node_id, spec.fan_out)
         """The hub of this node; None at the root."""
 
@@ -31,7 +31,7 @@ class Branches:
 
         Example:
             >>> spec = NodeSpec(node_id=1, num_nodes=9, labels=frozenset(), fan_out=2)
-            >>> branches = Branches(spec, lambda: ())
+            >>> branches = Branches(spec)
             >>> [branches.way_to(node) for node in (0, 3, 7, 4, 6)]
             [0, 3, 3, 4, 0]
         """
@@ -43,6 +43,16 @@ class Branches:
             child = hub
         return HUB if self.parent is None else self.parent
 
+    def learn(self, node: int, labels: frozenset[str]) -> None:
+        """Note the labels of a node."""
+        self.labels[node] = labels
+        self._matching.clear()
+
+    @property
+    def nodes(self) -> range:
+        """The nodes of the job, as far as they are known."""
+        return range(max(self._num_nodes, 1 + max(self.labels), 1 + max(self._neighbours)))
+
     def matching(self, patterns: Iterable[str]) -> list[int]:
         """Return the other nodes, near and far, whose labels match."""
         patterns = tuple(patterns)
@@ -50,11 +60,10 @@ class Branches:
         if found is None:
             found = [
                 node
-                for node, labels in enumerate(self._world())
-                if node != self._me and matches(labels or {f"node.{node}"}, patterns)
+                for node in self.nodes
+                if node != self._me and matches(self.labels.get(node, {f"node.{node}"}), patterns)
             ]
-            if self._is_complete:
-                self._matching[patterns] = found
+            self._matching[patterns] = found
         return found
 
     def towards(self, patterns: Iterable[str]) -> frozenset[int]:
@@ -62,7 +71,7 @@ class Branches:
 
         Where the labels of all nodes are not known it is all of them.
         """
-        if not self._is_complete:
+        if len(self.labels) < self._num_nodes:
             return self._neighbours
         return frozenset(map(self.way_to, self.matching(patterns)))
 

@@ -34,6 +34,11 @@ class Direct:
         """The nodes beyond the neighbours to whom there is a way."""
         return []
 
+    @property
+    def labels(self) -> dict[int, frozenset[str]]:
+        """The labels of those that this node was told of."""
+        return {}
+
     def reaches(self, patterns: Iterable[str]) -> list[int]:
         """Return those of them whose labels match."""
         return []
@@ -50,8 +55,8 @@ class Direct:
         """Return those ctx values that are for this node, by who has sent them."""
         return {peer: values}
 
-    def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived]:
-        """Return who has emitted an event, and the event itself."""
+    def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
+        """Return who has emitted an event, and the event itself; None if it is none."""
         return peer, came
 
     def take_call(self, peer: int, call: CallArrived) -> None:

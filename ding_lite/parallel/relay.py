@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import eq
@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from ding_lite.clock import Clock, Deadline
-from ding_lite.errors import CodecError, PeerLost, RemoteError
+from ding_lite.errors import CodecError, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.branches import Branches
 from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.custody import Custody, Held, Mark
@@ -45,7 +45,7 @@ from ding_lite.parallel.messages import (
 )
 from ding_lite.parallel.slots import Slots
 from ding_lite.parallel.topology import NodeSpec
-from ding_lite.runtime.labels import matches
+from ding_lite.runtime.labels import check_labels, matches
 from ding_lite.runtime.router import FINISH
 from ding_lite.runtime.streams import DOUBT_S, Parcel, Streams
 
@@ -60,6 +60,8 @@ ITEM = "ding_lite.item"
 WITHDRAW = "ding_lite.withdraw"
 """The name under which they take some back."""
 
+_LABELS = "ding_lite.labels"
+"""The key under which a node's labels travel, where none was told those of the others."""
 _DONE, _RAISED, _LOST = "done", "raised", "lost"
 _SIGNATURE = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
@@ -72,7 +74,6 @@ class Relay(Direct):
         links: Whom it is connected to.
         endpoint: By what it calls them.
         slots: Keeps the ctx values of others until they are sent.
-        world: Returns the labels of every node of the job.
         clock: What waits are measured by.
     """
 
@@ -84,16 +85,14 @@ class Relay(Direct):
         links: Links,
         endpoint: Endpoint,
         slots: Slots,
-        world: Callable[[], Sequence[AbstractSet[str]]],
         clock: Clock,
     ) -> None:
         super().__init__(links, endpoint)
         self._spec = spec
         self._slots = slots
-        self._world = world
         self._clock = clock
         self._streams: Streams | None = None
-        self._branches = Branches(spec, world)
+        self._branches = Branches(spec)
         self._custody = Custody(self._carry, self._is_there)
         self._absent: dict[int, Deadline] = {}
         self._missing: dict[int, Deadline] = {}
@@ -101,6 +100,8 @@ class Relay(Direct):
         self._early: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
         endpoint.serve(ONWARD, self._call_came)
         endpoint.onward = self._ask
+        if not spec.world:
+            self._tell_labels()
 
     # -- whom this node reaches --------------------------------------------------------------
 
@@ -115,7 +116,19 @@ class Relay(Direct):
     @property
     def far(self) -> list[int]:
         """The nodes beyond the neighbours to whom there is a way."""
-        return [node for node in range(len(self._world())) if self._is_reached(node)]
+        return [node for node in self._branches.nodes if self._is_reached(node)]
+
+    @property
+    def labels(self) -> dict[int, frozenset[str]]:
+        """The labels of the nodes, as far as they are known."""
+        return dict(self._branches.labels)
+
+    def _tell_labels(self) -> None:
+        """Let all nodes know the labels of this one, as none of them was told at its start."""
+        slots = self._slots.fill({_LABELS: sorted(self._spec.labels)})
+        with self._links.changed:
+            for session in self._links.sessions.values():
+                session.offer(self.signed(slots, ["*"]))
 
     def _is_reached(self, node: int) -> bool:
         is_far = node not in self._spec.neighbours and node != self._spec.node_id
@@ -138,11 +151,20 @@ class Relay(Direct):
 
     def take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
         """Pass on ctx values that have come; return those for this node, by who has sent them."""
+        try:
+            return self._take_ctx(peer, values)
+        except (CodecError, LabelError) as error:
+            self._links.reject(str(error))
+            return {}
+
+    def _take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
         own: dict[int, dict[str, Any]] = {}
         onward: dict[frozenset[int], dict[str, Any]] = {}
         for name, value in values.items():
             origin, to, key = self._read_signature(peer, name)
-            if to is None or matches(self._spec.labels, to):
+            if key == _LABELS:
+                self._learn(origin, value)
+            elif to is None or matches(self._spec.labels, to):
                 own.setdefault(origin, {})[key] = value
             ways = self._ways(peer, to)
             if ways:
@@ -155,6 +177,11 @@ class Relay(Direct):
         if onward:
             self._links.wake()
         return own
+
+    def _learn(self, node: int, labels: Any) -> None:
+        self._branches.learn(node, check_labels(labels))
+        if self._streams is not None:
+            self._streams.wake()  # one of them may be whom somebody sends to
 
     def _ways(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
         """Return the neighbours that get a value which has come from one of them."""
@@ -185,12 +212,18 @@ class Relay(Direct):
 
     # -- events ------------------------------------------------------------------------------
 
-    def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived]:
-        """Pass on an event that has come; return who has emitted it, and the event itself.
+    def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
+        """Pass on an event that has come; return who has emitted it, and the event itself."""
+        try:
+            sender, came = self._read_event(peer, came)
+        except CodecError as error:
+            self._links.reject(str(error))
+            return None
+        if came.event != FINISH:  # each task spreads that itself
+            self._pass_on_event(self._branches.onwards(peer), sender, came)
+        return sender, came
 
-        Raises:
-            CodecError: It cannot have come this way.
-        """
+    def _read_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived]:
         sender = peer
         if came.event == RELAYED:
             if len(came.args) < 2 or not isinstance(came.args[1], str):
@@ -198,8 +231,6 @@ class Relay(Direct):
             origin, event, *args = came.args
             sender = self._sender(peer, origin)
             came = EventArrived(event, tuple(args), came.kwargs, came.number)
-        if came.event != FINISH:  # each task spreads that itself
-            self._pass_on_event(self._branches.onwards(peer), sender, came)
         return sender, came
 
     def _pass_on_event(self, ways: Iterable[int], origin: int, came: EventArrived) -> None:
@@ -222,12 +253,17 @@ class Relay(Direct):
     def take_call(self, peer: int, call: CallArrived) -> None:
         """Answer a call that others have passed on, if this node is the one that is asked."""
         is_passed_on = call.name == ONWARD and len(call.args) == 4
-        if is_passed_on and call.args[0] == self._spec.node_id:
-            _, origin, _, body = call.args
-            own = CallArrived(call.number, *read_named(body, "A call"))
-            self._endpoint.take(peer, own, asker=self._sender(peer, origin))
-        else:
+        if not is_passed_on or call.args[0] != self._spec.node_id:
             self._endpoint.take(peer, call)  # `_call_came` passes it on
+            return
+        _, origin, _, body = call.args
+        try:
+            asker = self._sender(peer, origin)
+            own = CallArrived(call.number, *read_named(body, "A call"))
+        except CodecError as error:
+            self._links.reject(str(error))
+        else:
+            self._endpoint.take(peer, own, asker=asker)
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
         """Ask a node beyond the neighbours; the future gets its answer."""

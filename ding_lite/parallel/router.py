@@ -177,7 +177,8 @@ class NodeRouter:
             return self._spec.world
         with self._links.changed:
             known = [s.peer for s in self._links.sessions.values() if s.peer is not None]
-        of_node = {peer.node_id: peer.labels for peer in known} | {self.node_id: self.labels}
+        of_node = self._relay.labels | {self.node_id: self.labels}
+        of_node |= {peer.node_id: peer.labels for peer in known}
         said = [peer.num_nodes for peer in known] + [max(of_node) + 1]
         num_nodes = self._spec.num_nodes or max(said)
         return tuple(of_node.get(node, frozenset()) for node in range(num_nodes))
@@ -401,9 +402,10 @@ class NodeRouter:
     def _deliver(self, peer: int, arrival: Arrival) -> None:
         began_ns = self.traced.now()
         if isinstance(arrival, EventArrived):
-            sender, came = self._relay.take_event(peer, arrival)
-            event = self.traced.event_came(peer, came, began_ns)
-            self._inbox.put_event(sender, event, came.args, came.kwargs)
+            if (taken := self._relay.take_event(peer, arrival)) is not None:
+                sender, came = taken
+                event = self.traced.event_came(peer, came, began_ns)
+                self._inbox.put_event(sender, event, came.args, came.kwargs)
         elif isinstance(arrival, CtxArrived):
             self.traced.ctx_came(peer, arrival, began_ns)
             if arrival.owes_credit or self._shared_receiver.is_busy:
@@ -489,8 +491,7 @@ class NodeRouter:
         if not self._spec.fan_out:
             return Direct(self._links, self._endpoint)
         others = Slots(self.node_id, self._shared_sender, self._clock)
-        world = lambda: self.world  # noqa: E731 - it grows where the labels are not known at first
-        return Relay(self._spec, self._links, self._endpoint, others, world, self._clock)
+        return Relay(self._spec, self._links, self._endpoint, others, self._clock)
 
     def _turn(self) -> None:
         self._streams.look()

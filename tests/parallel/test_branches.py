@@ -26,8 +26,7 @@ def branches(num_nodes: int, children: int, *, knows: bool = True) -> list[Branc
                 world=world if knows else (),
                 edges=links,
                 fan_out=children,
-            ),
-            lambda: world if knows else tuple(frozenset() for _ in world),
+            )
         )
         for node in range(num_nodes)
     ]
@@ -90,3 +89,6 @@ def test_where_labels_are_not_known_everyone_is_asked() -> None:
     assert root.towards(["learner"]) == {1, 2, 3}
     assert root.matching(["learner"]) == []
     assert root.matching(["node.7", "node.9"]) == [7, 9]  # a node's number is known
+    root.learn(7, frozenset({"node.7", "learner"}))
+    assert root.matching(["learner"]) == [7]
+    assert root.towards(["learner"]) == {1, 2, 3}  # it may not be the only one

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.group import World
-from ding_lite.parallel.messages import CtxArrived, EventArrived
+from ding_lite.parallel.messages import CallArrived, CtxArrived, EventArrived
 from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.topology import NodeSpec
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.router import current_router
 from ding_lite.runtime.streams import DOUBT_S
@@ -380,16 +383,44 @@ def test_each_item_is_taken_once_while_links_break_and_hubs_die(
 # -- what is no message ------------------------------------------------------------------------
 
 
-def test_what_a_neighbour_says_in_the_name_of_who_is_not_behind_it_is_refused() -> None:
+def test_what_a_neighbour_says_in_the_name_of_who_is_not_behind_it_is_dropped() -> None:
     with tree() as (cluster, ears):
-        relay = cluster.routers[1]._relay
+        router, events, names = cluster.routers[1], [], []
         for origin in (0, 2, 6, 1, -1, "3", None):
-            with pytest.raises(CodecError, match=r"passes on what it says node .* has sent"):
-                relay.take_event(3, EventArrived("ding_lite.relayed", (origin, "x"), {}))
-        for name in ("weights", "[0,null]", '[0,null,"a"]', '["a",null,"a"]', "[]"):
-            with pytest.raises(CodecError):
-                relay.take_ctx(3, CtxArrived({name: 1}).values)
-        for args in ((), (3,), (3, 5)):
-            with pytest.raises(CodecError, match="has a sender and a name"):
-                relay.take_event(3, EventArrived("ding_lite.relayed", args, {}))
-        assert not any(each.events for each in ears)
+            events.append((origin, "said"))
+            names.append(f'[{json.dumps(origin)},null,"key"]')
+        for args in [*events, (), (3,), (3, 5)]:
+            router._deliver(3, EventArrived("ding_lite.relayed", args, {}))
+        for name in [*names, "weights", "[3,null]", "[]", '[3,[""],"ding_lite.labels"]']:
+            router._deliver(3, CtxArrived({name: 1}))
+        for call in [(1, 0, 0, ["said", None]), (1, 3, 0, 5), (1, 3, 0, [])]:
+            router._deliver(3, CallArrived(7, "ding_lite.onward", call, {}))
+        assert router.num_rejected == 10 + 11 + 3
+        with pytest.raises(RemoteError, match="which is not behind it"):
+            cluster.routers[3].call(1, "ding_lite.onward", 0, 5, 0, ["said", None])
+        with pytest.raises(RemoteError, match="has a receiver and credits"):
+            cluster.routers[3].call(1, "ding_lite.onward", "0", 3, 0, ["said", None])
+        with pytest.raises(RemoteError, match="has the name of a stream"):
+            cluster.routers[3].call(1, "ding_lite.onward", 0, 3, 2, ["ding_lite.item", None, 1])
+        assert not any(each.events or each.ctx for each in ears)
+
+
+class Strangers(Cluster):
+    """Nodes that were started one by one, so that none was told the labels of the others."""
+
+    def _make(self, spec: NodeSpec) -> NodeRouter:
+        return super()._make(replace(spec, world=()))
+
+
+def test_nodes_that_were_started_one_by_one_come_to_know_each_others_labels() -> None:
+    with Strangers(7, "tree:2", roles=ROLES) as cluster:
+        send_all(cluster.routers[6], 1, to="collector.1")
+        assert take_all(cluster.routers[4], 1) == [(6, 0)]
+        ears = [Ears(router) for router in cluster.routers]
+        cluster.routers[3].publish_ctx({"loss": 1.0}, to="evaluator")
+        ears[6].wait_ctx(3, "loss", 1.0)
+        again = cluster.restart(2)
+        deadline, world = Deadline.after(10.0), tuple(each.labels for each in cluster.routers)
+        while again.world != world:
+            assert not deadline.expired, again.world
+        assert not any(each.ctx[node] for each in ears for node in range(7) if node != 3)
