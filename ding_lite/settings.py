@@ -52,7 +52,7 @@ class Settings:
     ports: tuple[int, ...] = ()
     """The ports to listen on, separated by commas; unless set, free or derived ones are taken."""
     attach_to: tuple[str, ...] = ()
-    """Addresses of nodes to connect to, separated by commas: `tcp://127.0.0.1:50515`."""
+    """The address of node 0, or those of all nodes to connect to: `tcp://127.0.0.1:50515`."""
     key_file: str | None = None
     """The file with the key that lets nodes of different machines trust each other."""
     engine: str | None = None

@@ -225,7 +225,11 @@ class Presence:
             return make(spec)
         door = ForkedTransport(spec.node_id, spec.neighbours, guests, key_file=spec.key_file)
         self._aside = make(aside(spec, guests), transport=door.guests)
-        return make(spec, transport=door)
+        try:
+            return make(spec, transport=door)
+        except BaseException:
+            self._aside.close(good_bye=False)
+            raise
 
     def _with_follower(self, spec: NodeSpec) -> NodeRouter:
         follower = Follower(spec)
@@ -257,11 +261,15 @@ class Presence:
         """Wait for node 0; what is at its address may be the only neighbour to dial instead."""
         try:
             desk.wait_ready()
-        except AuthenticationError:
+        except AuthenticationError as refusal:
             if [*self._spec.dials.values()] != [""]:
                 raise
             [peer] = self._spec.dials
             self.router.redial(peer, str(self._spec.desk))
+            try:
+                self.router.wait_ready()
+            except AuthenticationError:
+                raise refusal from None
 
     def close(self, *, good_bye: bool) -> None:
         """Leave, as `NodeRouter.close` does."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded
+from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded, TransportError
 from ding_lite.parallel.address import LOOPBACK, free_ports
 from ding_lite.parallel.rendezvous import ANNOUNCE, AddressBook, Presence, checked
 from ding_lite.parallel.router import NodeRouter
@@ -241,7 +241,7 @@ def test_node_0_may_come_back_too_and_hears_of_all_again(town: Any, topology: An
     assert set(here.presences[2].router.peers) == neighbours(here.edges, 2)
 
 
-@pytest.mark.parametrize(("topology", "who"), [("mesh", 2), (DEEP, 1), (DEEP, 3)])
+@pytest.mark.parametrize(("topology", "who"), [("mesh", 2), (DEEP, 1), (DEEP, 3), ("tree:1", 3)])
 def test_a_second_node_of_one_number_is_refused_with_the_reason(
     town: Any, topology: Any, who: int
 ) -> None:
@@ -253,7 +253,7 @@ def test_a_second_node_of_one_number_is_refused_with_the_reason(
         double.wait_ready()
     double.close(good_bye=False)
     assert all(
-        set(presence.router.peers) == neighbours(here.edges, node)
+        set(presence.router.peers) >= neighbours(here.edges, node)
         for node, presence in here.presences.items()
     )
 
@@ -278,6 +278,13 @@ def test_an_address_that_is_the_only_neighbours_and_not_node_0s_is_dialled_as_su
     here.presences[2] = Presence(replace(here.spec(2), desk=one.address))
     here.meet()
     assert here.presences[2].router.peers == (1,)
+
+
+def test_a_node_0_whose_port_is_taken_leaves_nothing_behind(town: Any) -> None:
+    here = town(DEEP, 4)
+    here.enter(0)
+    with pytest.raises(TransportError, match="cannot listen on"):
+        here.enter(0)
 
 
 def test_an_answer_that_cannot_be_is_told_of_and_not_believed(
