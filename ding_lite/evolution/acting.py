@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from ding_lite.evolution.agent import Agent
-from ding_lite.evolution.batched import Stack, stack_key
-from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.protocols import Policy
 
 
 class ActTogether:
@@ -32,10 +32,10 @@ class ActTogether:
         """Put those together that have the same shape."""
         self._agents = agents
         self._spec = agents[0].spec
-        groups: dict[Hashable, list[tuple[int, DQN]]] = {}
+        groups: dict[Hashable, list[tuple[int, Policy]]] = {}
         for index, agent in enumerate(agents):
             key = stack_key(agent.policy)
-            if key is not None and isinstance(agent.policy, DQN):
+            if key is not None:
                 groups.setdefault(key, []).append((index, agent.policy))
         self._groups = [
             _Group(members, len(agents)) for members in groups.values() if len(members) > 1
@@ -66,11 +66,10 @@ class ActTogether:
 class _Group:
     """Agents of one shape."""
 
-    def __init__(self, members: Sequence[tuple[int, DQN]], num_agents: int) -> None:
+    def __init__(self, members: Sequence[tuple[int, Policy]], num_agents: int) -> None:
         self.indices = [index for index, _ in members]
         policies = [policy for _, policy in members]
-        stack = Stack(policies[0], len(policies))
-        self._q_values: Callable[[FloatArray], FloatArray] = stack.hold(policies)
+        self._choose = make_stack(policies[0], len(policies)).hold(policies)
         self._row_of = np.full(num_agents, -1)
         self._row_of[self.indices] = np.arange(len(members))
 
@@ -81,5 +80,5 @@ class _Group:
         if not own_N.size:
             return
         # All observations go through all networks: small ones cost the calls, not the arithmetic.
-        values_GNA = self._q_values(obs[None, own_N])
-        actions[own_N] = values_GNA[row_N[own_N], np.arange(own_N.size)].argmax(axis=1)
+        actions_GN = self._choose(obs[None, own_N])
+        actions[own_N] = actions_GN[row_N[own_N], np.arange(own_N.size)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import Any
 
-from ding_lite.evolution.batched import Outcome, Stack, stack_key
+from ding_lite.evolution.batched import Outcome, Stack, make_stack, stack_key
 from ding_lite.middleware.train import TrainAgent
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 
 
@@ -20,7 +21,7 @@ class TrainTogether:
     def __init__(self, trains: Sequence[TrainAgent]) -> None:
         """Begin without memory for any."""
         self._trains = trains
-        self._stacks: dict[Hashable, Stack] = {}
+        self._stacks: dict[Hashable, Stack[Any]] = {}
 
     def __call__(self, contexts: Sequence[Context], counters: dict[str, int]) -> set[int]:
         """Do the updates of a step.
@@ -37,22 +38,22 @@ class TrainTogether:
         for key, members in self._groups(contexts).items():
             stack = self._stacks.get(key)
             if stack is None:
-                stack = Stack(members[0][1], len(members))
+                stack = make_stack(members[0][1], len(members))
             stacks[key] = stack
             self._learn(stack, members, contexts, counters)
             done.update(index for index, _ in members)
         self._stacks = stacks
         return done
 
-    def _groups(self, contexts: Sequence[Context]) -> dict[Hashable, list[tuple[int, DQN]]]:
+    def _groups(self, contexts: Sequence[Context]) -> dict[Hashable, list[tuple[int, Policy]]]:
         """Find those who share a shape and a replay that has enough for all of them."""
-        groups: dict[Hashable, list[tuple[int, DQN]]] = {}
+        groups: dict[Hashable, list[tuple[int, Policy]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
             policy = train.agent.policy
             if train.agent.rests or not train.shares or ctx.get("warming_up"):
                 continue
             key = stack_key(policy)
-            if key is not None and isinstance(policy, DQN):
+            if key is not None:
                 groups.setdefault((key, id(train.replay)), []).append((index, policy))
         return {
             (key, len(members)): members
@@ -60,14 +61,14 @@ class TrainTogether:
             if len(members) > 1 and self._has_enough(members)
         }
 
-    def _has_enough(self, members: Sequence[tuple[int, DQN]]) -> bool:
+    def _has_enough(self, members: Sequence[tuple[int, Policy]]) -> bool:
         trains = [self._trains[index] for index, _ in members]
         return len(trains[0].replay) >= len(trains) * max(train.size() for train in trains)
 
     def _learn(
         self,
-        stack: Stack,
-        members: Sequence[tuple[int, DQN]],
+        stack: Stack[Any],
+        members: Sequence[tuple[int, Policy]],
         contexts: Sequence[Context],
         counters: dict[str, int],
     ) -> None:

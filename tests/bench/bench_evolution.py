@@ -24,7 +24,7 @@ from ding_lite.evolution import (
     integer,
     log_uniform,
 )
-from ding_lite.evolution.batched import Stack
+from ding_lite.evolution.stack_dqn import DQNStack
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, Transitions, make_envs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
@@ -56,7 +56,7 @@ def updates(spec: EnvSpec) -> list[Row]:
     """Compare an update an agent: with a batch at hand, and drawn from a replay of its own."""
     population = Population.of(DQN, spec, size=SIZE, config=CONFIG)
     policies = [agent.policy for agent in population if isinstance(agent.policy, DQN)]
-    stack, plain, one = Stack(policies[0], SIZE), PlainDQN(32, CONFIG), random_batch()
+    stack, plain, one = DQNStack(policies[0], SIZE), PlainDQN(32, CONFIG), random_batch()
     batch = Transitions(**{name: torch.cat([tensor] * SIZE) for name, tensor in one.items()})
 
     def together(each: int) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
+from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.sac import SAC, SACConfig
+from ding_lite.rl.policies.sac import SAC
+from ding_lite.rl.policies.td3 import TD3
 from ding_lite.rl.spec import EnvSpec
 
 
@@ -56,10 +60,18 @@ def test_some_may_have_nothing_to_do(spec: EnvSpec) -> None:
     assert actions.tolist() == agents[3].act(obs, explore=False).tolist()
 
 
-def test_continuous_actions_are_chosen_one_agent_after_the_other(box_spec: EnvSpec) -> None:
-    agents = [Agent(SAC(box_spec, SACConfig(hidden=(8,), seed=seed))) for seed in range(2)]
-    obs = np.random.default_rng(0).normal(size=(4, *box_spec.obs_shape)).astype(np.float32)
-    actions = ActTogether(agents)(obs, np.array([1, 0, 0, 1]))
-    assert actions.shape == (4, *box_spec.action_shape)
-    np.testing.assert_array_equal(actions[1:3], agents[0].act(obs[1:3], explore=False))
-    np.testing.assert_array_equal(actions[::3], agents[1].act(obs[::3], explore=False))
+@pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
+def test_continuous_actions_are_chosen_together_too(box_spec: EnvSpec, kind: Any) -> None:
+    config = kind(box_spec).config
+    policies = [kind(box_spec, replace(config, hidden=(8,), seed=seed)) for seed in range(3)]
+    policies.append(kind(box_spec, replace(config, hidden=(4,), seed=3)))
+    agents = [Agent(policy) for policy in policies]
+    obs = np.random.default_rng(0).normal(size=(6, *box_spec.obs_shape)).astype(np.float32)
+    agent_N = np.array([1, 0, 3, 0, 2, 1])
+    actions = ActTogether(agents)(obs, agent_N)
+    assert actions.shape == (6, *box_spec.action_shape)
+    assert actions.dtype == box_spec.action_dtype
+    alone = [
+        agents[index].act(obs[row : row + 1], explore=False) for row, index in enumerate(agent_N)
+    ]
+    np.testing.assert_allclose(actions, np.concatenate(alone), atol=1e-5)

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.evolution.batched import Stack, stack_key
+from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.evolution.stack_dqn import DQNStack
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs import make_envs
+from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import some_transitions
 
@@ -73,7 +74,7 @@ def test_a_hundred_updates_together_are_a_hundred_updates_alone(
 ) -> None:
     together, alone = policies(spec, shape), policies(spec, shape)
     sizes = [policy.config.batch_size for policy in together]
-    stack = Stack(together[0], len(together))
+    stack = make_stack(together[0], len(together))
     for update in range(100):
         batch = some_transitions(spec, len(together) * max(sizes), seed=update)
         outcomes = stack.learn(together, sizes, [1] * len(together), partial(given, batch))
@@ -101,7 +102,7 @@ def test_each_does_as_many_updates_as_it_is_due(spec: EnvSpec) -> None:
 
     for _ in range(3):
         drawn.clear()
-        outcomes = Stack(together[0], 6).learn(together, sizes, updates, sample)
+        outcomes = make_stack(together[0], 6).learn(together, sizes, updates, sample)
         assert [outcome.updates for outcome in outcomes] == updates
         assert outcomes[1].metrics is None
         order = sorted(range(6), key=lambda index: -updates[index])
@@ -122,7 +123,7 @@ def test_one_that_breaks_stops_and_the_others_go_on(spec: EnvSpec) -> None:
     broken = together[1].state_dict()
     batches = [some_transitions(spec, 3 * 64, seed=seed) for seed in range(4)]
     left = iter(batches)
-    outcomes = Stack(together[0], 3).learn(together, [64] * 3, [4] * 3, lambda _: next(left))
+    outcomes = make_stack(together[0], 3).learn(together, [64] * 3, [4] * 3, lambda _: next(left))
 
     assert outcomes[1].updates == 0
     assert "loss of DQN's update 1 is" in str(outcomes[1].fault)
@@ -137,14 +138,12 @@ def test_one_that_breaks_stops_and_the_others_go_on(spec: EnvSpec) -> None:
 def test_values_of_all_at_once_are_those_of_each(spec: EnvSpec) -> None:
     several = policies(spec)
     obs = np.random.default_rng(0).normal(size=(6, 9, 4)).astype(np.float32)
-    values = Stack(several[0], 6).q_values(several, obs)
+    values = DQNStack(several[0], 6).q_values(several, obs)
     for policy, own_obs, own_values in zip(several, obs, values, strict=True):
         np.testing.assert_allclose(own_values, policy.q_values(own_obs), atol=1e-6)
 
 
-def test_only_what_needs_the_same_arithmetic_learns_together(
-    spec: EnvSpec, box_spec: EnvSpec
-) -> None:
+def test_only_what_needs_the_same_arithmetic_learns_together(spec: EnvSpec) -> None:
     key = stack_key(DQN(spec, SHAPE))
     assert key is not None
     assert all(stack_key(policy) == key for policy in policies(spec))
@@ -158,7 +157,7 @@ def test_only_what_needs_the_same_arithmetic_learns_together(
         assert stack_key(DQN(spec, replace(SHAPE, **changes[0]))) is None
     with make_envs("ding_lite/Catch-v0", 1) as envs:
         assert stack_key(DQN(envs.spec)) is None
-    assert stack_key(SAC(box_spec)) is None
+    assert stack_key(A2C(spec)) is None
     shared = DQN(spec, SHAPE)
     shared.reduce_gradient = lambda grad_P: None
     assert stack_key(shared) is None

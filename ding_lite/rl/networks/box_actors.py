@@ -108,8 +108,41 @@ class Sample:
     """How far each was drawn from the mean, before the tanh: its gradient by the log of std."""
     free_BA: Tensor
     """1 where the log of std was within its limits, else 0."""
-    outputs: list[Tensor]
-    """What each layer of the network gave."""
+
+    def backward(self, grad_BA: Tensor, *, log_prob_grad: float | Tensor) -> Tensor:
+        """Compute the gradient of mean and log of std, as the last layer gives them.
+
+        Args:
+            grad_BA: The gradient of the actions.
+            log_prob_grad: That of the log_prob of each; one for all, or one each, [B, 1].
+        """
+        action_BA = self.action_BA
+        mean_grad_BA = torch.ops.aten.tanh_backward(grad_BA, action_BA)
+        mean_grad_BA += (2.0 * log_prob_grad) * action_BA  # of -log(1 - tanh(z)^2)
+        log_std_grad_BA = (mean_grad_BA * self.spread_BA - log_prob_grad) * self.free_BA
+        return torch.cat((mean_grad_BA, log_std_grad_BA), dim=-1)
+
+
+def squash(raw: Tensor, noise_BA: Tensor) -> Sample:
+    """Draw actions from what the last layer gives: means, and behind them logs of std.
+
+    Args:
+        raw: [..., 2A].
+        noise_BA: Standard normal numbers, [..., A].
+    """
+    mean_BA, raw_log_std_BA = raw.chunk(2, dim=-1)
+    log_std_BA = raw_log_std_BA.clamp(LOWEST_LOG_STD, HIGHEST_LOG_STD)
+    spread_BA = log_std_BA.exp() * noise_BA
+    unsquashed_BA = mean_BA + spread_BA
+    # log(1 - tanh(z)^2) = 2 (log 2 - z - softplus(-2 z)), which stays finite for large z.
+    log_slope_BA = 2.0 * (_LOG_2 - unsquashed_BA - F.softplus(-2.0 * unsquashed_BA))
+    log_prob_BA = -0.5 * noise_BA.square() - log_std_BA - _HALF_LOG_2PI - log_slope_BA
+    return Sample(
+        action_BA=unsquashed_BA.tanh(),
+        log_prob_B=log_prob_BA.sum(-1),
+        spread_BA=spread_BA,
+        free_BA=(log_std_BA == raw_log_std_BA).float(),
+    )
 
 
 class SquashedGaussianActor(BoxActor):
@@ -139,39 +172,16 @@ class SquashedGaussianActor(BoxActor):
         action_NA: FloatArray = np.tanh(mean_NA + std_NA * noise_NA)
         return action_NA
 
-    def sample(self, obs_BI: Tensor, noise_BA: Tensor) -> Sample:
-        """Draw an action for each observation.
+    def sample(self, obs_BI: Tensor, noise_BA: Tensor) -> tuple[Sample, list[Tensor]]:
+        """Draw an action for each observation; return also what `backward` needs.
 
         Args:
             obs_BI: The observations.
             noise_BA: Standard normal numbers.
         """
         raw, outputs = self._forward(obs_BI)
-        mean_BA, raw_log_std_BA = raw.chunk(2, dim=1)
-        log_std_BA = raw_log_std_BA.clamp(LOWEST_LOG_STD, HIGHEST_LOG_STD)
-        spread_BA = log_std_BA.exp() * noise_BA
-        unsquashed_BA = mean_BA + spread_BA
-        # log(1 - tanh(z)^2) = 2 (log 2 - z - softplus(-2 z)), which stays finite for large z.
-        log_slope_BA = 2.0 * (_LOG_2 - unsquashed_BA - F.softplus(-2.0 * unsquashed_BA))
-        log_prob_BA = -0.5 * noise_BA.square() - log_std_BA - _HALF_LOG_2PI - log_slope_BA
-        return Sample(
-            action_BA=unsquashed_BA.tanh(),
-            log_prob_B=log_prob_BA.sum(1),
-            spread_BA=spread_BA,
-            free_BA=(log_std_BA == raw_log_std_BA).float(),
-            outputs=outputs,
-        )
+        return squash(raw, noise_BA), outputs
 
-    def backward(self, sample: Sample, grad_BA: Tensor, *, log_prob_grad: float) -> None:
-        """Write the gradients of the weights.
-
-        Args:
-            sample: What `sample` returned.
-            grad_BA: The gradient of the actions.
-            log_prob_grad: That of the log_prob of each of them.
-        """
-        action_BA = sample.action_BA
-        mean_grad_BA = torch.ops.aten.tanh_backward(grad_BA, action_BA)
-        mean_grad_BA += (2.0 * log_prob_grad) * action_BA  # of -log(1 - tanh(z)^2)
-        log_std_grad_BA = (mean_grad_BA * sample.spread_BA - log_prob_grad) * sample.free_BA
-        self._backward(sample.outputs, torch.cat((mean_grad_BA, log_std_grad_BA), dim=1))
+    def backward(self, outputs: Sequence[Tensor], raw_grad: Tensor) -> None:
+        """Write the gradients of the weights, given what `Sample.backward` returned."""
+        self._backward(outputs, raw_grad)

@@ -134,17 +134,15 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         self._weights = FlatWeights({**shapes, **of_actor, **(more_shapes or {})}, device=device)
         self._grads = self._weights.zeros_like()
         self._target = FlatWeights(followed, device=device)
-        self._followed_P = self._weights.flat[: len(self._target.flat)]
         draw_stacked_weights(self._weights.part("critics."), self._rng)
         draw_weights(self._weights.part("actor."), self._rng)
-        self._target.flat.copy_(self._followed_P)
+        self._target.flat.copy_(self._weights.flat[: len(self._target.flat)])
 
         self._critics = self._make_critics(self._weights)
         self._target_critics = self._make_critics(self._target)
         self._actor = self._make_actor(self._weights)
-        border = [len(self._weights.part("critics.").flat)]
-        critics_P, actor_P = self._weights.flat.tensor_split(border)
-        self._critics_grad_P, self._actor_grad_P = self._grads.flat.tensor_split(border)
+        self._border = len(self._weights.part("critics.").flat)
+        critics_P, actor_P = self._weights.flat.tensor_split([self._border])
         self._critic_adam = FlatAdam(critics_P, lr=config.critic_lr)
         self._actor_adam = FlatAdam(actor_P, lr=config.actor_lr)
 
@@ -222,14 +220,14 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         error_EB = q_EB.cpu().numpy() - target_B
         weight_B = _floats(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         loss, grad_EB = self._critic_loss(error_EB, weight_B)
-        self._check_finite(loss, of="critics")
+        self.check_loss(loss, of="critics")
 
         self._critics.backward(saved, torch.from_numpy(grad_EB).to(self.device))
-        self._follow(self._critic_adam, self._critics_grad_P)
+        self.step_critics(self._grads.flat, self._weights.flat)
         metrics: dict[str, float | NumpyArray] = {"loss": loss, "q_mean": float(q_EB.mean())}
-        if (self.train_iter + 1) % self._actor_every == 0:
+        if self.actor_is_due:
             metrics |= self._improve_actor(obs_BI)
-            self._target.flat.lerp_(self._followed_P, self.config.target_tau)
+            self.step_actor(self._grads.flat, self._weights.flat, self._target.flat)
         self.train_iter += 1
         if weight_B is not None:
             metrics["td_error"] = np.abs(error_EB).mean(axis=0)
@@ -240,13 +238,18 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         """How many updates of the critics go with one of the actor and the targets."""
         return 1
 
+    @property
+    def actor_is_due(self) -> bool:
+        """Whether the update under way is one of the actor, too."""
+        return (self.train_iter + 1) % self._actor_every == 0
+
     @abstractmethod
     def _next_values(self, next_obs_BI: Tensor) -> Tensor:
         """Estimate the return from what transitions lead to on, [B]."""
 
     @abstractmethod
     def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
-        """Step along the actor's gradient; return its metrics, `actor_loss` among them."""
+        """Write the actor's gradient; return its metrics, `actor_loss` among them."""
 
     def _critic_loss(
         self, error_EB: FloatArray, weight_B: FloatArray | None
@@ -256,13 +259,41 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         per_B = np.float32(1.0 / error_EB.shape[1])
         return float(np.vdot(weighted_EB, error_EB) * per_B), weighted_EB * (2.0 * per_B)
 
-    def _follow(self, adam: FlatAdam, grad_P: Tensor) -> None:
-        """Step along a gradient that a backward has written."""
+    def step_critics(self, grad_P: Tensor, weights_P: Tensor) -> None:
+        """Step along the critics' part of a flat gradient.
+
+        Args:
+            grad_P: The gradient of all weights.
+            weights_P: The flat weights, its own or a copy of them that stands for them.
+        """
+        self._step(self._critic_adam, grad_P[: self._border], weights_P[: self._border])
+
+    def step_actor(self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor) -> None:
+        """Step along the actor's part of a flat gradient, then move the targets.
+
+        Args:
+            grad_P: The gradient of all weights.
+            weights_P: The flat weights, its own or a copy of them that stands for them.
+            target_P: Those of the targets likewise.
+        """
+        self._step(self._actor_adam, grad_P[self._border :], weights_P[self._border :])
+        target_P.lerp_(weights_P[: len(target_P)], self.config.target_tau)
+
+    def _step(self, adam: FlatAdam, grad_P: Tensor, weights_P: Tensor) -> None:
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)
-        adam.step(grad_P)
+        adam.step(grad_P, weights_P)
 
-    def _check_finite(self, loss: float, *, of: str) -> None:
+    def check_loss(self, loss: float, *, of: str) -> None:
+        """Refuse a loss that no step can be made of.
+
+        Args:
+            loss: What a step would lower.
+            of: Of which networks.
+
+        Raises:
+            NonFiniteError: It is NaN or infinite.
+        """
         if not math.isfinite(loss):
             name, config = type(self).__name__, self.config
             raise NonFiniteError(
@@ -282,6 +313,11 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         """Return observations to act on as networks take them."""
         check_obs(obs, self.spec)
         return as_floats(np.asarray(obs, dtype=self.spec.obs_dtype))
+
+    @property
+    def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
+        """All weights, and the targets that follow the first of them, for who changes them."""
+        return self._weights, self._target
 
     def weights(self) -> dict[str, Tensor]:
         """Copy what a collector needs to act: the actor's tensors by name, on the CPU."""

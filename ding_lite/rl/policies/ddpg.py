@@ -109,15 +109,14 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         return q_EB[0]
 
     def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
-        """Step along the gradient of the mean of -Q(x, mu(x)), equation 6."""
+        """Write the gradient of the mean of -Q(x, mu(x)), equation 6."""
         action_BA, outputs = self._actor.forward(obs_BI)
         q_1B, saved = self._first_critic.forward(obs_BI, action_BA)
         loss = -float(q_1B.mean())
-        self._check_finite(loss, of="actor")
+        self.check_loss(loss, of="actor")
         grad_1B = torch.full_like(q_1B, -1.0 / len(obs_BI))
         grad_BA = self._first_critic.backward_action(saved, grad_1B, num_actions=self._box.size)
         self._actor.backward(outputs, action_BA, grad_BA)
-        self._follow(self._actor_adam, self._actor_grad_P)
         return {"actor_loss": loss}
 
     def clone(self) -> Self:

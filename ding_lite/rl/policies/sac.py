@@ -80,7 +80,8 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         self._log_alpha = self._weights["log_alpha"].fill_(math.log(self.config.alpha))
         self._log_alpha_grad = self._grads["log_alpha"]
         wanted = self.config.target_entropy
-        self._target_entropy = -float(self._box.size) if wanted is None else wanted
+        self.target_entropy = -float(self._box.size) if wanted is None else wanted
+        """How random actions should be."""
 
     @property
     def alpha(self) -> float:
@@ -105,37 +106,37 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         if not explore:
             return self._box.from_unit(self._actor.act(obs_NI))
         self.env_step += len(obs)
-        return self._box.from_unit(self._actor.draw(obs_NI, self._draw_noise(len(obs))))
+        return self._box.from_unit(self._actor.draw(obs_NI, self.draw_noise(len(obs))))
 
     def _next_values(self, next_obs_BI: Tensor) -> Tensor:
         """Return the lower of both Q'_i(x', a') - alpha log pi(a'|x'), a' drawn (equation 3)."""
-        drawn = self._sample(next_obs_BI)
+        drawn, _ = self._sample(next_obs_BI)
         q_EB, _ = self._target_critics.forward(next_obs_BI, drawn.action_BA)
         return q_EB.amin(0).sub_(drawn.log_prob_B, alpha=self.alpha)
 
     def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
-        """Step along the gradients of the actor (equation 7) and the temperature (equation 18)."""
+        """Write the gradients of the actor (equation 7) and the temperature (equation 18)."""
         alpha, size = self.alpha, len(obs_BI)
-        drawn = self._sample(obs_BI)
+        drawn, outputs = self._sample(obs_BI)
         q_EB, saved = self._critics.forward(obs_BI, drawn.action_BA)
         lowest_B, which_B = q_EB.min(0)
         entropy = -float(drawn.log_prob_B.mean())
         loss = -alpha * entropy - float(lowest_B.mean())
-        self._check_finite(loss, of="actor")
+        self.check_loss(loss, of="actor")
 
         grad_EB = torch.zeros_like(q_EB).scatter_(0, which_B.unsqueeze(0), -1.0 / size)
         grad_BA = self._critics.backward_action(saved, grad_EB, num_actions=self._box.size)
-        self._actor.backward(drawn, grad_BA, log_prob_grad=alpha / size)
+        self._actor.backward(outputs, drawn.backward(grad_BA, log_prob_grad=alpha / size))
         if self.config.learn_alpha:
-            self._log_alpha_grad.fill_(alpha * (entropy - self._target_entropy))
-        self._follow(self._actor_adam, self._actor_grad_P)
+            self._log_alpha_grad.fill_(alpha * (entropy - self.target_entropy))
         return {"actor_loss": loss, "alpha": alpha, "entropy": entropy}
 
-    def _sample(self, obs_BI: Tensor) -> Sample:
-        noise_BA = torch.from_numpy(self._draw_noise(len(obs_BI)))
+    def _sample(self, obs_BI: Tensor) -> tuple[Sample, list[Tensor]]:
+        noise_BA = torch.from_numpy(self.draw_noise(len(obs_BI)))
         return self._actor.sample(obs_BI, noise_BA.to(self.device))
 
-    def _draw_noise(self, count: int) -> FloatArray:
+    def draw_noise(self, count: int) -> FloatArray:
+        """Draw how far so many actions shall be from the mean, in standard deviations, [B, A]."""
         return self._rng.standard_normal((count, self._box.size), dtype=np.float32)
 
     def clone(self) -> Self:

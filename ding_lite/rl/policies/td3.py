@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, suggests, whole
@@ -78,10 +79,15 @@ class TD3(DDPG):
     def _next_values(self, next_obs_BI: Tensor) -> Tensor:
         """Return the lower of both Q'_i(x', mu'(x') + noise), as in algorithm 1."""
         action_BA, _ = self._target_actor.forward(next_obs_BI)
-        limit = self.config.target_noise_clip
-        noise_BA = self._rng.standard_normal(action_BA.shape, dtype=np.float32)
-        noise_BA *= np.float32(self.config.target_noise)
-        np.clip(noise_BA, -limit, limit, out=noise_BA)
-        action_BA.add_(torch.from_numpy(noise_BA).to(self.device)).clamp_(-1.0, 1.0)
+        noise_BA = torch.from_numpy(self.draw_noise(len(action_BA))).to(self.device)
+        action_BA.add_(noise_BA).clamp_(-1.0, 1.0)
         q_EB, _ = self._target_critics.forward(next_obs_BI, action_BA)
         return q_EB.amin(0)
+
+    def draw_noise(self, count: int) -> FloatArray:
+        """Draw what is added to so many next actions of targets, [B, A]."""
+        limit = self.config.target_noise_clip
+        noise_BA = self._rng.standard_normal((count, self._box.size), dtype=np.float32)
+        noise_BA *= np.float32(self.config.target_noise)
+        np.clip(noise_BA, -limit, limit, out=noise_BA)
+        return noise_BA

@@ -135,13 +135,13 @@ def test_gradients_of_a_squashed_gaussian_are_those_of_autograd(scale):
     log_prob = Normal(mean, log_std.exp()).log_prob(z) - (1.0 - z.tanh() ** 2).log()
     ((grad_BA * z.tanh()).sum() + 0.7 * log_prob.sum()).backward()
 
-    sample = actor.sample(obs, noise)
+    sample, outputs = actor.sample(obs, noise)
     torch.testing.assert_close(sample.action_BA, z.tanh().float().detach())
     expected_B = log_prob.sum(1).float().detach()
     torch.testing.assert_close(sample.log_prob_B, expected_B, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(actor.draw(obs.numpy(), noise.numpy()), sample.action_BA, atol=1e-5)
     best = mean.tanh().float().detach()
     np.testing.assert_allclose(actor.act(obs.numpy()), best, rtol=1e-5, atol=1e-6)
-    actor.backward(sample, grad_BA, log_prob_grad=0.7)
+    actor.backward(outputs, sample.backward(grad_BA, log_prob_grad=0.7))
     for name, tensor in named.items():
         torch.testing.assert_close(grads[name], tensor.grad, rtol=1e-3, atol=1e-4)

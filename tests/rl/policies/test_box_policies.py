@@ -240,7 +240,7 @@ def test_the_actions_of_a_sac_are_drawn_from_the_distribution_that_it_learns():
     noise = torch.from_numpy(
         np.random.default_rng(1).standard_normal((50_000, 2)).astype(np.float32)
     )
-    sample = policy._actor.sample(torch.from_numpy(obs).expand(50_000, 3), noise)
+    sample, _ = policy._actor.sample(torch.from_numpy(obs).expand(50_000, 3), noise)
     np.testing.assert_allclose(unit.mean(axis=0), sample.action_BA.mean(0), atol=0.02)
     np.testing.assert_allclose(unit.std(axis=0), sample.action_BA.std(0), atol=0.02)
     # Its density sums up to 1: the mean of 1 / density over what is drawn is the area, 2 x 2.
@@ -255,10 +255,10 @@ def test_the_actions_of_a_sac_are_drawn_from_the_distribution_that_it_learns():
 def test_the_density_of_an_action_at_the_edge_is_finite():
     policy = make("sac")
     far = torch.full((5, 2), 9.0) * torch.tensor([1.0, -1.0])
-    sample = policy._actor.sample(torch.zeros(5, 3), 3.0 * far)
+    sample, outputs = policy._actor.sample(torch.zeros(5, 3), 3.0 * far)
     assert (sample.action_BA.abs() == 1.0).all()
     assert torch.isfinite(sample.log_prob_B).all()
-    policy._actor.backward(sample, torch.ones(5, 2), log_prob_grad=0.1)
+    policy._actor.backward(outputs, sample.backward(torch.ones(5, 2), log_prob_grad=0.1))
     assert torch.isfinite(policy._grads.flat).all()
 
 

@@ -1,0 +1,134 @@
+"""Actors for box actions, and their critics, as a batch: each ends where it would have alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
+from ding_lite.rl.policies.sac import SAC, SACConfig
+from ding_lite.rl.policies.td3 import TD3, TD3Config
+from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import some_transitions
+
+Policies = list[Any]
+# Small ones: where a sum is zero but for rounding, a ReLU is open in one order of adding up and
+# closed in another, and Adam makes a whole step of that. The more units, the sooner it happens.
+KINDS: dict[str, tuple[Any, Any]] = {
+    "ddpg": (DDPG, DDPGConfig(hidden=(8, 8))),
+    "td3": (TD3, TD3Config(hidden=(8, 8))),
+    "sac": (SAC, SACConfig(hidden=(8, 8))),
+    "td3 of one layer": (TD3, TD3Config(hidden=(12,), target_noise=0.5)),
+    "sac with its temperature": (SAC, SACConfig(hidden=(12,), learn_alpha=False, alpha=0.3)),
+}
+DIFFERENT: list[dict[str, Any]] = [
+    {"actor_lr": 3e-3, "batch_size": 8},
+    {"gamma": 0.5, "batch_size": 64},
+    {"target_tau": 0.3, "batch_size": 33},
+    {"critic_lr": 5e-3},
+]
+PARTS = ("weights", "target", "critic_adam", "actor_adam", "rng", "train_iter")
+
+
+def policies(spec: EnvSpec, name: str) -> Policies:
+    kind, config = KINDS[name]
+    own = [{"batch_size": 40, "seed": seed, **more} for seed, more in enumerate(DIFFERENT)]
+    made = [kind(spec, replace(config, **settings)) for settings in own]
+    if kind is TD3:
+        made[1] = TD3(spec, replace(made[1].config, policy_delay=3))
+    if kind is SAC:
+        made[1] = SAC(spec, replace(made[1].config, target_entropy=0.2))
+    return made
+
+
+def part(batch: Transitions, start: int, size: int) -> Transitions:
+    return Transitions(*(getattr(batch, f.name)[start : start + size] for f in fields(batch)))
+
+
+def given(batch: Transitions, count: int) -> Transitions:
+    """Stand for a replay that draws this."""
+    assert len(batch) == count
+    return batch
+
+
+def assert_same(together: Sequence[Any], alone: Sequence[Any]) -> None:
+    for one, other in zip(together, alone, strict=True):
+        states = (one.state_dict(), other.state_dict())
+        for name in PARTS:
+            torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_hundred_updates_together_are_a_hundred_updates_alone(
+    box_spec: EnvSpec, name: str
+) -> None:
+    together, alone = policies(box_spec, name), policies(box_spec, name)
+    sizes = [policy.config.batch_size for policy in together]
+    stack = make_stack(together[0], len(together))
+    for update in range(100):
+        batch = some_transitions(box_spec, len(together) * max(sizes), seed=update)
+        outcomes = stack.learn(together, sizes, [1] * 4, partial(given, batch))
+        for row, (policy, found) in enumerate(zip(alone, outcomes, strict=True)):
+            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
+            assert found.metrics == pytest.approx(metrics, abs=1e-4)
+            assert found.batch is not None
+            assert len(found.batch) == sizes[row]
+    assert_same(together, alone)
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_each_does_as_many_updates_as_it_is_due(box_spec: EnvSpec, name: str) -> None:
+    together, alone = policies(box_spec, name), policies(box_spec, name)
+    sizes, updates = [policy.config.batch_size for policy in together], [2, 0, 5, 3]
+    drawn: list[Transitions] = []
+
+    def sample(count: int) -> Transitions:
+        drawn.append(some_transitions(box_spec, count, seed=len(drawn)))
+        return drawn[-1]
+
+    outcomes = make_stack(together[0], 4).learn(together, sizes, updates, sample)
+    assert [outcome.updates for outcome in outcomes] == updates
+    order = sorted(range(4), key=lambda index: -updates[index])
+    for done, batch in enumerate(drawn):
+        active = [index for index in order if updates[index] > done]
+        largest = max(sizes[index] for index in active)
+        for row, index in enumerate(active):
+            alone[index].learn(part(batch, row * largest, sizes[index]))
+    assert_same(together, alone)
+
+
+@pytest.mark.parametrize(("prefix", "whose"), [("critics.", "critics"), ("actor.", "actor")])
+def test_one_that_breaks_stops_and_the_others_go_on(
+    box_spec: EnvSpec, prefix: str, whose: str
+) -> None:
+    together, alone = policies(box_spec, "sac"), policies(box_spec, "sac")
+    for policy in (together[1], alone[1]):
+        policy.flat_weights[0].part(prefix).flat.fill_(1e30)
+    batches = [some_transitions(box_spec, 4 * 64, seed=seed) for seed in range(4)]
+    left = iter(batches)
+    outcomes = make_stack(together[0], 4).learn(together, [64] * 4, [4] * 4, lambda _: next(left))
+
+    assert outcomes[1].updates == 0
+    assert "in SAC's update 1 is" in str(outcomes[1].fault)
+    for row in (0, 2, 3):
+        assert outcomes[row].fault is None
+        for batch in batches:
+            alone[row].learn(part(batch, 64 * row, 64))
+    assert_same(together[:1] + together[2:], alone[:1] + alone[2:])
+
+
+def test_only_the_same_kind_and_shape_learns_together(box_spec: EnvSpec) -> None:
+    keys = {name: stack_key(policies(box_spec, name)[0]) for name in KINDS}
+    assert None not in keys.values()
+    assert len(set(keys.values())) == len(keys)
+    assert {stack_key(policy) for policy in policies(box_spec, "td3")} == {keys["td3"]}
+    shared = SAC(box_spec)
+    shared.reduce_gradient = lambda grad_P: None
+    assert stack_key(shared) is None
