@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from importlib.util import find_spec
 
+import numpy as np
 import torch
 
 from ding_lite import Task, middleware as mw
@@ -24,8 +26,9 @@ from ding_lite.evolution import (
     integer,
     log_uniform,
 )
+from ding_lite.evolution.batched import make_stack
 from ding_lite.evolution.stack_dqn import DQNStack
-from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, Transitions, make_envs
+from ding_lite.rl import DDPG, DQN, SAC, TD3, DQNConfig, ReplayBuffer, Transitions, make_envs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
@@ -46,7 +49,8 @@ AGILERL_ENV_STEP_US = 2_747.0
 def run() -> list[Row]:
     """Measure all."""
     spec = make_envs("CartPole-v1", 1).spec
-    rows = [*updates(spec), *generations(spec)]
+    rows = [*updates(spec), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
+    rows += generations(spec)
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
@@ -85,6 +89,40 @@ def updates(spec: EnvSpec) -> list[Row]:
             "plain torch, one agent, the same replay",
         ),
     ]
+
+
+def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
+    """Compare an update an agent of those with an actor with one of an agent alone."""
+    spec, rng = make_envs("Pendulum-v1", 1).spec, np.random.default_rng(0)
+    config = replace(kind(spec).config, hidden=(32, 32), batch_size=BATCH_SIZE)
+    policies = [kind(spec, replace(config, seed=seed)) for seed in range(SIZE)]
+    stack, num_rows = make_stack(policies[0], SIZE), SIZE * BATCH_SIZE
+    batch = Transitions(
+        obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
+        action=rng.uniform(-2.0, 2.0, size=(num_rows, *spec.action_shape)).astype(np.float32),
+        reward=rng.normal(size=num_rows).astype(np.float32),
+        next_obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
+        terminated=rng.random(num_rows) < 0.01,
+        truncated=np.zeros(num_rows, dtype=np.bool_),
+        num_steps=np.ones(num_rows, dtype=np.int32),
+    )
+    one = Transitions(*(getattr(batch, field.name)[:BATCH_SIZE] for field in fields(batch)))
+
+    def together() -> None:
+        stack.learn(policies, [BATCH_SIZE] * SIZE, [16] * SIZE, lambda count: batch)
+
+    def alone() -> None:
+        for _ in range(16):
+            policies[0].learn(one)
+
+    name = type(policies[0]).__name__
+    mine, theirs = sample_pairs(together, alone, number=2)
+    return row_from_samples(
+        f"update of {SIZE} {name}s, hidden 32x32, batch {BATCH_SIZE}, per agent",
+        [seconds / (SIZE * 16) for seconds in mine],
+        baseline=[seconds / 16 for seconds in theirs],
+        baseline_name=f"{name}.learn, one agent",
+    )
 
 
 def per_agent(
