@@ -54,6 +54,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.deadline(60)
 @pytest.mark.parametrize("slow", ["learner", "collector"])
 def test_whoever_is_a_hundred_times_slower_nothing_piles_up_and_nobody_hangs(
     folder: Path, slow: str
