@@ -58,7 +58,8 @@ def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]
     Args:
         plan: The whole job, as every node of it plans it; without ports, which are not known.
         settings: What the environment says.
-        attach_to: The addresses of the neighbours with a lower id, in the order of their ids.
+        attach_to: The address of node 0, or those of all neighbours with a lower id, in the order
+            of their ids.
 
     Raises:
         ConfigError: The environment leaves out where this node listens or whom it dials.
