@@ -50,8 +50,8 @@ class Branches:
 
     @property
     def nodes(self) -> range:
-        """The nodes of the job, as far as they are known."""
-        return range(max(self._num_nodes, 1 + max(self.labels), 1 + max(self._neighbours)))
+        """The nodes of the job."""
+        return range(self._num_nodes)
 
     def matching(self, patterns: Iterable[str]) -> list[int]:
         """Return the other nodes, near and far, whose labels match."""

@@ -271,6 +271,12 @@ def guest(
             "Roles are counted over all nodes of a job, which one that joins by `attach_to` does "
             "not know. Give it `labels=` (or DING_LITE_LABELS) instead of roles."
         )
+    if plan.fan_out:
+        raise ConfigError(
+            "The topology is a tree, and a node that joins one by `attach_to` alone does not know "
+            "its place there. Say with DING_LITE_NUM_NODES how many nodes the job has, too: then "
+            "node 0 tells it where its hub is."
+        )
     if plan.ports is not None:
         raise ConfigError(
             f"`ports` is {plan.ports!r}, but a node that joins by `attach_to` listens nowhere: it "
@@ -287,7 +293,6 @@ def guest(
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
         edges=frozenset((peer, node_id) for peer in dials),
-        fan_out=plan.fan_out,
     )
 
 

@@ -202,7 +202,7 @@ class Relay(Direct):
         Raises:
             CodecError: It cannot.
         """
-        is_other = isinstance(origin, int) and origin >= 0 and origin != self._spec.node_id
+        is_other = origin in self._branches.nodes and origin != self._spec.node_id
         if isinstance(origin, int) and is_other and self._branches.way_to(origin) == peer:
             return origin
         raise CodecError(
@@ -286,8 +286,11 @@ class Relay(Direct):
         raise CodecError("An item has the name of a stream and whole numbers.")
 
     def _pass_on(self, to: int, origin: int, credits: int, body: Any) -> Future[Any]:
-        way = self._branches.way_to(to)
         outcome: Future[Any] = Future()
+        way = self._branches.way_to(to) if to in self._branches.nodes else -1
+        if way not in self._links.sessions:
+            outcome.set_result([_LOST, f"the job has no node {to}.", to])
+            return outcome
         request = encode_call(ONWARD, (to, origin, credits, body), {})
 
         def send() -> None:
@@ -296,8 +299,7 @@ class Relay(Direct):
             )
 
         with self._links.changed:
-            session = self._links.sessions.get(way)
-            is_early = session is not None and session.peer is None
+            is_early = self._links.sessions[way].peer is None
             if is_early:  # those below are ready before the way upwards is
                 self._early[way].append(send)
         if not is_early:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ding_lite.parallel.topology import edges
 from tests.bench.counted import CountedCluster, Traffic
-from tests.bench.harness import Row, Unit, row_from_samples
+from tests.bench.harness import Row, row_from_samples
 
 NODES = {
     "star": (4, 8, 16, 32, 64, 128, 256, 512),
@@ -132,28 +132,26 @@ def _rows(name: str, steps: Mapping[int, Step]) -> Iterator[Row]:
     largest = max(steps)
     for part, what in (("state", "weights to all"), ("items", "an item from each")):
         costs: dict[int, Cost] = {n: getattr(step, part) for n, step in steps.items()}
-        is_flat = (name, part) == ("tree", "state")
         for n in (8, 64, 512):
             if n in costs:
                 title = f"{what}, {name} of {n}: CPU time of node 0"
                 yield row_from_samples(title, costs[n].seconds, unit="ms", tracked=n == largest)
-        for measured, target, of in (
-            ("bytes", 0.05 if is_flat else 1.05, {n: c.nbytes for n, c in costs.items()}),
-            (
-                "CPU time",
-                0.25 if is_flat else 1.1,
-                {n: median(c.seconds) for n, c in costs.items()},
-            ),
-        ):
-            title = f"{what}, {name} of {FROM} to {largest}: {measured} of node 0 by nodes"
-            yield constant(title, slope(of), unit="exponent", target=target)
+        if name == "mesh":
+            continue
+        is_flat = (name, part) == ("tree", "state")
+        growth = f"{what}, {name} of {FROM} to {largest}: power of the nodes that node 0's"
+        power = slope({n: cost.nbytes for n, cost in costs.items()})
+        yield fitted(f"{growth} bytes are", power, target=0.05 if is_flat else 1.05)
+        power = slope({n: median(cost.seconds) for n, cost in costs.items()})
+        yield fitted(f"{growth} CPU time is", power, target=0.25 if is_flat else 1.1)
     title = f"policy of 10 MB to all, {name} of {largest}: busiest link, at 10 Gbit/s"
-    yield constant(title, link_s(steps[largest].state), unit="s")
+    busy_s = link_s(steps[largest].state)
+    yield row_from_samples(title, [busy_s] * REPEATS, unit="s")
 
 
-def constant(name: str, value: float, *, unit: Unit, target: float | None = None) -> Row:
-    """Make the row of what was counted or fitted once."""
-    return Row(name=name, unit=unit, median=value, spread=0.0, n=REPEATS, target=target)
+def fitted(name: str, power: float, *, target: float) -> Row:
+    """Make the row of a power that was fitted once."""
+    return Row(name=name, unit="exponent", median=power, spread=0.0, n=1, target=target)
 
 
 # -- the page about scaling --------------------------------------------------------------------

@@ -278,6 +278,7 @@ def test_a_guest_dials_the_nodes_it_names_and_knows_no_more() -> None:
         ([2], {"roles": ["learner"]}, "Roles are counted over all nodes"),
         ([2], {"environ": {"roles": ("learner",)}}, "Roles are counted over all nodes"),
         ([2], {"ports": 50517}, "listens nowhere"),
+        ([2], {"topology": "tree"}, "Say with DING_LITE_NUM_NODES how many nodes the job has"),
     ],
 )
 def test_what_does_not_fit_a_place_is_refused(

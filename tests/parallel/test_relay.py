@@ -195,9 +195,14 @@ def test_who_calls_over_a_hub_that_is_gone_learns_so(clock: ManualClock) -> None
         ears[1].wait(lambda: bool(ears[1].events), "no cut")
         with pytest.raises(PeerLost, match=r"Node 0 cannot be asked: .*node 1 is not connected"):
             cluster.routers[3].call(0, "ask", timeout=5.0)
-        with pytest.raises(PeerLost, match="Node 99 cannot be asked"):
-            cluster.routers[3].call(99, "ask", timeout=5.0)
         cluster.network.heal()
+
+
+@pytest.mark.parametrize("asker", range(7))
+@pytest.mark.parametrize("node", [7, 8, 99, -1, 2**40])
+def test_who_calls_a_node_that_there_is_not_learns_so(asker: int, node: int) -> None:
+    with tree() as (cluster, _), pytest.raises(PeerLost, match=r"the job has no node"):
+        cluster.routers[asker].call(node, "ask", timeout=5.0)
 
 
 def test_a_call_that_comes_to_a_hub_before_its_way_upwards_is_there_waits_for_it(
