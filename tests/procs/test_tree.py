@@ -10,6 +10,7 @@ from tests.procs.programs import Program, run
 
 LEARNING = """
 import json
+import numpy as np
 from collections import Counter
 
 def main():
@@ -26,7 +27,7 @@ def main():
             node, number, seen = item.value
             taken[node] += 1
             numbers.setdefault(node, []).append(number)
-            ctx.version = sum(taken.values())
+            ctx.weights = np.full(100_000, sum(taken.values()))
             if min(taken[leaf] for leaf in (3, 4, 5)) == 20:
                 say("flows")
             if since and seen > since["version"]:
@@ -34,8 +35,9 @@ def main():
                 ctx.finish = min(since["seen"][leaf] for leaf in (3, 4, 5)) >= 20
 
         def collect(ctx):
-            seen = task.parallel_ctx.of("node.0").get("version", 0)
-            item = router.node_id, ctx.total_step, seen
+            weights = task.parallel_ctx.of("node.0").get("weights", np.zeros(1))
+            assert (weights == weights[0]).all()  # it has come by two segments, over a hub
+            item = router.node_id, ctx.total_step, int(weights[0])
             router.send("work", item, to="learner", timeout=15.0, until=lambda: task.finish)
 
         task.on("node_joined", note_return)
