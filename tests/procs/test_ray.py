@@ -208,7 +208,6 @@ def main():
             if node == 0 and pathlib.Path("FOLDER/go").exists():
                 ctx.finish = True
         task.on("n", lambda peer, pid, number: heard.setdefault((peer, pid), []).append(number))
-        say("at", node, ray.get_runtime_context().get_node_id())
         say("up", node, os.getpid())
         task.use(talk).run()
     whole = all(numbers == [*range(numbers[0], numbers[0] + len(numbers))]
@@ -355,6 +354,15 @@ def test_a_second_signal_ends_all_at_once(folder: Path, cluster: Program) -> Non
     assert cluster.left_over() == []
 
 
+@needs_ray
+def test_a_program_that_is_killed_leaves_no_nodes(folder: Path, cluster: Program) -> None:
+    source = ENDING.replace("FOLDER", str(folder)).replace("STUCK", "True")
+    with Program(folder, source) as program:
+        pids = pids_of(program, 2)
+        os.kill(program.pid, signal.SIGKILL)
+        wait_until_gone(*pids.values())
+
+
 # -- training ------------------------------------------------------------------------------
 
 
@@ -396,7 +404,7 @@ SAY_WHERE = """
 begin = begin_life
 
 def begin_life():
-    say("at", World.current().node_id, ray.get_runtime_context().get_node_id())
+    say("placed", World.current().node_id, ray.get_runtime_context().get_node_id())
     return begin()
 """
 
@@ -417,14 +425,14 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
         at: dict[int, str] = {}
         pids: dict[int, int] = {}
         for _node in range(3):
-            [node, machine] = program.line(" at ")[-2:]
+            [node, machine] = program.line(" placed ")[-2:]
             at[int(node)] = machine
             pids |= pids_of(program, 1)
         program.line("trained")
         os.kill(pids[1], signal.SIGKILL)
         pids |= {11: pids_of(program, 1)[1]}
         (folder / "lose").write_text(at[2])
-        assert program.line(" at 2 ")[-1] != at[2]
+        assert program.line(" placed 2 ")[-1] != at[2]
         pids |= {12: pids_of(program, 1)[2]}
         program.line("solved")
         code, said = program.end()
