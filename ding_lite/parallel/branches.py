@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from ding_lite.parallel.topology import HUB, NodeSpec, hub_of
 from ding_lite.runtime.labels import matches
 
+MAX_PATTERNS = 1_000
+"""For how many groups of patterns it is remembered whose labels match."""
+
 
 class Branches:
     """The ways of one node of a tree: one to each child's branch, and one to all the others.
@@ -63,6 +66,8 @@ class Branches:
                 for node in self.nodes
                 if node != self._me and matches(self.labels.get(node, {f"node.{node}"}), patterns)
             ]
+            if len(self._matching) >= MAX_PATTERNS:  # others choose them as well
+                self._matching.clear()
             self._matching[patterns] = found
         return found
 

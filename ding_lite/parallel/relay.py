@@ -18,7 +18,6 @@ A hub whose program has ended stays until all below it have left: it is their wa
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -48,8 +47,6 @@ from ding_lite.parallel.topology import NodeSpec
 from ding_lite.runtime.labels import check_labels, matches
 from ding_lite.runtime.router import FINISH
 from ding_lite.runtime.streams import DOUBT_S, Parcel, Streams
-
-logger = logging.getLogger(__name__)
 
 RELAYED = "ding_lite.relayed"
 """The event by which a hub passes on another node's."""
@@ -287,15 +284,15 @@ class Relay(Direct):
 
     def _pass_on(self, to: int, origin: int, credits: int, body: Any) -> Future[Any]:
         outcome: Future[Any] = Future()
-        way = self._branches.way_to(to) if to in self._branches.nodes else -1
-        if way not in self._links.sessions:
+        way = self._way_to(to)
+        if way is None:
             outcome.set_result([_LOST, f"the job has no node {to}.", to])
             return outcome
         request = encode_call(ONWARD, (to, origin, credits, body), {})
 
         def send() -> None:
             self._endpoint.send(way, ONWARD, request).add_done_callback(
-                lambda answer: outcome.set_result(_outcome(answer, is_last=way == to))
+                lambda answer: outcome.set_result(self._outcome(answer, way, is_last=way == to))
             )
 
         with self._links.changed:
@@ -305,6 +302,20 @@ class Relay(Direct):
         if not is_early:
             send()
         return outcome
+
+    def _way_to(self, node: int) -> int | None:
+        """Return the neighbour that leads to a node; None where there is no such node."""
+        way = self._branches.way_to(node) if node in self._branches.nodes else None
+        return way if way in self._links.sessions else None
+
+    def _outcome(self, answer: Future[Any], way: int, *, is_last: bool) -> list[Any]:
+        """Put what a neighbour has answered, or why it has not, into a value that travels."""
+        error = answer.exception()
+        if error is None:
+            return [_DONE, answer.result()] if is_last else _checked(answer.result())
+        if isinstance(error, RemoteError):
+            return [_RAISED, error.node_id, error.kind, str(error), error.remote_traceback]
+        return [_LOST, f"node {self._spec.node_id} is not connected to node {way}.", None]
 
     # -- items of streams --------------------------------------------------------------------
 
@@ -321,8 +332,8 @@ class Relay(Direct):
         return answer
 
     def _keep(self, item: Held) -> Future[Any]:
-        session = self._links.sessions.get(self._branches.way_to(item.to))
-        if session is None or session.has_left:
+        way = self._way_to(item.to)
+        if way is None or self._links.sessions[way].has_left:
             item.taken.set_result(_lost(item.to))
             return item.taken
         return self._custody.keep(item)
@@ -360,7 +371,7 @@ class Relay(Direct):
         self._custody.resume(lambda to: self._branches.way_to(to) == peer)
 
     def gone(self, peer: int) -> None:
-        """Keep what waits for a neighbour that is lost; what waits for one that has left is too."""
+        """Keep what waits for a neighbour that is lost; of one that has left, give it up."""
         if self._links.sessions[peer].has_left:
             self._custody.give_up(lambda to: self._branches.way_to(to) == peer, _lost(peer))
         else:
@@ -396,17 +407,7 @@ def _sign(origin: int, to: Sequence[str] | None, key: str) -> str:
 
 
 def _lost(node: int) -> list[Any]:
-    return [_LOST, f"Node {node} is gone.", node]
-
-
-def _outcome(answer: Future[Any], *, is_last: bool) -> list[Any]:
-    """Put what the next node has answered, or why it has not, into a value that travels."""
-    error = answer.exception()
-    if error is None:
-        return [_DONE, answer.result()] if is_last else _checked(answer.result())
-    if isinstance(error, RemoteError):
-        return [_RAISED, error.node_id, error.kind, str(error), error.remote_traceback]
-    return [_LOST, str(error), None]
+    return [_LOST, "it is gone.", node]
 
 
 def _checked(outcome: Any) -> list[Any]:
