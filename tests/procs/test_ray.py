@@ -9,6 +9,7 @@ import signal
 from ast import literal_eval
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,12 @@ def pids_of(program: Program, count: int) -> dict[int, int]:
     return found
 
 
+def results_of(said: str) -> list[Any]:
+    """Find what the program has printed of results; what nodes print may come later."""
+    [line] = [line for line in said.splitlines() if line.startswith("[")]
+    return list(literal_eval(line))
+
+
 ROLES = (
     MACHINES
     + """
@@ -188,7 +195,7 @@ def test_nodes_are_placed_by_their_labels_and_results_come_back_by_node(
 ) -> None:
     code, said = run(folder, ROLES)
     assert code == 0, said
-    assert literal_eval(said.splitlines()[-1]) == [
+    assert results_of(said) == [
         ("distributed", 0, ["a"]),
         ("collector", 10, ["b"]),
         ("collector", 20, ["b"]),
@@ -241,7 +248,7 @@ def test_nodes_that_are_killed_are_back_and_their_neighbours_find_them(
         (folder / "go").touch()
         code, said = program.end()
     assert code == 0, said
-    results = literal_eval(said.splitlines()[-1])
+    results = results_of(said)
     assert [whole for whole, _ in results] == [True, True, True]
     lives_heard = [3, 1, 2]  # by the hub's second life, of 1 and 2; by them, of the hub
     assert [num_lives for _, num_lives in results] == lives_heard
@@ -255,7 +262,8 @@ def test_a_node_that_is_killed_ends_the_job_where_nothing_else_was_asked_for(
     with Program(folder, source) as program:
         os.kill(pids_of(program, 3)[1], signal.SIGKILL)
         code, said = program.end()
-    assert (code, said.splitlines()[-1]) == (0, "NodeFailed 1 True"), said
+    assert code == 0, said
+    assert "NodeFailed 1 True" in said.splitlines()
 
 
 NO_ROOM = """
@@ -288,7 +296,8 @@ def test_a_job_that_has_ended_waits_no_longer_for_a_node_without_a_place(
         program.line("took ")
         (folder / "go").touch()
         code, said = program.end()
-    assert (code, said.splitlines()[-1]) == (0, "[(True, 2), None, (True, 1)]"), said
+    assert code == 0, said
+    assert results_of(said) == [(True, 2), None, (True, 1)]
 
 
 # -- how it is ended -----------------------------------------------------------------------
@@ -373,7 +382,7 @@ def test_learners_on_two_machines_are_one_group(folder: Path, cluster: Program) 
     source = TWO_LEARNERS.replace("{more}", more)
     code, said = run(folder, source.replace("{recover}", f', engine="ray", resources={places}'))
     assert code == 0, said
-    first, second, *collectors = literal_eval(said.splitlines()[-1])
+    first, second, *collectors = results_of(said)
     # The other learner may have begun an update more, which it gives up as the first one has left.
     assert first[0] == 100 <= second[0] + 1
     assert first[1] == second[1]
@@ -436,5 +445,6 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
         pids |= {12: pids_of(program, 1)[2]}
         program.line("solved")
         code, said = program.end()
-        assert (code, said.splitlines()[-1]) == (0, "ended"), said
+        assert code == 0, said
+        assert "ended" in said.splitlines()
         wait_until_gone(*pids.values())
