@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+import torch
+
 from ding_lite.evolution.stack_box import ActorStack, SACStack
 from ding_lite.evolution.stack_dqn import DQNStack
 from ding_lite.evolution.stacks import Outcome, Stack
@@ -30,9 +32,14 @@ KINDS: dict[type[Any], type[Stack[Any]]] = {
 
 
 def stack_key(policy: Policy) -> Hashable | None:
-    """Return what policies must have in common to learn together; None if one learns alone."""
+    """Return what policies must have in common to learn together; None if one learns alone.
+
+    So does whatever lives on another device than the CPU.
+    """
     kind = KINDS.get(type(policy))
-    key = None if kind is None else kind.key(policy)
+    if kind is None or torch.device(getattr(policy, "device", "cpu")).type != "cpu":
+        return None
+    key = kind.key(policy)
     return None if key is None else (type(policy), key)
 
 

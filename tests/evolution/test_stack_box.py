@@ -129,6 +129,8 @@ def test_only_the_same_kind_and_shape_learns_together(box_spec: EnvSpec) -> None
     assert None not in keys.values()
     assert len(set(keys.values())) == len(keys)
     assert {stack_key(policy) for policy in policies(box_spec, "td3")} == {keys["td3"]}
-    shared = SAC(box_spec)
+    shared, elsewhere = SAC(box_spec), SAC(box_spec)
     shared.reduce_gradient = lambda grad_P: None
+    elsewhere.device = torch.device("cuda")
     assert stack_key(shared) is None
+    assert stack_key(elsewhere) is None
