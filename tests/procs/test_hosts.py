@@ -44,12 +44,14 @@ def main():
             item = task.router.receive("batches")
             ctx.transitions = Transitions(**item.value)
             taken.append(item.value["action"])
+
+        def end(ctx):  # behind the update, for which the other one is needed
             ctx.finish = ctx.total_step == 19
 
         taken, mean = [], torch.full((100_000,), float(world.node_id))
         policy.data_parallel(learners)
         policy.reduce_gradient(mean)
-        task.use(fetch).use(mw.train(policy)).run()
+        task.use(fetch).use(mw.train(policy)).use(end).run()
     first, second = learners.all_gather(taken)
     same = sum(bool((one == other).all()) for one, other in zip(first, second))
     return mean.unique().tolist(), same, learners.all_gather(digest(policy))
