@@ -8,7 +8,7 @@ from tests.procs.shells import Shell, Type
 TALK = """
 def main():
     router = Parallel()
-    heard = set()
+    heard, heard_by = set(), set()
     with Task() as task:
         def step(ctx):
             task.emit("here", router.node_id, only_remote=True)
@@ -18,10 +18,15 @@ def main():
             if node not in heard:
                 heard.add(node)
                 say("heard", node)
+                task.emit("heard", node, router.node_id, only_remote=True)
 
         def lost(node):
             heard.discard(node)
             say("lost", node)
+
+        def end_when_all_have_heard(node, by):
+            heard_by.update({by} if node == router.node_id else ())
+            task.finish = len(heard_by) == NUM_NODES - 1
 
         def joined(node):
             task.emit("here", router.node_id, only_remote=True)
@@ -31,7 +36,7 @@ def main():
         task.on("node_joined", joined)
         say("at", router.node_id, router.address)
         if "ends" in sys.argv:
-            task.on("here", lambda node: setattr(task, "finish", len(heard) == NUM_NODES - 1))
+            task.on("heard", end_when_all_have_heard)
         task.use(step).run()
     return router.node_id
 
