@@ -20,6 +20,7 @@ from ding_lite.recipes.budget import Budget
 from ding_lite.recipes.champion import Champion, tell_generations
 from ding_lite.recipes.directory import make_next
 from ding_lite.recipes.evolve_config import (
+    SMOKE_EVAL_LIMIT,
     SMOKE_GENERATION,
     EvolutionConfig,
     ReplayEvolutionConfig,
@@ -165,9 +166,14 @@ def plan_evolution(
     recipe = recipe_of_several(find_recipe(name))
     plan = make_plan(name, env, settings, choices, recipe=recipe)
     if choices.smoke:
-        shorter = min(plan.config.eval_every, SMOKE_GENERATION)
-        config = dataclasses.replace(plan.config, eval_every=shorter, eval_episodes=1)
-        plan = dataclasses.replace(plan, config=config)
+        config = cast(EvolutionConfig, plan.config)
+        shorter = dataclasses.replace(
+            config,
+            eval_every=min(config.eval_every, SMOKE_GENERATION),
+            eval_episodes=1,
+            eval_limit=min(config.eval_limit or SMOKE_EVAL_LIMIT, SMOKE_EVAL_LIMIT),
+        )
+        plan = dataclasses.replace(plan, config=shorter)
     if search is None:
         search = default_search(plan.policy_config)
     search.check(plan.policy_config)
