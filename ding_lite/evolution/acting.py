@@ -21,7 +21,7 @@ class ActTogether:
         agents: Made for the same environment.
 
     Example:
-        >>> from ding_lite.rl import make_envs
+        >>> from ding_lite.rl import DQN, make_envs
         >>> envs = make_envs("CartPole-v1", 4)
         >>> agents = [Agent(DQN(envs.spec), place=place) for place in range(2)]
         >>> ActTogether(agents)(envs.obs, np.array([0, 1, 1, 0])).shape
