@@ -50,7 +50,8 @@ def main():
 if __name__ == "__main__":
     roles = ["learner", "hub", "hub", "collector", "collector", "collector"]
     numbers, *_ = Parallel.runner(6, "tree:2", roles=roles, auto_recover=True)(main)
-    print(json.dumps([sorted(numbers[leaf]) == list(range(len(numbers[leaf]))) for leaf in (3, 4, 5)]))
+    of_leaves = [numbers[leaf] for leaf in (3, 4, 5)]
+    print(json.dumps([sorted(of_leaf) == [*range(len(of_leaf))] for of_leaf in of_leaves]))
 """
 
 
