@@ -20,7 +20,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +45,7 @@ from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.supervise import run_job
 from ding_lite.parallel.topology import NodeSpec, Topology
+from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.labels import describe_node, several
 from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.router import Router, current_router, use_router
@@ -221,8 +222,10 @@ def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
         _check_main(main)
-        directory = PrivateDirectory()
-        try:
+        with ExitStack() as stack:
+            with postponed():  # or it would stay behind
+                directory = PrivateDirectory()
+                stack.callback(directory.remove)
             job = Job(
                 specs=plan.specs(directory),
                 main=main,
@@ -235,8 +238,6 @@ def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
             )
             with speaking_as("launcher"):
                 return run_job(job)
-        finally:
-            directory.remove()
 
     return run
 

@@ -17,6 +17,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing import spawn
@@ -97,6 +98,8 @@ class _Supervisor:
         self._preparation: dict[str, Any] = {}
         self._warden = WardenLink()
         self._wake_r, self._wake_w = os.pipe()
+        self._wake_lock = threading.Lock()
+        self._is_closed = False
 
     # -- beginning and end ---------------------------------------------------------------
 
@@ -119,12 +122,16 @@ class _Supervisor:
         for node in self._nodes.values():
             if node.connection is not None:
                 node.connection.close()
-        for fd in (self._wake_r, self._wake_w):
-            os.close(fd)
+        with self._wake_lock:
+            self._is_closed = True
+            for fd in (self._wake_r, self._wake_w):
+                os.close(fd)
 
     def wake(self) -> None:
-        """Let `turn` return soon; safe from any thread."""
-        os.write(self._wake_w, b"w")
+        """Let `turn` return soon; safe from any thread, and at any time."""
+        with self._wake_lock:
+            if not self._is_closed:
+                os.write(self._wake_w, b"w")
 
     def _kill_orphans(self) -> None:
         """Kill what a warden that was killed itself has left, and remove what that leaves."""

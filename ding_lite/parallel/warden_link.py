@@ -14,6 +14,7 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.parallel.address import PrivateDirectory
+from ding_lite.parallel.node import SIGNALS
 from ding_lite.parallel.warden import MAX_PACKET, WardenSpec
 
 WARDEN_S = 5.0
@@ -32,6 +33,11 @@ class WardenLink:
         """Return what becomes readable when the warden has said something, or has ended."""
         return self._control.fileno()
 
+    @property
+    def pid(self) -> int | None:
+        """The process; None before it has been started."""
+        return None if self._process is None else self._process.pid
+
     def start(
         self, directory: PrivateDirectory, *, preload: tuple[str, ...], sys_path: Iterable[str]
     ) -> None:
@@ -48,12 +54,17 @@ class WardenLink:
             directory=str(directory.path),
             preload=preload,
         )
-        self._process = subprocess.Popen(
-            spec.command(sys_path),
-            stdin=subprocess.DEVNULL,
-            pass_fds=(spec.control_fd, spec.life_fd, directory.lock_fd),
-            start_new_session=True,
-        )
+        # Held back from the first: for a moment it is in the group that Ctrl-C is meant for.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            self._process = subprocess.Popen(
+                spec.command(sys_path),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(spec.control_fd, spec.life_fd, directory.lock_fd),
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._far_end.close()
 
     def tell(self, *fds: int, **message: float) -> None:

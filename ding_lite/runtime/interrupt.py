@@ -88,6 +88,23 @@ def interruptible(
             signal.signal(signum, handler)
 
 
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait for the end of a `with` block, so that it is done as a whole."""
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            before[signum] = signal.signal(signum, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
 def _announce(signum: int, end: Callable[[], None]) -> None:
     end()
     name = signal.Signals(signum).name

@@ -287,7 +287,8 @@ def test_ctrl_c_during_the_start_ends_all_whoever_has_come_how_far(
             _, who, pid, how_far = program.line("up ")
             pids[who] = int(pid), how_far
         os.killpg(program.pid, signal.SIGINT)  # as a terminal does: to the whole group
-        assert program.end()[0] == -signal.SIGINT
+        code, said = program.end()
+        assert code == -signal.SIGINT, said
         for line in program.seen.splitlines():
             if line.startswith("up "):
                 wait_until_gone(int(line.split()[2]))

@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.interrupt import REPEAT_S, interruptible
+from ding_lite.runtime.interrupt import REPEAT_S, interruptible, postponed
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
 
@@ -171,3 +171,45 @@ def test_a_task_on_another_thread_sets_no_handler() -> None:
     thread.start()
     thread.join()
     assert results == [1]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_end_of_what_is_done_as_a_whole(signum: signal.Signals) -> None:
+    log: list[str] = []
+    before = signal.signal(signum, lambda number, frame: log.append("came"))
+    try:
+        with postponed():
+            signal.raise_signal(signum)
+            log.append("done")
+        assert log == ["done", "came"]
+        signal.raise_signal(signum)
+        assert log == ["done", "came", "came"]
+    finally:
+        signal.signal(signum, before)
+
+
+def test_ctrl_c_is_raised_behind_what_is_done_as_a_whole() -> None:
+    log: list[str] = []
+
+    def do_as_a_whole() -> None:
+        with postponed():
+            signal.raise_signal(signal.SIGINT)
+            log.append("done")
+
+    with pytest.raises(KeyboardInterrupt):
+        do_as_a_whole()
+    assert log == ["done"]
+
+
+def test_elsewhere_than_on_the_main_thread_nothing_is_postponed() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def work() -> None:
+        with postponed():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [handler]
