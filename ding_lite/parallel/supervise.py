@@ -214,11 +214,11 @@ class _Supervisor:
                 self._start_node(node)
             elif not node.has_deadline or not node.deadline.expired:
                 continue
-            elif node.has_ended_main:
-                self._kill_lingering(node)
             elif node.was_broken_off:
                 node.deadline = Deadline.after(None)
                 self._kill(node)
+            elif node.has_ended_main:
+                self._kill_lingering(node)
             else:
                 late.append(node)
         if late and self._signal is None and self._timeout is not None:
@@ -259,7 +259,8 @@ class _Supervisor:
                     raise
                 except Exception:  # noqa: BLE001 - an error that cannot be built again
                     error = None
-                node.deadline = Deadline.after(EXIT_GRACE_S)
+                if not node.was_broken_off:  # which has little to close, and less time
+                    node.deadline = Deadline.after(EXIT_GRACE_S)
                 self._note(node, raised(node.spec, message, error))
 
     def _send_work(self, node: NodeRecord, connection: Connection[Any, Any]) -> None:
