@@ -24,12 +24,19 @@ class Clock(Protocol):
         ...
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait on a held condition until it is notified or `timeout` seconds have passed."""
+        """Wait on a held condition until it is notified or `timeout` seconds have passed, or less.
+
+        Who waits for more than that looks again.
+        """
         ...
 
     def sleep(self, seconds: float) -> None:
         """Block this thread for `seconds`."""
         ...
+
+
+LOOK_UP_S = 0.5
+"""Seconds after which a wait for another thread looks whether a signal has come."""
 
 
 class SystemClock:
@@ -40,8 +47,12 @@ class SystemClock:
         return time.monotonic()
 
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait on a held condition until it is notified or `timeout` seconds have passed."""
-        condition.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+        """Wait on a held condition until it is notified or `timeout` seconds have passed.
+
+        It may return sooner: a signal that has come a moment before Python waits for a lock is
+        handled only once that wait is over.
+        """
+        condition.wait(LOOK_UP_S if timeout is None else min(timeout, LOOK_UP_S))
 
     def sleep(self, seconds: float) -> None:
         """Block this thread for `seconds`."""
