@@ -32,7 +32,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.6, seed=seed)
     if learners.is_member:
         policy.data_parallel(learners)
-    criterion = Criterion(options)
+    criterion = Criterion(options, margin=15.0)
 
     with Task() as task:
         parts = {"policy": policy, "task": task}
