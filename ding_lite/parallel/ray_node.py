@@ -1,19 +1,19 @@
 """A node that Ray has placed: the actor in whose process it lives.
 
-Ray starts the process, on whatever machine has what the node needs, and starts it again when it
-has died. It carries `main`, its arguments, its result and the key of the job, over connections of
-its own. What the nodes say to each other goes over ours, encrypted with that key.
+Ray starts the process, on whatever machine has what the node needs; each life of the node has one
+of its own. Ray carries `main`, its arguments, its result and the key of the job, over its own
+connections. What the nodes say to each other goes over ours, encrypted with that key.
 """
 
 from __future__ import annotations
 
-import socket
 import threading
 from dataclasses import replace
 from typing import Any
 
 from ding_lite.log import speaking_as
 from ding_lite.parallel.address import Address, PrivateDirectory, free_ports
+from ding_lite.parallel.interfaces import interface_towards
 from ding_lite.parallel.node import Work
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.security import save_key
@@ -41,12 +41,7 @@ class RayNode:
             head: Where Ray's head listens, as `host:port`. The interface by which this machine
                 reaches it is the one by which the other nodes reach this machine.
         """
-        host, _, port = head.rpartition(":")
-        host = host.strip("[]")
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))  # sends nothing
-            own = str(probe.getsockname()[0])
+        own = interface_towards(Address.parse(f"tcp://{head}"))
         [free] = free_ports(own, 1)
         return str(Address("tcp", own, free))
 
@@ -61,8 +56,7 @@ class RayNode:
             Exception: What `main` has raised; a node that does leaves without a good-bye.
         """
         key_file = self._directory.path / "job.key"
-        if not key_file.exists():
-            save_key(key_file, secret)
+        save_key(key_file, secret)
         directory = str(self._directory.path)
         spec = replace(work.spec, key_file=str(key_file), directory=directory)
         with speaking_as(describe_node(spec.node_id, spec.labels)):

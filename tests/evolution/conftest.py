@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,14 @@ def some_transitions(spec: EnvSpec, count: int, *, seed: int = 0) -> Transitions
         truncated=np.zeros(count, dtype=np.bool_),
         num_steps=rng.integers(1, 4, size=count).astype(np.int32),
     )
+
+
+def part(batch: Transitions, start: int, size: int) -> Transitions:
+    """Cut some transitions out of a batch."""
+    return Transitions(*(getattr(batch, f.name)[start : start + size] for f in fields(batch)))
+
+
+def given(batch: Transitions, count: int) -> Transitions:
+    """Stand for a replay that draws this."""
+    assert len(batch) == count
+    return batch

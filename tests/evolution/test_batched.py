@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from ding_lite.rl.envs import make_envs
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import some_transitions
+from tests.evolution.conftest import given, part, some_transitions
 
 SHAPE = DQNConfig(hidden=(32, 32), n_step=1)
 DIFFERENT: list[dict[str, Any]] = [
@@ -37,16 +37,6 @@ def policies(spec: EnvSpec, shape: DQNConfig = SHAPE, *, count: int = 6) -> list
         own = {"batch_size": 40, **DIFFERENT[seed % len(DIFFERENT)]}
         made.append(DQN(spec, replace(shape, seed=seed, **own)))
     return made
-
-
-def part(batch: Transitions, start: int, size: int) -> Transitions:
-    return Transitions(*(getattr(batch, f.name)[start : start + size] for f in fields(batch)))
-
-
-def given(batch: Transitions, count: int) -> Transitions:
-    """Stand for a replay that draws this."""
-    assert len(batch) == count
-    return batch
 
 
 def assert_same(together: Sequence[DQN], alone: Sequence[DQN], *, atol: float = 1e-5) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.spec import EnvSpec
-from tests.evolution.conftest import some_transitions
+from tests.evolution.conftest import given, part, some_transitions
 
 Policies = list[Any]
 # Small ones: where a sum is zero but for rounding, a ReLU is open in one order of adding up and
@@ -46,16 +46,6 @@ def policies(spec: EnvSpec, name: str) -> Policies:
     if kind is SAC:
         made[1] = SAC(spec, replace(made[1].config, target_entropy=0.2))
     return made
-
-
-def part(batch: Transitions, start: int, size: int) -> Transitions:
-    return Transitions(*(getattr(batch, f.name)[start : start + size] for f in fields(batch)))
-
-
-def given(batch: Transitions, count: int) -> Transitions:
-    """Stand for a replay that draws this."""
-    assert len(batch) == count
-    return batch
 
 
 def assert_same(together: Sequence[Any], alone: Sequence[Any]) -> None:
