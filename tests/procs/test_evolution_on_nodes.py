@@ -21,13 +21,13 @@ from ding_lite.distributed import PopulationServer, World
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
 from ding_lite.rl import DQN, ReplayBuffer, make_envs
 
-VICTIM, GENERATIONS, EVERY = {victim}, {generations}, 2
+VICTIM, GENERATIONS, EVERY, RECOVER = {victim}, {generations}, 2, {recover}
 
 def begin_life():
     node = World.current().node_id
     life = len([*pathlib.Path().glob(f"life-{node}-*")]) + 1
-    pathlib.Path(f"life-{node}-{life}").touch()
     say("up", node, os.getpid())
+    pathlib.Path(f"life-{node}-{life}").touch()
     return life
 
 def digest(population):
@@ -60,6 +60,9 @@ def main():
 
     def end(ctx):
         ctx.finish = ctx.get("generation") == GENERATIONS
+        # The other learner may be done before the killed one is back.
+        while ctx.finish and RECOVER and not pathlib.Path(f"life-{VICTIM}-2").exists():
+            threading.Event().wait(0.05)
 
     with Task() as task:
         learner, breeder = task.at("learner"), task.at("breeder")
@@ -82,7 +85,7 @@ def main():
 
 if __name__ == "__main__":
     roles = {roles}
-    runner = Parallel.runner(len(roles), "star", roles=roles, auto_recover={recover})
+    runner = Parallel.runner(len(roles), "star", roles=roles, auto_recover=RECOVER)
     print("ended", *runner(main)[0])
 """
 ROLES = ["breeder", "learner", "learner"]
