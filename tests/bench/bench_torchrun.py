@@ -100,11 +100,12 @@ def recovery_s(source: str, num_ranks: int, **environ: str) -> float:
             [*torchrun, "--max-restarts", "1", "--nproc-per-node", str(num_ranks), "train.py"],
             env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
             cwd=folder,
-            check=True,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             text=True,
         )
+    if finished.returncode:
+        raise RuntimeError(f"torchrun ended with {finished.returncode}:\n{finished.stderr}")
     words = [line.split() for line in finished.stdout.splitlines()]
     [killed] = [float(line[1]) for line in words if line[:1] == ["killed"]]
     again = [float(line[4]) for line in words if line[:2] == ["training", "1"]]
