@@ -25,6 +25,7 @@ from ding_lite.errors import CodecError, ConfigError, MiddlewareError, MissingEx
 from ding_lite.nest import leaves, map_leaves
 from ding_lite.parallel.codec import Encoded, decode, encode
 from ding_lite.parallel.group import COLLECTIVE_TIMEOUT_S
+from ding_lite.parallel.leaving import leave_groups_at_exit
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.protocols import Prioritized, Replay
 from ding_lite.rl.seeding import spawn_seeds
@@ -86,6 +87,7 @@ class Processes:
             # One of our own, whose operations end by themselves: a process that has given up
             # could not even exit while one of Accelerate's, with half an hour, is under way.
             self._group = torch.distributed.new_group(timeout=timedelta(seconds=timeout))
+            leave_groups_at_exit(self._let_go)
 
     @property
     def is_main(self) -> bool:
@@ -183,6 +185,9 @@ class Processes:
                 f"it from the same seed and settings on all of them; later on whatever changes "
                 f"it has to come before `share_generation`."
             )
+
+    def _let_go(self) -> None:
+        self._group = None
 
     def _meet(
         self, name: str, size: int, inline: np.ndarray[Any, np.dtype[np.float64]] | None = None

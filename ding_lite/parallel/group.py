@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.interfaces import interface_towards, name_of_interface
+from ding_lite.parallel.leaving import leave_groups_at_exit
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.meetings import MEET, PAIRED
 from ding_lite.runtime.router import Router, current_router
@@ -242,8 +243,8 @@ class Group:
         import torch
 
         distributed: Any = torch.distributed
-        members, limit = self.process_group(), timedelta(seconds=timeout)
-        size = len(self.members)
+        self.process_group()  # from now on the default one, which no handle here keeps alive
+        limit, size = timedelta(seconds=timeout), len(self.members)
 
         def average(tensor: Tensor) -> None:
             is_small = size * tensor.nbytes <= GATHERED_BYTES
@@ -251,9 +252,9 @@ class Group:
             try:
                 if is_small:
                     rows = [*all_of_them.unbind()]
-                    work = distributed.all_gather(rows, tensor, group=members, async_op=True)
+                    work = distributed.all_gather(rows, tensor, async_op=True)
                 else:
-                    work = distributed.all_reduce(tensor, group=members, async_op=True)
+                    work = distributed.all_reduce(tensor, async_op=True)
                 work.wait(limit)
             except RuntimeError as error:
                 raise PeerLost(
@@ -313,6 +314,7 @@ class Group:
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=patience
         )
+        leave_groups_at_exit()
         return cast("ProcessGroup", distributed.group.WORLD)
 
 

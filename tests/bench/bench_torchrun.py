@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 REPEATS = 5
 
 PLAIN = """
-import os, signal, sys, time
+import gc, os, signal, sys, time
 import torch
 from pathlib import Path
 from torch.nn.parallel import DistributedDataParallel
@@ -64,6 +64,7 @@ def main():
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # the model holds the group, whose threads would need Python while it ends
 """
 
 
@@ -100,8 +101,7 @@ def recovery_s(source: str, num_ranks: int, **environ: str) -> float:
             [*torchrun, "--max-restarts", "1", "--nproc-per-node", str(num_ranks), "train.py"],
             env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
             cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             text=True,
         )
     if finished.returncode:

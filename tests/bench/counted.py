@@ -7,7 +7,6 @@ counts of two runs are the same.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.clock import Deadline
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.parallel.envelope import Kind
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.topology import NodeSpec, Topology
@@ -28,6 +27,8 @@ from ding_lite.testing import Cluster, ManualClock
 
 SETTLING_S = 60.0
 """How long a step may take on a busy machine."""
+PAUSE_S = 0.01
+"""Between two looks at whether all have become quiet."""
 LARGE_BYTES = 64 * 1024
 _KIND_AT = 5
 
@@ -148,7 +149,7 @@ class CountedCluster(Cluster):
         deadline = Deadline.after(SETTLING_S)
         while not self._is_quiet():
             assert not deadline.expired, "messages are still under way"
-            os.sched_yield()
+            SYSTEM_CLOCK.sleep(PAUSE_S)  # who only looks takes the lock of Python from them
 
     def _is_quiet(self) -> bool:
         if sum(each.messages for each in self.traffic) % 2:
@@ -194,7 +195,7 @@ class CountedCluster(Cluster):
         deadline = Deadline.after(SETTLING_S)
         while not self.routers[0]._streams.num_waiting:
             assert not deadline.expired, "no item comes"
-            os.sched_yield()
+            SYSTEM_CLOCK.sleep(PAUSE_S)  # who only looks takes the lock of Python from them
 
     @contextmanager
     def timed(self, node: int) -> Iterator[None]:

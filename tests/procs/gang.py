@@ -61,3 +61,14 @@ if __name__ == "__main__":
 """
 )
 """Trains to update 40 with a checkpoint each 10; rank 1 is killed behind update 25, once."""
+
+LAST_WORDS = """
+import atexit, pathlib
+
+def count_threads():
+    names = [path.read_text() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
+    say("threads at the end", sum("gloo" in name for name in names))
+
+atexit.register(count_threads)  # the first to be registered is the last to be called
+"""
+"""Says how many threads of gloo are left when Python itself is about to end."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.procs.gang import LAST_WORDS
 from tests.procs.programs import Program, run
 
 pytestmark = pytest.mark.deadline(90)  # several processes that import PyTorch at a time
@@ -112,9 +113,11 @@ check("explore apart", len({*processes.gather("rngs", [float(sum(map(sum, words)
 
 
 def test_two_processes_are_one_population(folder: Path) -> None:
-    code, said = run(folder, TOGETHER, *TORCHRUN)
+    code, said = run(folder, LAST_WORDS + TOGETHER, *TORCHRUN)
     assert code == 0, said
     lines = [line.split() for line in said.splitlines()]
+    # Else one of them may abort a process that has done all its work.
+    assert lines.count(["threads", "at", "the", "end", "0"]) == 2, said
     names = [
         *("gather", "gather many", "mean", "broadcast", "seeds", "astray", "differs"),
         *("replay", "differs at first", "broken", "explore apart"),
