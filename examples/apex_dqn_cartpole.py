@@ -39,9 +39,9 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
 
         # All begin with random actions: too few are found else, as long as nothing is learned.
-        epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=6_000 / len(collectors))
+        epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=24_000 / len(collectors))
         collector.use(mw.fetch_weights(policy))
-        pace = 1.0 / len(collectors)
+        pace = 4.0 / len(collectors)
         collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=50, at_first=WARM_UP))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
@@ -55,7 +55,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         lead.use(mw.publish_weights(policy, every=2))
         lead.use(mw.tally("collector"))
         lead.use(
-            mw.evaluate(policy, eval_envs, every=50, stop_at=criterion.eval_target, confirm=100)
+            mw.evaluate(policy, eval_envs, every=25, stop_at=criterion.eval_target, confirm=100)
         )
         lead.use(criterion.decide)
         lead.use(mw.stop_at(env_step=options.max_env_steps))
@@ -87,7 +87,7 @@ def launch() -> None:
         lr=3e-3,
         lr_end=3e-4,
         lr_updates=8_000,
-        batch_size=128 // num_learners,
+        batch_size=256 // num_learners,
         seed=options.seed,
     )
     launch_nodes(
