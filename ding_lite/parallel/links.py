@@ -107,6 +107,7 @@ class Links:
         self._lost: set[int] = set()
         self._moved: dict[int, str] = {}
         self._is_closing = False
+        self._waits_no_more = False
         self._is_saying = False
         self._is_due = True
         self._next_turn_at = 0.0
@@ -189,7 +190,7 @@ class Links:
                 self.wake()
 
     def wait_ready(self, timeout: float | None) -> None:
-        """Block until every neighbour has introduced itself.
+        """Block until every neighbour has introduced itself, or `stop_waiting` is called.
 
         Raises:
             DeadlineExceeded: Somebody did not in time; says who.
@@ -198,12 +199,18 @@ class Links:
         with self.changed:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
-                lambda: self._admission.is_refused or not self._missing(),
+                lambda: self._admission.is_refused or self._waits_no_more or not self._missing(),
             )
             missing = self._missing()
         self._admission.check()
         if not in_time:
             raise self._admission.waited_in_vain(missing, timeout or 0.0)
+
+    def stop_waiting(self) -> None:
+        """Let `wait_ready` return, whoever is missing."""
+        with self.changed:
+            self._waits_no_more = True
+            self.changed.notify_all()
 
     def _missing(self) -> list[int]:
         return [peer for peer, session in self.sessions.items() if session.peer is None]

@@ -38,6 +38,7 @@ from ding_lite.parallel.topology import NodeSpec, neighbours
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
 from ding_lite.runtime.inbox import Inbox, Listening, Receiver
+from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.labels import check_patterns, several
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.router import FINISH
@@ -206,8 +207,12 @@ class NodeRouter:
         Raises:
             DeadlineExceeded: Somebody did not in time; says who.
             AuthenticationError: Somebody has refused this node; says why.
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
         """
-        self._links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
+        # Raised by the signal itself, it could leave a lock behind that closing needs.
+        with interruptible(self._links.stop_waiting, announce=False) as interruption:
+            self._links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
+        interruption.raise_if_any()
 
     def redial(self, peer: int, address: str) -> None:
         """Dial a neighbour that has moved at its new address.

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
@@ -52,7 +53,7 @@ class Interruption:
 
 @contextmanager
 def interruptible(
-    end: Callable[[], None], *, clock: Clock = SYSTEM_CLOCK
+    end: Callable[[], None], *, clock: Clock = SYSTEM_CLOCK, announce: bool = True
 ) -> Iterator[Interruption]:
     """Call `end()` at the first signal instead of raising, for the length of a `with` block.
 
@@ -62,8 +63,10 @@ def interruptible(
     Args:
         end: What to call, on a thread of its own.
         clock: What tells a repeated signal from a second one.
+        announce: Whether to say that the run ends after this step; not where it ends at once.
     """
     interruption = Interruption()
+    respond = partial(_announce, end=end) if announce else lambda _: end()
 
     def handle(signum: int, frame: FrameType | None) -> None:
         now = clock.now()
@@ -74,7 +77,7 @@ def interruptible(
             interruption.raise_if_any()
         interruption.signum, interruption.at = signum, now
         # Handlers interrupt any code, also code that holds a lock which `end` needs.
-        threading.Thread(target=_announce, args=(signum, end), name="interrupt").start()
+        threading.Thread(target=respond, args=(signum,), name="interrupt").start()
 
     before = {}
     if threading.current_thread() is threading.main_thread():

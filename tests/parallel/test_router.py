@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.clock import Deadline
+from ding_lite.clock import Deadline, SystemClock
 from ding_lite.errors import (
     AuthenticationError,
     ConfigError,
@@ -183,6 +184,31 @@ def test_a_missing_neighbour_is_named(tmp_path: Path) -> None:
             router.wait_ready()
     finally:
         router.close()
+
+
+class InterruptedClock(SystemClock):
+    """Lets Ctrl-C come in the midst of the main thread's first wait."""
+
+    def __init__(self) -> None:
+        self._is_pressed = False
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        if threading.current_thread() is threading.main_thread() and not self._is_pressed:
+            self._is_pressed = True
+            signal.raise_signal(signal.SIGINT)
+        super().wait(condition, timeout)
+
+
+def test_ctrl_c_while_a_node_waits_for_others_comes_when_no_lock_is_held(tmp_path: Path) -> None:
+    """Raised by the signal itself, it can leave behind a lock for which closing waits in vain."""
+    router = NodeRouter(specs(tmp_path, 3, "mesh")[0], clock=InterruptedClock())
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            router.wait_ready(60.0)
+        assert "wait" not in [entry.name for entry in caught.traceback]
+    finally:
+        router.close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_node_that_leaves_in_order_is_not_lost(start: Start) -> None:
