@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import blake2b
 from operator import attrgetter
@@ -23,14 +24,16 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ding_lite.errors import CodecError, ConfigError, MiddlewareError, MissingExtraError, PeerLost
 from ding_lite.nest import leaves, map_leaves
+from ding_lite.parallel.address import LOOPBACK
 from ding_lite.parallel.codec import Encoded, decode, encode
 from ding_lite.parallel.group import COLLECTIVE_TIMEOUT_S
+from ding_lite.parallel.interfaces import interface_beyond
 from ding_lite.parallel.leaving import leave_groups_at_exit
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.protocols import Prioritized, Replay
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.storage import FIELDS
-from ding_lite.settings import check_all, positive, process_environ, whole
+from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
 
 BLOCK_BATCHES = 8
 """How many batches a prepared replay draws at a time."""
@@ -71,6 +74,7 @@ class Processes:
     ) -> None:
         check_all(positive(timeout=timeout))
         module = _accelerate()
+        _choose_interface(process_environ())
         self.accelerator = accelerator or module.Accelerator(cpu=not torch.cuda.is_available())
         """Accelerate's own, for whatever else it is good for."""
         self.size = int(self.accelerator.num_processes)
@@ -228,6 +232,13 @@ class Processes:
                 f"fewer operations of all together ({error}). Look for the first error of the "
                 f"others, and start all of them again."
             ) from error
+
+
+def _choose_interface(environ: Mapping[str, str]) -> None:
+    """Let gloo take the interface that leads to the first process, not what the host's name is."""
+    with suppress(OSError):  # gloo's own choice is right where there is one machine only
+        if (name := interface_beyond(environ.get("MASTER_ADDR", LOOPBACK))) is not None:
+            suggest_environ("GLOO_SOCKET_IFNAME", name)
 
 
 class SavedReplay(Replay, Protocol):

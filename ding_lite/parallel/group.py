@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.address import LOOPBACK, Address, is_loopback
-from ding_lite.parallel.interfaces import interface_towards, name_of_interface
+from ding_lite.parallel.interfaces import interface_beyond, interface_towards
 from ding_lite.parallel.leaving import leave_groups_at_exit
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.meetings import MEET, PAIRED
@@ -302,7 +302,7 @@ class Group:
         backend = backend or ("nccl" if all(able for able, _ in said) else "gloo")
         size, rank = len(self.members), self.rank
         own = _own_host(self._router.host, [host for _, host in said])
-        if backend == "gloo" and (interface := _interface_of(own)) is not None:
+        if backend == "gloo" and (interface := interface_beyond(own)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", interface)
         patience = timedelta(seconds=timeout)
         store = None
@@ -333,10 +333,3 @@ def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:
         return own
     others = [host for host in of_all if host is not None and not is_loopback(host)]
     return interface_towards(Address("tcp", others[0], 1)) if others else LOOPBACK
-
-
-def _interface_of(host: str) -> str | None:
-    """Return the name of the interface that a host of this machine is; None of loopback."""
-    if is_loopback(host):
-        return None
-    return name_of_interface(interface_towards(Address("tcp", host, 1)))

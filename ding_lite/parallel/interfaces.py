@@ -9,7 +9,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from ding_lite.parallel.address import Address
+from ding_lite.parallel.address import Address, is_loopback
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 _ADDRESS_AT = 20
@@ -28,6 +28,17 @@ def interface_towards(there: Address) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(place)  # sends nothing
         return str(probe.getsockname()[0])
+
+
+def interface_beyond(host: str) -> str | None:
+    """Return the name of the interface by which this machine reaches a host; None of loopback.
+
+    Raises:
+        OSError: Its name cannot be looked up, or no interface leads there.
+    """
+    if is_loopback(host):
+        return None
+    return name_of_interface(interface_towards(Address("tcp", host, 1)))
 
 
 def name_of_interface(number: str) -> str | None:

@@ -142,6 +142,36 @@ if __name__ == "__main__":
 """
 
 
+EVOLVE = """
+from ding_lite import middleware as mw
+from ding_lite.distributed import Processes
+from ding_lite.distributed.accelerate import digest_of
+from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
+from ding_lite.rl import DQN, ReplayBuffer, make_envs
+
+EVERY = 2
+processes = Processes(timeout=30.0)
+envs, eval_envs = (make_envs("CartPole-v1", n, seed=processes.seed(n)) for n in (8, 2))
+search = Search(lr=log_uniform(1e-4, 1e-2))
+population = Population.of(DQN, envs.spec, search, size=3, config={"hidden": (8,)})
+replay = processes.prepare(ReplayBuffer(envs.spec, capacity=1_000, seed=processes.seed(0)))
+
+def learn(agent):
+    collect = mw.collect(agent, envs, steps=8)
+    return [collect, mw.add_to(replay), mw.train(agent, replay, batch_size=8)]
+
+with Task() as task:
+    task.use(mw.for_each(population, learn)).use(mw.average_agents(population, processes))
+    task.use(mw.evaluate_together(population, eval_envs, processes, every=EVERY, episodes=1))
+    if processes.is_main:
+        task.use(mw.evolve(population, Tournament(), Mutation(search), every=EVERY))
+    task.use(mw.share_generation(population, processes, every=EVERY))
+    task.run(max_step=4)
+digests = [digest_of(agent.weights()).hex() for agent in population]
+say("ended", population.generation, task.ctx.env_step, *digests)
+"""
+
+
 @pytest.fixture
 def network() -> Iterator[Network]:
     """Return a network without machines."""
@@ -244,6 +274,29 @@ def test_learners_on_two_machines_average_their_gradients_and_one_on_a_third_col
     mean, num_batches_of_both, digests = first
     assert (mean, num_batches_of_both, len(set(digests))) == ([0.5], 0, 1)
     assert (second, third) == (first, None)
+
+
+@pytest.mark.deadline(60)
+def test_processes_of_accelerate_on_two_machines_are_one_population(
+    folder: Path, machines: list[Machine]
+) -> None:
+    (folder / "train.py").write_text(PREAMBLE + EVOLVE)
+    torchrun = "exec python -m torch.distributed.run --nnodes 2 --nproc-per-node 1"
+    torchrun += f" --master-addr {ADDRESSES[0]} --master-port 50600"
+    with ExitStack() as stack:
+        shells = [
+            stack.enter_context(
+                machine.type_line(
+                    folder, f"{torchrun} --node-rank {rank} train.py", TMPDIR=str(folder)
+                )
+            )
+            for rank, machine in enumerate(machines[:2])
+        ]
+        ended = [shell.end() for shell in shells]
+    assert [code for code, _ in ended] == [0, 0], ended
+    first, second = (said.splitlines()[-1].split() for _, said in ended)
+    assert first == second
+    assert first[:3] == ["ended", "2", str(4 * 3 * 8 * 2)]  # steps, agents, env steps, processes
 
 
 @pytest.mark.slow

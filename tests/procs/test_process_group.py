@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.group import _interface_of, _own_host
+from ding_lite.parallel.group import _own_host
+from ding_lite.parallel.interfaces import interface_beyond
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.security import make_key
 from ding_lite.parallel.topology import NodeSpec
@@ -70,7 +71,7 @@ def test_a_group_meets_where_its_first_member_is_reached() -> None:
     assert _own_host("10.0.0.7", ["10.0.0.7", None]) == "10.0.0.7"
     assert _own_host(None, [None, None]) == "127.0.0.1"
     assert _own_host(None, [None, "127.0.0.1"]) == "127.0.0.1"
-    assert _interface_of("127.0.0.1") is None
+    assert interface_beyond("127.0.0.1") is None
 
 
 @pytest.mark.parametrize(
