@@ -172,7 +172,7 @@ def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on
     assert process.returncode == 130, text
     assert out == b""
     assert "━" in text
-    assert "/1000" in text or "eval" not in text
+    assert "/1,000" in text or "eval" not in text
     assert "Interrupted; the checkpoint is in here/checkpoint." in text
     assert "--resume --out here" in text
     assert "Traceback" not in text
