@@ -443,8 +443,8 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
         (folder / "lose").write_text(at[2])
         assert program.line(" placed 2 ")[-1] != at[2]
         pids |= {12: pids_of(program, 1)[2]}
-        program.line("solved")
         code, said = program.end()
         assert code == 0, said
+        assert (folder / "solved").exists(), said  # Ray may lose the last words of an actor
         assert "ended" in said.splitlines()
         wait_until_gone(*pids.values())

@@ -50,6 +50,7 @@ def end_when_solved(ctx):
     is_back = any(path.name != "back-1" for path in pathlib.Path().glob("back-*"))
     ctx.finish = is_back and ctx.get("eval_value", 0.0) >= TARGET
     if ctx.finish:
+        pathlib.Path("solved").touch()
         say("solved", ctx.eval_value)
 """
 
