@@ -74,7 +74,7 @@ class Processes:
     ) -> None:
         check_all(positive(timeout=timeout))
         module = _accelerate()
-        _choose_interface(process_environ())
+        _choose_interface(process_environ().get("MASTER_ADDR") or LOOPBACK)
         self.accelerator = accelerator or module.Accelerator(cpu=not torch.cuda.is_available())
         """Accelerate's own, for whatever else it is good for."""
         self.size = int(self.accelerator.num_processes)
@@ -234,10 +234,10 @@ class Processes:
             ) from error
 
 
-def _choose_interface(environ: Mapping[str, str]) -> None:
-    """Let gloo take the interface that leads to the first process, not what the host's name is."""
-    with suppress(OSError):  # gloo's own choice is right where there is one machine only
-        if (name := interface_beyond(environ.get("MASTER_ADDR", LOOPBACK))) is not None:
+def _choose_interface(first: str) -> None:
+    """Let gloo take the interface that leads to the first machine, not what its host's name is."""
+    with suppress(OSError, UnicodeError):  # no such host: torch itself says so, and waits for it
+        if (name := interface_beyond(first)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", name)
 
 

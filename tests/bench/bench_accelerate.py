@@ -5,8 +5,7 @@ for each env step; here on CartPole-v1, with turns of 128 env steps as the prese
 job, and a generation every 5 rounds. Env steps are those that all processes learn from, by the
 clock on the wall, evaluations included: those end after 50 steps, so that they cost the same
 however good the agents are. Two jobs of one process each, side by side, tell what two cores could
-bring.
-AgileRL's prepared sampler takes 97 times as long as a direct sample.
+bring. AgileRL's prepared sampler takes 97 times as long as a direct sample.
 """
 
 from __future__ import annotations
