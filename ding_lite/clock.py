@@ -90,7 +90,11 @@ class Deadline:
     @property
     def expired(self) -> bool:
         """Whether the instant has passed."""
-        return self.clock.now() >= self.instant
+        return self.expires_within(0.0)
+
+    def expires_within(self, seconds: float) -> bool:
+        """Whether the instant is no further ahead than that."""
+        return self.clock.now() + seconds >= self.instant
 
     def wait(self, condition: threading.Condition, ready: Callable[[], bool]) -> bool:
         """Wait on a held condition until `ready()`; return whether that came in time."""

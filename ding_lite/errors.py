@@ -22,6 +22,10 @@ class LabelError(ConfigError):
     """A label is malformed, or no middleware of a node matches its labels."""
 
 
+class NotRegistered(ConfigError):
+    """No handler of a call's name is registered on the node that was asked."""
+
+
 class ContextError(DingLiteError, AttributeError, KeyError):
     """A ctx key is missing, reserved, or was never kept."""
 
@@ -102,6 +106,11 @@ class RemoteError(DingLiteError, RuntimeError):
         """Its traceback, as text; also a note of this error."""
         if remote_traceback:
             self.add_note(remote_traceback)
+
+    @property
+    def is_not_registered(self) -> bool:
+        """Whether nobody answers to that name there: a new `main` may not be that far yet."""
+        return self.kind == NotRegistered.__name__
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

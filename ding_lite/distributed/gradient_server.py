@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost
+from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost, RemoteError
 from ding_lite.parallel.group import Group
+from ding_lite.parallel.rpc import REGISTRATION_S
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.settings import check_all, positive, whole
@@ -213,12 +214,17 @@ class GradientServer:
                 f"Node {node}, of the gradient server, has not been connected for "
                 f"{self._timeout:g} s. Is it gone?"
             )
-        if not is_there():
-            return None
-        try:
-            return router.call(node, f"{self._name}.{what}", *args, timeout=deadline.remaining)
-        except PeerLost:
-            return None  # what it has held is lost with it; the next pull tells what there is
+        while is_there():
+            try:
+                return router.call(node, f"{self._name}.{what}", *args, timeout=deadline.remaining)
+            except PeerLost:
+                break  # what it has held is lost with it; the next pull tells what there is
+            except RemoteError as error:
+                if not error.is_not_registered or deadline.expires_within(REGISTRATION_S):
+                    raise  # else its process is a new one, which has yet to make the server
+            if until():
+                break
+        return None
 
     # -- on the owner --------------------------------------------------------------------------
 
@@ -361,7 +367,8 @@ class GradientServer:
     def _pass_back(self, batch: list[_Waiting], done: Future[Any]) -> None:
         error = done.exception()
         receipts: list[Receipt | None] = [] if error is not None else done.result()
-        if isinstance(error, PeerLost):
+        is_new = isinstance(error, RemoteError) and error.is_not_registered
+        if isinstance(error, PeerLost) or is_new:
             receipts = [None] * len(batch)  # as if it had been this node that was lost
         with self._changed:
             self._is_under_way = False

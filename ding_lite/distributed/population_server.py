@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ding_lite.clock import Deadline
-from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.group import Group
+from ding_lite.parallel.rpc import REGISTRATION_S
 from ding_lite.settings import check_all, positive
 
 COUNTERS = ("env_step", "train_iter", "eval_steps")
@@ -139,6 +140,7 @@ class PopulationServer:
         Raises:
             DeadlineExceeded: The server's node is gone for too long.
         """
+        deadline = None
         while self._is_there(until):
             answer = self._router.ask(self._owner, f"{self._name}.take", self._router.node_id)
             answer.add_done_callback(lambda _: self._end.wake())
@@ -148,6 +150,11 @@ class PopulationServer:
                 self.held = Share(*answer.result())
             except PeerLost:
                 continue  # its next life has something to train, too
+            except RemoteError as error:
+                deadline = deadline or Deadline.after(self._timeout)
+                if not error.is_not_registered or deadline.expires_within(REGISTRATION_S):
+                    raise
+                continue  # its process is a new one, which has yet to make the server
             return self.held
         return None
 
@@ -191,6 +198,10 @@ class PopulationServer:
             )
         except PeerLost:
             return False
+        except RemoteError as error:
+            if not error.is_not_registered:
+                raise
+            return False  # its process is a new one, which knows nothing of what was taken
         return is_of_use
 
     def _wait_for(self, answer: Future[Any], until: Callable[[], bool]) -> bool:

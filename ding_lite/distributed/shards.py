@@ -213,6 +213,10 @@ class Shards:
                 share = question.answer.result(deadline.remaining)
             except PeerLost as error:
                 self._lose(shard, str(error), None)
+            except RemoteError as error:
+                if not error.is_not_registered:
+                    raise
+                self._lose(shard, "its process is a new one, which has not made it yet", None)
             except FutureTimeout:
                 late = f"it has not answered within {ANSWER_S:g} s"
                 self._lose(shard, late, question.answer)

@@ -14,7 +14,14 @@ from functools import partial
 from typing import Any
 
 from ding_lite.clock import Clock, Deadline
-from ding_lite.errors import CodecError, ConfigError, PeerLost, RemoteError, did_you_mean
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    NotRegistered,
+    PeerLost,
+    RemoteError,
+    did_you_mean,
+)
 from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.messages import CallArrived, encode_reply
 
@@ -132,7 +139,7 @@ class Calls:
     def _dispatch(self, name: str, *args: Any, **kwargs: Any) -> Any:
         handler = self._handlers.get(name)
         if handler is None:
-            raise ConfigError(
+            raise NotRegistered(
                 f"No call is answered under the name `{name}` on this node, nor has been "
                 f"registered in time.{did_you_mean(name, self._handlers)} Registered are: "
                 f"{', '.join(sorted(self._handlers)) or 'none'}."

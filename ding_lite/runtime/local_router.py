@@ -20,9 +20,9 @@ from typing import Any
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import (
     CodecError,
-    ConfigError,
     DeadlineExceeded,
     LabelError,
+    NotRegistered,
     PeerLost,
     RemoteError,
     did_you_mean,
@@ -217,7 +217,7 @@ class LocalRouter:
     def _handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         handler = self._handlers.get(name)
         if handler is None:
-            raise ConfigError(
+            raise NotRegistered(
                 f"No call is answered under the name `{name}` on this node."
                 f"{did_you_mean(name, self._handlers)}"
             )

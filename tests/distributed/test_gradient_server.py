@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from hypothesis import given, settings, strategies as st
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
 from ding_lite.errors import ConfigError, DeadlineExceeded, RemoteError
+from ding_lite.parallel import rpc
 from ding_lite.parallel.group import Group
 from ding_lite.rl import A2C, DQN, A2CConfig, make_envs
 from ding_lite.runtime.local_router import LocalRouter
@@ -282,6 +283,39 @@ def test_a_reducer_that_has_lost_the_owner_says_so_and_goes_on() -> None:
         router.close(good_bye=False)
         assert agent.push(gradient()) is None
         assert agent.push(gradient()) is None
+
+
+@pytest.mark.parametrize("num_servers", [1, 2])
+def test_an_agent_waits_for_a_server_that_a_new_process_has_not_made_yet(
+    monkeypatch: pytest.MonkeyPatch, num_servers: int
+) -> None:
+    monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
+    nodes = [*range(num_servers)]
+    roles = [*(num_servers * ["server"]), "agent"]
+    with Cluster(len(roles), roles=roles) as cluster, ThreadPoolExecutor() as pool:
+        *_, agent = [
+            GradientServer(World(router).group(nodes), make_policy(), timeout=10.0)
+            for router in cluster.routers
+        ]
+        agent.pull(make_policy())
+        router = cluster.restart(0)
+        for each in (router, *cluster.routers[1:]):
+            each.wait_ready(10.0)
+        if num_servers == 2:  # the reducer cannot hand it on: lost, as if it were itself
+            assert agent.push(gradient()) is None
+        pulled = pool.submit(agent.pull, make_policy())
+        with pytest.raises(FutureTimeout):
+            pulled.result(1.0)  # longer than a call is held
+        GradientServer(World(router).group(nodes), make_policy())
+        assert pulled.result(10.0)
+
+
+def test_a_node_that_makes_no_server_is_told_of_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
+    with Cluster(2) as cluster:
+        agent = GradientServer(World(cluster.routers[1]).group([0]), make_policy(), timeout=4.0)
+        with pytest.raises(RemoteError, match=r"No call is answered .* on this node"):
+            agent.pull(make_policy())
 
 
 def test_a_server_goes_on_where_it_was_saved() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, TimeoutError as FutureTimeout
 
 import numpy as np
 import pytest
@@ -12,8 +12,9 @@ import torch
 
 from ding_lite.distributed import PopulationServer
 from ding_lite.distributed.population_server import Share
-from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.errors import ConfigError, DeadlineExceeded, RemoteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
+from ding_lite.parallel import rpc
 from ding_lite.parallel.group import World
 from ding_lite.rl import DQN, make_envs
 from ding_lite.runtime.local_router import LocalRouter
@@ -148,6 +149,35 @@ def test_a_restarted_node_gets_again_what_it_had(job: Job) -> None:
     train(job.learners[1])
     assert job.owner.gather()
     assert job.owner.num_restored == 2
+
+
+def test_a_learner_waits_for_a_server_that_a_new_process_has_not_made_yet(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
+    first, second = job.learners
+    first.take()
+    job.cluster.restart(0)
+    for router in job.cluster.routers:
+        router.wait_ready(10.0)
+    states = {place: make_population()[place].state_dict() for place in (0, 2, 4)}
+    assert not first.give(states, COUNTED)
+    with ThreadPoolExecutor() as pool:
+        taken = pool.submit(second.take)
+        with pytest.raises(FutureTimeout):
+            taken.result(1.0)  # longer than a call is held
+        job.make(0)
+        assert taken.result(10.0) is not None
+
+
+def test_a_node_that_makes_no_server_is_told_of_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
+    job = Job(timeout=0.2)
+    with job.cluster:
+        job.cluster.restart(0).wait_ready(10.0)
+        job.cluster.routers[1].wait_ready(10.0)
+        with pytest.raises(RemoteError, match=r"No call is answered .* on this node"):
+            job.learners[0].take()
 
 
 def test_what_comes_back_twice_or_too_late_is_of_no_use(job: Job) -> None:

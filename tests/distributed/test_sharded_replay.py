@@ -13,7 +13,15 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import ShardedReplay, ShardedTransitions, World
-from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost, ShapeError
+from ding_lite.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    NonFiniteError,
+    PeerLost,
+    RemoteError,
+    ShapeError,
+)
+from ding_lite.parallel import rpc
 from ding_lite.parallel.group import Group
 from ding_lite.rl import (
     DQN,
@@ -427,6 +435,33 @@ def test_a_shard_that_dies_is_skipped_and_reported_and_taken_up_when_it_is_back(
             batches = [learner.sample(90) for _ in range(13)]
             assert {*numbers_of(batches[-1]) // 100} == {1, 2, 3}
             assert not learner.lost
+
+
+def test_a_shard_that_a_new_process_has_not_made_yet_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
+    with connected() as (cluster, replays):
+        learner = replays[0]
+        learner.sample(90)
+        settle(learner)  # no question is under way whose loss would tell
+        cluster.restart(2).wait_ready(10.0)
+        cluster.routers[0].wait_ready(10.0)
+        batch = learner.sample(90)
+        assert {*numbers_of(batch) // 100} == {1, 3}
+        assert "left out the shard of node 2 until it is back: its process is a new" in caplog.text
+        on_node(cluster, 2).add(numbered(np.arange(200, 250)))
+        learner.wait_for(150, until=lambda: False, timeout=10.0)
+        assert not learner.lost
+
+
+def test_a_shard_that_raises_is_no_shard_that_is_gone() -> None:
+    with connected() as (_, replays):
+        learner = replays[0]
+        learner.sample(90)
+        replays[2]._own = None
+        with pytest.raises(RemoteError, match="cannot be drawn at a time"):
+            settle(learner)
 
 
 def test_updates_for_a_dead_shard_go_nowhere() -> None:
