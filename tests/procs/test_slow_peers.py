@@ -94,6 +94,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.deadline(60)
 @pytest.mark.parametrize(("protocol", "size"), [("ipc", 200), ("tcp", 50)])
 def test_a_stalled_reader_of_a_large_state_costs_a_few_copies_and_ends_with_the_newest(
     folder: Path, protocol: str, size: int
