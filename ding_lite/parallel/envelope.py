@@ -136,8 +136,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         if kind is None or flags:
             raise CodecError(f"A message is of kind {kind_code} with flags {flags:#x}: unknown.")
 
-        buffers = tuple([memoryview(frame) for frame in rest])
-        found = len(buffers), len(head) - HEADER_BYTES, sum([buffer.nbytes for buffer in buffers])
+        buffers = tuple([memoryview(frame) for frame in rest]) if rest else ()
+        nbytes = sum([buffer.nbytes for buffer in buffers]) if rest else 0
+        found = len(buffers), len(head) - HEADER_BYTES, nbytes
         if found != (num_buffers, meta_bytes, payload_bytes):
             raise CodecError(
                 f"Buffers, meta bytes and payload bytes are {found}; the header says "

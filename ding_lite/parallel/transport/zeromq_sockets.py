@@ -15,7 +15,7 @@ import os
 import select
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import zmq
@@ -142,8 +142,10 @@ class Sockets:
         """
         with self.lock:
             if not look or int(socket.getsockopt(_EVENTS)) & _READABLE:
-                with suppress(zmq.Again):
+                try:
                     return read()
+                except zmq.Again:
+                    pass
             self._unread.discard(socket)
             return None
 
