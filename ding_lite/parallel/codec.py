@@ -47,7 +47,6 @@ from ding_lite.parallel.codec_read import (
     TUPLE,
     Reader,
 )
-from ding_lite.parallel.snapshot import Snapshot
 from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
@@ -71,8 +70,6 @@ class Encoded(msgspec.Struct, frozen=True):
     """The packed small arrays, if any, and after them the large ones."""
     num_arrays: int = 0
     """How many arrays and tensors."""
-    snapshots: tuple[Snapshot, ...] = ()
-    """What is still to be copied into its buffers, unless somebody has done so."""
 
     @property
     def nbytes(self) -> int:
@@ -81,11 +78,6 @@ class Encoded(msgspec.Struct, frozen=True):
         for buffer in self.buffers:
             nbytes += buffer.nbytes
         return nbytes
-
-    def fill(self) -> None:
-        """Return when all bytes are in the buffers."""
-        for snapshot in self.snapshots:
-            snapshot.fill()
 
 
 def encode(tree: Any, *, borrow: bool = False, name: str = "value") -> Encoded:
@@ -120,7 +112,7 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value") -> Encoded:
         raise _error(refusal, name) from refusal.__cause__
     except (OverflowError, UnicodeEncodeError):
         raise _error(_find(tree), name) from None
-    return Encoded(meta, writer.buffers(), writer.num_arrays, tuple(writer.snapshots))
+    return Encoded(meta, writer.buffers(), writer.num_arrays)
 
 
 def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
@@ -158,12 +150,11 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 class _Writer(Packing):
     """Turns values into what msgspec packs; the buffers fill on the way."""
 
-    __slots__ = ("plain", "snapshots")
+    __slots__ = ("plain",)
 
     def __init__(self, borrow: bool, plain: frozenset[type] = _PLAIN) -> None:
         super().__init__(borrow)
         self.plain = plain
-        self.snapshots: list[Snapshot] = []
 
     def node(self, value: Any, depth: int) -> Any:
         kind = type(value)
@@ -269,7 +260,6 @@ def _array_node(writer: _Writer, tag: int, code: str, array: NumpyArray) -> list
 def _write_encoded(writer: _Writer, value: Encoded, _depth: int) -> msgspec.Raw:
     packed_bytes, node = _OPENER.decode(value.meta)
     writer.add_all(value.buffers, packed_bytes, value.num_arrays)
-    writer.snapshots += value.snapshots
     return node
 
 

@@ -17,7 +17,6 @@ import msgspec
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import MAX_META_BYTES
 from ding_lite.parallel.codec_arrays import MAX_BUFFERS
-from ding_lite.parallel.snapshot import Snapshot
 
 MAGIC = b"DING"
 VERSION = 2
@@ -78,13 +77,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The last event that the sender has seen of the receiver's."""
     meta: bytes = b""
     buffers: tuple[memoryview, ...] = ()
-    snapshots: tuple[Snapshot, ...] = ()
-    """What is still to be copied into the buffers, unless somebody has done so."""
-
-    def fill(self, nbytes: int) -> None:
-        """Return when at least the first so many bytes of the buffers are there."""
-        for snapshot in self.snapshots:
-            snapshot.fill(nbytes)
 
     @property
     def payload_bytes(self) -> int:

@@ -431,7 +431,7 @@ class Links:
         """Send all that a session has to say; tell whether its peer is there."""
         session = self.sessions[peer]
         for lane, envelope in session.outgoing(now):
-            if not self._transport.send(link, lane, envelope.frames(), envelope.fill):
+            if not self._transport.send(link, lane, envelope.frames()):
                 return False
             if envelope.kind is Kind.STATE:
                 self.on_ctx_sent(peer, envelope.seq)

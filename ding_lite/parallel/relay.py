@@ -122,8 +122,8 @@ class Relay(Direct):
 
     def _tell_labels(self) -> None:
         """Let all nodes know the labels of this one, as none of them was told at its start."""
-        labels = {_LABELS: sorted(self._spec.labels)}
-        with self._slots.filled(labels) as slots, self._links.changed:
+        slots = self._slots.fill({_LABELS: sorted(self._spec.labels)})
+        with self._links.changed:
             for session in self._links.sessions.values():
                 session.offer(self.signed(slots, ["*"]))
 
@@ -167,7 +167,8 @@ class Relay(Direct):
             if ways:
                 onward.setdefault(ways, {})[name] = value
         for ways, passed in onward.items():
-            with self._slots.filled(passed) as slots, self._links.changed:
+            slots = self._slots.fill(passed)
+            with self._links.changed:
                 for way in ways:
                     self._links.sessions[way].offer(slots)
         if onward:

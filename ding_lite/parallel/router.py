@@ -249,15 +249,14 @@ class NodeRouter:
         """
         began_ns, peers = self.traced.now(), []
         patterns = None if to is None else several(to)
-        with self._slots.filled(values) as own:
-            slots = self._relay.signed(own, patterns)
-            with self._links.changed:
-                for peer, session in self._links.sessions.items():
-                    if patterns is None or self._relay.leads_to(peer, patterns):
-                        session.offer(slots)
-                        peers.append(peer)
-                self.traced.published(began_ns, peers)
-            self._links.wake()
+        slots = self._relay.signed(self._slots.fill(values), patterns)
+        with self._links.changed:
+            for peer, session in self._links.sessions.items():
+                if patterns is None or self._relay.leads_to(peer, patterns):
+                    session.offer(slots)
+                    peers.append(peer)
+            self.traced.published(began_ns, peers)
+        self._links.wake()
 
     def published(self, key: str) -> Any:
         """Return what this node has offered last under a key; None where nothing was.

@@ -479,5 +479,4 @@ class Session:
             ack=self._last_seen if knows_peer else 0,  # else it may be of an earlier life
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
-            snapshots=() if body is None else body.snapshots,
         )

@@ -15,11 +15,13 @@ from functools import partial
 from queue import Queue
 from typing import Any
 
+import numpy as np
+
 from ding_lite.errors import CodecError
 from ding_lite.log import Throttle
 from ding_lite.parallel.codec import Encoded, decode
 from ding_lite.parallel.envelope import LIMITS
-from ding_lite.parallel.pool import Pool
+from ding_lite.parallel.pool import Pool, places
 from ding_lite.parallel.shared_memory import (
     Announcement,
     Overtaken,
@@ -29,7 +31,6 @@ from ding_lite.parallel.shared_memory import (
     remove_left_over,
     slot_bytes_of,
 )
-from ding_lite.parallel.snapshot import Snapshot
 from ding_lite.parallel.topology import NodeSpec
 
 logger = logging.getLogger(__name__)
@@ -75,10 +76,7 @@ class SharedSender:
             remove_left_over()
 
     def keep(self, key: str, borrowed: Encoded) -> Published | Encoded:
-        """Copy a value that was encoded with `borrow=True`, so that the original may change.
-
-        It may once the snapshots of what is returned are full.
-        """
+        """Copy a value that was encoded with `borrow=True`, so that the original may change."""
         if not borrowed.buffers:
             return borrowed
         payload = sum(buffer.nbytes for buffer in borrowed.buffers)
@@ -86,7 +84,7 @@ class SharedSender:
             published = self._publish(key, borrowed)
             if published is not None:
                 return published
-        return _copied(borrowed, self._pools.setdefault(key, Pool()))
+        return _snapshot(borrowed, self._pools.setdefault(key, Pool()))
 
     def _publish(self, key: str, borrowed: Encoded) -> Published | None:
         with self._lock:
@@ -139,13 +137,18 @@ def _close_if_idle(segment: Segment) -> bool:
     return False
 
 
-def _copied(borrowed: Encoded, pool: Pool) -> Encoded:
-    """Return what a copy of a value will be, in memory that an earlier one has left."""
-    changing = [buffer for buffer in borrowed.buffers if type(buffer.obj) is not bytes]
-    snapshot = Snapshot(changing, pool)
-    copies = iter(snapshot.buffers)
-    buffers = [buffer if type(buffer.obj) is bytes else next(copies) for buffer in borrowed.buffers]
-    return Encoded(borrowed.meta, buffers, borrowed.num_arrays, (snapshot,))
+def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
+    """Copy a value into memory that an earlier one has left, if it takes much."""
+    sizes = [buffer.nbytes for buffer in borrowed.buffers]
+    starts, nbytes = places(sizes)
+    block = pool.allocate(nbytes)
+    views = []
+    for start, size, buffer in zip(starts, sizes, borrowed.buffers, strict=True):
+        view = block[start : start + size]
+        # numpy's copy lets other threads run meanwhile, unlike a memoryview's.
+        np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(buffer, np.uint8))
+        views.append(view.toreadonly())
+    return Encoded(borrowed.meta, views, borrowed.num_arrays)
 
 
 class SharedReceiver:

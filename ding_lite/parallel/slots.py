@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from ding_lite.clock import Clock
@@ -37,25 +36,11 @@ class Slots:
         self._newest: dict[str, Any] = {}
         self._throttle = Throttle(logger, clock)
 
-    @contextmanager
-    def filled(self, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Give what stands for these values: themselves if they never change, or their bytes.
+    def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what stands for these values: themselves if they never change, or their bytes.
 
-        The values may change when the `with` block has been left. In it the bytes may be sent
-        already, while they are still being copied. What cannot be encoded is left out, with one
-        warning a key.
+        What cannot be encoded is left out, with one warning a key.
         """
-        slots = self._slots_for(values)
-        try:
-            yield slots
-        finally:
-            self._newest |= slots
-            try:
-                _fill(slots)
-            finally:  # an interrupt must not leave a part of it to a time when they have changed
-                _fill(slots)
-
-    def _slots_for(self, values: Mapping[str, Any]) -> dict[str, Any]:
         slots: dict[str, Any] = {}
         for key, value in values.items():
             if type(value) in _UNCHANGING and not _is_long_text(value):
@@ -72,6 +57,7 @@ class Slots:
                     self._node_id,
                     error,
                 )
+        self._newest |= slots
         return slots
 
     def newest(self, key: str) -> Any:
@@ -82,12 +68,6 @@ class Slots:
         slot = self._newest.get(key)
         value = slot.encoded if isinstance(slot, Published) else slot
         return decode(value.meta, value.buffers) if isinstance(value, Encoded) else value
-
-
-def _fill(slots: Mapping[str, Any]) -> None:
-    for slot in slots.values():
-        if isinstance(slot, Encoded):
-            slot.fill()
 
 
 def _is_long_text(value: object) -> bool:

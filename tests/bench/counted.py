@@ -20,7 +20,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.parallel.envelope import Kind
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.topology import NodeSpec, Topology
-from ding_lite.parallel.transport.base import Fill, Frame, Lane, Link, Sink, is_full
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.inproc import InprocTransport
 from ding_lite.runtime.watch import Watch
 from ding_lite.testing import Cluster, ManualClock
@@ -72,9 +72,9 @@ class CountedTransport(InprocTransport):
     def start(self, sink: Sink) -> None:
         super().start(_CountedSink(sink, self))
 
-    def send(self, link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         began = time.thread_time()
-        is_sent = super().send(link, lane, frames, fill)
+        is_sent = super().send(link, lane, frames)
         if is_sent:
             self.traffic.sent[Kind(frames[0][_KIND_AT])] += 1
             self.traffic.sent_bytes += sum(map(_nbytes, frames))

@@ -56,19 +56,6 @@ def test_what_is_split_comes_together_again(sizes: list[int]) -> None:
         assert len(assembler) == 0
 
 
-@given(sizes=st.lists(st.integers(0, 35), min_size=1, max_size=12))
-def test_the_bytes_of_a_chunk_are_asked_for_before_it_and_no_more(sizes: list[int]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "CHUNK_BYTES", 10)
-        patch.setattr(chunks, "MAX_PIECES", 3)
-        asked, end = [0], 0
-        for chunk in split(message(*sizes), 1, asked.append):
-            if asked[1:]:
-                end += sum(map(len, chunk[1:]))
-            assert asked[-1] == end
-        assert end == sum(sizes)
-
-
 def test_frames_are_writable_and_aligned_for_arrays() -> None:
     frames: list[Frame] = [b"x" * 56, b"meta!", np.arange(400_000.0).data]
     whole = assemble(Assembler(max_under_way=1), [list(part) for part in split(frames, 1)])

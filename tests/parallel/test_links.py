@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ding_lite.parallel.transport.base import Fill, Frame, Lane, Link, is_full
+from ding_lite.parallel.transport.base import Frame, Lane, Link
 from ding_lite.testing.cluster import Cluster
 from tests.parallel.test_router import Ears
 
-Send = Callable[[Link, Lane, Sequence[Frame], Fill], bool]
+Send = Callable[[Link, Lane, Sequence[Frame]], bool]
 
 
 def numbers(ears: Ears, event: str = "n") -> list[object]:
@@ -27,8 +27,8 @@ def change_send(
     usual, here = transport.send, threading.get_ident()
     changed = change(usual)
 
-    def send(link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
-        return (changed if threading.get_ident() == here else usual)(link, lane, frames, fill)
+    def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        return (changed if threading.get_ident() == here else usual)(link, lane, frames)
 
     monkeypatch.setattr(transport, "send", send)
 
@@ -77,12 +77,12 @@ def test_an_interrupt_of_emit_loses_and_repeats_nothing(
     left = [1]
 
     def interrupt(usual: Send) -> Send:
-        def send(link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
+        def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
             left[0] -= 1
             if left[0] != 0:
-                return usual(link, lane, frames, fill)
+                return usual(link, lane, frames)
             if is_sent:
-                usual(link, lane, frames, fill)
+                usual(link, lane, frames)
             raise KeyboardInterrupt
 
         return send
@@ -105,11 +105,11 @@ def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interject(usual: Send) -> Send:
-        def send(link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
+        def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
             if not inner:
                 inner.append(1)
                 cluster.routers[0].emit("n", "inner")
-            return usual(link, lane, frames, fill)
+            return usual(link, lane, frames)
 
         return send
 

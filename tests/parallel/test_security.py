@@ -31,7 +31,7 @@ from ding_lite.parallel.security import (
     user_key,
 )
 from ding_lite.parallel.topology import NodeSpec
-from ding_lite.parallel.transport.base import Fill, Frame, Lane, Link, Sink, is_full
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 
@@ -370,8 +370,8 @@ class Foreign(ZeroMQTransport):
         sink.on_message = lambda link, frames: take(link, self._swap(frames))  # type: ignore[method-assign]
         super().start(sink)
 
-    def send(self, link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
-        return super().send(link, lane, self._swap(frames), fill)
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        return super().send(link, lane, self._swap(frames))
 
     @staticmethod
     def _swap(frames: Sequence[Frame]) -> list[Frame]:

@@ -18,7 +18,7 @@ that call.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NewType, Protocol, TypeAlias
 
 CLOSE_TIMEOUT_S = 1.0
@@ -29,14 +29,6 @@ Link = NewType("Link", bytes)
 
 Frame: TypeAlias = bytes | memoryview
 """One part of a message."""
-
-
-Fill: TypeAlias = Callable[[int], object]
-"""Returns when at least the first so many bytes of a message are in its frames."""
-
-
-def is_full(nbytes: int) -> None:
-    """Return at once: all bytes are there."""
 
 
 class Lane(enum.Enum):
@@ -125,16 +117,10 @@ class Transport(Protocol):
         """
         ...
 
-    def send(self, link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; safe from any thread. Its frames must not change any more.
 
         It waits for nobody. Messages of two threads never mix, and each thread's keep their order.
-
-        Args:
-            link: Where to.
-            lane: By which lane.
-            frames: The message.
-            fill: Is called before bytes of the frames are looked at.
 
         Returns:
             Whether it was taken; False where the link is broken or nobody knows it, and once the

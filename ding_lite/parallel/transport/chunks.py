@@ -17,7 +17,7 @@ import numpy as np
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.pool import Pool, places
-from ding_lite.parallel.transport.base import Fill, Frame, Lane, Link, is_full
+from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20
 """Bytes of the largest message that travels whole."""
@@ -44,13 +44,12 @@ def size_of(frame: Frame) -> int:
     return frame.nbytes if isinstance(frame, memoryview) else len(frame)
 
 
-def split(frames: Sequence[Frame], stream: int, fill: Fill = is_full) -> Iterator[list[Frame]]:
+def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
     """Make the chunks of a message; they refer to its frames and copy nothing.
 
     Args:
         frames: The message.
         stream: A number that no other message of this sender has.
-        fill: Is called before each chunk with the bytes of all frames up to its end.
     """
     sizes = np.array([size_of(frame) for frame in frames], _SIZE)
     total = int(sizes.sum())
@@ -65,12 +64,10 @@ def split(frames: Sequence[Frame], stream: int, fill: Fill = is_full) -> Iterato
             pieces.append(piece)
             room -= piece.nbytes
             if room == 0 or len(pieces) == MAX_PIECES:
-                fill(offset + CHUNK_BYTES - room)
                 yield [_head(_MORE, len(pieces), stream, offset), *pieces]
                 offset += CHUNK_BYTES - room
                 pieces, room = [], CHUNK_BYTES
     if pieces:
-        fill(total)
         yield [_head(_MORE, len(pieces), stream, offset), *pieces]
 
 

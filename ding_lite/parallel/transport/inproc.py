@@ -25,16 +25,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, TransportError
 from ding_lite.log import Throttle
 from ding_lite.parallel.address import Address
-from ding_lite.parallel.transport.base import (
-    CLOSE_TIMEOUT_S,
-    Fill,
-    Frame,
-    Lane,
-    Link,
-    Sink,
-    is_full,
-)
-from ding_lite.parallel.transport.chunks import size_of
+from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Sink
 
 logger = logging.getLogger(__name__)
 
@@ -345,9 +336,8 @@ class InprocTransport:
 
     # -- from any thread -----------------------------------------------------------------
 
-    def send(self, link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; nothing is copied before it arrives, so it must not change any more."""
-        fill(sum(map(size_of, frames)))
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is None or wire.listener is None:

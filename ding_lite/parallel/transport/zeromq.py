@@ -37,7 +37,7 @@ from ding_lite.errors import CodecError, TransportError
 from ding_lite.log import Throttle
 from ding_lite.parallel.address import Address, is_taken
 from ding_lite.parallel.security import check_dialling, load_key, place_to_listen, user_key
-from ding_lite.parallel.transport.base import Fill, Frame, Lane, Link, Sink, is_full
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.chunks import (
     CHUNK_ABOVE,
     MAX_FRAMES,
@@ -207,7 +207,7 @@ class ZeroMQTransport:
 
     # -- from any thread -----------------------------------------------------------------
 
-    def send(self, link: Link, lane: Lane, frames: Sequence[Frame], fill: Fill = is_full) -> bool:
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; large frames are not copied, so they must not change any more."""
         dealers = self._dealers.get(link)
         route: list[Frame] = []
@@ -221,25 +221,22 @@ class ZeroMQTransport:
         else:
             return False
         try:
-            self._sockets.send(socket, self._pieces(route, frames, fill))
+            self._sockets.send(socket, self._pieces(route, frames))
         except zmq.ZMQError as error:
             if error.errno in _NOT_THERE:
                 return False
             raise
         return True
 
-    def _pieces(
-        self, route: list[Frame], frames: Sequence[Frame], fill: Fill
-    ) -> Iterable[Sequence[Frame]]:
+    def _pieces(self, route: list[Frame], frames: Sequence[Frame]) -> Iterable[Sequence[Frame]]:
         """Return what a message travels as: itself, or its chunks."""
         nbytes = 0
         for frame in frames:
             nbytes += frame.nbytes if type(frame) is memoryview else len(frame)
         if nbytes <= CHUNK_ABOVE:
-            fill(nbytes)
             return [[*route, *frames]]
         self._num_streams += 1
-        return ([*route, *chunk] for chunk in split(frames, self._num_streams, fill))
+        return ([*route, *chunk] for chunk in split(frames, self._num_streams))
 
     def wake(self) -> None:
         """Make the sink's next turn come now."""
