@@ -175,6 +175,7 @@ class GradientServer:
 
         Raises:
             DeadlineExceeded: No server was there, or none has answered, in time.
+            RemoteError: Its node was there, and has not made it in time; or it has refused this.
         """
         # An agent keeps to one of the nodes, so that their number divides the work.
         others = self._members[1:] or self._members[:1]
@@ -190,6 +191,7 @@ class GradientServer:
 
         Raises:
             DeadlineExceeded: No server was there, or none has answered, in time.
+            RemoteError: Its node was there, and has not made it in time; or it has refused this.
         """
         newest = self._ask(self._members[0], "pull", until, self._pulled_life, self._pulled)
         if newest is None:

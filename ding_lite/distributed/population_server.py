@@ -139,6 +139,7 @@ class PopulationServer:
 
         Raises:
             DeadlineExceeded: The server's node is gone for too long.
+            RemoteError: It is there, and has not made the server in that time.
         """
         deadline = None
         while self._is_there(until):

@@ -142,7 +142,7 @@ class Sockets:
         """
         with self.lock:
             if not look or int(socket.getsockopt(_EVENTS)) & _READABLE:
-                try:
+                try:  # as `suppress` does, which each message would pay for
                     return read()
                 except zmq.Again:
                     pass
