@@ -24,6 +24,7 @@ def evaluate_population(
     stop_at: float | None = None,
     episodes: int | None = None,
     confirm: int = 20,
+    confirm_envs: Envs | None = None,
     max_env_steps: int | None = None,
 ) -> Middleware:
     """Play greedy episodes with every agent now and then; finish once the best is good enough.
@@ -47,6 +48,8 @@ def evaluate_population(
         episodes: Episodes for each agent; as many as there are envs by default. More is less
             noisy.
         confirm: Fresh episodes that must reach `stop_at` too; 0 believes the first ones.
+        confirm_envs: Where those are played; in `envs` by default. Where the episodes of `envs`
+            are cut to save env steps, whole ones are seen in these.
         max_env_steps: Env steps of the whole run, those of evaluations included. Where the fresh
             episodes might take more than are left, they are not played, and the run goes on.
 
@@ -61,7 +64,9 @@ def evaluate_population(
         at_least(1, max_env_steps=max_env_steps) if max_env_steps is not None else [],
     )
     goal = math.inf if stop_at is None else stop_at
-    most = longest_evaluation(envs, confirm)
+    sure_envs = envs if confirm_envs is None else confirm_envs
+    check_fits(population[0], sure_envs)
+    most = longest_evaluation(sure_envs, confirm)
 
     def _evaluate_population(ctx: Context) -> None:
         ctx.setdefault("eval_steps", 0)
@@ -69,14 +74,14 @@ def evaluate_population(
         if not due(ctx, every):
             return
 
-        def play(agents: Sequence[Agent], episodes: int) -> tuple[float, ...]:
-            played = play_each(ActTogether(agents), envs, episodes=[episodes] * len(agents))
+        def play(agents: Sequence[Agent], where: Envs, episodes: int) -> tuple[float, ...]:
+            played = play_each(ActTogether(agents), where, episodes=[episodes] * len(agents))
             ctx.eval_steps += played.env_steps
             return played.mean_returns
 
         healthy = [agent for agent in population if not agent.rests]
         if healthy:
-            values = play(healthy, envs.num_envs if episodes is None else episodes)
+            values = play(healthy, envs, envs.num_envs if episodes is None else episodes)
             for agent, value in zip(healthy, values, strict=True):
                 agent.note_evaluation(value)
             ctx.metrics["fitness_mean"] = sum(values) / len(values)
@@ -84,7 +89,7 @@ def evaluate_population(
         value = -math.inf if best.fitness is None else best.fitness
         is_sure = not confirm
         if value >= goal and confirm and _has_left(ctx, max_env_steps, most):
-            [value] = play([best], confirm)
+            [value] = play([best], sure_envs, confirm)
             is_sure = True
 
         ctx.eval_value = value

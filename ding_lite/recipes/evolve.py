@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
@@ -195,20 +196,10 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
     """
     plan = evolution.plan
     options, config = plan.options, evolution.config
-    env, stack, scale = options.env, config.frame_stack, config.reward_scale
-    [eval_seed] = spawn_seeds(options.seed, "evaluation", count=1)
-    limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
-    with (
-        make_envs(
-            env, plan.num_envs, seed=options.seed, frame_stack=stack, reward_scale=scale
-        ) as envs,
-        make_envs(
-            env, config.eval_episodes, seed=eval_seed, frame_stack=stack, settings=limit
-        ) as eval_envs,
-    ):
+    with _envs_of(plan, config) as everywhere:
         population = Population.of(
             plan.recipe.policy,
-            envs.spec,
+            everywhere.train.spec,
             evolution.search,
             size=config.population,
             seed=options.seed,
@@ -216,10 +207,10 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
         )
         name = f"evolve-{plan.name}"
         if options.out is None:
-            options = dataclasses.replace(options, out=make_next(Path("runs", name, env)))
+            options = dataclasses.replace(options, out=make_next(Path("runs", name, options.env)))
         with Run(name, options, config=evolution.described, quiet=quiet) as run:
             champion = Champion(population, run.best)
-            taken = _run(evolution, run, champion, envs, eval_envs)
+            taken = _run(evolution, run, champion, everywhere)
             numbers = run.judge(champion.agent.policy)
             numbers |= {
                 "population": len(population),
@@ -238,11 +229,41 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
     )
 
 
+class _Everywhere(NamedTuple):
+    """The environments of a run."""
+
+    train: Envs
+    evaluate: Envs
+    confirm: Envs | None
+    """For whole episodes, where those of evaluations are cut."""
+
+
+@contextmanager
+def _envs_of(plan: Plan, config: EvolutionConfig) -> Iterator[_Everywhere]:
+    env, seed, count = plan.options.env, plan.options.seed, config.eval_episodes
+    [eval_seed], [confirm_seed] = (
+        spawn_seeds(seed, use, count=1) for use in ("evaluation", "confirmation")
+    )
+    with ExitStack() as ends:
+
+        def make(num_envs: int, seed: int, **how: Any) -> Envs:  # noqa: ANN401 - of `make_envs`
+            made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
+            return ends.enter_context(made)
+
+        limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
+        yield _Everywhere(
+            train=make(plan.num_envs, seed, reward_scale=config.reward_scale),
+            evaluate=make(count, eval_seed, settings=limit),
+            confirm=make(count, confirm_seed) if limit else None,
+        )
+
+
 def _run(
-    evolution: EvolvePlan, run: Run, champion: Champion, envs: Envs, eval_envs: Envs
+    evolution: EvolvePlan, run: Run, champion: Champion, everywhere: _Everywhere
 ) -> dict[str, Any]:
     """Evolve; say how many env steps the evaluations took, and what was exceeded."""
     plan, search, population = evolution.plan, evolution.search, champion.population
+    envs, eval_envs, confirm_envs = everywhere
     options, config = run.options, evolution.config
     steps = config.steps_per_update(envs.num_envs)
 
@@ -260,6 +281,8 @@ def _run(
             "eval_envs": eval_envs,
             "task": task,
         }
+        if confirm_envs is not None:
+            parts["confirm_envs"] = confirm_envs
         learn = _learn_from_unrolls(envs, config)
         if isinstance(config, ReplayEvolutionConfig):
             replay = ReplayBuffer(envs.spec, capacity=config.capacity, seed=options.seed)
@@ -277,6 +300,7 @@ def _run(
                 stop_at=goal,
                 episodes=config.eval_episodes,
                 confirm=config.confirm_episodes,
+                confirm_envs=confirm_envs,
                 max_env_steps=options.max_env_steps,
             )
         )

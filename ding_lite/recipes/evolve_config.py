@@ -40,8 +40,8 @@ class EvolutionConfig(TrainConfig):
     of evaluations count as all others do."""
     eval_limit: int | None = None
     """Where an episode of an evaluation is cut, in env steps; None leaves that to the environment.
-    Lower spends fewer env steps on agents that only hold out. The 20 episodes of the verdict are
-    never cut."""
+    Lower spends fewer env steps on agents that only hold out. The episodes that confirm a good one,
+    and the 20 of the verdict, are never cut."""
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
     tournament_size: int = 2

@@ -466,6 +466,19 @@ def test_a_lucky_evaluation_does_not_end_the_run(population: Population, eval_en
     assert "finish" in record.writes
 
 
+def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(
+    population: Population, eval_envs: Envs
+) -> None:
+    cut = make_envs("CartPole-v1", 2, seed=5, settings={"max_episode_steps": 5})
+    ctx, record = run_step(
+        mw.evaluate_population(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
+    )
+    assert population.best.fitness == 5.0
+    assert ctx.eval_value > 5.0
+    assert "finish" in record.writes
+    assert ctx.eval_steps > len(population) * 2 * 5 + 20 * 5
+
+
 # -- evolve --------------------------------------------------------------------------------
 
 
