@@ -14,6 +14,9 @@ import numpy.typing as npt
 ALIGNMENT = 64
 """Bytes; where a block of memory begins is a multiple of it, so that any array may lie there."""
 
+_LARGEST_MAPPED_BYTES = 32 * 2**20 - 2**16
+"""The largest block that raises the limit beyond which glibc gives memory back, see `mallopt(3)`."""
+
 _Block: TypeAlias = npt.NDArray[np.uint8]
 
 
@@ -61,3 +64,13 @@ def places(sizes: Iterable[int]) -> tuple[list[int], int]:
         starts.append(end)
         end += -(-size // ALIGNMENT) * ALIGNMENT
     return starts, end
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed, up to 64 MiB, for the next message to lie in.
+
+    The chunks of a large message wait in memory that ZeroMQ takes and frees. glibc gives all but
+    2 MiB of it back to the system, so that each message would pay for fresh pages again; until it
+    has freed a larger block, from which it learns. This is one, none of whose pages is touched.
+    """
+    np.empty(_LARGEST_MAPPED_BYTES, np.uint8)

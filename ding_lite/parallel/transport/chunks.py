@@ -16,7 +16,7 @@ from struct import Struct
 import numpy as np
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.pool import Pool, places
+from ding_lite.parallel.pool import Pool, keep_freed_memory, places
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20
@@ -92,6 +92,7 @@ class Assembler:
         self._max_bytes = max_bytes
         self._partial: dict[tuple[Link, Lane], _Partial] = {}
         self._pool = Pool()
+        keep_freed_memory()
 
     def __len__(self) -> int:
         return len(self._partial)
