@@ -115,8 +115,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         head, *rest = frames
         if len(head) < HEADER_BYTES:
             raise CodecError(f"A header has {len(head)} bytes instead of {HEADER_BYTES}.")
-        fields = _HEADER.unpack_from(head)
-        magic, version, kind_code, flags, *route, num_buffers, meta_bytes, payload_bytes = fields
+        (
+            magic, version, kind_code, flags, src, dst, epoch, seq, ack,
+            num_buffers, meta_bytes, payload_bytes,
+        ) = _HEADER.unpack_from(head)  # fmt: skip
         if magic != MAGIC:
             raise CodecError(f"A message begins with {magic!r} instead of {MAGIC!r}.")
         if version != VERSION:
@@ -141,7 +143,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
                 f"A message has {meta_bytes} bytes of meta and {payload_bytes} of payload; the "
                 f"limits are {limits.max_meta_bytes} and {limits.max_payload_bytes}."
             )
-        src, dst, epoch, seq, ack = route
         return cls(
             kind=kind,
             src=src,

@@ -171,23 +171,22 @@ class Links:
         try:
             links = self._book.of_peers
             for peer in links if to is None else links.keys() & {to}:
-                link, session = links[peer], self.sessions[peer]
-                if session.has_word:
-                    self._say_word(link, session)
-                elif session.has_words:
-                    self.wake()
+                self._say_word(links[peer], self.sessions[peer])
         finally:
             self._is_saying = False
         self.changed.notify_all()
 
     def _say_word(self, link: Link, session: Session) -> None:
-        is_sent = False
+        word, is_sent = None, False
         try:
-            is_sent = self._book.say(link, session.word(self._clock.now()))
+            word = session.word(self._clock.now())
+            is_sent = word is None or self._book.say(link, word)
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
                 session.say_again()
                 self.wake()
+        if word is None and session.has_words:
+            self.wake()
 
     def wait_ready(self, timeout: float | None) -> None:
         """Block until every neighbour has introduced itself, or `stop_waiting` is called.

@@ -15,7 +15,7 @@ ALIGNMENT = 64
 """Bytes; where a block of memory begins is a multiple of it, so that any array may lie there."""
 
 _LARGEST_MAPPED_BYTES = 32 * 2**20 - 2**16
-"""The largest block that raises the limit beyond which glibc gives memory back, see `mallopt(3)`."""
+"""The largest block from which glibc learns to keep more of what is freed; see `mallopt(3)`."""
 
 _Block: TypeAlias = npt.NDArray[np.uint8]
 

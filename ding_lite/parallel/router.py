@@ -236,11 +236,13 @@ class NodeRouter:
         with self._links.changed:
             for peer, session in self._links.sessions.items():
                 if not session.has_left:
-                    self._wait_for_room(session, event)
-                    at_ns = self.traced.now()
+                    if not session.has_room:
+                        self._wait_for_room(session, event)
+                    at_ns = began_ns and self.traced.now()
                     sent.append((peer, session.post(encoded, lasting=event == FINISH), at_ns))
             self._links.say()
-        self.traced.emitted(event, began_ns, sent)
+        if began_ns:
+            self.traced.emitted(event, began_ns, sent)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
         """Offer ctx values to the connected nodes that `to` matches; the newest wins.
@@ -278,7 +280,7 @@ class NodeRouter:
         return self._inbox.watch(*keys)
 
     def _wait_for_room(self, session: Session, event: str) -> None:
-        if session.has_room or self._links.on_own_thread:
+        if self._links.on_own_thread:
             return
         self._links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
@@ -409,7 +411,7 @@ class NodeRouter:
         if isinstance(arrival, EventArrived):
             if (taken := self._relay.take_event(peer, arrival)) is not None:
                 sender, came = taken
-                event = self.traced.event_came(peer, came, began_ns)
+                event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
                 self._inbox.put_event(sender, event, came.args, came.kwargs)
         elif isinstance(arrival, CtxArrived):
             self.traced.ctx_came(peer, arrival, began_ns)

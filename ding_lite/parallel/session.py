@@ -366,22 +366,18 @@ class Session:
             self._is_urgent = False
             yield Lane.CONTROL, self._envelope(Kind.PING, now=now)
 
-    @property
-    def has_word(self) -> bool:
-        """Whether all that waits is one small thing which may go at once.
+    def word(self, now: float) -> Envelope | None:
+        """Return all that waits, if it is one small thing which may go at once; it counts as sent.
 
         An event waits while earlier ones are under way: more may come, and then they go together.
         """
         if not self.is_open or len(self._waiting) + len(self._letters) != 1:
-            return False
+            return None
         if self._waiting:
-            return not self._unacked and not self._waiting[0][1].buffers
-        return self._letters[0].payload_bytes < BULK_BYTES
-
-    def word(self, now: float) -> Envelope:
-        """Return that one thing; it counts as sent."""
-        if self._waiting:
-            return self._next_events(now)
+            may_go = not self._unacked and not self._waiting[0][1].buffers
+            return self._next_events(now) if may_go else None
+        if self._letters[0].payload_bytes >= BULK_BYTES:
+            return None
         self._num_letters += 1
         return self._letters.popleft()
 
