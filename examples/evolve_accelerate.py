@@ -1,7 +1,7 @@
 """Evolve DQNs in processes that Hugging Face Accelerate connects: one population for all of them.
 
-Each process collects for all agents and learns from that; weights are averaged once a step, all
-judge, the main process breeds, and every process goes on with the same population. Start it with
+Each process collects for all agents and learns from that; then weights are averaged, all judge,
+the main process breeds, and every process goes on with the same population. Start it with
 `torchrun --nproc-per-node 2 examples/evolve_accelerate.py`, or with `accelerate launch --multi_gpu
 --num_processes 2 examples/evolve_accelerate.py`, which needs no GPU in spite of its name. Started
 plainly it is the only process.
@@ -34,13 +34,14 @@ def main() -> None:
     config = DQNConfig(hidden=(64, 64), epsilon_steps=1_000)
     population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
     replay = processes.prepare(ReplayBuffer(envs.spec, capacity=50_000, seed=seed))
-    every = 2 if options.smoke else 10  # steps of a generation
+    # One turn of each agent is a generation: the processes wait for each other once in that time.
+    turn = 64 if options.smoke else 640
 
     def learn(agent: Agent) -> list[Middleware]:
         return [
-            mw.collect(agent, envs, steps=64),
+            mw.collect(agent, envs, steps=turn),
             mw.add_to(replay),
-            mw.train(agent, replay, updates=64),
+            mw.train(agent, replay, updates=turn),
         ]
 
     with ExitStack() as stack:
@@ -51,21 +52,21 @@ def main() -> None:
         goal = options.target
         task.use(mw.for_each(population, learn))
         task.use(mw.average_agents(population, processes))
-        task.use(mw.evaluate_together(population, eval_envs, processes, every=every, stop_at=goal))
+        task.use(mw.evaluate_together(population, eval_envs, processes, every=1, stop_at=goal))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         if run:
             tournament = Tournament(size=2, seed=options.seed)
             mutation = Mutation(search, seed=options.seed)
             lineage = run.directory / "lineage.jsonl"
-            task.use(mw.evolve(population, tournament, mutation, every=every, lineage=lineage))
-            task.use(mw.log(every=5, path=run.metrics, quiet=True))
+            task.use(mw.evolve(population, tournament, mutation, every=1, lineage=lineage))
+            task.use(mw.log(every=1, path=run.metrics, quiet=True))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))
-        task.use(mw.share_generation(population, processes, every=every))
+        task.use(mw.share_generation(population, processes, every=1))
         parts = {"population": population, "replay": replay, "task": task}
         parts |= {"envs": envs, "eval_envs": eval_envs}
-        task.use(mw.checkpoint_together(parts, saved, processes, every=every))
+        task.use(mw.checkpoint_together(parts, saved, processes, every=1))
         if options.resume:
             found = mw.resume_together(parts, saved, processes)
             task.finish = found is not None and options.has_ended(found)

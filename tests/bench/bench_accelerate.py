@@ -1,8 +1,8 @@
 """What Accelerate's two processes bring: env steps a second, and what its prepared loader costs.
 
 The job is the seed's: 4 DQNs with hidden layers of 32, 16 environments, batches of 128, one update
-for each env step; here on CartPole-v1, with turns of 128 env steps as the preset has them for this
-job, and a generation every 5 rounds. Env steps are those that all processes learn from, by the
+for each env step; here on CartPole-v1, with one turn of 640 env steps for each agent in a
+generation, so that its processes meet once in that time (docs/guide/accelerate.md). Env steps are those that all processes learn from, by the
 clock on the wall, evaluations included: those end after 50 steps, so that they cost the same
 however good the agents are. Two jobs of one process each, side by side, tell what two cores could
 bring. AgileRL's prepared sampler takes 97 times as long as a direct sample.
@@ -34,8 +34,8 @@ from tests.bench.history import ROOT
 MAX_SAMPLE_RATIO = 1.5
 MAX_SHARE_OF_ONE = 1.0 / 1.6
 BATCH_SIZE = 128
-EVERY = 5
-TURN = 128
+TURN = 640
+ROUNDS = 5
 SECONDS = 4.0
 NAME = "an env step of two processes, on two cores"
 LAUNCHES = 5
@@ -125,19 +125,16 @@ def main() -> None:
         task.use(mw.average_agents(population, processes))
         # As many episodes in all, whichever number of processes play them.
         episodes = 4 // processes.size
-        task.use(
-            mw.evaluate_together(population, eval_envs, processes, every=EVERY, episodes=episodes)
-        )
+        task.use(mw.evaluate_together(population, eval_envs, processes, every=1, episodes=episodes))
         if processes.is_main:
-            task.use(mw.evolve(population, Tournament(), mutation, every=EVERY))
-        task.use(mw.share_generation(population, processes, every=EVERY))
+            task.use(mw.evolve(population, Tournament(), mutation, every=1))
+        task.use(mw.share_generation(population, processes, every=1))
 
-        task.run(max_step=EVERY)  # the replay fills, and everything is warm
-        before, steps = task.ctx.env_step, EVERY
+        task.run(max_step=ROUNDS)  # the replay fills, and everything is warm
+        before = task.ctx.env_step
         began, cpu_began = time.perf_counter(), time.process_time()
         while processes.gather("time", [time.perf_counter() - began]).max() < SECONDS:
-            steps += EVERY
-            task.run(max_step=steps)
+            task.run(max_step=ROUNDS)
         wall, cpu = time.perf_counter() - began, time.process_time() - cpu_began
         busiest = processes.gather("CPU time", [cpu]).max()
     if processes.is_main:
