@@ -2,10 +2,11 @@
 
 The job is the seed's: 4 DQNs with hidden layers of 32, 16 environments, batches of 128, one update
 for each env step; here on CartPole-v1, with one turn of 640 env steps for each agent in a
-generation, so that its processes meet once in that time (docs/guide/accelerate.md). Env steps are those that all processes learn from, by the
-clock on the wall, evaluations included: those end after 50 steps, so that they cost the same
-however good the agents are. Two jobs of one process each, side by side, tell what two cores could
-bring. AgileRL's prepared sampler takes 97 times as long as a direct sample.
+generation, so that the processes meet once in that time (docs/guide/accelerate.md). Env steps are
+those that all processes learn from, by the clock on the wall, evaluations included: those end after
+50 steps, so that they cost the same however good the agents are. Two jobs of one process each, side
+by side, tell what two cores could bring. AgileRL's prepared sampler takes 97 times as long as a
+direct sample.
 """
 
 from __future__ import annotations

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, strategies as st
 
@@ -53,3 +58,31 @@ def test_places_are_aligned_and_do_not_overlap(sizes: list[int]) -> None:
     nexts = [*starts[1:], end][: len(starts)]
     for start, size, following in zip(starts, sizes, nexts, strict=True):
         assert start + size <= following < start + size + ALIGNMENT
+
+
+FREED_AND_TAKEN_AGAIN = """
+import resource, sys
+from ding_lite.parallel.pool import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = [b"x" * 2**20 for _ in range(30)]
+    del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if "keep" in sys.argv:
+    keep_freed_memory()
+print(faults(), faults(), faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what glibc does with freed memory")
+def test_freed_memory_is_kept_for_the_next_message() -> None:
+    def faults(*args: str) -> list[int]:
+        command = [sys.executable, "-c", FREED_AND_TAKEN_AGAIN, *args]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [int(number) for number in said.split()]
+
+    pages = 30 * 2**20 // 4096
+    assert min(faults()) > pages // 2  # else there is nothing to mend
+    assert max(faults("keep")[1:]) < pages // 10
