@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import platform
 import subprocess
 import sys
@@ -78,11 +79,7 @@ print(faults(), faults(), faults())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what glibc does with freed memory")
 def test_freed_memory_is_kept_for_the_next_message() -> None:
-    def faults(*args: str) -> list[int]:
-        command = [sys.executable, "-c", FREED_AND_TAKEN_AGAIN, *args]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return [int(number) for number in said.split()]
-
-    pages = 30 * 2**20 // 4096
-    assert min(faults()) > pages // 2  # else there is nothing to mend
-    assert max(faults("keep")[1:]) < pages // 10
+    command = [sys.executable, "-c", FREED_AND_TAKEN_AGAIN, "keep"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    _, *faults = map(int, said.split())
+    assert max(faults) < 30 * 2**20 // mmap.PAGESIZE // 10  # without it all of them, each time
