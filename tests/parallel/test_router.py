@@ -572,6 +572,9 @@ class TestStreams:
         for wait in waits:
             wait.join(10.0)
         assert sorted(map(str, results)) == ["False", "None"]
+        streams, looks_again = routers[1]._streams, threading.Condition()
+        with looks_again:
+            assert Deadline.after(15.0).wait(looks_again, lambda: streams.num_waiting == 2)
         assert routers[1].receive("work", until=over.is_set) == Item(0, 1)  # what is there counts
 
     def test_a_node_may_send_to_itself(self, start: Start) -> None:
