@@ -1,8 +1,8 @@
 """Evolve four DQNs until one of them lands on the moon.
 
 The job is that of a tutorial of AgileRL: four agents with two hidden layers of 32, 16 environments,
-batches of 128, a step size of 1e-3. So small a network learns from each env step twice here. Needs
-Box2D: pip install "ding-lite[box2d]".
+batches of 128, a step size of 1e-3. So small a network needs more updates: four for each env step.
+Needs Box2D: pip install "ding-lite[box2d]".
 """
 
 from ding_lite import Agent, Middleware, Task, middleware as mw
@@ -34,7 +34,7 @@ def main() -> None:
         batch_size=128,
         lr=1e-3,
         lr_end=3e-4,
-        lr_updates=150_000,
+        lr_updates=300_000,
         gamma=0.99,
         target_tau=1e-3,
         loss="mse",
@@ -53,7 +53,7 @@ def main() -> None:
         return [
             mw.collect(agent, envs, steps=TURN),
             mw.add_to(replay),
-            mw.train(agent, replay, updates=2 * TURN),
+            mw.train(agent, replay, updates=4 * TURN),
         ]
 
     with Run("evolve_lunarlander", options, config=config) as run:

@@ -128,8 +128,6 @@ class Connections:
                 known already.
             owner: The node that is proved to have sent it.
         """
-        if not self._num_tcp and route in self._of_routes:  # there is nothing to count
-            return
         if fd < 0:
             fd = self._of_routes.get(route, -1)
         known = self._open.get(fd)
