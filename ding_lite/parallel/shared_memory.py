@@ -50,6 +50,7 @@ import numpy.typing as npt
 
 from ding_lite.errors import CodecError, TransportError
 from ding_lite.parallel.codec import Encoded
+from ding_lite.parallel.copying import copy_all
 from ding_lite.parallel.envelope import LIMITS
 from ding_lite.records import register
 
@@ -275,12 +276,10 @@ def _fill(slot: Bytes, encoded: Encoded) -> list[memoryview]:
     whole = slot.data
     whole[: len(head)] = head
     begins, _ = _layout(len(head), sizes)
-    views = []
-    for begin, size, buffer in zip(begins, sizes, encoded.buffers, strict=True):
-        # numpy's copy lets other threads run meanwhile, unlike a memoryview's.
-        np.copyto(slot[begin : begin + size], np.frombuffer(buffer, np.uint8))
-        views.append(whole[begin : begin + size].toreadonly())
-    return views
+    parts = [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
+    pairs = zip(parts, encoded.buffers, strict=True)
+    copy_all((slot[part], np.frombuffer(buffer, np.uint8)) for part, buffer in pairs)
+    return [whole[part].toreadonly() for part in parts]
 
 
 def _layout(head_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
@@ -414,7 +413,7 @@ class SegmentReader:
         target = memoryview(b"")
         if end > first:
             target = allocate(end - first)
-            np.copyto(np.frombuffer(target, np.uint8), source[first:end])
+            copy_all([(np.frombuffer(target, np.uint8), source[first:end])])
         buffers = [target[b - first : b - first + n] for b, n in zip(begins, sizes, strict=True)]
         return body[8 * num_buffers :], buffers
 

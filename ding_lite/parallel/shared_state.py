@@ -20,6 +20,7 @@ import numpy as np
 from ding_lite.errors import CodecError
 from ding_lite.log import Throttle
 from ding_lite.parallel.codec import Encoded, decode
+from ding_lite.parallel.copying import copy_all
 from ding_lite.parallel.envelope import LIMITS
 from ding_lite.parallel.pool import Pool, places
 from ding_lite.parallel.shared_memory import (
@@ -142,13 +143,12 @@ def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
     sizes = [buffer.nbytes for buffer in borrowed.buffers]
     starts, nbytes = places(sizes)
     block = pool.allocate(nbytes)
-    views = []
-    for start, size, buffer in zip(starts, sizes, borrowed.buffers, strict=True):
-        view = block[start : start + size]
-        # numpy's copy lets other threads run meanwhile, unlike a memoryview's.
-        np.copyto(np.frombuffer(view, np.uint8), np.frombuffer(buffer, np.uint8))
-        views.append(view.toreadonly())
-    return Encoded(borrowed.meta, views, borrowed.num_arrays)
+    views = [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    both = zip(views, borrowed.buffers, strict=True)
+    copy_all(
+        (np.frombuffer(view, np.uint8), np.frombuffer(from_, np.uint8)) for view, from_ in both
+    )
+    return Encoded(borrowed.meta, [view.toreadonly() for view in views], borrowed.num_arrays)
 
 
 class SharedReceiver:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel import shared_memory
+from ding_lite.parallel import copying
 from ding_lite.parallel.codec import Encoded, decode, encode
 from ding_lite.parallel.shared_memory import (
     DIRECTORY,
@@ -290,7 +290,7 @@ def write_and_get_stuck(size: int, num_versions: int) -> None:
                 say(one.name)
                 sys.stdin.read()
 
-        vars(shared_memory)["np"] = Stuck()
+        vars(copying)["np"] = Stuck()
         one.write(value(num_versions + 1, size))
 
 
