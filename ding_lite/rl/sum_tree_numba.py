@@ -94,11 +94,15 @@ def _update(
     for row in range(count):
         if nodes[node_B[row]] > nodes[high]:
             high = node_B[row]
-    for _ in range(num_levels):
-        for row in range(count):
-            node = node_B[row] >> 1
-            nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
-            node_B[row] = node
+    # From each leaf to the top: who comes last to a node finds all sums below it done. Unsigned, as
+    # numba asks of each index that has a sign whether it counts from the end.
+    one = np.uint64(1)
+    for row in range(count):
+        above = np.uint64(node_B[row])
+        for _ in range(num_levels):
+            above >>= one
+            left = above << one
+            nodes[above] = nodes[left] + nodes[left | one]
     return count, high - first_leaf
 
 
