@@ -44,8 +44,8 @@ from ding_lite.parallel.messages import (
 )
 from ding_lite.parallel.slots import Slots
 from ding_lite.parallel.topology import NodeSpec
+from ding_lite.runtime.inbox import FINISH
 from ding_lite.runtime.labels import check_labels, matches
-from ding_lite.runtime.router import FINISH
 from ding_lite.runtime.streams import DOUBT_S, Parcel, Streams
 
 RELAYED = "ding_lite.relayed"

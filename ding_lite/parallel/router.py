@@ -37,11 +37,10 @@ from ding_lite.parallel.slots import Slots
 from ding_lite.parallel.topology import NodeSpec, neighbours
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
-from ding_lite.runtime.inbox import Inbox, Listening, Receiver
+from ding_lite.runtime.inbox import FINISH, Inbox, Listening, Receiver
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.labels import check_patterns, several
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
-from ding_lite.runtime.router import FINISH
 from ding_lite.runtime.streams import Item, Until
 from ding_lite.runtime.watch import Watch
 from ding_lite.settings import check_all, whole

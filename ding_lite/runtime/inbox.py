@@ -10,9 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ding_lite.runtime.watch import Watch
+
+FINISH = "finish"
+"""The event that says that the job ends; it follows from a task's latch, and stays true."""
 
 
 class Progress(NamedTuple):
@@ -66,12 +69,21 @@ class Listening:
         """Let it pass."""
 
 
+_Message: TypeAlias = Callable[[Receiver], None]
+
+
 class Inbox:
-    """Hands what arrives to the receivers; keeps it while there are none."""
+    """Hands what arrives to the receivers; keeps it while there are none.
+
+    Who only listens to an event may be there before the task is. So that the first task misses
+    nothing that it depends on, the end of the job and the values of the ctx wait for it.
+    """
 
     def __init__(self) -> None:
         self._receivers: list[Receiver] = []
-        self._events: deque[Callable[[Receiver], None]] = deque()
+        self._events: deque[tuple[str, _Message]] = deque()
+        self._awaits_task = True
+        self._end: _Message | None = None
         self._ctx: dict[int, dict[str, Any]] = {}
         self._watches: tuple[Watch, ...] = ()
         self._audience: tuple[Receiver, ...] = ()
@@ -92,7 +104,7 @@ class Inbox:
     def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Take an event from a node."""
         with self._lock:
-            self._events.append(lambda to: to.receive_event(node_id, event, args, kwargs))
+            self._events.append((event, partial(_hand_over_event, node_id, event, args, kwargs)))
             message = self._begin()
         self._deliver(message)
 
@@ -130,6 +142,11 @@ class Inbox:
         """
         with self._lock:
             self._receivers.append(receiver)
+            if not isinstance(receiver, Listening):
+                self._awaits_task = False
+                if (end := self._end) is not None:
+                    self._end = None
+                    self._events.appendleft((FINISH, partial(_hand_over_to, receiver, end)))
             message = self._begin()
         self._deliver(message)
 
@@ -140,7 +157,7 @@ class Inbox:
 
         return leave
 
-    def _begin(self) -> Callable[[Receiver], None] | None:
+    def _begin(self) -> _Message | None:
         """Take the first message to deliver, if nobody else does so already; with the lock."""
         if self._audience or not self._receivers:
             return None
@@ -148,7 +165,7 @@ class Inbox:
         self._audience = () if message is None else tuple(self._receivers)
         return message
 
-    def _deliver(self, message: Callable[[Receiver], None] | None) -> None:
+    def _deliver(self, message: _Message | None) -> None:
         """Hand over what waits, in order, without a lock held while a receiver runs.
 
         A receiver may answer at once, and two nodes that answer each other must not wait for
@@ -174,12 +191,29 @@ class Inbox:
         if errors:
             raise errors[0]
 
-    def _next(self) -> Callable[[Receiver], None] | None:
-        if self._ctx:
+    def _next(self) -> _Message | None:
+        if self._ctx and not self._awaits_task:
             node_id = next(iter(self._ctx))
             return partial(_hand_over_ctx, node_id, self._ctx.pop(node_id))
-        return self._events.popleft() if self._events else None
+        if not self._events:
+            return None
+        event, message = self._events.popleft()
+        if event == FINISH and self._awaits_task:
+            self._end = message
+        return message
 
 
 def _hand_over_ctx(node_id: int, values: Mapping[str, Any], receiver: Receiver) -> None:
     receiver.receive_ctx(node_id, values)
+
+
+def _hand_over_event(
+    node_id: int, event: str, args: tuple[Any, ...], kwargs: Any, receiver: Receiver
+) -> None:
+    receiver.receive_event(node_id, event, args, kwargs)
+
+
+def _hand_over_to(late: Receiver, message: _Message, receiver: Receiver) -> None:
+    """Hand a message to who has come late; the others have got it."""
+    if receiver is late:
+        message(receiver)

@@ -9,8 +9,8 @@ from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.runtime.context import LOCAL_KEYS, Context, Latch, ParallelContext
 from ding_lite.runtime.events import Events
-from ding_lite.runtime.inbox import Progress
-from ding_lite.runtime.router import FINISH, Router
+from ding_lite.runtime.inbox import FINISH, Progress
+from ding_lite.runtime.router import Router
 
 
 class Neighbours:

@@ -20,9 +20,6 @@ from ding_lite.runtime.streams import Item, Until
 from ding_lite.runtime.tracing import Traced
 from ding_lite.runtime.watch import Watch
 
-FINISH = "finish"
-"""The event that says that the job ends; it follows from a task's latch, and stays true."""
-
 
 class Router(Protocol):
     """A node's way to the other nodes."""

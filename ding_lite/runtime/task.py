@@ -14,13 +14,14 @@ from ding_lite.runtime.concurrency import Crew
 from ding_lite.runtime.context import Context, ParallelContext, latch_of
 from ding_lite.runtime.draw import Drawing, draw
 from ding_lite.runtime.events import Emission, Events, Listener
+from ding_lite.runtime.inbox import FINISH
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.labels import check_labels, check_patterns, matches
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
 from ding_lite.runtime.neighbours import Neighbours
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
-from ding_lite.runtime.router import FINISH, Router, current_router
+from ding_lite.runtime.router import Router, current_router
 from ding_lite.runtime.saving import load_state, state_of
 from ding_lite.runtime.streams import Item
 from ding_lite.settings import check_all, whole

@@ -21,8 +21,9 @@ from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.topology import NodeSpec, Topology, edges, fan_out, listeners, neighbours
 from ding_lite.parallel.transport.inproc import InprocTransport, Network
+from ding_lite.runtime.inbox import FINISH
 from ding_lite.runtime.labels import check_labels, count_roles, node_labels
-from ding_lite.runtime.router import FINISH, use_router
+from ding_lite.runtime.router import use_router
 from ding_lite.settings import check_all, whole
 
 RUN_TIMEOUT_S = 60.0

@@ -29,7 +29,8 @@ from ding_lite.parallel.topology import Edge, Topology, edges
 from ding_lite.parallel.transport.base import Lane
 from ding_lite.parallel.transport.inproc import Network
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.router import FINISH, current_router
+from ding_lite.runtime.inbox import FINISH
+from ding_lite.runtime.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ding_lite.runtime.inbox import Inbox
+from ding_lite.runtime.inbox import FINISH, Inbox, Listening
 
 
 class Ears:
@@ -43,6 +43,34 @@ def test_what_comes_before_anybody_is_there_waits_for_the_first_one() -> None:
     assert first.heard == [(1, {"x": 2, "y": 1}), "a", "b"]
     assert second.heard == []
     assert inbox.num_waiting == 0
+
+
+def test_a_listener_takes_nothing_away_from_the_first_task() -> None:
+    """A program may listen to its router before it has made its task."""
+    inbox, noted = Inbox(), []
+    inbox.join(Listening("a", lambda: noted.append("a")))
+    inbox.join(Listening(FINISH, lambda: noted.append(FINISH)))
+    put(inbox, "a", FINISH)
+    inbox.put_ctx(1, {"x": 1})
+    assert noted == ["a", FINISH]
+    first, second = Ears(), Ears()
+    inbox.join(first)
+    inbox.join(second)
+    assert first.heard == [(1, {"x": 1}), FINISH]
+    assert second.heard == []
+    assert noted == ["a", FINISH]
+
+
+def test_the_end_of_a_job_does_not_wait_for_a_second_task() -> None:
+    inbox = Inbox()
+    inbox.join(Listening("a", print))
+    leave = inbox.join(Ears())
+    leave()
+    put(inbox, FINISH)
+    inbox.put_ctx(1, {"x": 1})
+    second = Ears()
+    inbox.join(second)
+    assert second.heard == []
 
 
 def test_an_answer_is_delivered_after_what_it_answers() -> None:
