@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
@@ -20,23 +19,29 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 def copy_all(pairs: Iterable[tuple[_Bytes, _Bytes]]) -> None:
     """Copy arrays of bytes, each to its place; other threads run meanwhile.
 
+    Whoever interrupts it finds that nobody writes to the places any more.
+
     Args:
         pairs: Of each the place and what comes there, of one size.
     """
     pairs = list(pairs)
     num_bytes = sum(source.nbytes for _, source in pairs)
-    helper = None
-    if num_bytes >= SHARED_FROM and len(os.sched_getaffinity(0)) > 1:
-        halves = [(source.nbytes // 2, place, source) for place, source in pairs]
-        rest = [(place[half:], source[half:]) for half, place, source in halves]
-        helper = threading.Thread(target=_copy, args=(rest,), name="ding_lite-copy", daemon=True)
-        with suppress(RuntimeError):  # the interpreter is about to end, and starts none any more
-            helper.start()
-            pairs = [(place[:half], source[:half]) for half, place, source in halves]
-    try:
+    if num_bytes < SHARED_FROM or len(os.sched_getaffinity(0)) == 1:
         _copy(pairs)
+        return
+
+    cut = [(place, source, len(place) // 2) for place, source in pairs]
+    first = [(place[:half], source[:half]) for place, source, half in cut]
+    rest = [(place[half:], source[half:]) for place, source, half in cut]
+    helper = threading.Thread(target=_copy, args=(first,), name="ding_lite-copy", daemon=True)
+    try:
+        try:
+            helper.start()
+        except RuntimeError:  # the interpreter is about to end, and starts none any more
+            _copy(first)
+        _copy(rest)
     finally:
-        if helper is not None and helper.ident is not None:
+        if helper.ident is not None:
             helper.join()
 
 
