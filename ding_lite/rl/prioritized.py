@@ -73,7 +73,7 @@ class PrioritizedReplay(ReplayBuffer):
         >>> from ding_lite.rl import make_envs
         >>> replay = PrioritizedReplay(make_envs("CartPole-v1", 1).spec, capacity=50_000)
         >>> replay.alpha, replay.memory_bytes
-        (0.6, 3600000)
+        (0.6, 3718672)
     """
 
     def __init__(
@@ -170,9 +170,11 @@ class PrioritizedReplay(ReplayBuffer):
             )
 
     def _serials_of(self, slot_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        # The newest transition lies in slot (next - 1) % capacity, the others before it.
+        """Return the numbers of what lies in these slots, which ascend."""
         newest = self._next - 1
-        serial_B: npt.NDArray[np.int64] = newest - (newest - slot_B) % self.capacity
+        newest_slot = newest % self.capacity
+        serial_B = slot_B + (newest - newest_slot)
+        serial_B[slot_B.searchsorted(newest_slot, side="right") :] -= self.capacity  # a lap before
         return serial_B
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: Array) -> int:
@@ -275,9 +277,9 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
         chance_B: How likely each was to be drawn, or anything in proportion to that, above 0.
         beta: 0 leaves all weights at 1, 1 makes up fully.
     """
-    ratio_B = np.divide(chance_B, chance_B.min(), dtype=np.float32)
-    weight_B: npt.NDArray[np.float32] = np.power(ratio_B, np.float32(-beta))
-    return weight_B
+    ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
+    ratio_B /= ratio_B.min()
+    return np.power(ratio_B, np.float32(-beta), out=ratio_B)
 
 
 def refuse_priorities(priority_B: NumpyArray) -> NoReturn:

@@ -46,6 +46,13 @@ class Storage:
         parts = _Parts(layout)
         self._record_names = tuple(name for name in FIELDS if name in parts.small)
         self._records = np.zeros(capacity, dtype=parts.record_type)
+        # As bytes they are copied whole, and not number by number; the same goes for a field's row.
+        self._bytes = self._records.view(_bytes_type(parts.record_type.itemsize))
+        offsets = {name: field[1] for name, field in (parts.record_type.fields or {}).items()}
+        self._columns = [
+            (name, *layout[name], _row_type(layout[name]), offsets[name])
+            for name in self._record_names
+        ]
         self._wide = {
             name: np.zeros((capacity, *layout[name][0]), dtype=layout[name][1])
             for name in parts.wide
@@ -97,8 +104,11 @@ class Storage:
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, NumpyArray]:
         """Copy transitions out of their slots, an array for each field."""
-        records_B = self._records.take(slot_B)
-        taken = {name: records_B[name].copy() for name in self._record_names}
+        records_B = self._bytes.take(slot_B)
+        taken = {}
+        for name, shape, dtype, row_type, offset in self._columns:
+            column_B = records_B.getfield(row_type, offset).copy()
+            taken[name] = column_B.view(dtype).reshape(-1, *shape) if shape else column_B
         for name, array in self._wide.items():
             taken[name] = self._outputs.take(array, slot_B)
         if self._frames is not None:
@@ -176,6 +186,16 @@ def saved_layout(state: Mapping[str, Any]) -> Layout:
     if state["frames"] is not None:
         layout |= dict.fromkeys(_OBSERVATIONS, Frames.saved_shape_and_type(state["frames"]))
     return {name: layout[name] for name in FIELDS if name in layout}
+
+
+def _row_type(column: tuple[tuple[int, ...], np.dtype[Any]]) -> np.dtype[Any]:
+    """Return what one row of a field is copied as."""
+    shape, dtype = column
+    return _bytes_type(_row_bytes(column)) if shape else dtype
+
+
+def _bytes_type(count: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, count))
 
 
 def _row_bytes(column: tuple[tuple[int, ...], np.dtype[Any]]) -> int:

@@ -1,30 +1,29 @@
 """Drawing slots in proportion to their values, for a replay that prefers some transitions.
 
-A binary tree of sums (Schaul et al. 2016, appendix B.2.1), cut off at the top: above a level of
-some thousand nodes a running sum and one binary search are quicker than further levels. A whole
-batch walks the levels together, one numpy call a level and step, or, with the extra `fast`, in
-one compiled function. Both do the same sums in the same order, and so find the same slots.
+A tree of sums (Schaul et al. 2016, appendix B.2.1) whose nodes have eight children each, cut off at
+the top: above a level of some hundred nodes a running sum and one binary search are quicker than
+further levels. A whole batch walks down and up together, in a few numpy calls a level or, with the
+extra `fast`, in compiled loops. Both do the same sums in the same order, and so find the same
+slots.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from ding_lite.errors import ConfigError, MissingExtraError
-from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.sum_tree_numpy import NumpyWalks
+from ding_lite.rl.sum_tree_shape import Shape
 from ding_lite.settings import check_all, whole
 
+Float32Array: TypeAlias = npt.NDArray[np.float32]
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
-
-TOP_BITS = 12
-"""The topmost level has at most two to the power of that many nodes."""
 
 
 class SumTree:
@@ -52,18 +51,17 @@ class SumTree:
         """Make room for the sums."""
         check_all(whole(1, capacity=capacity))
         self.capacity = capacity
-        self._compiled = load_compiled(fast)
-        # In the order of a heap: node i has the children 2 i and 2 i + 1. The topmost level in
-        # use is that of the nodes `width` to `2 width`.
-        self._num_levels, width = _shape(capacity)
-        self._first_leaf = width << self._num_levels
-        self._nodes: Float64Array = np.zeros(2 * self._first_leaf)
-        self._pairs = self._nodes.reshape(-1, 2)
-        self._leaves = self._nodes[self._first_leaf : self._first_leaf + capacity]
-        self._top = self._nodes[width : 2 * width]
-        self._first_top = width
-        self._sums_before: Float64Array = np.zeros(width + 1)
-        self._part_B: Float64Array = np.zeros(0)
+        self.is_fast = _is_wanted(fast)
+        """Whether numba does the work."""
+        shape = Shape.of(capacity)
+        self._sum: Float64Array = shape.zeros()
+        self._first_leaf = shape.first_leaf
+        self._leaves = self._sum[shape.first_leaf : shape.first_leaf + capacity]
+        self._top = self._sum[shape.first_top : shape.first_top + shape.width]
+        self._sums_before: Float64Array = np.zeros(shape.width + 1)
+        self._walks: _Walks = (
+            _compiled(shape, self._sum) if self.is_fast else NumpyWalks(shape, self._sum)
+        )
 
         # A slot with the highest value, and that value; -1 where it must be looked for. That is
         # seldom: this one slot must have changed.
@@ -72,14 +70,8 @@ class SumTree:
 
     @staticmethod
     def bytes_for(capacity: int) -> int:
-        """Return what a tree of that many slots takes of memory, in bytes."""
-        num_levels, width = _shape(capacity)
-        return 2 * (width << num_levels) * np.dtype(np.float64).itemsize
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether numba does the work."""
-        return self._compiled is not None
+        """Return what a tree of that many slots takes of memory at most, in bytes."""
+        return 2 * Shape.of(capacity).num_nodes * np.dtype(np.float64).itemsize
 
     @property
     def values(self) -> Float64Array:
@@ -115,36 +107,10 @@ class SumTree:
         Raises:
             ConfigError: If every value is 0.
         """
-        if self._compiled is not None:
-            slot_B, value_B = self._compiled.draw(
-                self._nodes, self._first_top, self._num_levels, uniform_B
-            )
-        else:
-            slot_B, value_B = self._draw(uniform_B)
+        slot_B, value_B = self._walks.draw(uniform_B, self._sum_up())
         if np.count_nonzero(value_B) < len(value_B):
             self._step_back(slot_B, value_B)
         return slot_B, value_B
-
-    def _draw(self, uniform_B: Float64Array) -> tuple[Int64Array, Float64Array]:
-        if len(uniform_B) != len(self._part_B):
-            self._part_B = np.arange(len(uniform_B), dtype=np.float64)
-        nodes, sums_before = self._nodes, self._sum_up()
-        rest_B = uniform_B + self._part_B
-        rest_B *= sums_before[-1] / len(uniform_B)
-        # The last sum is left out: what rounding has pushed over it is in the last node, too.
-        node_B: Int64Array = sums_before[1:-1].searchsorted(rest_B, side="right")
-        rest_B -= sums_before.take(node_B)
-        node_B += self._first_top
-        for _ in range(self._num_levels):
-            node_B += node_B
-            left_B = nodes.take(node_B)
-            is_right_B = rest_B >= left_B
-            node_B += is_right_B
-            left_B *= is_right_B
-            rest_B -= left_B
-        value_B = nodes.take(node_B)
-        node_B -= self._first_leaf
-        return node_B, value_B
 
     def _step_back(self, slot_B: Int64Array, value_B: Float64Array) -> None:
         """Mend what rounding has pushed over the end of a sum, into a slot of value 0."""
@@ -157,7 +123,7 @@ class SumTree:
     def update(
         self,
         serial_B: Int64Array,
-        amount_B: FloatArray,
+        amount_B: Float32Array,
         *,
         offset: float,
         power: float,
@@ -180,73 +146,31 @@ class SumTree:
         Returns:
             How many values were set; -1, and none is, if an amount is below 0 or not finite.
         """
-        if self._compiled is not None:
-            count, high = self._compiled.update(
-                self._nodes, self._num_levels, serial_B, amount_B,
-                np.float32(offset), np.float32(power), (first, end, self.capacity),
-            )  # fmt: skip
-        elif amount_B.min() >= 0.0 and amount_B.max() < np.inf:  # not so if there is a NaN
-            value_B = np.power(amount_B + np.float32(offset), np.float32(power))
-            count, high = self._update(serial_B, value_B, first, end)
-        else:
-            return -1
+        value_B = np.absolute(amount_B)  # no power is taken of what is then refused
+        value_B += offset
+        value_B **= power
+        ring = (first, end, self.capacity)
+        count, high_slot = self._walks.update(serial_B, amount_B, value_B, ring)
         if count > 0:
-            self._note(high)
-        return int(count)
-
-    def _update(
-        self, serial_B: Int64Array, value_B: FloatArray, first: int, end: int
-    ) -> tuple[int, int]:
-        """Set values; return how many, and a slot with the highest of them."""
-        is_held_B = (serial_B - first).view(np.uint64) < end - first  # below 0 is very high
-        if not is_held_B.all():
-            serial_B, value_B = serial_B[is_held_B], value_B[is_held_B]
-            if not len(serial_B):
-                return 0, 0
-
-        slot_B = serial_B % self.capacity
-        node_B = slot_B + self._first_leaf
-        self._nodes[node_B] = value_B
-        for _ in range(self._num_levels):
-            node_B >>= 1
-            pair_B2 = self._pairs.take(node_B, axis=0)
-            self._nodes[node_B] = pair_B2[:, 0] + pair_B2[:, 1]
-        return len(slot_B), int(slot_B[self._leaves.take(slot_B).argmax()])
+            self._note(high_slot)
+        return count
 
     def write(self, start: int, stop: int, values: float | Float64Array) -> None:
         """Set the values of neighbouring slots; each is 0 or more."""
         if start == stop:
             return
-        first, last = self._first_leaf + start, self._first_leaf + stop
-        self._nodes[first:last] = values
-        if self._compiled is not None:
-            self._compiled.sum_above(self._nodes, self._num_levels, first, last)
-        else:
-            self._sum_above(first, last)
+        self._leaves[start:stop] = values
+        self._walks.sum_above(self._first_leaf + start, self._first_leaf + stop)
 
         self._end = max(self._end, stop)
-        high = stop - 1
+        high_slot = stop - 1
         if isinstance(values, np.ndarray):
-            high = start + int(self._leaves[start:stop].argmax())
-        self._note(high)
-
-    def _sum_above(self, first: int, last: int) -> None:
-        """Sum up anew what is above the nodes `first` to before `last` of one level."""
-        nodes = self._nodes
-        for _ in range(self._num_levels):
-            first, last = first >> 1, ((last - 1) >> 1) + 1
-            if last - first == 1:
-                nodes[first] = nodes[2 * first] + nodes[2 * first + 1]
-            else:
-                np.add(
-                    nodes[2 * first : 2 * last : 2],
-                    nodes[2 * first + 1 : 2 * last : 2],
-                    out=nodes[first:last],
-                )
+            high_slot = start + int(self._leaves[start:stop].argmax())
+        self._note(high_slot)
 
     def clear(self) -> None:
         """Set every value to 0."""
-        self._nodes[:] = 0.0
+        self.write(0, self.capacity, 0.0)
         self._end = 0
         self._highest_slot = -1
 
@@ -265,25 +189,42 @@ class SumTree:
         return self._sums_before
 
 
-def _shape(capacity: int) -> tuple[int, int]:
-    """Return the number of levels below the topmost one, and its width."""
-    num_levels = max(0, (capacity - 1).bit_length() - TOP_BITS)
-    return num_levels, -(-capacity >> num_levels)
+class _Walks(Protocol):
+    """Ways along the tree; see `NumpyWalks`."""
+
+    def draw(
+        self, uniform_B: Float64Array, sums_before: Float64Array
+    ) -> tuple[Int64Array, Float64Array]: ...
+
+    def update(
+        self,
+        serial_B: Int64Array,
+        amount_B: Float32Array,
+        value_B: Float32Array,
+        ring: tuple[int, int, int],
+    ) -> tuple[int, int]: ...
+
+    def sum_above(self, first: int, last: int) -> None: ...
 
 
-def load_compiled(fast: bool | None) -> ModuleType | None:
-    """Return the compiled loops where they are wanted and can be had.
+def _compiled(shape: Shape, sums: Float64Array) -> _Walks:
+    walks: _Walks = import_module("ding_lite.rl.sum_tree_numba").NumbaWalks(shape, sums)
+    return walks
+
+
+def _is_wanted(fast: bool | None) -> bool:
+    """Tell whether the compiled loops are wanted and can be had.
 
     Raises:
         MissingExtraError: If they are insisted on and numba is not installed.
     """
     if fast is False:
-        return None
+        return False
     if find_spec("numba") is None:
         if fast:
             raise MissingExtraError(
                 "`fast` is True, which needs numba, and that is not installed. Install it: "
                 'pip install "ding-lite[fast]". Without `fast` numpy does the same, more slowly.'
             )
-        return None
-    return import_module("ding_lite.rl.sum_tree_numba")
+        return False
+    return True

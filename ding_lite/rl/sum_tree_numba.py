@@ -1,7 +1,8 @@
-"""The loops of a sum tree, compiled by numba: imported only where the extra `fast` is installed.
+"""The walks along a sum tree, compiled by numba: imported only where the extra `fast` is installed.
 
-They do the same sums in the same order as numpy does in `sum_tree`, so the extra changes the speed
-of a run and nothing else.
+They do the same sums in the same order as numpy does in `sum_tree_numpy`, so the extra changes the
+speed of a run and nothing else. What elder siblings sum up to is not kept: to add it up where it is
+needed takes a loop less time than to keep it right.
 """
 
 from __future__ import annotations
@@ -13,10 +14,46 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ding_lite.rl.sum_tree_shape import Shape
+
 Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 FnT = TypeVar("FnT", bound=Callable[..., object])
+
+
+class NumbaWalks:
+    """Finds slots, and sums up what has changed, as `NumpyWalks` does.
+
+    Args:
+        shape: Where the sums are.
+        sums: The sum of each node.
+    """
+
+    def __init__(self, shape: Shape, sums: Float64Array) -> None:
+        """Note where the sums are."""
+        self._shape = tuple(shape)  # to read a named one numba takes as long as for 30 leaves
+        self._sum = sums
+
+    def draw(
+        self, uniform_B: Float64Array, sums_before: Float64Array
+    ) -> tuple[Int64Array, Float64Array]:
+        """Find leaves and their values; see `NumpyWalks.draw`."""
+        return _draw(self._sum, self._shape, uniform_B, sums_before)
+
+    def update(
+        self,
+        serial_B: Int64Array,
+        amount_B: Float32Array,
+        value_B: Float32Array,
+        ring: tuple[int, int, int],
+    ) -> tuple[int, int]:
+        """Set values; see `NumpyWalks.update`."""
+        return _update(self._sum, self._shape, serial_B, amount_B, value_B, ring)
+
+    def sum_above(self, first: int, last: int) -> None:
+        """Sum up anew what is above some leaves; see `NumpyWalks.sum_above`."""
+        _sum_above(self._sum, self._shape, first, last)
 
 
 def _compiled(fn: FnT) -> FnT:
@@ -30,14 +67,28 @@ def _compiled(fn: FnT) -> FnT:
     return compiled
 
 
-def _draw(
-    nodes: Float64Array, width: int, num_levels: int, uniform_B: Float64Array
-) -> tuple[Int64Array, Float64Array]:
-    num_draws = len(uniform_B)
-    sums_before = np.zeros(width + 1)
-    for top in range(width):
-        sums_before[top + 1] = sums_before[top] + nodes[width + top]
+# Indices are unsigned: of one with a sign numba asks each time whether it counts from the end.
 
+
+@_compiled
+def _sum_family(sum_of: Float64Array, parent: np.uint64) -> None:
+    child = (parent << np.uint64(3)) + np.uint64(1)
+    total = sum_of[child]
+    for _ in range(7):
+        child += np.uint64(1)
+        total += sum_of[child]
+    sum_of[parent] = total
+
+
+@_compiled
+def _draw(
+    sum_of: Float64Array,
+    shape: tuple[int, ...],
+    uniform_B: Float64Array,
+    sums_before: Float64Array,
+) -> tuple[Int64Array, Float64Array]:
+    num_levels, width, first_top, first_leaf, _ = shape
+    num_draws = len(uniform_B)
     node_B = np.empty(num_draws, dtype=np.int64)
     rest_B = np.empty(num_draws)
     top = 0
@@ -45,38 +96,43 @@ def _draw(
         rest = (uniform_B[row] + row) * (sums_before[width] / num_draws)
         while top < width - 1 and sums_before[top + 1] <= rest:
             top += 1
-        node_B[row] = width + top
+        node_B[row] = first_top + top
         rest_B[row] = rest - sums_before[top]
     # Level by level, so that the memory of many nodes is waited for at once.
     for _ in range(num_levels):
         for row in range(num_draws):
-            node = 2 * node_B[row]
-            left = nodes[node]
-            is_right = rest_B[row] >= left
-            rest_B[row] -= left if is_right else 0.0
-            node_B[row] = node + is_right
+            child, rest = (np.uint64(node_B[row]) << np.uint64(3)) + np.uint64(1), rest_B[row]
+            elder = upto = 0.0
+            reached = np.int64(0)
+            for place in range(7):
+                upto += sum_of[child + np.uint64(place)]
+                is_reached = upto <= rest
+                reached += is_reached
+                elder = upto if is_reached else elder
+            node_B[row] = np.int64(child) + reached
+            rest_B[row] = rest - elder
 
     value_B = np.empty(num_draws)
     for row in range(num_draws):
-        value_B[row] = nodes[node_B[row]]
-        node_B[row] -= width << num_levels
+        value_B[row] = sum_of[node_B[row]]
+        node_B[row] -= first_leaf
     return node_B, value_B
 
 
+@_compiled
 def _update(
-    nodes: Float64Array,
-    num_levels: int,
+    sum_of: Float64Array,
+    shape: tuple[int, ...],
     serial_B: Int64Array,
     amount_B: Float32Array,
-    offset: np.float32,
-    power: np.float32,
+    value_B: Float32Array,
     ring: tuple[int, int, int],
 ) -> tuple[int, int]:
     for row in range(len(amount_B)):
         if not 0.0 <= amount_B[row] < np.inf:
             return -1, 0
+    num_levels, _, _, first_leaf, _ = shape
     first, end, capacity = ring
-    first_leaf = len(nodes) // 2
     first_slot = first % capacity
     node_B = np.empty(len(serial_B), dtype=np.int64)
     count = 0
@@ -84,7 +140,7 @@ def _update(
         if first <= serial_B[row] < end:
             slot = first_slot + serial_B[row] - first
             node = first_leaf + (slot if slot < capacity else slot - capacity)
-            nodes[node] = (amount_B[row] + offset) ** power
+            sum_of[node] = value_B[row]
             node_B[count] = node
             count += 1
     if not count:
@@ -92,27 +148,20 @@ def _update(
 
     high = node_B[0]
     for row in range(count):
-        if nodes[node_B[row]] > nodes[high]:
+        if sum_of[node_B[row]] > sum_of[high]:
             high = node_B[row]
-    # From each leaf to the top: who comes last to a node finds all sums below it done. Unsigned, as
-    # numba asks of each index that has a sign whether it counts from the end.
-    one = np.uint64(1)
+    # From each leaf to the top: who comes last to a node finds all sums below it done.
     for row in range(count):
         above = np.uint64(node_B[row])
         for _ in range(num_levels):
-            above >>= one
-            left = above << one
-            nodes[above] = nodes[left] + nodes[left | one]
+            above = (above - np.uint64(1)) >> np.uint64(3)
+            _sum_family(sum_of, above)
     return count, high - first_leaf
 
 
-def _sum_above(nodes: Float64Array, num_levels: int, first: int, last: int) -> None:
-    for _ in range(num_levels):
-        first, last = first >> 1, ((last - 1) >> 1) + 1
+@_compiled
+def _sum_above(sum_of: Float64Array, shape: tuple[int, ...], first: int, last: int) -> None:
+    for _ in range(shape[0]):
+        first, last = (first - 1) >> 3, ((last - 2) >> 3) + 1
         for node in range(first, last):
-            nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
-
-
-draw = _compiled(_draw)
-sum_above = _compiled(_sum_above)
-update = _compiled(_update)
+            _sum_family(sum_of, np.uint64(node))

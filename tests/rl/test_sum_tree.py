@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.rl.sum_tree import SumTree
+from ding_lite.rl.sum_tree_shape import FAMILY, TOP_WIDTH, Shape
 from tests.rl import reference
 
 HAS_NUMBA = find_spec("numba") is not None
@@ -45,7 +46,7 @@ def update(tree, slots, amounts, power=1.0):
 @st.composite
 def trees(draw, values=eighths):
     """Draw a capacity, writes to neighbouring slots, and updates of single ones."""
-    capacity = draw(st.sampled_from([1, 2, 3, 7, 1_025, 4_095, 4_096, 4_097, 9_000, 20_001]))
+    capacity = draw(st.sampled_from([1, 2, 3, 7, 512, 513, 1_025, 4_096, 4_097, 20_001, 40_000]))
     slots = st.integers(0, capacity - 1)
     positive = values.filter(lambda value: value > 0.0)
     changes = []
@@ -171,6 +172,21 @@ def test_a_tree_without_any_value_has_nothing_to_draw(fast):
         tree.draw(np.array([0.5]))
 
 
+@given(st.integers(1, 300_000))
+def test_each_level_has_its_own_place_and_room_for_all_children(capacity):
+    shape = Shape.of(capacity)
+    first, width = shape.first_top, shape.width
+    assert width <= TOP_WIDTH
+    for _ in range(shape.num_levels):
+        assert FAMILY * first + 1 >= first + width
+        first, width = FAMILY * first + 1, FAMILY * width
+    assert first == shape.first_leaf
+    assert capacity <= width
+    assert first + width <= shape.num_nodes < first + width + FAMILY
+    assert (shape.zeros().ctypes.data + 8) % 64 == 0
+    assert shape.zeros().shape == (shape.num_nodes,)
+
+
 @pytest.mark.optional
 @pytest.mark.skipif(not HAS_NUMBA, reason='needs numba: pip install "ding-lite[fast]"')
 def test_numba_finds_the_same_slots_as_numpy():
@@ -185,7 +201,7 @@ def test_numba_finds_the_same_slots_as_numpy():
         np.testing.assert_array_equal(found[0][0], found[1][0])
         np.testing.assert_array_equal(found[0][1], found[1][1])
         for tree in (fast, slow):
-            update(tree, found[0][0], amounts)
+            update(tree, found[0][0], amounts, power=0.6)
             assert tree.highest == tree.values.max()
     np.testing.assert_array_equal(fast.values, slow.values)
     assert fast.total == slow.total
@@ -201,4 +217,4 @@ def test_insisting_on_numba_names_the_extra():
 def test_a_tree_needs_room():
     with pytest.raises(ConfigError, match="`capacity` is 0"):
         SumTree(0)
-    assert SumTree.bytes_for(1_000_000) == pytest.approx(16e6, rel=0.01)
+    assert SumTree.bytes_for(1_000_000) == pytest.approx(16e6 * 8 / 7, rel=0.01)

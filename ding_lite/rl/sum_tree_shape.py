@@ -1,0 +1,49 @@
+"""Where the sums of a sum tree lie in memory, whoever walks along them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+TOP_WIDTH = 512
+"""The topmost level has at most that many nodes."""
+FAMILY = 8
+"""The children of a node: as many as there are numbers in 64 bytes, a line of the cache."""
+
+
+class Shape(NamedTuple):
+    """The levels of a tree, in one array and in the order of a heap.
+
+    Node i has the children 8 i + 1 to 8 i + 8. The topmost level need not begin with node 0.
+    """
+
+    num_levels: int
+    """Levels below the topmost one."""
+    width: int
+    """Nodes of the topmost level."""
+    first_top: int
+    first_leaf: int
+    num_nodes: int
+    """Those before the topmost level and between levels included, of which nobody is a child."""
+
+    @classmethod
+    def of(cls, capacity: int) -> Shape:
+        """Work it out for a number of leaves."""
+        num_levels, width = 0, capacity
+        while width > TOP_WIDTH:
+            num_levels, width = num_levels + 1, -(-width // FAMILY)
+        # So far from node 0 that the first one's children come after the last one.
+        first_top = first_leaf = -(-(width - 1) // (FAMILY - 1))
+        for _ in range(num_levels):
+            first_leaf = FAMILY * first_leaf + 1
+        num_families = -(-(first_leaf + width * FAMILY**num_levels - 1) // FAMILY)
+        return cls(num_levels, width, first_top, first_leaf, 1 + num_families * FAMILY)
+
+    def zeros(self) -> npt.NDArray[np.float64]:
+        """Take memory for a number by node, each family in one line of the cache."""
+        memory: npt.NDArray[np.float64] = np.zeros(self.num_nodes + FAMILY)
+        place_in_line = memory.ctypes.data // memory.itemsize % FAMILY
+        start = (FAMILY - 1 - place_in_line) % FAMILY  # node 1 is the first of a family
+        return memory[start : start + self.num_nodes]
