@@ -1,7 +1,9 @@
 """The stages of a training pipeline: `from ding_lite import middleware as mw`."""
 
 from ding_lite.middleware.best import keep_best
+from ding_lite.middleware.budget import stay_within
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
+from ding_lite.middleware.champion import keep_champion
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.checkpoint_together import checkpoint_together, resume_together
 from ding_lite.middleware.collect import collect, random_warmup
@@ -44,6 +46,7 @@ __all__ = [
     "for_each",
     "gather_members",
     "keep_best",
+    "keep_champion",
     "keep_pace",
     "log",
     "measure",
@@ -60,6 +63,7 @@ __all__ = [
     "send",
     "serve_gradients",
     "share_generation",
+    "stay_within",
     "stop_at",
     "take_members",
     "tally",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import check_fits, due
 from ding_lite.rl.envs import Envs
-from ding_lite.rl.evaluation import play_each
+from ding_lite.rl.evaluation import PlayedByEach, play_each
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
+
+_AT_ONCE = 6
+"""So many fresh episodes, or a few more, are played before it is asked whether to go on."""
 
 
 def evaluate_population(
@@ -32,7 +36,9 @@ def evaluate_population(
     Their mean return becomes the agent's fitness. All agents play at once: an env whose episode
     has ended takes up the next one, of whichever agent. The best of many noisy evaluations
     flatters, so one that reaches `stop_at` is repeated with `confirm` fresh episodes, and only
-    their mean ends the run. What evaluations cost is counted, too, in `eval_steps`.
+    their mean ends the run. They are played some at a time, and no more of them once their mean
+    is below `stop_at` by more than its standard error. What evaluations cost is counted, too, in
+    `eval_steps`.
 
     Context:
         reads: env_step (with max_env_steps), eval_steps, total_step
@@ -50,8 +56,9 @@ def evaluate_population(
         confirm: Fresh episodes that must reach `stop_at` too; 0 believes the first ones.
         confirm_envs: Where those are played; in `envs` by default. Where the episodes of `envs`
             are cut to save env steps, whole ones are seen in these.
-        max_env_steps: Env steps of the whole run, those of evaluations included. Where the fresh
-            episodes might take more than are left, they are not played, and the run goes on.
+        max_env_steps: Env steps of the whole run, those of evaluations included. Fresh episodes
+            that might take more than are left are not played, and the run goes on. An evaluation
+            that none could confirm is no `eval_value`.
 
     Raises:
         ConfigError: A setting is out of range, or the agents were made for other envs.
@@ -66,7 +73,8 @@ def evaluate_population(
     goal = math.inf if stop_at is None else stop_at
     sure_envs = envs if confirm_envs is None else confirm_envs
     check_fits(population[0], sure_envs)
-    most = longest_evaluation(sure_envs, confirm)
+    at_once = sure_envs.num_envs * math.ceil(_AT_ONCE / sure_envs.num_envs)
+    most = longest_evaluation(sure_envs, at_once)
 
     def _evaluate_population(ctx: Context) -> None:
         ctx.setdefault("eval_steps", 0)
@@ -74,31 +82,49 @@ def evaluate_population(
         if not due(ctx, every):
             return
 
-        def play(agents: Sequence[Agent], where: Envs, episodes: int) -> tuple[float, ...]:
+        def play(agents: Sequence[Agent], where: Envs, episodes: int) -> PlayedByEach:
             played = play_each(ActTogether(agents), where, episodes=[episodes] * len(agents))
             ctx.eval_steps += played.env_steps
-            return played.mean_returns
+            return played
+
+        def fresh_returns(agent: Agent) -> list[float]:
+            returns: list[float] = []
+            while len(returns) < confirm and _has_left(ctx, max_env_steps, most):
+                count = min(at_once, confirm - len(returns))
+                returns += play([agent], sure_envs, count).returns[0]
+                if _is_below(goal, returns):
+                    break
+            return returns
 
         healthy = [agent for agent in population if not agent.rests]
         if healthy:
-            values = play(healthy, envs, envs.num_envs if episodes is None else episodes)
+            values = play(
+                healthy, envs, envs.num_envs if episodes is None else episodes
+            ).mean_returns
             for agent, value in zip(healthy, values, strict=True):
                 agent.note_evaluation(value)
             ctx.metrics["fitness_mean"] = sum(values) / len(values)
         best = population.best
         value = -math.inf if best.fitness is None else best.fitness
-        is_sure = not confirm
-        if value >= goal and confirm and _has_left(ctx, max_env_steps, most):
-            [value] = play([best], sure_envs, confirm)
-            is_sure = True
+        returns = fresh_returns(best) if value >= goal else []
+        is_known = value < goal or len(returns) > 0 or not confirm
+        if returns:
+            value = fmean(returns)
 
-        ctx.eval_value = value
+        if is_known:
+            ctx.eval_value = value
         ctx.metrics["eval_return"] = value
         ctx.metrics["eval_steps"] = ctx.eval_steps
-        if value >= goal and is_sure:
+        if value >= goal and len(returns) >= confirm:
             ctx.finish = True
 
     return _evaluate_population
+
+
+def _is_below(goal: float, returns: Sequence[float]) -> bool:
+    """Whether their mean is below a goal by more than its standard error."""
+    error = stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
+    return fmean(returns) + error < goal
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:

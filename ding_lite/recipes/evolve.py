@@ -15,10 +15,9 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
+from ding_lite.middleware.champion import Champion
 from ding_lite.middleware.evaluate_population import longest_evaluation
 from ding_lite.middleware.report_evolution import draw_lives
-from ding_lite.recipes.budget import Budget
-from ding_lite.recipes.champion import Champion, tell_generations
 from ding_lite.recipes.directory import make_next
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
@@ -30,6 +29,7 @@ from ding_lite.recipes.evolve_config import (
     learns_by_ratio,
     recipe_of_several,
 )
+from ding_lite.recipes.generations import tell_generations
 from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
 from ding_lite.recipes.reporting import save_and_report
 from ding_lite.recipes.run import Run
@@ -209,7 +209,7 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
         if options.out is None:
             options = dataclasses.replace(options, out=make_next(Path("runs", name, options.env)))
         with Run(name, options, config=evolution.described, quiet=quiet) as run:
-            champion = Champion(population, run.best)
+            champion = mw.keep_champion(population, run.best)
             taken = _run(evolution, run, champion, everywhere)
             numbers = run.judge(champion.agent.policy)
             numbers |= {
@@ -307,10 +307,9 @@ def _run(
         task.use(champion)
         lineage = run.directory / LINEAGE
         task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
-        budget = Budget(
+        budget = mw.stay_within(
             options.max_env_steps,
-            generation=generation,
-            env_steps=generation * steps,
+            every=generation,
             longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
         )
         task.use(budget)

@@ -71,16 +71,21 @@ def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
 class PlayedByEach:
     """What came of the episodes of several players."""
 
-    mean_returns: tuple[float, ...]
-    """The mean of each player's returns."""
+    returns: tuple[tuple[float, ...], ...]
+    """Each player's returns, in the order in which its episodes have ended."""
     env_steps: int
     """How many env steps that took, those of environments that had nothing left to do included."""
+
+    @property
+    def mean_returns(self) -> tuple[float, ...]:
+        """The mean of each player's returns."""
+        return tuple(sum(own) / len(own) for own in self.returns)
 
 
 def play_each(
     act: Callable[[NumpyArray, NumpyArray], NumpyArray], envs: Envs, *, episodes: Sequence[int]
 ) -> PlayedByEach:
-    """Let several players play whole episodes in the same environments, and average their returns.
+    """Let several players play whole episodes in the same environments, and note their returns.
 
     Which episodes there are is settled before: so many of each player, and one that was begun
     counts, however long it is. An environment whose episode has ended takes up the next one, of
@@ -101,26 +106,23 @@ def play_each(
         )
     rounds = zip_longest(*([player] * count for player, count in enumerate(episodes)))
     waiting = [player for players in rounds for player in players if player is not None][::-1]
-    num_left = len(waiting)
     player_N = np.array([_next(waiting) for _ in range(envs.num_envs)])
     is_busy_N = player_N >= 0
-    sums = np.zeros(len(episodes))
+    returns: list[list[float]] = [[] for _ in episodes]
 
     env_steps = 0
     envs.reset()
     envs.take_finished()
-    while num_left:
+    while is_busy_N.any():
         envs.step(act(envs.obs, player_N.clip(0)))
         env_steps += envs.num_envs
         for episode in envs.take_finished():
             index = episode.env_index
             if is_busy_N[index]:
-                sums[player_N[index]] += episode.ret
-                num_left -= 1
+                returns[player_N[index]].append(episode.ret)
                 player_N[index] = _next(waiting)
                 is_busy_N[index] = player_N[index] >= 0
-    means = sums / np.array(episodes)
-    return PlayedByEach(tuple(means.tolist()), env_steps)
+    return PlayedByEach(tuple(map(tuple, returns)), env_steps)
 
 
 def _next(waiting: list[int]) -> int:

@@ -40,7 +40,6 @@ from ding_lite.evolution import (
     log_uniform,
 )
 from ding_lite.evolution.tournament import Selection
-from ding_lite.recipes.budget import Budget
 from ding_lite.rl import DQN, DQNConfig, Envs, ReplayBuffer, make_envs, mean_return
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -151,9 +150,7 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
             task.use(chosen)
             if evolve is not None:
                 task.use(mw.evolve(population, *evolve, every=steps))
-            task.use(
-                Budget(max_env_steps, generation=steps, env_steps=steps * size * TURN, longest=None)
-            )
+            task.use(mw.stay_within(max_env_steps, every=steps))
             task.run()
         judged = mean_return(chosen.agent.policy, fresh_envs, episodes=JUDGED_EPISODES)
     return {

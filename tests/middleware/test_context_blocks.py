@@ -134,7 +134,7 @@ def pushed(envs: Envs) -> dict[str, list[StepRecord]]:
     return records
 
 
-def evolved(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
+def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRecord]]:
     """Let a population of two take a step, and breed its next generation."""
     population = Population.of(DQN, envs.spec, size=2, config={"hidden": (4,)})
 
@@ -145,9 +145,13 @@ def evolved(envs: Envs, eval_envs: Envs) -> dict[str, list[StepRecord]]:
         population, eval_envs, every=2, stop_at=1.0, max_env_steps=1_000_000
     )
     evolve = mw.evolve(population, Tournament(), Mutation(none=1.0), every=2)
+    spent = {"env_step": 1_000, "eval_steps": 1_000}
+    counted = {"env_step": 5, "train_iter": 5, "eval_value": 5.0}
     return {
         "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
         "evaluate_population": [run_step(evaluate, total_step=1)[1]],
+        "keep_champion": [run_step(mw.keep_champion(population, folder), **counted)[1]],
+        "stay_within": [run_step(mw.stay_within(1_000, every=2), **spent)[1]],
         "evolve": [run_step(evolve, total_step=1)[1]],
     }
 
@@ -239,7 +243,7 @@ def observed(
         "keep_pace": paced(),
         **pushed(envs),
         "tally": tallied(),
-        **evolved(envs, eval_envs),
+        **evolved(envs, eval_envs, tmp_path / "champion"),
         **bred_for_others(envs, eval_envs),
         **trained_together(envs, eval_envs, tmp_path / "together"),
         "log": records(mw.log(every=1), seen),

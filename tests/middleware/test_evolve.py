@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.evolution.agent import Agent
@@ -19,6 +21,7 @@ from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.evaluation import PlayedByEach, play_each
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC
@@ -464,6 +467,69 @@ def test_a_lucky_evaluation_does_not_end_the_run(population: Population, eval_en
     lucky.evaluations.clear()
     _, record = run_step(believing)
     assert "finish" in record.writes
+
+
+class Balancer(DQN):
+    """Holds the pole for 200 env steps and more."""
+
+    def act(self, obs: Any, *, explore: bool = True, epsilon: float | None = None) -> Any:
+        """Push to where the pole falls."""
+        return (obs[:, 2] + obs[:, 3] > 0).astype(np.int64)
+
+
+@pytest.fixture
+def fresh_episodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many episodes each player was given, evaluation after evaluation."""
+    noted: list[int] = []
+
+    def play(act: Any, envs: Envs, *, episodes: Sequence[int]) -> PlayedByEach:
+        noted.append(sum(episodes))
+        return play_each(act, envs, episodes=episodes)
+
+    module = sys.modules[mw.evaluate_population.__module__]
+    monkeypatch.setattr(module, "play_each", play)
+    return noted
+
+
+def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(
+    population: Population, eval_envs: Envs, fresh_episodes: list[int]
+) -> None:
+    lucky = population[1]
+    lucky.replace_policy(Balancer(eval_envs.spec, lucky.config))
+    _, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0))
+    assert fresh_episodes == [3 * 2, 6, 6, 6, 2]
+    assert "finish" in record.writes
+
+    class Lucky(Balancer):
+        def act(self, obs: Any, *, explore: bool = True, epsilon: float | None = None) -> Any:
+            """Fall at once from the second evaluation on."""
+            actions = super().act(obs)
+            return actions if len(fresh_episodes) == 1 else np.zeros_like(actions)
+
+    fresh_episodes.clear()
+    lucky.replace_policy(Lucky(eval_envs.spec, lucky.config))
+    ctx, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0))
+    assert fresh_episodes == [3 * 2, 6]
+    assert ctx.eval_value < 12.0
+    assert "finish" not in record.writes
+
+
+@pytest.mark.parametrize(("left", "played"), [(17, []), (18, [6]), (53, [6, 6])])
+def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
+    fresh_episodes: list[int], left: int, played: list[int]
+) -> None:
+    """Each episode takes 3 env steps and returns 6; of six each of two environments plays three."""
+    envs = make_envs("probe/Counter-v0", 2, settings={"max_episode_steps": 3})
+    population = Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
+    evaluate = mw.evaluate_population(
+        population, envs, every=1, stop_at=6.0, max_env_steps=5_018 + left
+    )
+    ctx, record = run_step(evaluate, env_step=5_000)
+    assert fresh_episodes == [3 * 2, *played]
+    assert ("eval_value" in ctx) == bool(played)
+    assert ctx.metrics["eval_return"] == 6.0
+    assert "finish" not in record.writes
+    assert ctx.eval_steps == 18 * len(fresh_episodes)
 
 
 def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(

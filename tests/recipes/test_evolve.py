@@ -12,11 +12,12 @@ import pytest
 import torch
 
 import ding_lite
+from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
 from ding_lite.middleware.report_evolution import draw_lives
 from ding_lite.recipes import EvolveResult, evolve, load_policy
-from ding_lite.recipes.champion import Champion, lines_of
+from ding_lite.recipes.generations import lines_of
 from ding_lite.rl.envs import make_envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.ppo import PPO
@@ -178,8 +179,8 @@ def test_evolve_is_a_name_of_the_roof() -> None:
 def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         population = Population.of(DQN, envs.spec, SEARCH, size=3, config={"hidden": (4,)})
-    champion = Champion(population, tmp_path / "best")
-    twin = Champion(population, tmp_path / "best")
+    champion = mw.keep_champion(population, tmp_path / "best")
+    twin = mw.keep_champion(population, tmp_path / "best")
     for value, place in ((10.0, 1), (50.0, 2), (30.0, 0)):
         for agent in population:
             agent.note_evaluation(value if agent.place == place else 0.0)

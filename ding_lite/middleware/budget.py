@@ -1,4 +1,4 @@
-"""End an evolution within its env steps, behind an evaluation."""
+"""End an evolution within its env steps, those of evaluations included."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ding_lite.runtime.context import Context
+from ding_lite.settings import at_least, check_all
 
 _SHARE_OF_LONGEST = 0.1
 """An evaluation is planned with its longest episodes where it takes no more than that of all."""
@@ -13,39 +14,53 @@ _GROWTH = 1.5
 """Else it may take that many times what the newest one took, as who learns plays longer."""
 
 
-class Budget:
-    """Ends a run once another generation, and its evaluation, might take too many env steps.
+def stay_within(max_env_steps: int, *, every: int, longest: int | None = None) -> Budget:
+    """Finish once another generation, and its evaluation, might take too many env steps.
 
-    Stands behind `evolve` in a pipeline. How long an evaluation lasts is not known before; where
-    the time limit of episodes says too little, and one takes more than the newest one lets expect,
-    `overrun` tells so.
+    Place it behind `evaluate_population`. How long an evaluation lasts is not known before; where
+    the time limit of episodes says too little, and one takes more than the newest one lets
+    expect, the run takes more, and `overrun` of what is returned tells so.
+
+    Context:
+        reads: env_step, eval_steps, total_step
+        writes: finish
 
     Args:
         max_env_steps: How many may be made, those of evaluations included.
-        generation: Steps of the pipeline from one evaluation to the next.
-        env_steps: Env steps of training in such a time.
+        every: Steps of the pipeline from one evaluation to the next.
         longest: Env steps of an evaluation whose episodes all last as long as they may; None if
             there is no limit.
+
+    Raises:
+        ConfigError: A setting is out of range.
     """
+    check_all(at_least(1, max_env_steps=max_env_steps, every=every))
+    return Budget(max_env_steps, every=every, longest=longest)
 
-    __name__ = "budget"
 
-    def __init__(
-        self, max_env_steps: int, *, generation: int, env_steps: int, longest: int | None
-    ) -> None:
+class Budget:
+    """What `stay_within` makes; its arguments are the same."""
+
+    __name__ = "stay_within"
+
+    def __init__(self, max_env_steps: int, *, every: int, longest: int | None) -> None:
         """Begin with nothing spent."""
         self.max_env_steps = max_env_steps
-        self._generation = generation
-        self._env_steps = env_steps
+        self._every = every
         self._longest = longest
         self._eval_steps = 0
         self._newest = 0
+        self._env_step = 0
+        self._generation = 0
 
     def __call__(self, ctx: Context) -> None:
-        """Note what an evaluation took, and finish if there is no time for another."""
+        """Note what a generation and its evaluation took, and finish if there is no room."""
         now = int(ctx.get("eval_steps", 0))
         if now != self._eval_steps:
             self._newest, self._eval_steps = now - self._eval_steps, now
+        if self._is_boundary(ctx):
+            env_step = int(ctx.get("env_step", 0))
+            self._generation, self._env_step = env_step - self._env_step, env_step
         if self._is_over(ctx):
             ctx.finish = True
 
@@ -53,18 +68,21 @@ class Budget:
         """Whether a run that is to go on from here had reached its end."""
         return self._newest > 0 and self._is_over(ctx)
 
+    def _is_boundary(self, ctx: Context) -> bool:
+        return (ctx.total_step + 1) % self._every == 0
+
     def _is_over(self, ctx: Context) -> bool:
         """Whether another generation might take too many."""
         if spent(ctx) >= self.max_env_steps:
             return True
-        if (ctx.total_step + 1) % self._generation:
+        if not self._is_boundary(ctx):
             return False
         evaluation = int(_GROWTH * self._newest)
         if self._longest is not None and (
             self._longest <= _SHARE_OF_LONGEST * self.max_env_steps or self._longest < evaluation
         ):
             evaluation = self._longest
-        return spent(ctx) + self._env_steps + evaluation > self.max_env_steps
+        return spent(ctx) + self._generation + evaluation > self.max_env_steps
 
     def overrun(self, ctx: Context) -> str | None:
         """Say what took more than there was; None if nothing did."""
@@ -77,12 +95,18 @@ class Budget:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of evaluations."""
-        return {"eval_steps": self._eval_steps, "newest": self._newest}
+        """Return what is known of generations and evaluations."""
+        return {
+            "eval_steps": self._eval_steps,
+            "newest": self._newest,
+            "env_step": self._env_step,
+            "generation": self._generation,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._eval_steps, self._newest = int(state["eval_steps"]), int(state["newest"])
+        self._env_step, self._generation = int(state["env_step"]), int(state["generation"])
 
 
 def spent(ctx: Context) -> int:

@@ -1,0 +1,46 @@
+"""What is said of each generation to a person who watches."""
+
+from __future__ import annotations
+
+import math
+
+from ding_lite.evolution.population import Population
+from ding_lite.middleware.report import spell, terminal
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+
+
+def tell_generations(population: Population) -> Middleware:
+    """Make what shows each generation to a person, once it is over."""
+    shown = population.generation
+
+    def tell(ctx: Context) -> None:
+        nonlocal shown
+        if population.generation == shown:
+            return
+        shown = population.generation
+        for line in lines_of(population):
+            terminal().print(line, markup=False, soft_wrap=True)
+
+    return tell
+
+
+def lines_of(population: Population) -> list[str]:
+    """Say how the agents of the last generation did, and what each of them becomes."""
+    lives = population.lives[-len(population) :]
+    worth = [life.fitness for life in lives if life.fitness is not None]
+    mean = sum(worth) / len(worth) if worth else math.nan
+    best = max(worth, default=math.nan)
+    rows = [("agent", "fitness", *lives[0].hyperparameters, "hidden", "becomes")]
+    for life, agent in zip(lives, population, strict=True):
+        birth = agent.birth
+        became = "stays" if birth.id == life.id else f"{birth.mutation} (of agent {birth.parent})"
+        values = [str(v) if isinstance(v, str) else spell(v) for v in life.hyperparameters.values()]
+        hidden = "-".join(map(str, life.hidden or ()))
+        fitness = "broken" if life.fitness is None else spell(life.fitness)
+        rows.append((str(life.id), fitness, *values, hidden, became))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(c.rjust(w) for c, w in zip(row[:-1], widths, strict=False)) for row in rows]
+    told = [f"{text}  {row[-1]}" for text, row in zip(table, rows, strict=True)]
+    first = f"generation {lives[0].generation}: best {spell(best)}, mean {spell(mean)}"
+    return [first, *(f"  {line}" for line in told)]
