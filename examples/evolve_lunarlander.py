@@ -1,7 +1,7 @@
 """Evolve four DQNs until one of them lands on the moon.
 
-The job is that of a tutorial of AgileRL: four agents with two hidden layers of 32, 16 environments,
-batches of 128, a step size of 1e-3. So small a network needs more updates: four for each env step.
+The job is that of a tutorial of AgileRL: four agents (or six, on 8 environments) with two hidden
+layers of 32, batches of 128, a step size of 1e-3, and one update for each env step.
 Needs Box2D: pip install "ding-lite[box2d]".
 """
 
@@ -11,19 +11,24 @@ from ding_lite.recipes import Run, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 
 TRY_NEXT = """\
-Try next: another seed (--seed 1), six agents or 8 environments (POPULATION and NUM_ENVS in this
-program), or `ding-lite evolve dqn LunarLander-v3`, whose agents have 64 units a layer."""
-POPULATION = 4
-NUM_ENVS = 16
+Try next: another seed (--seed 1), six agents (--population 6 --num-envs 8), or
+`ding-lite evolve dqn LunarLander-v3`, whose agents have 64 units a layer."""
 TURN = 128
 """Env steps that an agent makes before the next one takes over the environments."""
 
 
 def main() -> None:
     """Evolve with the options of the command line."""
-    options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=400_000, target=200.0)
-    seed = options.seed
-    envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed, mode="sync", reward_scale=0.1)
+    options = parse_options(
+        __doc__,
+        env="LunarLander-v3",
+        max_env_steps=400_000,
+        target=200.0,
+        population=4,
+        num_envs=16,
+    )
+    seed, size, num_envs = options.seed, options.population, options.num_envs
+    envs = make_envs(options.env, num_envs=num_envs, seed=seed, mode="sync", reward_scale=0.1)
     # Who only hovers is not watched to the end; who seems good has to be so in whole episodes.
     limit = {"max_episode_steps": 25 if options.smoke else 600}
     eval_envs = make_envs(options.env, num_envs=3, seed=seed + 1, mode="sync", settings=limit)
@@ -33,8 +38,6 @@ def main() -> None:
         hidden=(32, 32),
         batch_size=128,
         lr=1e-3,
-        lr_end=3e-4,
-        lr_updates=300_000,
         gamma=0.99,
         target_tau=1e-3,
         loss="mse",
@@ -43,21 +46,23 @@ def main() -> None:
         epsilon_end=0.02,
         epsilon_steps=12_000,
     )
-    population = Population.of(DQN, envs.spec, search, size=POPULATION, seed=seed, config=config)
+    population = Population.of(DQN, envs.spec, search, size=size, seed=seed, config=config)
     replay = ReplayBuffer(envs.spec, capacity=200_000, seed=seed)
     tournament = Tournament(size=2, seed=seed)
     mutation = Mutation(search, weights=0.1, seed=seed)
-    generation = 2 if options.smoke else 46
+    generation = 2 if options.smoke else max(1, 24_000 // (size * TURN))
 
     def learn(agent: Agent) -> list[Middleware]:
         return [
             mw.collect(agent, envs, steps=TURN),
             mw.add_to(replay),
-            mw.train(agent, replay, updates=4 * TURN),
+            mw.train(agent, replay, updates=TURN),
         ]
 
     with Run("evolve_lunarlander", options, config=config) as run:
         with Task() as task:
+            champion = mw.keep_champion(population, run.best)
+            budget = mw.stay_within(options.max_env_steps, every=generation)
             parts = {"population": population, "replay": replay, "task": task}
             parts |= {"envs": envs, "eval_envs": eval_envs, "confirm_envs": confirm_envs}
             lineage = run.directory / "lineage.jsonl"
@@ -76,8 +81,9 @@ def main() -> None:
                     max_env_steps=options.max_env_steps,
                 )
             )
-            task.use(mw.stop_at(env_step=options.max_env_steps))
+            task.use(champion)
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
+            task.use(budget)
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
             task.use(mw.log(every=5, path=run.metrics, quiet=True))
             task.use(mw.tensorboard(run.directory))
@@ -85,7 +91,7 @@ def main() -> None:
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
             run.resume(parts)
             task.run()
-        run.conclude(population.best.policy, try_next=TRY_NEXT)
+        run.conclude(champion.agent.policy, try_next=TRY_NEXT)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,17 @@ class Options:
     """Whether the run in `out` goes on, if there is one."""
     criterion: CriterionName = "greedy"
     """Which episodes tell whether it is solved: greedy ones, or (`seed`) those of collectors."""
+    population: int = 1
+    """How many agents there are."""
+    num_envs: int = 1
+    """How many environments the agents share, where the program leaves that open."""
 
     def __post_init__(self) -> None:
         check_all(
             at_least(0, seed=self.seed),
             at_least(1, max_env_steps=self.max_env_steps),
             at_least(1, nodes=self.nodes),
+            at_least(1, population=self.population, num_envs=self.num_envs),
         )
         if self.resume and self.out is None:
             raise ConfigError(
@@ -64,7 +69,7 @@ class Options:
         return bool(is_solved or counters["env_step"] >= self.max_env_steps)
 
 
-def parse_options(
+def parse_options(  # noqa: PLR0913 - all by name, and few at a time
     description: str | None,
     *,
     env: str,
@@ -72,6 +77,8 @@ def parse_options(
     target: float,
     nodes: int | None = None,
     seed_goal: tuple[str, float] | None = None,
+    population: int | None = None,
+    num_envs: int | None = None,
     arguments: Sequence[str] | None = None,
 ) -> Options:
     """Read the options from the command line; `--help` explains them and ends the program.
@@ -87,6 +94,9 @@ def parse_options(
             program has one, and no such option.
         seed_goal: The environment and the target with `--criterion seed`, unless chosen
             otherwise; without it there is no such option.
+        population: How many agents there are, unless chosen otherwise; without it there is one,
+            and no such option.
+        num_envs: How many environments they share, unless chosen otherwise; likewise.
         arguments: What was typed after the program's name; that of this process by default.
 
     Raises:
@@ -129,6 +139,13 @@ def parse_options(
             metavar="N",
             help="how many processes share the work; 1 does all in one (default: %(default)s)",
         )
+    for name, default, what in (
+        ("--population", population, "how many agents there are"),
+        ("--num-envs", num_envs, "how many environments they share"),
+    ):
+        if default is not None:
+            text = f"{what} (default: %(default)s)"
+            add(name, type=int, default=default, metavar="N", help=text)
     if seed_goal is not None:
         add(
             "--criterion",

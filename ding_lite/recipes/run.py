@@ -223,8 +223,10 @@ class Run:
         if dataclasses.is_dataclass(config) and not isinstance(config, type):
             config = dataclasses.asdict(config)
         options = {**dataclasses.asdict(self.options), "target": self.options.goal}
-        if self.options.criterion == "greedy":
-            del options["criterion"]  # as runs say that were begun when there was no other one
+        # As runs say that were begun when there was no such option.
+        for name, usual in (("criterion", "greedy"), ("population", 1), ("num_envs", 1)):
+            if options[name] == usual:
+                del options[name]
         packages = ("torch", "numpy", "gymnasium")
         return {
             "example": self.example,

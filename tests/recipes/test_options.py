@@ -87,6 +87,25 @@ def test_a_program_of_one_node_has_no_such_option(capsys: pytest.CaptureFixture[
     assert "unrecognized arguments: --nodes" in capsys.readouterr().err
 
 
+def test_a_program_with_a_population_lets_its_size_be_chosen() -> None:
+    def parse(*arguments: str) -> tuple[int, int]:
+        options = parse_options(
+            "Evolve.",
+            env="E",
+            max_env_steps=1,
+            target=1.0,
+            population=4,
+            num_envs=16,
+            arguments=arguments,
+        )
+        return options.population, options.num_envs
+
+    assert parse() == (4, 16)
+    assert parse("--population", "6", "--num-envs", "8") == (6, 8)
+    with pytest.raises(ConfigError, match=r"`population` is 0.*`num_envs` is -1"):
+        parse("--population", "0", "--num-envs", "-1")
+
+
 def test_an_unknown_option_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse("--sead", "1")
