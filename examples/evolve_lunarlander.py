@@ -31,8 +31,9 @@ def main() -> None:
     envs = make_envs(options.env, num_envs=num_envs, seed=seed, mode="sync", reward_scale=0.1)
     # Who only hovers is not watched to the end; who seems good has to be so in whole episodes.
     limit = {"max_episode_steps": 25 if options.smoke else 600}
-    eval_envs = make_envs(options.env, num_envs=3, seed=seed + 1, mode="sync", settings=limit)
-    confirm_envs = make_envs(options.env, num_envs=3, seed=seed + 2, mode="sync")
+    eval_seed, confirm_seed = options.seed_for("evaluation"), options.seed_for("confirmation")
+    eval_envs = make_envs(options.env, num_envs=3, seed=eval_seed, mode="sync", settings=limit)
+    confirm_envs = make_envs(options.env, num_envs=3, seed=confirm_seed, mode="sync")
     search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, 256))
     config = DQNConfig(
         hidden=(32, 32),
@@ -48,8 +49,9 @@ def main() -> None:
     )
     population = Population.of(DQN, envs.spec, search, size=size, seed=seed, config=config)
     replay = ReplayBuffer(envs.spec, capacity=200_000, seed=seed)
-    tournament = Tournament(size=2, seed=seed)
-    mutation = Mutation(search, weights=0.1, seed=seed)
+    tournament = Tournament(size=2, seed=options.seed_for("evolve/tournament"))
+    mutation = Mutation(search, weights=0.1, seed=options.seed_for("evolve/mutation"))
+    warmup = 100 if options.smoke else 1_000  # random env steps before anything is learned
     generation = 2 if options.smoke else max(1, 24_000 // (size * TURN))
 
     def learn(agent: Agent) -> list[Middleware]:
@@ -68,6 +70,7 @@ def main() -> None:
             lineage = run.directory / "lineage.jsonl"
             # Higher than the target, so that the fresh episodes of the verdict reach it, too.
             stop_at = options.target + 30.0
+            task.use(mw.random_warmup(envs, replay, steps=warmup))
             task.use(mw.for_each(population, learn))
             task.use(
                 mw.evaluate_population(

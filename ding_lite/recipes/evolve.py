@@ -36,7 +36,6 @@ from ding_lite.recipes.run import Run
 from ding_lite.recipes.table import RECIPES, find_recipe
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.replay import ReplayBuffer
-from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
@@ -240,21 +239,20 @@ class _Everywhere(NamedTuple):
 
 @contextmanager
 def _envs_of(plan: Plan, config: EvolutionConfig) -> Iterator[_Everywhere]:
-    env, seed, count = plan.options.env, plan.options.seed, config.eval_episodes
-    [eval_seed], [confirm_seed] = (
-        spawn_seeds(seed, use, count=1) for use in ("evaluation", "confirmation")
-    )
+    options, count = plan.options, config.eval_episodes
     with ExitStack() as ends:
 
         def make(num_envs: int, seed: int, **how: Any) -> Envs:  # noqa: ANN401 - of `make_envs`
-            made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
+            made = make_envs(
+                options.env, num_envs, seed=seed, frame_stack=config.frame_stack, **how
+            )
             return ends.enter_context(made)
 
         limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
         yield _Everywhere(
-            train=make(plan.num_envs, seed, reward_scale=config.reward_scale),
-            evaluate=make(count, eval_seed, settings=limit),
-            confirm=make(count, confirm_seed) if limit else None,
+            train=make(plan.num_envs, options.seed, reward_scale=config.reward_scale),
+            evaluate=make(count, options.seed_for("evaluation"), settings=limit),
+            confirm=make(count, options.seed_for("confirmation")) if limit else None,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ding_lite.errors import ConfigError
 from ding_lite.recipes.directory import saved_description
+from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import at_least, check_all
 
 SMOKE_ENV_STEPS = 2_000
@@ -61,6 +62,11 @@ class Options:
     def goal(self) -> float | None:
         """The target, None where it is infinity."""
         return self.target if math.isfinite(self.target) else None
+
+    def seed_for(self, use: str) -> int:
+        """Return a seed of its own for a use, such as `evaluation`; it follows from `seed`."""
+        [own] = spawn_seeds(self.seed, use, count=1)
+        return own
 
     def has_ended(self, counters: Mapping[str, Any]) -> bool:
         """Whether a run had reached its end where these are what `resume` has found."""

@@ -17,7 +17,6 @@ from ding_lite.recipes.reporting import save_and_report
 from ding_lite.recipes.run import JUDGED_EPISODES, Run
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.protocols import Policy
-from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.runtime.task import Task
 
 
@@ -108,7 +107,7 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
     """
     options, config = plan.options, plan.config
     stack = config.frame_stack
-    [eval_seed] = spawn_seeds(options.seed, "evaluation", count=1)
+    eval_seed = options.seed_for("evaluation")
     with (
         make_envs(
             options.env,

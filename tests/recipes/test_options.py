@@ -87,6 +87,13 @@ def test_a_program_of_one_node_has_no_such_option(capsys: pytest.CaptureFixture[
     assert "unrecognized arguments: --nodes" in capsys.readouterr().err
 
 
+def test_each_use_has_a_seed_of_its_own_that_follows_from_the_seed() -> None:
+    first, again, other = parse(), parse(), parse("--seed", "1")
+    assert first.seed_for("evaluation") == again.seed_for("evaluation")
+    seeds = {o.seed_for(use) for o in (first, other) for use in ("evaluation", "confirmation")}
+    assert len(seeds | {first.seed, other.seed}) == 6
+
+
 def test_a_program_with_a_population_lets_its_size_be_chosen() -> None:
     def parse(*arguments: str) -> tuple[int, int]:
         options = parse_options(
