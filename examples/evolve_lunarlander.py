@@ -15,6 +15,8 @@ Try next: another seed (--seed 1), six agents (--population 6 --num-envs 8), or
 `ding-lite evolve dqn LunarLander-v3`, whose agents have 64 units a layer."""
 TURN = 128
 """Env steps that an agent makes before the next one takes over the environments."""
+EPISODES = 3
+"""Those of each agent in an evaluation."""
 
 
 def main() -> None:
@@ -31,9 +33,12 @@ def main() -> None:
     envs = make_envs(options.env, num_envs=num_envs, seed=seed, mode="sync", reward_scale=0.1)
     # Who only hovers is not watched to the end; who seems good has to be so in whole episodes.
     limit = {"max_episode_steps": 25 if options.smoke else 600}
+    longest = size * EPISODES * limit["max_episode_steps"]
     eval_seed, confirm_seed = options.seed_for("evaluation"), options.seed_for("confirmation")
-    eval_envs = make_envs(options.env, num_envs=3, seed=eval_seed, mode="sync", settings=limit)
-    confirm_envs = make_envs(options.env, num_envs=3, seed=confirm_seed, mode="sync")
+    eval_envs = make_envs(
+        options.env, num_envs=EPISODES, seed=eval_seed, mode="sync", settings=limit
+    )
+    confirm_envs = make_envs(options.env, num_envs=EPISODES, seed=confirm_seed, mode="sync")
     search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, 256))
     config = DQNConfig(
         hidden=(32, 32),
@@ -64,7 +69,7 @@ def main() -> None:
     with Run("evolve_lunarlander", options, config=config) as run:
         with Task() as task:
             champion = mw.keep_champion(population, run.best)
-            budget = mw.stay_within(options.max_env_steps, every=generation)
+            budget = mw.stay_within(options.max_env_steps, every=generation, longest=longest)
             parts = {"population": population, "replay": replay, "task": task}
             parts |= {"envs": envs, "eval_envs": eval_envs, "confirm_envs": confirm_envs}
             lineage = run.directory / "lineage.jsonl"
@@ -77,7 +82,7 @@ def main() -> None:
                     population,
                     eval_envs,
                     every=generation,
-                    episodes=3,
+                    episodes=EPISODES,
                     stop_at=stop_at,
                     confirm=40,
                     confirm_envs=confirm_envs,

@@ -68,11 +68,15 @@ NODES = {
 """How many nodes an example has that has several."""
 
 
+# Box2D warns while Python loads it, and Python crashes where that is an error.
+WARNINGS = ["-W", "error", "-W", "ignore:builtin type:DeprecationWarning"]
+
+
 @contextmanager
 def started(example: Path, *arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """Start an example where its `runs` harm nobody, and end it whatever happens."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", str(example), *arguments],
+        [sys.executable, *WARNINGS, str(example), *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
