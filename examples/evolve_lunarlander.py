@@ -98,6 +98,8 @@ def main() -> None:
             task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
             run.resume(parts)
+            if budget.had_ended(task.ctx):
+                task.finish = True
             task.run()
         run.conclude(champion.agent.policy, try_next=TRY_NEXT)
 

@@ -11,19 +11,14 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.rl.sum_tree_numpy import NumpyWalks
-from ding_lite.rl.sum_tree_shape import Shape
+from ding_lite.rl.sum_tree_shape import Float32Array, Float64Array, Int64Array, Shape
 from ding_lite.settings import check_all, whole
-
-Float32Array: TypeAlias = npt.NDArray[np.float32]
-Float64Array: TypeAlias = npt.NDArray[np.float64]
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 class SumTree:

@@ -12,13 +12,9 @@ from importlib import import_module
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from ding_lite.rl.sum_tree_shape import Shape
+from ding_lite.rl.sum_tree_shape import Float32Array, Float64Array, Int64Array, Shape
 
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 FnT = TypeVar("FnT", bound=Callable[..., object])
 
 

@@ -11,11 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ding_lite.rl.sum_tree_shape import FAMILY, Shape
-
-Float32Array = npt.NDArray[np.float32]
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
+from ding_lite.rl.sum_tree_shape import FAMILY, Float32Array, Float64Array, Int64Array, Shape
 
 _FAMILY_BITS = np.array(3)  # an array, as numpy would make one of a number at each call
 _RECORD = np.dtype((np.void, FAMILY * np.dtype(np.float64).itemsize))

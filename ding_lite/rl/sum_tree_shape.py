@@ -1,11 +1,15 @@
-"""Where the sums of a sum tree lie in memory, whoever walks along them."""
+"""Where the sums of a sum tree lie in memory, and of what they are, whoever walks along them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 TOP_WIDTH = 512
 """The topmost level has at most that many nodes."""
@@ -41,9 +45,9 @@ class Shape(NamedTuple):
         num_families = -(-(first_leaf + width * FAMILY**num_levels - 1) // FAMILY)
         return cls(num_levels, width, first_top, first_leaf, 1 + num_families * FAMILY)
 
-    def zeros(self) -> npt.NDArray[np.float64]:
+    def zeros(self) -> Float64Array:
         """Take memory for a number by node, each family in one line of the cache."""
-        memory: npt.NDArray[np.float64] = np.zeros(self.num_nodes + FAMILY)
+        memory: Float64Array = np.zeros(self.num_nodes + FAMILY)
         place_in_line = memory.ctypes.data // memory.itemsize % FAMILY
         start = (FAMILY - 1 - place_in_line) % FAMILY  # node 1 is the first of a family
         return memory[start : start + self.num_nodes]
