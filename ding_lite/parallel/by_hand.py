@@ -325,7 +325,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         good_bye = True
         try:
             _meet(presence, spec, advice)
-            with use_router(router):
+            with router.patience.installed(), use_router(router):
                 yield router
         except Exception:
             good_bye = False

@@ -7,7 +7,7 @@ from concurrent.futures import Future, TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any
 
-from ding_lite.clock import Clock
+from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.drawing import Drawing
@@ -37,6 +37,7 @@ class Endpoint:
     ) -> None:
         self._node_id = node_id
         self._links = links
+        self._clock = clock
         self._traced = traced
         self._router = router
         self._calls = Calls()
@@ -66,8 +67,11 @@ class Endpoint:
             CodecError: An argument cannot travel.
         """
         answer = self.ask(node, name, args, kwargs)
+        deadline = Deadline.after(timeout, self._clock)
+        answer.add_done_callback(lambda _: self._links.rouse())
+        self._router.attend(answer.done, timeout)
         try:
-            return answer.result(timeout)
+            return answer.result(deadline.remaining)
         except FutureTimeout:
             if answer.done():  # the handler's own
                 raise
@@ -126,7 +130,7 @@ class Endpoint:
         self._start(self._early.take(name))
 
     def serve(self, name: str, fn: Handler) -> None:
-        """Answer calls of this name in their order, on the transport's thread.
+        """Answer calls of this name in their order, on the thread that reads them.
 
         `fn` also gets who asks, as its first argument: it has no need to believe a word of it.
         """

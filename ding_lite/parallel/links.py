@@ -8,6 +8,7 @@ comes on it goes to that node's session, and what the session has to say goes ou
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -60,7 +61,7 @@ class Links:
         clock: What silence and waits are measured by.
         nearby: The neighbours that may share memory with this node.
         memory: What memory that is.
-        on_arrival: Takes what a node has sent, on the transport's thread.
+        on_arrival: Takes what a node has sent, on the thread that reads it.
         on_lost: Hears of a node that is gone without a good-bye, on the same thread.
         on_turn: Is called now and then, on the same thread.
     """
@@ -111,7 +112,6 @@ class Links:
         self._is_saying = False
         self._is_due = True
         self._next_turn_at = 0.0
-        self._io_thread = -1
 
     # -- from the program's threads ----------------------------------------------------------
 
@@ -142,9 +142,24 @@ class Links:
         return self._rejections.count
 
     @property
-    def on_own_thread(self) -> bool:
-        """Whether the transport's thread asks, which must not wait for itself."""
-        return threading.get_ident() == self._io_thread
+    def calls(self) -> bool:
+        """Whether this thread hands on what has come, and so must not wait for what comes."""
+        return self._transport.calls
+
+    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        """Take what comes on this thread until `ready()`, where that is possible and saves time.
+
+        It may return at any time: who waits must go on to wait in its own way.
+
+        Args:
+            ready: Asked after each message, and after `rouse`. It must not wait.
+            timeout: Seconds at most; None for ever.
+        """
+        self._transport.attend(ready, math.inf if timeout is None else timeout)
+
+    def rouse(self) -> None:
+        """Let who attends ask again whether it is ready."""
+        self._transport.rouse()
 
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a neighbour; none before it has introduced itself."""
@@ -348,7 +363,6 @@ class Links:
             return self._next_turn_at - now
         self._is_due = False  # before anything is looked at, so that nothing is missed
         self._on_turn()
-        self._io_thread = threading.get_ident()
         self._follow()
         with self.changed:
             if self._is_closing:

@@ -28,6 +28,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.parallel.shared_memory import remove_own
 from ding_lite.parallel.topology import NodeSpec
 from ding_lite.parallel.traces import format_error
+from ding_lite.runtime.interrupt import Patience
 from ding_lite.runtime.labels import describe_node
 from ding_lite.runtime.router import Router, use_router
 
@@ -45,6 +46,11 @@ RUNNING: Stage = "running `main`"
 
 class NodeRouter(Router, Protocol):
     """The router of a node with a process of its own."""
+
+    @property
+    def patience(self) -> Patience:
+        """What Ctrl-C is to have there."""
+        ...
 
     def finish(self) -> None:
         """End the job on this node, as if another one had ended it."""
@@ -155,7 +161,7 @@ class NodeProcess(ForkProcess):
                     router.wait_ready(work.spec.startup_timeout)
                     _start("ding_lite-launcher", self._heed, router)
                     self._enter(RUNNING)
-                    with use_router(router):
+                    with router.patience.installed(), use_router(router):
                         result = _call(work)
                 self._hand_over(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it

@@ -71,7 +71,7 @@ class RayNode:
         try:
             self._take(router)
             router.wait_ready()
-            with use_router(router):
+            with router.patience.installed(), use_router(router):
                 result: Any = work.main(*work.args, **work.kwargs)
             good_bye = True
         finally:

@@ -1,9 +1,9 @@
 """The reporter: looks at a node once a second and writes its metrics down.
 
-It runs on the transport's thread, between two messages. What it tells of the task it sees from
+It runs where messages are read, between two of them. What it tells of the task it sees from
 outside: it asks which ctx the pipeline is at and where the task's thread stands, so the task
 itself counts nothing and is not slowed. A thread that is in a wait of ours is in `clock.py`,
-where all of them end.
+where all of them end, or reads messages meanwhile.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from ding_lite.log import Throttle
 from ding_lite.parallel.links import Links
 from ding_lite.parallel.metrics import Counts, MetricsFile, NodeMetrics, PeerMetrics, State
 from ding_lite.parallel.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
+from ding_lite.parallel.transport import zeromq_turns
 from ding_lite.runtime.inbox import Inbox, Progress, Reports
 
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.9
-"""At most so often. The transport's thread has a turn every second even when nothing happens."""
+"""At most so often. There is a turn every second even when nothing happens."""
+_WAITS = (clock_module.__name__, zeromq_turns.__name__)
+"""The modules in which our waits end."""
 _OURS = "ding_lite"
 _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
 """Modules of ours in which a thread is shown to be; from others its caller is shown."""
@@ -204,7 +207,7 @@ def where_is(thread: int) -> tuple[str, bool]:
     waits = False
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        waits = waits or module == clock_module.__name__
+        waits = waits or module in _WAITS
         if _is_the_users(module, frame.f_code.co_filename):
             code = frame.f_code
             name = code.co_name.strip("<>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -38,7 +39,7 @@ from ding_lite.parallel.topology import NodeSpec, neighbours
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
 from ding_lite.runtime.inbox import FINISH, Inbox, Listening, Receiver
-from ding_lite.runtime.interrupt import interruptible
+from ding_lite.runtime.interrupt import Patience, interruptible
 from ding_lite.runtime.labels import check_patterns, several
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.streams import Item, Until
@@ -58,7 +59,7 @@ class NodeRouter:
         spec: Who this node is and whom it is connected to.
         transport: What moves the messages; ZeroMQ by default.
         clock: What silence and waits are measured by.
-        services: What answers calls on the transport's thread, by their names. Each also gets
+        services: What answers calls on the thread that reads them, by their names. Each also gets
             who asks, as its first argument, and need not believe a word of it.
         on_peer: Hears on the same thread of each node that is connected now, or is not any more.
     """
@@ -98,6 +99,9 @@ class NodeRouter:
             on_turn=self._turn,
         )
         self._links.on_ctx_sent = self.traced.ctx_sent
+        self.patience = Patience(self._transport.rouse)
+        """What Ctrl-C has to have, so that the main thread may take what comes (`attend`)."""
+
         self._endpoint = Endpoint(spec.node_id, self._links, self.traced, clock, self)
         for name, fn in (services or {}).items():
             self._endpoint.serve(name, fn)
@@ -267,7 +271,7 @@ class NodeRouter:
         return self._slots.newest(key)
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
-        """Call `fn` with the arguments of each such event, on the router's own thread."""
+        """Call `fn` with the arguments of each such event, on the thread that reads it."""
         self.join(Listening(event, fn))
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
@@ -278,8 +282,26 @@ class NodeRouter:
         """Show ctx values of these keys as they come; what came for the first task is shown too."""
         return self._inbox.watch(*keys)
 
+    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        """Take what comes on this thread until `ready()`, where that is possible and saves time.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+        """
+        if self._links.calls:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            self._links.attend(ready, timeout)
+        elif self.patience.is_installed:
+            with self.patience as patience:
+                self._links.attend(lambda: patience.has_come or ready(), timeout)
+
+    def rouse(self) -> None:
+        """Let who attends ask again whether it is ready."""
+        self._links.rouse()
+
     def _wait_for_room(self, session: Session, event: str) -> None:
-        if self._links.on_own_thread:
+        if self._links.calls:
             return
         self._links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
@@ -403,7 +425,7 @@ class NodeRouter:
         self._streams.wake()
         self._inbox.wake()
 
-    # -- what arrives, on the transport's thread -----------------------------------------------
+    # -- what arrives, on the thread that reads it ---------------------------------------------
 
     def _deliver(self, peer: int, arrival: Arrival) -> None:
         began_ns = self.traced.now()

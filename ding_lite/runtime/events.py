@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, did_you_mean
@@ -29,19 +29,33 @@ class Emission(NamedTuple):
     kwargs: dict[str, Any]
 
 
+class Attending(Protocol):
+    """What a thread that waits for an event can help with; a `Router`."""
+
+    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        """Take what comes on this thread until `ready()`, or return at any time."""
+        ...
+
+    def rouse(self) -> None:
+        """Let who attends ask again whether it is ready."""
+        ...
+
+
 class Events:
     """The listeners of one task, and the events that wait for them.
 
     Args:
         clock: What the waits are measured by.
+        attending: Where the events of other nodes come from, if there are any.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, attending: Attending | None = None) -> None:
         self.pending: deque[tuple[str, Emission]] = deque()
         """Events not yet delivered; the pipeline looks at it between two middleware."""
         self.owner = threading.get_ident()
         """The thread on which the task runs, the only one that delivers."""
         self._clock = clock
+        self._attending = attending
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
         self._ring: Callable[[], None] = lambda: None
@@ -88,6 +102,8 @@ class Events:
                 box.append((emission, event))
             self._posted.notify_all()
         self._ring()
+        if self._attending is not None:
+            self._attending.rouse()
 
     @contextmanager
     def rings(self, ring: Callable[[], None]) -> Iterator[None]:
@@ -146,15 +162,19 @@ class Events:
         deadline = Deadline.after(timeout, self._clock)
         deliverable = threading.get_ident() == self.owner and not self._delivering
 
+        def ready() -> bool:
+            return bool(box) or stop() or (deliverable and bool(self.pending))
+
         with self._posted:
             self._waiting.setdefault(event, []).append(box)
         try:
             while True:
-                with self._posted:
-                    awake = deadline.wait(
-                        self._posted,
-                        lambda: bool(box) or stop() or (deliverable and bool(self.pending)),
-                    )
+                if self._attending is not None:
+                    self._attending.attend(ready, deadline.remaining)
+                awake = ready()
+                if not awake:
+                    with self._posted:
+                        awake = deadline.wait(self._posted, ready)
                 if deliverable:
                     self.deliver()
                 if box:
@@ -176,3 +196,5 @@ class Events:
         """Let every wait look at its `stop` again."""
         with self._posted:
             self._posted.notify_all()
+        if self._attending is not None:
+            self._attending.rouse()

@@ -79,7 +79,7 @@ class Task:
 
         self._composition = Composition(self._labels)
         self._crews = [Crew(int(n_async_workers))]
-        self._events = Events(clock)
+        self._events = Events(clock, self._router)
         self._pipeline = Pipeline(
             ctx if isinstance(ctx, Context) else Context(ctx or {}),
             self._crews[0],

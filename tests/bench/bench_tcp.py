@@ -4,9 +4,9 @@ The other process runs a node and a bare socket side by side, so that both meet 
 The state goes over tcp, encrypted on both sides of the comparison; the bare sockets send it as
 chunks of 1 MiB that are copied nowhere, not even where they arrive, out of memory that was written
 to, as that of a state is. The events go over ipc: once with a core for each process, as nodes
-have that are not crowded, and once with their threads wherever the system puts them. The
-interpreter of a node serves two of its threads in turn, and from core to core its memory has to
-follow. The monotonic clock is the same in all processes of a machine.
+have that are not crowded, and once with their threads wherever the system puts them. Both nodes
+wait for what comes, one in a task and one by its router, as programs do that have asked for
+something. The monotonic clock is the same in all processes of a machine.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from zmq.utils import z85
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.security import load_key, make_key
 from ding_lite.parallel.topology import NodeSpec
+from ding_lite.runtime.router import use_router
+from ding_lite.runtime.task import Task
 from tests.bench.harness import Row, row_from_samples
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -86,7 +88,7 @@ def state(router: NodeRouter, ears: Ears, bare: Bare) -> Row:
 
 
 def round_trip(router: NodeRouter, ears: Ears, bare: Bare, where: str) -> Row:
-    """Emit an event; the other node's listener emits the answer."""
+    """Emit an event; a listener of the other node's task emits the answer."""
     ours, theirs = [], []
     for sample in range(SAMPLES):
         started = monotonic()
@@ -138,6 +140,7 @@ class Ears:
 
     def __init__(self, router: NodeRouter) -> None:
         """Listen from now on."""
+        self._router = router
         self._answer: tuple[Any, float] = (None, 0.0)
         self._changed = threading.Condition()
         router.join(self)
@@ -149,12 +152,14 @@ class Ears:
         with self._changed:
             self._answer = args[0], args[1]
             self._changed.notify_all()
+        self._router.rouse()
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
         """The other node publishes nothing."""
 
     def wait(self, token: object) -> float:
         """Block until the answer with this token has come; return when it was given."""
+        self._router.attend(lambda: bool(self._answer[0] == token), 30.0)
         with self._changed:
             if not self._changed.wait_for(lambda: self._answer[0] == token, 30.0):
                 raise TimeoutError(f"No answer to {token}; the last was {self._answer}.")
@@ -162,23 +167,18 @@ class Ears:
 
 
 class Mouth:
-    """Answers at once."""
+    """Says that a state is here."""
 
     def __init__(self, router: NodeRouter) -> None:
         """Answer from now on."""
         self._router = router
-        self.has_ended = threading.Event()
         router.join(self)
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
-        """Answer a ping; end when told to."""
-        if event == "ping":
-            self._router.emit("pong", args[0], monotonic())
-        elif event in ("end", "node_lost"):
-            self.has_ended.set()
+        """Leave the events to the task."""
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
-        """Say that a state is here."""
+        """Say it."""
         if "state" in values:
             self._router.emit("have", values["number"], monotonic())
 
@@ -249,18 +249,32 @@ def be_the_other(address: str, bare_address: str, key_file: str, *cores: str) ->
         os.sched_setaffinity(0, map(int, cores))
     is_tcp = address.startswith("tcp")
     bare = Bare(zmq.DEALER, key_file if is_tcp else None)
-    with closing(NodeRouter(spec_of(1, address, key_file))) as router, closing(bare):
+    has_ended = threading.Event()
+    with closing(bare), closing(NodeRouter(spec_of(1, address, key_file))) as router:
         bare.socket.connect(bare_address)
         bare.send(b"here")
-        mouth = Mouth(router)
-        while not mouth.has_ended.is_set():
-            if not bare.socket.poll(100):
-                continue
-            part = bare.socket.recv(copy=False)
-            if len(part) == len(BODY):
-                bare.socket.send(part, copy=False)
-            elif len(part) < len(BODY):
-                bare.send(repr(monotonic()).encode())
+        answering = threading.Thread(target=answer, args=(bare, has_ended))
+        answering.start()
+        try:
+            with router.patience.installed(), use_router(router), Task() as task:
+                Mouth(router)
+                task.on("ping", lambda token, _: task.emit("pong", token, monotonic()))
+                task.wait_for("end", timeout=600.0)
+        finally:
+            has_ended.set()
+            answering.join()
+
+
+def answer(bare: Bare, has_ended: threading.Event) -> None:
+    """Answer what comes on a bare connection."""
+    while not has_ended.is_set():
+        if not bare.socket.poll(100):
+            continue
+        part = bare.socket.recv(copy=False)
+        if len(part) == len(BODY):
+            bare.socket.send(part, copy=False)
+        elif len(part) < len(BODY):
+            bare.send(repr(monotonic()).encode())
 
 
 @contextmanager
@@ -291,7 +305,8 @@ def pair(
         stack.callback(child.kill)
         router.wait_ready(30.0)
         bare.meet()
-        yield router, Ears(router), bare
+        with router.patience.installed():
+            yield router, Ears(router), bare
         router.emit("end")
         child.wait(10.0)
 

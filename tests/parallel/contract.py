@@ -601,6 +601,60 @@ class TransportContract:
         assert caplog.text.count("could not be handled") == 1
         assert "a listener's own error" in caplog.text
 
+    # -- who waits anyway ----------------------------------------------------------------
+
+    def test_who_attends_may_serve_the_sink_and_misses_nothing(self, bench: Bench) -> None:
+        hub, leaf, to_leaf, to_hub = bench.both()
+        for number in range(200):
+            assert hub.transport.send(to_leaf, CONTROL, [b"%d" % number])
+            leaf.transport.attend(lambda number=number: len(leaf.messages) > number, 10.0)  # type: ignore[misc]
+            leaf.hear(number + 1)
+            assert leaf.transport.send(to_hub, CONTROL, [b"%d" % number])
+        for end in (leaf, hub):
+            assert [frames[0] for frames in end.hear(200)] == [b"%d" % n for n in range(200)]
+
+    def test_the_sink_is_called_once_at_a_time_whoever_attends(self, bench: Bench) -> None:
+        hub, leaf, _, to_hub = bench.both()
+        under_way: list[int] = []
+        note, is_over = hub.on_message, threading.Event()
+
+        def take(link: Link, frames: list[Frame]) -> None:
+            under_way.append(threading.get_ident())
+            assert hub.transport.calls
+            note(link, frames)
+            assert under_way == [threading.get_ident()]
+            under_way.clear()
+
+        def attend() -> None:
+            while not is_over.is_set():
+                hub.transport.attend(is_over.is_set, 0.002)
+
+        hub.on_message = take  # type: ignore[method-assign]
+        threads = [threading.Thread(target=attend) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for number in range(3_000):
+            assert leaf.transport.send(to_hub, CONTROL, [b"%d" % number])
+        assert [frames[0] for frames in hub.hear(3_000)] == [b"%d" % n for n in range(3_000)]
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        assert not hub.transport.calls
+        assert not hub.rejected
+
+    def test_attending_ends_when_the_transport_does(self, bench: Bench) -> None:
+        hub, leaf, _, _ = bench.both()
+        attending = threading.Thread(target=lambda: leaf.transport.attend(lambda: False, FOREVER_S))
+        attending.start()
+        bench.both()  # so some time has passed
+        leaf.transport.close()
+        attending.join(10.0)
+        assert not attending.is_alive()
+        leaf.transport.attend(lambda: False, FOREVER_S)
+        leaf.transport.rouse()
+        hub.transport.rouse()
+        assert leaf.calls[-1] == "turn"
+
     # -- the end -------------------------------------------------------------------------
 
     def test_closing_is_safe_at_any_time_and_twice(self, bench: Bench) -> None:

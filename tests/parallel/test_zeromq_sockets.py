@@ -38,11 +38,17 @@ def read_all(sockets: Sockets, socket: Socket) -> None:
         pass
 
 
+def wait(sockets: Sockets, seconds: float) -> list[Socket]:
+    """Wait for a sign; return the sockets that may have something to read."""
+    sockets.wait(seconds)
+    return sockets.unread
+
+
 def read_one(sockets: Sockets, socket: Socket) -> list[bytes]:
     """Wait until a message has come, and return it."""
     message = None
     while message is None:  # a sign may be one of something else
-        assert sockets.wait(10.0) == [socket]
+        assert wait(sockets, 10.0) == [socket]
         message = sockets.read(socket, socket.recv_multipart)
     return message
 
@@ -94,10 +100,11 @@ def test_what_fails_does_not_hide_what_has_come(tmp_path: Path, on_readers_threa
             read_all(sockets, router)
             dealer.send(b"hello")
             assert select.select([int(router.fd)], [], [], 10.0)[0]
+            sockets.reader = threading.get_ident()
             if on_readers_thread:
                 fail(act)
             else:
-                sockets.wait(0.0)  # reading is this thread's from now on
+                sockets.wait(0.0)
                 with sockets.lock:
                     sockets._unread.clear()  # as where the message has come after that
                 thread = threading.Thread(target=fail, args=(act,))
@@ -113,9 +120,9 @@ def test_what_is_not_read_to_the_end_is_shown_again(pair: tuple[Sockets, Socket,
         other.send(b"%d" % number)
     for number in range(3):
         assert read_one(sockets, socket) == [b"%d" % number]
-    assert sockets.wait(10.0) == [socket]  # nobody has looked whether it is empty
+    assert wait(sockets, 10.0) == [socket]  # nobody has looked whether it is empty
     assert sockets.read(socket, socket.recv) is None
-    assert sockets.wait(0.0) == []
+    assert wait(sockets, 0.0) == []
 
 
 def test_waking_ends_the_wait_and_is_not_lost_before_it(
@@ -124,14 +131,56 @@ def test_waking_ends_the_wait_and_is_not_lost_before_it(
     sockets, socket, _ = pair
     read_all(sockets, socket)
     sockets.wake()
-    assert sockets.wait(1_000.0) == []
+    assert wait(sockets, 1_000.0) == []
     waking = threading.Thread(target=sockets.wake)
     waking.start()
-    assert sockets.wait(1_000.0) == []
+    assert wait(sockets, 1_000.0) == []
     waking.join()
+
+
+def test_what_comes_while_another_thread_reads_is_its_own_and_then_anybodys(
+    pair: tuple[Sockets, Socket, Socket],
+) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    sockets.take_over()
+    other.send(b"first")
+    assert select.select([int(socket.fd)], [], [], 10.0)[0]
+    assert wait(sockets, 0.0) == []
+    sockets.wait_instead(10.0)
+    assert sockets.unread == [socket]
+    assert sockets.read(socket, socket.recv) == b"first"
+    read_all(sockets, socket)
+
+    other.send(b"second")
+    assert select.select([int(socket.fd)], [], [], 10.0)[0]
+    sockets.give_back()
+    assert wait(sockets, 10.0) == [socket]
+    assert sockets.read(socket, socket.recv) == b"second"
+
+
+def test_rousing_ends_the_wait_of_who_has_taken_over_once_and_of_nobody_else(
+    pair: tuple[Sockets, Socket, Socket],
+) -> None:
+    sockets, socket, _ = pair
+    read_all(sockets, socket)
+    sockets.rouse()
+    sockets.take_over()
+    sockets.wait_instead(1_000.0)  # it was not lost before
+    sockets.wake()
+    sockets.wait_instead(0.0)  # which is for the other one
+    assert wait(sockets, 1_000.0) == []
+    sockets.rouse()
+    sockets.rouse()
+    sockets.give_back()
+    assert wait(sockets, 0.0) == []
+    sockets.take_over()
+    sockets.wait_instead(0.0)
+    assert not sockets._is_roused
 
 
 def test_waking_what_has_ended_does_nothing() -> None:
     sockets = Sockets()
     sockets.close()
     sockets.wake()
+    sockets.rouse()

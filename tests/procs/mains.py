@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.parallel.topology import NodeSpec
+from ding_lite.runtime.interrupt import Patience
 from ding_lite.runtime.local_router import LocalRouter
 from ding_lite.runtime.router import current_router
 
@@ -21,6 +22,7 @@ class LoneRouter(LocalRouter):
         super().__init__(spec.node_id, labels=())
         self.spec = spec
         self._labels = spec.labels
+        self.patience = Patience()
 
     def wait_ready(self, timeout: float | None = None) -> None: ...
 

@@ -8,9 +8,9 @@ A link may break and come back. Messages under way are lost then, whole, and not
 loses one; it is the caller's to send them again. A node whose sink is slow does not make the
 others wait: what is sent to it waits in memory, and it is the caller's to bound that.
 
-A transport has one thread of its own. Everything of the sink is called on it, one call after the
-other, from `start` until `close` returns. What the sink raises is logged, and costs nothing but
-that call.
+A transport has one thread of its own. Everything of the sink is called there, or on a thread that
+attends, one call after the other, from `start` until `close` returns. What the sink raises is
+logged, and costs nothing but that call.
 
 `tests/parallel/contract.py` holds every transport to every sentence of this page.
 """
@@ -18,7 +18,7 @@ that call.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NewType, Protocol, TypeAlias
 
 CLOSE_TIMEOUT_S = 1.0
@@ -39,7 +39,7 @@ class Lane(enum.Enum):
 
 
 class Sink(Protocol):
-    """Who takes what a transport has to say; called on the transport's thread."""
+    """Who takes what a transport has to say; called as that page tells."""
 
     def on_up(self, link: Link, node_id: int) -> None:
         """A link that was dialled to a node carries messages now."""
@@ -145,6 +145,29 @@ class Transport(Protocol):
 
     def wake(self) -> None:
         """Make the sink's next turn come now; safe from any thread and at any time."""
+        ...
+
+    @property
+    def calls(self) -> bool:
+        """Whether this thread is within a call of the sink, which must not wait for another one."""
+        ...
+
+    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Serve the sink on this thread until `ready()`, or for so long.
+
+        For who waits for a message anyway: it comes without a change of thread then. It may return
+        at any time, and does so at once where the transport cannot do it or does it already.
+
+        What a signal's handler raises meanwhile may lose a message: none must.
+
+        Args:
+            ready: Asked after what has come was handed on, and after `rouse`. It must not wait.
+            seconds: How long at most.
+        """
+        ...
+
+    def rouse(self) -> None:
+        """Let who attends ask again whether it is ready; safe from any thread and at any time."""
         ...
 
     def close(self) -> None:

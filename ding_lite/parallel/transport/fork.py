@@ -62,6 +62,13 @@ class _Guests:
         self.forget = transport.forget
         self.drop = transport.drop
         self.wake = transport.wake
+        self.attend = transport.attend
+        self.rouse = transport.rouse
+
+    @property
+    def calls(self) -> bool:
+        """Whether this thread is within a call of a sink."""
+        return self._transport.calls
 
     def listen(self, address: str) -> str:
         """Leave it to the other router to listen there."""

@@ -354,6 +354,17 @@ class InprocTransport:
             self._wants_turn = True
             self._changed.notify()
 
+    @property
+    def calls(self) -> bool:
+        """Whether this thread is within a call of the sink."""
+        return threading.current_thread() is self._thread
+
+    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Leave it to the transport's own thread: a test of many nodes has no use for the time."""
+
+    def rouse(self) -> None:
+        """Do nothing: nobody attends."""
+
     def close(self) -> None:
         """Send what was taken, within a second, and end the thread."""
         with self._network._lock:

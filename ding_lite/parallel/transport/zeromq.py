@@ -1,11 +1,11 @@
 """ZeroMQ as a transport.
 
 What is ugly here and why: a node listens on a ROUTER socket and dials each peer with two DEALER
-sockets, one a lane, whose routing ids are one random token and the lane. One thread reads all of
-them, and any may send (`zeromq_sockets` tells how). ZeroMQ hides broken connections, so a monitor
-watches each socket: without it a peer that died would only be missed when its heartbeats stay
-away, and one that is refused would try for ever. A ROUTER does not say which peer has gone
-(`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
+sockets, one a lane, whose routing ids are one random token and the lane. One thread at a time reads
+all of them (`zeromq_turns`), and any may send (`zeromq_sockets`). ZeroMQ hides broken connections,
+so a monitor watches each socket: without it a peer that died would only be missed when its
+heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which peer
+has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
 
 High-water marks are off on purpose: the sessions above bound what is under way (a window of
 events, one state a peer), and a mark in the socket would drop or block what they count. Besides,
@@ -24,7 +24,7 @@ import math
 import os
 import threading
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -59,6 +59,7 @@ from ding_lite.parallel.transport.zeromq_dealers import (
     Dealers,
 )
 from ding_lite.parallel.transport.zeromq_sockets import Socket, Sockets
+from ding_lite.parallel.transport.zeromq_turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -119,8 +120,8 @@ class ZeroMQTransport:
         self._wants_turn = False
         self._num_doubts = 0
         self._doubts_at = 0.0
+        self._turns: Turns | None = None
         self._thread: threading.Thread | None = None
-        self._thread_id = 0
         self._closing = False
         self._lock = threading.Lock()
 
@@ -178,9 +179,13 @@ class ZeroMQTransport:
 
     def start(self, sink: Sink) -> None:
         """Begin to move messages."""
-        self._thread = threading.Thread(
-            target=self._run, args=(sink,), name="ding_lite-transport", daemon=True
-        )
+        self._turns = turns = Turns(self._sockets, partial(self._serve, sink))
+
+        def run() -> None:
+            turns.go_on()
+            turns.take(sink.on_turn)
+
+        self._thread = threading.Thread(target=run, name="ding_lite-transport", daemon=True)
         self._thread.start()
 
     def _keys(self) -> Doorkeeper:
@@ -241,8 +246,23 @@ class ZeroMQTransport:
     def wake(self) -> None:
         """Make the sink's next turn come now."""
         is_known, self._wants_turn = self._wants_turn, True
-        if not is_known and threading.get_ident() != self._thread_id:
+        if not is_known and not self.calls:
             self._sockets.wake()
+
+    @property
+    def calls(self) -> bool:
+        """Whether this thread is within a call of the sink."""
+        return self._turns is not None and self._turns.is_mine
+
+    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Read on this thread until `ready()`, or for so long; return where another one does."""
+        if self._turns is not None:
+            self._turns.lead(ready, seconds)
+
+    def rouse(self) -> None:
+        """Let who attends ask again whether it is ready."""
+        if self._turns is not None:
+            self._turns.rouse()
 
     def close(self) -> None:
         """Send what was taken, within a second, and end the thread."""
@@ -250,8 +270,8 @@ class ZeroMQTransport:
             if self._closing:
                 return
             self._closing = True
-        self._sockets.wake()
-        if self._thread is not None:
+        if self._turns is not None and self._thread is not None:
+            self._turns.end()
             self._thread.join()
         with self._sockets.lock:
             for socket in self._messages:
@@ -264,7 +284,7 @@ class ZeroMQTransport:
         self._sockets.close()
         self._context.term()
 
-    # -- on the transport's thread -------------------------------------------------------
+    # -- in a turn --------------------------------------------------------------------------
 
     def owner(self, link: Link) -> int | None:
         """Return which node a link is proved to come from; None where nothing proves it."""
@@ -315,29 +335,26 @@ class ZeroMQTransport:
         is_visitor = self._is_guarded and link not in self._dealers
         return (link.rpartition(_OWNED)[0] if is_visitor else link) + lane.value
 
-    def _run(self, sink: Sink) -> None:
-        self._thread_id = threading.get_ident()
-        while not self._closing:
-            try:
-                self._turn(sink)
-            except Exception as error:  # noqa: BLE001 - the thread serves all peers, so it lives on
-                self._complain(error)
-        sink.on_turn()
+    def _serve(self, sink: Sink, found: Sequence[Socket]) -> float:
+        """Do what there is to do in a turn: hand on what has come, send what is to be sent."""
+        try:
+            self._hand_on_all(found, sink)
+            self._wants_turn = False
+            wait_s = min(sink.on_turn(), self._settle_doubts(sink), self._look(sink))
+        except Exception as error:  # noqa: BLE001 - all peers are served here, so it goes on
+            self._complain(error)
+            return 0.0
+        return 0.0 if self._wants_turn else wait_s  # by somebody who was told something just now
 
-    def _turn(self, sink: Sink) -> None:
-        self._wants_turn = False
-        wait_s = min(sink.on_turn(), self._settle_doubts(sink), self._look(sink))
-        if self._wants_turn:  # by somebody who was told something just now
-            wait_s = 0.0
+    def _hand_on_all(self, found: Sequence[Socket], sink: Sink) -> None:
         is_drained = True
-        found = self._sockets.wait(wait_s)
         for socket in found:
             if socket in self._messages:
                 is_drained = self._read(socket, sink) and is_drained
         for socket in found:  # what has come on a connection goes before what has become of it
             if socket in self._monitors:
                 self._watch(socket, sink)
-            elif self._doorkeeper is not None and socket not in self._messages:
+            elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
                 self._admit(self._doorkeeper, sink)
         if is_drained:
             self._connections.drained()
