@@ -147,7 +147,7 @@ class Ears:
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Note the answer."""
-        if event not in ("pong", "have"):
+        if event not in ("begun", "pong", "have"):
             return
         with self._changed:
             self._answer = args[0], args[1]
@@ -257,7 +257,12 @@ def be_the_other(address: str, bare_address: str, key_file: str, *cores: str) ->
         answering.start()
         try:
             with router.patience.installed(), use_router(router), Task() as task:
-                Mouth(router)
+
+                def begin(token: str) -> None:
+                    Mouth(router)  # now that the task is there to be told of events
+                    task.emit("begun", token, monotonic())
+
+                task.on("begin", begin)
                 task.on("ping", lambda token, _: task.emit("pong", token, monotonic()))
                 task.wait_for("end", timeout=600.0)
         finally:
@@ -306,7 +311,10 @@ def pair(
         router.wait_ready(30.0)
         bare.meet()
         with router.patience.installed():
-            yield router, Ears(router), bare
+            ears = Ears(router)
+            router.emit("begin", "both are there")
+            ears.wait("both are there")
+            yield router, ears, bare
         router.emit("end")
         child.wait(10.0)
 
