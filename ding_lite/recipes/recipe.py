@@ -23,6 +23,11 @@ class TrainConfig:
     what moves."""
     reward_scale: float = 1.0
     """Rewards are multiplied by it before they are learned from. Rewards about 1 are easiest."""
+    episode_limit: int | None = None
+    """Where an episode that is learned from is cut, in env steps; None leaves that to the
+    environment. What would have followed is estimated there, so that nothing wrong is learned.
+    Lower sees more beginnings and fewer long stays, which helps where a policy only holds out. The
+    episodes of evaluations are never cut."""
     eval_every: int = 1_000
     """Env steps from one evaluation to the next. Fewer notices success sooner and costs more."""
     eval_episodes: int = 20
@@ -50,6 +55,7 @@ class TrainConfig:
                 checkpoint_every=self.checkpoint_every,
                 log_every=self.log_every,
             ),
+            [] if self.episode_limit is None else whole(1, episode_limit=self.episode_limit),
             positive(reward_scale=self.reward_scale),
             whole(0, confirm_episodes=self.confirm_episodes),
             at_least(0.0, target_margin=self.target_margin),

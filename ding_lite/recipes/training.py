@@ -107,6 +107,7 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
     """
     options, config = plan.options, plan.config
     stack = config.frame_stack
+    limit = {} if config.episode_limit is None else {"max_episode_steps": config.episode_limit}
     eval_seed = options.seed_for("evaluation")
     with (
         make_envs(
@@ -115,6 +116,7 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
             seed=options.seed,
             frame_stack=stack,
             reward_scale=config.reward_scale,
+            settings=limit,
         ) as envs,
         make_envs(options.env, JUDGED_EPISODES, seed=eval_seed, frame_stack=stack) as eval_envs,
     ):

@@ -197,3 +197,16 @@ def test_the_description_of_a_run_has_all_its_settings() -> None:
     assert (said["options"]["seed"], said["config"]["num_envs"]) == (3, 2)
     assert said["config"]["hidden"] == [8]
     assert said["config"]["checkpoint_every"] == 10_000
+
+
+def test_an_episode_limit_cuts_what_is_learned_from_and_no_evaluation() -> None:
+    result = train(episode_limit=5, eval_every=40, log_every=40, target=1e6)
+    rows = [
+        json.loads(line) for line in (result.directory / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert {row["episode_length"] for row in rows if "episode_length" in row} == {5.0}
+    assert max(row["eval_return"] for row in rows if "eval_return" in row) > 5.0
+    assert result.numbers["eval_return"] > 5.0
+    assert load_policy(result.directory).config == result.policy.config
+    with pytest.raises(ConfigError, match="`episode_limit` is 0"):
+        train(episode_limit=0)
