@@ -12,8 +12,15 @@ program), Ctrl-C and then --resume --out with its directory. It is examples/dqn_
 def main() -> None:
     """Train with the options of the command line."""
     options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=300_000, target=200.0)
-    # Rewards lie between -100 and 100. The returns that are reported are those of the game.
-    envs = make_envs(options.env, num_envs=8, seed=options.seed, reward_scale=0.1)
+    # Rewards lie between -100 and 100. The returns that are reported are those of the game. Who
+    # has learned not to crash hovers, for 1,000 env steps: cut at 400, more landings are seen.
+    envs = make_envs(
+        options.env,
+        num_envs=8,
+        seed=options.seed,
+        reward_scale=0.1,
+        settings={"max_episode_steps": 400},
+    )
     eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1)
     config = DQNConfig(
         lr=5e-4,
@@ -33,7 +40,7 @@ def main() -> None:
     replay = PrioritizedReplay(envs.spec, capacity=100_000, alpha=0.4, seed=options.seed)
     beta = linear(0.6, 1.0, steps=300_000)
     # Higher than the target, so that the fresh episodes which judge the lander reach it too.
-    good_enough = options.target + 10.0
+    good_enough = options.target + 40.0
 
     with Run("dqn_lunarlander", options, config=config) as run:
         with Task() as task:

@@ -21,12 +21,13 @@ def evaluate(
     stop_at: float | None = None,
     episodes: int | None = None,
     confirm: int = 20,
+    confirm_at: float | None = None,
 ) -> Middleware:
     """Play greedy episodes now and then, and finish the run once they are good enough.
 
     The untrained policy is not evaluated: the first evaluation is in step `every`, counted
     from one. The best of many noisy evaluations flatters, so one that reaches `stop_at` is
-    repeated with `confirm` fresh episodes, and only their mean ends the run.
+    repeated with `confirm` fresh episodes, and only their mean counts.
 
     Context:
         reads: total_step
@@ -42,6 +43,8 @@ def evaluate(
             for each env by default. More is less noisy.
         confirm: Fresh episodes that must reach `stop_at` too, rounded up likewise; 0 believes
             the first ones.
+        confirm_at: The mean return from which evaluations are repeated; only from `stop_at` on by
+            default. Lower lets `keep_best` choose among those that are good, and not lucky.
 
     Raises:
         ConfigError: A setting is out of range, or the policy was made for other envs.
@@ -54,13 +57,14 @@ def evaluate(
     )
 
     goal = math.inf if stop_at is None else stop_at
+    is_good = goal if confirm_at is None else min(goal, confirm_at)
 
     def _evaluate(ctx: Context) -> None:
         if not due(ctx, every):
             return
 
         value = play(envs.num_envs if episodes is None else episodes)
-        if value >= goal and confirm:
+        if value >= is_good and confirm:
             value = play(confirm)
 
         ctx.eval_value = value

@@ -37,9 +37,9 @@ class TrainConfig:
     fresh episodes that judge the policy in the end are surer to reach the target too: where
     returns scatter widely, half of their spread or so is useful."""
     confirm_episodes: int = 20
-    """Fresh greedy episodes that must be as good as an evaluation that would end the run, in their
-    mean; 0 believes that one. More is surer where returns scatter widely: one of many noisy
-    evaluations is always lucky."""
+    """Fresh greedy episodes that take the place of an evaluation which reaches the target: what
+    ends the run, and what is kept as its best, is so in their mean; 0 believes that evaluation.
+    More is surer where returns scatter widely: one of many noisy evaluations is always lucky."""
     checkpoint_every: int = 10_000
     """Env steps from one checkpoint to the next: what a killed run loses at most."""
     log_every: int = 200
@@ -60,6 +60,14 @@ class TrainConfig:
             whole(0, confirm_episodes=self.confirm_episodes),
             at_least(0.0, target_margin=self.target_margin),
         )
+
+    @property
+    def env_settings(self) -> dict[str, Any]:
+        """What the environments that are learned from are made with, beside the environment's own.
+
+        Those of evaluations are made without it.
+        """
+        return {} if self.episode_limit is None else {"max_episode_steps": self.episode_limit}
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""

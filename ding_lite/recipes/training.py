@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.directory import make_next
+from ding_lite.recipes.directory import has_best, make_next
+from ding_lite.recipes.loading import load_policy
 from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
 from ding_lite.recipes.recipe import Ingredients
 from ding_lite.recipes.reporting import save_and_report
@@ -25,7 +26,7 @@ class TrainResult:
     """What came out of a training."""
 
     policy: Policy
-    """The trained one."""
+    """That of the best evaluation; the last one where there was none."""
     directory: Path
     """Where the run has left its metrics, its curve and its checkpoint."""
     solved: bool | None
@@ -107,7 +108,6 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
     """
     options, config = plan.options, plan.config
     stack = config.frame_stack
-    limit = {} if config.episode_limit is None else {"max_episode_steps": config.episode_limit}
     eval_seed = options.seed_for("evaluation")
     with (
         make_envs(
@@ -116,7 +116,7 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
             seed=options.seed,
             frame_stack=stack,
             reward_scale=config.reward_scale,
-            settings=limit,
+            settings=config.env_settings,
         ) as envs,
         make_envs(options.env, JUDGED_EPISODES, seed=eval_seed, frame_stack=stack) as eval_envs,
     ):
@@ -128,6 +128,8 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
         described = {"num_envs": plan.num_envs, **plan.settings}
         with Run(plan.name, options, config=described, quiet=quiet) as run:
             _run(plan, run, policy, envs, eval_envs)
+            if has_best(run.directory):
+                policy = load_policy(run.directory)
             numbers = run.judge(policy)
             run.explain(numbers)
     return TrainResult(
@@ -159,6 +161,7 @@ def _run(plan: Plan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> N
                 stop_at=options.target + config.target_margin,
                 episodes=config.eval_episodes,
                 confirm=config.confirm_episodes,
+                confirm_at=options.target,
             )
         )
         task.use(mw.keep_best(policy, run.best))

@@ -109,7 +109,12 @@ def solve(seed: int) -> tuple[int, float]:
     seconds, env_steps = 0.0, 0
     with (
         make_envs(
-            ENV_ID, plan.num_envs, seed=seed, mode="sync", reward_scale=config.reward_scale
+            ENV_ID,
+            plan.num_envs,
+            seed=seed,
+            mode="sync",
+            reward_scale=config.reward_scale,
+            settings=config.env_settings,
         ) as envs,
         make_envs(ENV_ID, NUM_EVAL_EPISODES, seed=1_000_000 + seed, mode="sync") as eval_envs,
         Task() as task,

@@ -77,6 +77,20 @@ def test_a_lucky_evaluation_is_not_believed(balancer: Balancer, eval_envs: Envs)
     assert task.ctx.eval_value < 100.0  # what is reported is the mean of the fresh episodes
 
 
+@pytest.mark.parametrize(("good_for", "value"), [(1, 9.5), (10**9, 500.0)])
+def test_what_is_only_good_is_confirmed_too_and_does_not_end_the_run(
+    good_for: int, value: float, balancer: Balancer, eval_envs: Envs
+) -> None:
+    balancer.good_for = good_for
+    finished: list[bool] = []
+    with Task() as task:
+        task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=501.0, confirm_at=475.0))
+        task.use(lambda ctx: finished.append(ctx.finish))
+        task.run(max_step=1)
+    assert finished == [False]
+    assert task.ctx.eval_value == pytest.approx(value, abs=1.0)
+
+
 def test_confirmation_plays_twenty_fresh_episodes(balancer: Balancer) -> None:
     with make_envs("CartPole-v1", 8, seed=5) as envs:
         played: list[int] = []

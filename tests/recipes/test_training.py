@@ -54,6 +54,20 @@ def test_what_was_best_is_kept_and_speed_and_memory_are_told() -> None:
     assert load_policy(result.directory).config == result.policy.config
 
 
+def test_what_comes_back_is_the_policy_of_the_best_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = iter([1.0, 3.0, 2.0])
+    module = import_module("ding_lite.middleware.evaluate")
+    monkeypatch.setattr(module, "mean_return", lambda *args, **more: next(values))
+    result = train(eval_every=40, max_env_steps=120, target=1e6)
+    assert load_checkpoint(result.directory / "best").meta["eval_value"] == 3.0
+    last = load_policy(result.directory, last=True)
+    best = load_policy(result.directory)
+    assert result.policy.state_dict()["train_iter"] == best.state_dict()["train_iter"]
+    assert best.state_dict()["train_iter"] < last.state_dict()["train_iter"]
+
+
 def test_it_says_nothing_when_it_is_to_be_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     train()
     assert capsys.readouterr() == ("", "")
