@@ -142,9 +142,9 @@ class Links:
         return self._rejections.count
 
     @property
-    def calls(self) -> bool:
+    def is_calling(self) -> bool:
         """Whether this thread hands on what has come, and so must not wait for what comes."""
-        return self._transport.calls
+        return self._transport.is_calling
 
     def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
         """Take what comes on this thread until `ready()`, where that is possible and saves time.

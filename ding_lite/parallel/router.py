@@ -288,7 +288,7 @@ class NodeRouter:
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
         """
-        if self._links.calls:
+        if self._links.is_calling:
             return
         if threading.current_thread() is not threading.main_thread():
             self._links.attend(ready, timeout)
@@ -301,7 +301,7 @@ class NodeRouter:
         self._links.rouse()
 
     def _wait_for_room(self, session: Session, event: str) -> None:
-        if self._links.calls:
+        if self._links.is_calling:
             return
         self._links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)

@@ -26,11 +26,11 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
     # Priorities count mildly and are mostly made up for: all that is new has the highest one, and
     # that is a crash's. Who has learned not to crash hovers: shorter episodes see more landings.
     # Returns scatter by 100 and more, and one of many evaluations is always lucky: hence the
-    # margin, and 60 episodes that must confirm it.
+    # margin, and 100 episodes that must confirm it.
     "LunarLander-v3": {
         "max_env_steps": 300_000,
         "target_margin": 40.0,
-        "confirm_episodes": 60,
+        "confirm_episodes": 100,
         "episode_limit": 400,
         "reward_scale": 0.1,
         "loss": "mse",
@@ -47,7 +47,7 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
         "priority_alpha": 0.4,
         "priority_beta": 0.6,
         "priority_beta_steps": 300_000,
-        "eval_every": 10_000,
+        "eval_every": 5_000,
     },
     "ding_lite/Catch-v0": {
         "max_env_steps": 100_000,

@@ -620,7 +620,7 @@ class TransportContract:
 
         def take(link: Link, frames: list[Frame]) -> None:
             under_way.append(threading.get_ident())
-            assert hub.transport.calls
+            assert hub.transport.is_calling
             note(link, frames)
             assert under_way == [threading.get_ident()]
             under_way.clear()
@@ -639,7 +639,7 @@ class TransportContract:
         is_over.set()
         for thread in threads:
             thread.join()
-        assert not hub.transport.calls
+        assert not hub.transport.is_calling
         assert not hub.rejected
 
     def test_attending_ends_when_the_transport_does(self, bench: Bench) -> None:

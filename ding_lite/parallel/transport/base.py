@@ -148,7 +148,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def calls(self) -> bool:
+    def is_calling(self) -> bool:
         """Whether this thread is within a call of the sink, which must not wait for another one."""
         ...
 

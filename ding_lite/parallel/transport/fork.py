@@ -66,9 +66,9 @@ class _Guests:
         self.rouse = transport.rouse
 
     @property
-    def calls(self) -> bool:
+    def is_calling(self) -> bool:
         """Whether this thread is within a call of a sink."""
-        return self._transport.calls
+        return self._transport.is_calling
 
     def listen(self, address: str) -> str:
         """Leave it to the other router to listen there."""

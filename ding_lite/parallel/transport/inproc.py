@@ -355,7 +355,7 @@ class InprocTransport:
             self._changed.notify()
 
     @property
-    def calls(self) -> bool:
+    def is_calling(self) -> bool:
         """Whether this thread is within a call of the sink."""
         return threading.current_thread() is self._thread
 

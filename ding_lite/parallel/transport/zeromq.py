@@ -246,11 +246,11 @@ class ZeroMQTransport:
     def wake(self) -> None:
         """Make the sink's next turn come now."""
         is_known, self._wants_turn = self._wants_turn, True
-        if not is_known and not self.calls:
+        if not is_known and not self.is_calling:
             self._sockets.wake()
 
     @property
-    def calls(self) -> bool:
+    def is_calling(self) -> bool:
         """Whether this thread is within a call of the sink."""
         return self._turns is not None and self._turns.is_mine
 
