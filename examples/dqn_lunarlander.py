@@ -51,7 +51,7 @@ def main() -> None:
             task.use(mw.add_to(replay))
             task.use(mw.train(policy, replay, updates=4, beta=beta))
             task.use(mw.update_priorities(replay))
-            task.use(mw.evaluate(policy, eval_envs, every=1_250, stop_at=good_enough, confirm=60))
+            task.use(mw.evaluate(policy, eval_envs, every=1_250, stop_at=good_enough, confirm=100))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
             task.use(mw.log(every=25, path=run.metrics, quiet=True))
