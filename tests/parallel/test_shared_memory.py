@@ -218,7 +218,7 @@ class TestMistrust:
         "content", [b"", b"x" * 100, b"x" * 8192, b"\0" * 8192, b"\xff" * 8192]
     )
     def test_a_file_that_is_no_segment_is_refused(self, content: bytes) -> None:
-        path = DIRECTORY / "ding_lite-test-no-segment"
+        path = DIRECTORY / f"ding_lite-test-{os.getpid()}-no-segment"  # by whose it is
         path.touch(0o600)
         try:
             path.write_bytes(content)
