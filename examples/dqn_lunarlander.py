@@ -1,7 +1,7 @@
 """Train a DQN until it lands on the moon. Needs Box2D: pip install "ding-lite[box2d]"."""
 
 from ding_lite import Task, middleware as mw
-from ding_lite.recipes import Run, parse_options, run_program
+from ding_lite.recipes import Run, load_policy, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, PrioritizedReplay, linear, make_envs
 
 TRY_NEXT = """\
@@ -51,7 +51,17 @@ def main() -> None:
             task.use(mw.add_to(replay))
             task.use(mw.train(policy, replay, updates=4, beta=beta))
             task.use(mw.update_priorities(replay))
-            task.use(mw.evaluate(policy, eval_envs, every=1_250, stop_at=good_enough, confirm=100))
+            task.use(
+                mw.evaluate(
+                    policy,
+                    eval_envs,
+                    every=625,
+                    stop_at=good_enough,
+                    confirm=100,
+                    confirm_at=options.target,
+                )
+            )
+            task.use(mw.keep_best(policy, run.best))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
             task.use(mw.log(every=25, path=run.metrics, quiet=True))
@@ -60,7 +70,8 @@ def main() -> None:
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
             run.resume(parts)
             task.run()
-        run.conclude(policy, try_next=TRY_NEXT)
+        # What goes on learning may also forget: the lander of the best evaluation is judged.
+        run.conclude(load_policy(run.directory), try_next=TRY_NEXT)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 An event, an item of a stream and a call begin in a slice of the thread that sends them, pass the
 thread that reads them at the node that they are for, and end where its program has them: in a
 listener, at `receive`, in a handler. A ctx begins where it was published and ends where it is
-read: the program has it whenever it looks. What both nodes know of a message (who
-sends it, in which life, and its number) is the key of its arrow.
+read: the program has it whenever it looks. What both nodes know of a message (who sends it, in
+which life, and its number) is the key of its arrow.
 """
 
 from __future__ import annotations

@@ -250,7 +250,12 @@ def _envs_of(plan: Plan, config: EvolutionConfig) -> Iterator[_Everywhere]:
 
         limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
         yield _Everywhere(
-            train=make(plan.num_envs, options.seed, reward_scale=config.reward_scale),
+            train=make(
+                plan.num_envs,
+                options.seed,
+                reward_scale=config.reward_scale,
+                settings=config.env_settings,
+            ),
             evaluate=make(count, options.seed_for("evaluation"), settings=limit),
             confirm=make(count, options.seed_for("confirmation")) if limit else None,
         )

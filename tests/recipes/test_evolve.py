@@ -87,6 +87,13 @@ def test_episodes_of_evaluations_may_be_cut(tmp_path: Path) -> None:
         small(eval_limit=0)
 
 
+def test_episodes_that_are_learned_from_may_be_cut(tmp_path: Path) -> None:
+    result = small(episode_limit=5, max_env_steps=600, out=tmp_path / "1")
+    rows = [json.loads(line) for line in (tmp_path / "1/metrics.jsonl").read_text().splitlines()]
+    assert {row["episode_length"] for row in rows if "episode_length" in row} == {5.0}
+    assert max(life.fitness or 0.0 for life in result.population.lives) > 5.0
+
+
 def test_trying_it_out_stays_within_its_env_steps(tmp_path: Path) -> None:
     result = evolve("dqn", "CartPole-v1", population=3, smoke=True, quiet=True, out=tmp_path / "1")
     assert result.numbers["generations"] >= 1

@@ -73,10 +73,10 @@ class Turns:
             ready: Asked after each turn and when roused.
             seconds: How long at most.
         """
-        if self.is_mine or not self._leading.acquire(blocking=False):
-            return
         now = SYSTEM_CLOCK.now()
         until, look_at = now + seconds, math.inf
+        if self.is_mine or not self._leading.acquire(blocking=False):
+            return
         try:
             self._leader = threading.get_ident()
             self._sockets.take_over()
