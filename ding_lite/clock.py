@@ -10,10 +10,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
+from ding_lite.cancellation import Wait, cancelled, current_scope
 from ding_lite.errors import ConfigError
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -97,9 +102,45 @@ class Deadline:
         return self.clock.now() + seconds >= self.instant
 
     def wait(self, condition: threading.Condition, ready: Callable[[], bool]) -> bool:
-        """Wait on a held condition until `ready()`; return whether that came in time."""
+        """Wait on a held condition until `ready()`; return whether that came in time.
+
+        Raises:
+            StepCancelled: The step that it waits in has failed meanwhile.
+        """
+        if current_scope() is not None:
+            return self._wait_in_scope(condition, ready)
         while not ready():
             if self.expired:
                 return False
             self.clock.wait(condition, self.remaining)
         return True
+
+    def result_of(self, answer: Future[T]) -> T:
+        """Wait for the result of a future, and return it.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            StepCancelled: The step that waits for it has failed meanwhile.
+        """
+        if current_scope() is None or answer.done():
+            return answer.result(self.remaining)
+        changed = threading.Condition()
+        answer.add_done_callback(lambda _: _notify(changed))
+        with changed:
+            self.wait(changed, answer.done)
+        return answer.result(0.0)
+
+    def _wait_in_scope(self, condition: threading.Condition, ready: Callable[[], bool]) -> bool:
+        with Wait(partial(_notify, condition)) as wait:
+            while not ready():
+                if wait.is_over:
+                    raise cancelled()
+                if self.expired:
+                    return False
+                self.clock.wait(condition, self.remaining)
+        return True
+
+
+def _notify(condition: threading.Condition) -> None:
+    with condition:
+        condition.notify_all()

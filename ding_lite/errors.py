@@ -37,6 +37,10 @@ class MiddlewareError(DingLiteError, RuntimeError):
     """A middleware broke the rules of the pipeline."""
 
 
+class StepCancelled(DingLiteError, RuntimeError):
+    """A blocked call was given up, because another middleware of the same step has raised."""
+
+
 class ShapeError(DingLiteError, ValueError):
     """Arrays do not agree on a size."""
 
@@ -49,12 +53,16 @@ class CheckpointError(DingLiteError, OSError):
     """A checkpoint is missing, damaged, or of another version or policy."""
 
 
+class SaveError(CheckpointError):
+    """A checkpoint could not be written; the one before it is still whole."""
+
+
 class MissingExtraError(DingLiteError, ImportError):
     """An optional package is needed; says which extra installs it."""
 
 
 class EnvError(DingLiteError, RuntimeError):
-    """An environment in a process of its own has raised, or its process has died."""
+    """An environment raises, returns what is not of its spaces, or its process has died."""
 
 
 class DeadlineExceeded(DingLiteError, TimeoutError):
@@ -75,6 +83,10 @@ class CodecError(DingLiteError, ValueError):
 
 class PeerLost(TransportError):
     """A node stopped answering."""
+
+
+class NodeReplaced(TransportError):
+    """Another process has taken this node's place in the job while this one was cut off."""
 
 
 class NodeFailed(DingLiteError, RuntimeError):

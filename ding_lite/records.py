@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from ding_lite.errors import CodecError, ConfigError, did_you_mean
+from ding_lite.foreign import is_for_program, words_of
 
 ClassT = TypeVar("ClassT", bound=type)
 
@@ -75,9 +76,12 @@ class Records:
             )
         try:
             return cls(**fields)
-        except Exception as error:
+        except BaseException as error:
+            if is_for_program(error):
+                raise
             raise CodecError(
-                f"`{name}` cannot be built from the fields {reprlib.repr(list(fields))}: {error}"
+                f"`{name}` cannot be built from the fields {reprlib.repr(list(fields))}: "
+                f"{words_of(error)}"
             ) from error
 
 

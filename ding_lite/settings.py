@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import numbers
 import os
 import re
@@ -25,6 +26,8 @@ from easydict import EasyDict
 from ding_lite.errors import ConfigError, did_you_mean
 
 PREFIX = "DING_LITE_"
+MOST = 2**63 - 1
+"""The greatest whole number of a setting: checkpoints and messages hold 64 bits with a sign."""
 ConfigT = TypeVar("ConfigT")
 
 
@@ -53,16 +56,24 @@ class Settings:
     """The ports to listen on, separated by commas; unless set, free or derived ones are taken."""
     attach_to: tuple[str, ...] = ()
     """The address of node 0, or those of all nodes to connect to: `tcp://127.0.0.1:50515`."""
+    elastic: bool = False
+    """Whether further nodes may join the job while it runs, and leave it again: 1 or 0."""
     key_file: str | None = None
     """The file with the key that lets nodes of different machines trust each other."""
     engine: str | None = None
     """What starts the nodes. `local` is this process, also under torchrun or srun."""
+    linger: int = 30
+    """Seconds that a node that leaves waits for a lost peer that has yet to get its events."""
+    peer_timeout: int = 600
+    """Seconds without any peer after which a node that no runner has started ends; 0 is never."""
     torch_threads: int = 1
     """Threads of PyTorch in each process. 1 suits small networks; 0 leaves PyTorch's choice."""
 
     def __post_init__(self) -> None:
         check_all(
             whole(0, DING_LITE_TORCH_THREADS=self.torch_threads),
+            whole(1, DING_LITE_LINGER=self.linger),
+            whole(0, DING_LITE_PEER_TIMEOUT=self.peer_timeout),
             whole(0, **_given(DING_LITE_NODE_ID=self.node_id)),
             whole(1, **_given(DING_LITE_NUM_NODES=self.num_nodes)),
             one_of(
@@ -163,12 +174,16 @@ def _given(**named: Any) -> dict[str, Any]:
 
 
 def _parse(variable: str, text: str, hint: Any) -> Any:
-    """Turn a variable's text into an int, a str, or a tuple of either."""
+    """Turn a variable's text into an int, a bool, a str, or a tuple of them."""
     if typing.get_origin(hint) is tuple:
         item = typing.get_args(hint)[0]
         parts = [part.strip() for part in text.split(",")]
         return tuple(_parse(variable, part, item) for part in parts if part)
 
+    if hint is bool:
+        if text not in ("0", "1"):
+            raise ConfigError(f"{variable} is {text!r}; {variable}=1 or {variable}=0 was expected.")
+        return text == "1"
     if int in (hint, *typing.get_args(hint)):
         try:
             return int(text)
@@ -337,12 +352,18 @@ def inside(low: float, high: float, **named: float) -> list[str]:
     return _faults(named, lambda value: low <= value <= high, f"lie between {low} and {high}")
 
 
+def finite(**named: float) -> list[str]:
+    """Fault each value that is infinite or NaN."""
+    return _faults(named, math.isfinite, "be finite")
+
+
 def whole(low: int, **named: int) -> list[str]:
-    """Fault each value that is no whole number from `low` on; a bool is no number."""
+    """Fault each value that is no whole number from `low` to `MOST`; a bool is no number."""
     return [
         f"`{name}` is {value!r}; it must be a whole number from {low} on"
+        + (f", and at most {MOST}" if _is_a(numbers.Integral, value) and value > MOST else "")
         for name, value in named.items()
-        if not _is_a(numbers.Integral, value) or value < low
+        if not _is_a(numbers.Integral, value) or not low <= value <= MOST
     ]
 
 

@@ -40,7 +40,8 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
 
         collector.use(mw.fetch_weights(policy))
         pace = 1.0 / len(collectors)
-        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=100, at_first=WARM_UP))
+        at_first = WARM_UP + NUM_ENVS * config.n_step  # the last ones wait for their next rewards
+        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=100, at_first=at_first))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS))
         collector.use(mw.add_to(replay))
         collector.use(criterion.observe)
@@ -55,7 +56,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.evaluate(policy, eval_envs, every=50, stop_at=goal, confirm=100))
         learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
-        learner.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
+        learner.use(mw.checkpoint(parts, run.checkpoint, every=250))
         learner.use(mw.log(every=50, path=run.metrics, quiet=True))
         learner.use(mw.tensorboard(run.directory))
         learner.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))

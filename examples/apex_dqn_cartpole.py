@@ -30,8 +30,6 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     policy = DQN(envs.spec, replace(config, seed=seed))
     replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.6, seed=seed)
-    if learners.is_member:
-        policy.data_parallel(learners)
     criterion = Criterion(options, margin=15.0)
 
     with Task() as task:
@@ -42,7 +40,8 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=24_000 / len(collectors))
         collector.use(mw.fetch_weights(policy))
         pace = 4.0 / len(collectors)
-        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=50, at_first=WARM_UP))
+        at_first = WARM_UP + NUM_ENVS * config.n_step  # the last ones wait for their next rewards
+        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=50, at_first=at_first))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
         collector.use(criterion.observe)
@@ -59,13 +58,15 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         )
         lead.use(criterion.decide)
         lead.use(mw.stop_at(env_step=options.max_env_steps))
-        lead.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
+        lead.use(mw.checkpoint(parts, run.checkpoint, every=250))
         lead.use(mw.log(every=100, path=run.metrics, quiet=True))
         lead.use(mw.tensorboard(run.directory))
         lead.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
         lead.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
         if task.match_labels("learner.0"):
             run.resume(parts)
+        if learners.is_member:
+            policy.data_parallel(learners)  # all of them go on as the first one does
         task.run()
     return policy.weights()
 

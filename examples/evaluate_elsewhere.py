@@ -109,8 +109,10 @@ def launch() -> None:
         policy = DQN(envs.spec, config)
 
     with Run("evaluate_elsewhere", options, config=config) as run:
-        runner = Parallel.runner(n_parallel_workers=options.nodes, topology="star")
-        policy.load_weights(runner(main, options, config, run)[0])
+        runner = Parallel.runner(
+            n_parallel_workers=options.nodes, topology="star", auto_recover=True
+        )
+        policy.load_weights(run.of_node_0(runner(main, options, config, run)))
         run.conclude(policy, try_next=TRY_NEXT)
 
 

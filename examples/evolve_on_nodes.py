@@ -84,7 +84,7 @@ def launch() -> None:
         runner = Parallel.runner(
             n_parallel_workers=options.nodes, topology="star", roles=roles, auto_recover=True
         )
-        best_config, weights = runner(main, options, config, run)[0]
+        best_config, weights = run.of_node_0(runner(main, options, config, run))
         with make_envs(options.env, num_envs=1) as envs:
             best = DQN(envs.spec, best_config)
         best.load_weights(weights)

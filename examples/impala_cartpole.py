@@ -53,7 +53,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.evaluate(policy, eval_envs, every=4, stop_at=goal, confirm=100))
         learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
-        learner.use(mw.checkpoint(parts, run.checkpoint, every=500))
+        learner.use(mw.checkpoint(parts, run.checkpoint, every=100))
         learner.use(mw.log(every=4, path=run.metrics, quiet=True))
         learner.use(mw.tensorboard(run.directory))
         learner.use(mw.curve(run.curve, target=options.target, title=f"IMPALA on {options.env}"))

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "ding_lite"
-GROUND = {"errors", "clock", "settings", "log", "nest", "records"}
+GROUND = {"errors", "foreign", "cancellation", "interruption", "clock", "dtypes", "files", "memory"}
+GROUND |= {"settings", "log", "nest", "reading", "records"}
 DOORWAYS = {"framework", "rl_utils"}
 ROOF = {"", "__main__"}
 MAY_IMPORT: dict[str, set[str]] = {

@@ -54,6 +54,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write tests/public_api.txt anew instead of comparing with it",
     )
+    parser.addoption(
+        "--kill-rounds",
+        type=int,
+        default=60,
+        metavar="N",
+        help="how many rounds tests/procs/test_kill_rounds.py has, of which two are not slow",
+    )
+    parser.addoption(
+        "--kill-seed", type=int, default=0, metavar="N", help="decides what happens in each round"
+    )
 
 
 @pytest.fixture

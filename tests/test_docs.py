@@ -16,14 +16,19 @@ SECONDS_PER_PAGE = 120.0
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Future[list[str]]]:
-    """Start on all pages, two at a time; the tests below wait for theirs."""
+def checked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Path, Future[list[str]]]:
+    """Start on the pages whose tests are selected, two at a time; the tests wait for theirs."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    pages = [call.params["page"] for call in calls if call is not None and "page" in call.params]
     with ThreadPoolExecutor(2, thread_name_prefix="page") as pool:
         folders = [tmp_path_factory.mktemp("page") for _ in PAGES]
         # The pool ends, with all its processes, before the first test looks for leaks.
         return {
             page: pool.submit(faults_of_page, page, folder, timeout=SECONDS_PER_PAGE)
             for page, folder in zip(PAGES, folders, strict=True)
+            if page in pages
         }
 
 

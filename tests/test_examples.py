@@ -138,6 +138,18 @@ def test_an_example_ends_with_its_verdict(example: Path, tmp_path: Path) -> None
 
 @pytest.mark.procs
 @pytest.mark.deadline(120)
+@pytest.mark.parametrize("name", ["apex_dqn_cartpole", "apex_ddpg_pendulum"])
+def test_one_learner_learns_from_one_collector(name: str, tmp_path: Path) -> None:
+    example = ROOT / "examples" / f"{name}.py"
+    with started(example, "--smoke", "--nodes", "2", cwd=tmp_path) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert json.loads(out)["train_iter"] > 0
+    assert running_in(tmp_path) == []
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(120)
 @pytest.mark.parametrize("name", ["dqn_cartpole", "evaluate_elsewhere"])
 def test_a_run_leaves_all_that_it_should(name: str, tmp_path: Path) -> None:
     with started(

@@ -43,6 +43,8 @@ def test_environment_lists_every_setting_with_its_default_and_meaning() -> None:
     docs = field_docs(Settings)
 
     def default(value: object) -> str:
+        if isinstance(value, bool):
+            return str(int(value))
         return "none" if value in (None, ()) else str(value)
 
     assert shown == {

@@ -13,10 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from ding_lite.errors import did_you_mean
+from ding_lite.files import path_fault
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
+MOST = 2**63 - 1
+"""The greatest whole number: checkpoints and messages hold 64 bits with a sign."""
 MOST_OF_A_ROLE = 999
+MOST_SECONDS = 1e9
+"""Some 30 years; the system's clocks end at ten times that."""
+_MOST_SHOWN = 60
 
 Roles: TypeAlias = tuple[tuple[str, ...], ...]
 """The roles of each node."""
@@ -28,14 +34,35 @@ def whole_number(low: int) -> Callable[[str], int]:
     """Return what reads a whole number from `low` on."""
 
     def read(word: str) -> int:
-        number = int(word) if word.isascii() and word.isdigit() else low - 1
-        if number < low:
+        is_number = word.isascii() and word.isdigit() and len(word) <= _MOST_SHOWN
+        number = int(word) if is_number else low - 1
+        if not low <= number <= MOST:
+            most = f", and at most {MOST}" if number > MOST else ""
             raise argparse.ArgumentTypeError(
-                f"found {word!r}; a whole number from {low} on was expected."
+                f"found {show(word)}; a whole number from {low} on was expected{most}."
             )
         return number
 
     return read
+
+
+def show(word: str) -> str:
+    """Spell what was typed, shortened where it is long.
+
+    Example:
+        >>> show("9" * 500)
+        "'999999999999999999999999999999...' (500 characters)"
+    """
+    if len(word) <= _MOST_SHOWN:
+        return repr(word)
+    return f"{word[: _MOST_SHOWN // 2] + '...'!r} ({len(word)} characters)"
+
+
+def path(word: str) -> str:
+    """Read the path of a file or a directory, which need not be there."""
+    if fault := path_fault(word):
+        raise argparse.ArgumentTypeError(f"found {show(word)}; {fault}")
+    return word
 
 
 def one_of(choices: Sequence[str]) -> Callable[[str], str]:
@@ -44,7 +71,7 @@ def one_of(choices: Sequence[str]) -> Callable[[str], str]:
     def read(word: str) -> str:
         if word not in choices:
             raise argparse.ArgumentTypeError(
-                f"found {word!r}; expected is one of: {', '.join(choices)}."
+                f"found {show(word)}; expected is one of: {', '.join(choices)}."
                 f"{did_you_mean(word, choices)}"
             )
         return word
@@ -67,9 +94,9 @@ def _seconds(word: str, or_else: str) -> float:
         number = float(word)
     except ValueError:
         number = math.nan
-    if not 0 < number < math.inf:
+    if not 0 < number <= MOST_SECONDS:
         raise argparse.ArgumentTypeError(
-            f"found {word!r}; expected are seconds, a number above 0{or_else}."
+            f"found {show(word)}; expected are seconds, a number above 0{or_else}."
         )
     return number
 
@@ -84,7 +111,7 @@ def names(text: str) -> tuple[str, ...]:
     found = tuple(name.strip() for name in text.split(","))
     if not all(found):
         raise argparse.ArgumentTypeError(
-            f"found {text!r}; expected are names, separated by commas: gpu,fast."
+            f"found {show(text)}; expected are names, separated by commas: gpu,fast."
         )
     return found
 
@@ -106,9 +133,13 @@ def topology(text: str) -> Topology:
         if pair is None or int(pair[1]) == int(pair[2]):
             is_word = text.replace("-", "").isalpha()
             raise argparse.ArgumentTypeError(
-                f"found {text!r}; expected is one of: {', '.join(TOPOLOGIES)}, or the pairs of "
+                f"found {show(text)}; expected is one of: {', '.join(TOPOLOGIES)}, or the pairs of "
                 f"connected nodes: 0-1,1-2."
-                + (did_you_mean(text, TOPOLOGIES) if is_word else f" {entry!r} is no such pair.")
+                + (
+                    did_you_mean(text, TOPOLOGIES)
+                    if is_word
+                    else f" {show(entry)} is no such pair."
+                )
             )
         pairs.append((int(pair[1]), int(pair[2])))
     return tuple(pairs)
@@ -122,10 +153,11 @@ def ports(text: str) -> int | tuple[int, ...]:
         (50515, (7000, 7001))
     """
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdigit() and 0 < int(word) < 65_536 for word in words):
+    digits = all(word.isascii() and word.isdigit() and len(word) < 6 for word in words)
+    if not digits or not all(0 < int(word) < 65_536 for word in words):
         raise argparse.ArgumentTypeError(
-            f"found {text!r}; expected is a port from 1 to 65535, from which the nodes count on, "
-            f"or that of each node, separated by commas: 7000,7001."
+            f"found {show(text)}; expected is a port from 1 to 65535, from which the nodes count "
+            f"on, or that of each node, separated by commas: 7000,7001."
         )
     numbers = tuple(map(int, words))
     return numbers[0] if len(numbers) == 1 else numbers
@@ -145,8 +177,8 @@ def roles(text: str) -> Roles:
         is_number = count.isascii() and count.isdigit() and len(count) <= len(str(MOST_OF_A_ROLE))
         if not all(together) or (times and not (is_number and int(count) > 0)):
             raise argparse.ArgumentTypeError(
-                f"found {entry.strip()!r} in {text!r}; expected is a role, several joined by `+`, "
-                f"or either of them with `*` and a count from 1 to {MOST_OF_A_ROLE}: "
+                f"found {show(entry.strip())} in {show(text)}; expected is a role, several joined "
+                f"by `+`, or either of them with `*` and a count from 1 to {MOST_OF_A_ROLE}: "
                 f"learner,collector*3."
             )
         nodes += [together] * (int(count) if times else 1)
@@ -165,7 +197,7 @@ def number(word: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"found {word!r}; a number was expected.")
+        raise argparse.ArgumentTypeError(f"found {show(word)}; a number was expected.")
     return value
 
 
@@ -179,9 +211,22 @@ def assignment(word: str) -> tuple[str, object]:
     name, equals, text = (part.strip() for part in word.partition("="))
     if not equals or not name.isidentifier() or not text:
         raise argparse.ArgumentTypeError(
-            f"found {word!r}; expected is the name of a setting, `=` and its value: lr=3e-4."
+            f"found {show(word)}; expected is the name of a setting, `=` and its value: lr=3e-4."
         )
-    return name, _value(text)
+    value = _value(text)
+    for one in value if isinstance(value, tuple) else (value,):
+        if not _is_held(one):
+            raise argparse.ArgumentTypeError(
+                f"found {show(word)}; a number was expected that is held by 64 bits."
+            )
+    return name, value
+
+
+def _is_held(value: object) -> bool:
+    """Tell whether 64 bits hold a number; what is too large for them is read as infinity."""
+    if isinstance(value, int):
+        return abs(value) <= MOST
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _value(text: str) -> object:

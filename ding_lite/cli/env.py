@@ -6,11 +6,10 @@ import ast
 import dataclasses
 import inspect
 import json
-import os
 import sys
 from collections.abc import Sequence
 
-from ding_lite.cli.main import DONE, FAILED, WRONG_USAGE
+from ding_lite.cli.main import DONE, WRONG_USAGE
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.environment.base import Place
 from ding_lite.parallel.environment.detect import as_settings, place_of
@@ -55,17 +54,13 @@ def show_environment(*, as_json: bool) -> int:
     except ConfigError as error:
         fault = error
     variables = list_variables(settings, place)
-    try:
-        if as_json:
-            print(json.dumps([dataclasses.asdict(variable) for variable in variables], indent=1))
-        else:
-            _print_table([variable.cells for variable in variables])
-            if place is not None:
-                print(f"\n{describe_place(place)}")
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    if as_json:
+        print(json.dumps([dataclasses.asdict(variable) for variable in variables], indent=1))
+    else:
+        _print_table([variable.cells for variable in variables])
+        if place is not None:
+            print(f"\n{describe_place(place)}")
+    sys.stdout.flush()
     if fault is not None:
         print(f"ding-lite env: {fault}", file=sys.stderr)
         return WRONG_USAGE

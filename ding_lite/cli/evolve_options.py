@@ -39,7 +39,7 @@ def searched(word: str) -> Searched:
     is_log = is_range and len(parts) == 3 and parts[2] == "log"
     texts = parts[:2] if is_log else parts
     if not name.isidentifier() or not all(texts) or len(texts) < 2 or (is_range and len(texts) > 2):
-        raise argparse.ArgumentTypeError(f"found {word!r}; {_EXPECTED}.")
+        raise argparse.ArgumentTypeError(f"found {arguments.show(word)}; {_EXPECTED}.")
     values = tuple(arguments.assignment(f"{name}={part}")[1] for part in texts)
     is_number = all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values

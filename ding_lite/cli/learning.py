@@ -31,12 +31,14 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "runs",
+        type=arguments.path,
         nargs="+",
         metavar="RUN",
         help="the directory of a run, or a pattern of several: 'runs/dqn/CartPole-v1/*'",
     )
     add(
         "--out",
+        type=arguments.path,
         default="plot.png",
         metavar="FILE",
         help="the picture: .png, .svg or .pdf (default: plot.png)",
@@ -51,7 +53,9 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
 def add_watch(parser: argparse.ArgumentParser) -> None:
     """Add what `ding-lite watch` takes."""
     add = parser.add_argument
-    add("run", metavar="RUN", help="the directory of a run, or of a checkpoint")
+    add(
+        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
+    )
     add(
         "--last",
         action="store_true",
@@ -73,6 +77,7 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--record",
+        type=arguments.path,
         metavar="DIR",
         help="write a video of each episode there, without a window: .mp4 where ffmpeg is "
         "installed, else .gif",

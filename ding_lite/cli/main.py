@@ -7,6 +7,7 @@ answered at once.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -15,7 +16,15 @@ from typing import NoReturn
 
 from ding_lite import __version__
 from ding_lite.cli import arguments, evolve_options, learning
-from ding_lite.errors import ConfigError, DingLiteError, MissingExtraError, did_you_mean
+from ding_lite.errors import (
+    CheckpointError,
+    ConfigError,
+    DingLiteError,
+    MissingExtraError,
+    SaveError,
+    did_you_mean,
+)
+from ding_lite.files import naming, why
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 """The exit codes; the last one is what a shell expects after Ctrl-C."""
@@ -25,59 +34,107 @@ COMMANDS = ("train", "evolve", "plot", "watch", "run", "top", "env", "doctor", "
 def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code.
 
+    This is the one door for what goes wrong: what a user can mend ends in a sentence.
+
     Args:
         words: What was typed after `ding-lite`; that of this process by default.
     """
-    options = parse(sys.argv[1:] if words is None else words)
+    _open_streams()
+    name = "ding-lite"
     try:
-        match options.command:
-            case "train":
-                from ding_lite.cli.train import train_policy
-
-                return train_policy(options)
-            case "evolve":
-                from ding_lite.cli.evolve import evolve_policies
-
-                return evolve_policies(options)
-            case "plot":
-                from ding_lite.cli.plot import plot_runs
-
-                return plot_runs(options.runs, out=options.out, metric=options.metric)
-            case "watch":
-                from ding_lite.cli.watch import watch_run
-
-                return watch_run(options)
-            case "doctor":
-                from ding_lite.cli.doctor import examine
-
-                return examine()
-            case "run":
-                from ding_lite.cli.run import run_program
-
-                return run_program(options)
-            case "top":
-                from ding_lite.cli.top import show_top
-
-                return show_top(
-                    options.job, once=options.once, as_json=options.json, every=options.every
-                )
-            case "env":
-                from ding_lite.cli.env import show_environment
-
-                return show_environment(as_json=options.json)
-            case _:
-                from ding_lite.cli.keygen import write_key
-
-                return write_key(options.file)
+        try:
+            options = parse(sys.argv[1:] if words is None else words)
+            name = f"ding-lite {options.command}"
+            return _do(options)
+        finally:
+            with naming("standard output"):
+                sys.stdout.flush()
+    except MemoryError as error:
+        said = f": {error}" if str(error) else ""
+        print(f"{name}: There is too little memory{said}. Take fewer or smaller.", file=sys.stderr)
     except DingLiteError as error:
-        print(f"ding-lite {options.command}: {error}", file=sys.stderr)
-        return WRONG_USAGE if isinstance(error, ConfigError | MissingExtraError) else FAILED
+        print(f"{name}: {error}", file=sys.stderr)
+        return WRONG_USAGE if _is_slip(error) else FAILED
     except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        pass
+    except OSError as error:
+        if error.filename is None:  # it is about no file: a fault of ours
+            raise
+        print(f"{name}: {why(error)}.", file=sys.stderr)
     except KeyboardInterrupt:
-        print(f"ding-lite {options.command}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    _forget_output()
+    return FAILED
+
+
+def _is_slip(error: DingLiteError) -> bool:
+    """Tell whether nothing was begun, because of what was typed."""
+    if isinstance(error, CheckpointError):
+        return not isinstance(error, SaveError)
+    return isinstance(error, ConfigError | MissingExtraError)
+
+
+def _open_streams() -> None:
+    """Let output go nowhere where it was closed, and spell what its encoding has no sign for."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as it runs
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _forget_output() -> None:
+    """Keep Python from complaining at its end of output that cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def _do(options: argparse.Namespace) -> int:
+    match options.command:
+        case "train":
+            from ding_lite.cli.train import train_policy
+
+            return train_policy(options)
+        case "evolve":
+            from ding_lite.cli.evolve import evolve_policies
+
+            return evolve_policies(options)
+        case "plot":
+            from ding_lite.cli.plot import plot_runs
+
+            return plot_runs(options.runs, out=options.out, metric=options.metric)
+        case "watch":
+            from ding_lite.cli.watch import watch_run
+
+            return watch_run(options)
+        case "doctor":
+            from ding_lite.cli.doctor import examine
+
+            return examine()
+        case "run":
+            from ding_lite.cli.run import run_program
+
+            return run_program(options)
+        case "top":
+            from ding_lite.cli.top import show_top
+
+            return show_top(
+                options.job, once=options.once, as_json=options.json, every=options.every
+            )
+        case "env":
+            from ding_lite.cli.env import show_environment
+
+            return show_environment(as_json=options.json)
+        case _:
+            from ding_lite.cli.keygen import write_key
+
+            return write_key(options.file)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -99,7 +156,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     command = words[0]
     if not command.startswith("-") and command not in COMMANDS:
         parser.error(
-            f"there is no command {command!r}.{did_you_mean(command, COMMANDS)} "
+            f"there is no command {arguments.show(command)}.{did_you_mean(command, COMMANDS)} "
             f"Expected is one of: {', '.join(COMMANDS)}."
         )
     options, unknown = parser.parse_known_args(words)
@@ -139,10 +196,10 @@ class Parser(argparse.ArgumentParser):
         """Tell that a word has no meaning here."""
         if not word.startswith("-"):
             hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
-            self.error(f"found {word!r}, where nothing more was expected.{hint}")
+            self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")
         known = re.findall(r"--[a-z-]+", self.format_help())
         name = word.partition("=")[0]
-        self.error(f"there is no option {name!r}.{did_you_mean(name, known)}")
+        self.error(f"there is no option {arguments.show(name)}.{did_you_mean(name, known)}")
 
 
 def make_parsers() -> tuple[Parser, dict[str, Parser]]:
@@ -245,7 +302,10 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
         "--json", action="store_true", help="as JSON, a list with one object a variable"
     )
     of_command["keygen"].add_argument(
-        "file", metavar="FILE", help="the file to write; it must not exist yet"
+        "file",
+        type=arguments.path,
+        metavar="FILE",
+        help="the file to write; it must not exist yet",
     )
     return parser, of_command
 
@@ -305,6 +365,7 @@ def _add_run(parser: Parser) -> None:
     )
     add(
         "--key-file",
+        type=arguments.path,
         metavar="FILE",
         help="with tcp, the key that all nodes share, from `ding-lite keygen` (default: "
         "DING_LITE_KEY_FILE, else one of this user's, for this machine only)",

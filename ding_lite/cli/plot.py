@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ding_lite.cli.main import DONE
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.files import why
 from ding_lite.log import configure
 from ding_lite.middleware.report import spell
 from ding_lite.middleware.report_drawing import (
@@ -72,7 +73,12 @@ def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
     add_titles(figure, title_of(groups), _below(groups))
     if len(groups) > 1:
         add_legend(figure, columns=1 if len(groups) <= 3 else 2)
-    save_picture(figure, path)
+    try:
+        save_picture(figure, path)
+    except OSError as error:
+        raise ConfigError(
+            f"The picture cannot be written: {why(error)}. Name another file with `--out`."
+        ) from error
 
     _print_results(groups, metric)
     print(f"\nDrawn in {path}")

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
+from ding_lite.cli.arguments import show
 from ding_lite.cli.main import DONE, FAILED, WRONG_USAGE
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
@@ -143,8 +144,8 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
     place, _, name = program.rpartition(":")
     if not place or not name.isidentifier():
         raise ConfigError(
-            f"The program is {program!r}; expected is a module or a file, a colon, and a function "
-            f"of it: package.module:main, or path/to/file.py:main."
+            f"The program is {show(program)}; expected is a module or a file, a colon, and a "
+            f"function of it: package.module:main, or path/to/file.py:main."
         )
     is_file = place.endswith(".py") or os.sep in place
     module = _import_file(place, words) if is_file else _import_module(place, words)
@@ -162,8 +163,8 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
 def _import_file(place: str, words: Sequence[str]) -> ModuleType:
     """Import a file as `python place` would find it, so that nodes find it by its name, too."""
     path = Path(place)
-    if not path.is_file():
-        raise ConfigError(f"There is no file {place} (looked for in {Path.cwd()}).")
+    if not os.path.isfile(path):  # unlike a Path, it takes any text
+        raise ConfigError(f"There is no file {show(place)} (looked for in {Path.cwd()}).")
     if path.suffix != ".py" or "." in path.stem:
         raise ConfigError(
             f"The file is {path.name}; nodes can only import a name without dots that ends in "
@@ -185,8 +186,8 @@ def _import_module(place: str, words: Sequence[str]) -> ModuleType:
     """Import a module, also from the working directory, as `python -m place` does."""
     if not all(part.isidentifier() for part in place.split(".")):
         raise ConfigError(
-            f"{place!r} is no name of a module, such as package.module. A file is named with its "
-            f"ending: path/to/file.py:main."
+            f"{show(place)} is no name of a module, such as package.module. A file is named with "
+            f"its ending: path/to/file.py:main."
         )
     sys.argv = [place, *words]
     if not sys.flags.safe_path:
@@ -237,6 +238,8 @@ def _tell(error: Exception) -> int:
         # Among these is NodeFailed, whose message has the traceback from the node.
         print(f"ding-lite run: {error}", file=sys.stderr)
         return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
+    if in_program is None and isinstance(error, MemoryError | OSError):
+        raise error  # the system's, for the one door
     if in_program is not None or isinstance(error, SyntaxError):
         error = error.with_traceback(in_program)
     traceback.print_exception(error)

@@ -75,6 +75,7 @@ def add_run_options(
     )
     add(
         "--out",
+        type=arguments.path,
         metavar="DIR",
         help=f"the directory of the run (default: the next number under {out})",
     )

@@ -77,9 +77,6 @@ def show_top(
             _live(jobs, name, every)
     except KeyboardInterrupt:  # the usual way to leave
         return DONE
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
     return DONE
 
 
@@ -185,7 +182,7 @@ def _live(jobs: list[RunningJob], name: str | None, every: float) -> None:
 @contextmanager
 def _keys() -> Iterator[Callable[[str, float], bool]]:
     """Yield what waits so many seconds for a key, for as long as keys need no return."""
-    fds = [sys.stdin.fileno()] if sys.stdin.isatty() else []
+    fds = [sys.stdin.fileno()] if sys.stdin is not None and sys.stdin.isatty() else []
 
     def pressed(key: str, seconds: float) -> bool:
         ready, _, _ = select.select(fds, [], [], seconds)

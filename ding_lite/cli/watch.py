@@ -11,6 +11,7 @@ from ding_lite.cli.main import DONE
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.log import configure
 from ding_lite.middleware.report import spell
+from ding_lite.recipes.directory import make_directory
 from ding_lite.recipes.loading import find_policy, load_policy
 from ding_lite.recipes.video import check_render_mode, play, play_and_film
 from ding_lite.rl.checkpoint import load_checkpoint
@@ -34,6 +35,8 @@ def watch_run(options: argparse.Namespace) -> int:
     configure("warning")
     policy = load_policy(options.run, last=options.last)
     path = find_policy(options.run, last=options.last)
+    if options.record is not None:
+        make_directory(Path(options.record))
     print(f"{type(policy).__name__} on {policy.spec.env_id}, {_origin(path)}")
     chosen = {"episodes": options.episodes, "seed": options.seed}
     if options.record is not None:

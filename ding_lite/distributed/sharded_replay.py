@@ -62,7 +62,8 @@ class ShardedReplay:
     reached: one that dies is left out, with a warning, and taken up again when it is back.
 
     Args:
-        group: The nodes that own a shard each.
+        group: The nodes that own a shard each; in an elastic job also those that join later and
+            have the labels by which the group was made.
         spec: The environment's.
         shard_capacity: Transitions that each shard keeps.
         alpha: 0 samples uniformly, 1 fully in proportion to the priorities; 0.6 is usual.
@@ -105,13 +106,12 @@ class ShardedReplay:
         )
         self.spec = spec
         self.alpha, self.beta = alpha, beta
-        self.capacity = shard_capacity * len(group)
-        """Transitions of all shards together."""
+        self._shard_capacity = shard_capacity
         self.num_passed_on = 0
         """Priorities that this node has found for shards."""
         self.num_skipped = 0
         """Those of them whose transition was not there any more."""
-        self._router = group.router
+        self._group, self._router = group, group.router
         self._name = f"ding_lite.sharded.{name}"
         self._life = _new_life()
         self._rng = make_rng(seed, "sharded replay")
@@ -131,13 +131,19 @@ class ShardedReplay:
             if self._router.has_audience:
                 # A thread that is to answer waits as long for a busy one, 5 ms by default.
                 sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
-        self._is_alone = self._own is not None and len(group) == 1
+        is_only_one = self._own is not None and len(group) == 1
+        self._is_alone = is_only_one and not self._router.grows
         self._prefetch = 0 if self._is_alone else prefetch
         self._row_bytes = sum(
             math.prod(shape) * dtype.itemsize for shape, dtype in layout_of_spec(spec).values()
         )
         # Collectors say how far they are at each step; that is when it is worth asking.
         self._steps = self._router.watch("env_step")
+
+    @property
+    def capacity(self) -> int:
+        """Transitions of all shards together."""
+        return self._shard_capacity * len(self._shards)
 
     # -- on a collector ------------------------------------------------------------------------
 
@@ -174,7 +180,7 @@ class ShardedReplay:
             return
         with self._lock:
             self._block = self._coming = None
-            for node in self._nodes():
+            for node in self._group.members_now:
                 self._router.call(node, f"{self._name}.clear", timeout=ANSWER_S)
             self._shards.refresh()
 

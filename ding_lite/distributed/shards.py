@@ -85,6 +85,7 @@ class Shards:
     def __init__(
         self, group: Group, name: str, draw_own: Callable[[int, Sequence[Update]], Share]
     ) -> None:
+        self._group = group
         self._router = group.router
         self._name = name
         self._draw_own = draw_own
@@ -119,6 +120,8 @@ class Shards:
 
     def look(self, *, wait: bool = False) -> None:
         """Take up shards that have come, or come back, and bring what is known up to date.
+
+        In an elastic job those of nodes that have joined are among them, with the next ranks.
 
         Args:
             wait: Whether to wait for the answers of those that have just come.
@@ -210,7 +213,7 @@ class Shards:
         for question in asked:
             shard = self._shards[question.rank]
             try:
-                share = question.answer.result(deadline.remaining)
+                share = deadline.result_of(question.answer)
             except PeerLost as error:
                 self._lose(shard, str(error), None)
             except RemoteError as error:
@@ -227,6 +230,10 @@ class Shards:
         return shares
 
     def _greet(self) -> None:
+        if self._router.grows:
+            known = {shard.node for shard in self._shards}
+            joined = [node for node in self._group.members_now if node not in known]
+            self._shards += [Shard(node, is_own=False) for node in joined]
         peers = self._router.peers if self.lost else ()
         for shard in self._shards:
             if shard.node in peers and not shard.is_here and shard.greeting is None:

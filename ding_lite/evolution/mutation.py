@@ -21,7 +21,7 @@ from ding_lite.evolution.surgery import Body, deepen, narrow, shake, shorten, wi
 from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
-from ding_lite.settings import at_least, check_all, inside, whole
+from ding_lite.settings import at_least, check_all, finite, inside, whole
 
 KINDS = ("none", "architecture", "weights", "activation", "hyperparameters")
 
@@ -90,6 +90,7 @@ class Mutation:
         self._odds = dict(zip(KINDS, odds, strict=True))
         check_all(
             at_least(0.0, **self._odds, mutation_sd=mutation_sd),
+            finite(**self._odds, mutation_sd=mutation_sd),
             inside(0.0, 1.0, new_layer_prob=new_layer_prob, remove_prob=remove_prob),
             *(whole(1, num_nodes=count) for count in num_nodes),
             [] if num_nodes else ["`num_nodes` is empty; at least one number was expected"],

@@ -11,10 +11,16 @@ from ding_lite.evolution.agent import Agent, Birth, make_agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass
 from ding_lite.evolution.tournament import Tournament
+from ding_lite.memory import check_fits
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config, check_all, whole
+
+_COPIES_THAT_LEARN = 4
+"""An agent has its weights, their gradient, and two moments of Adam, at least."""
+_BYTES_OF_OBJECTS = 16_384
+"""What an agent takes beside them, at least."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,27 +101,30 @@ class Population:
                 policy's own by default.
 
         Raises:
-            ConfigError: A setting to search is none of the policy's, or a number is out of range.
+            ConfigError: A setting to search is none of the policy's, a number is out of range, or
+                the machine has too little memory for so many agents.
         """
         search = search or Search()
         check_all(whole(1, size=size), whole(0, seed=seed))
         base = _base_config(policy, spec, config)
         search.check(base)
-        seeds = spawn_seeds(seed, "population", count=size)
-        agents = []
-        for place, own_seed in enumerate(seeds):
+
+        def make(place: int, own_seed: int) -> Agent:
             drawn = search.draw(make_rng(own_seed, "search"))
             learn_every = drawn.pop(LEARN_EVERY, None)
             own = dataclasses.replace(base, **drawn, seed=own_seed)
-            agents.append(
-                make_agent(
-                    policy(spec, own),
-                    place=place,
-                    searched=tuple(search.parameters),
-                    learn_every=None if learn_every is None else int(learn_every),
-                )
+            return make_agent(
+                policy(spec, own),
+                place=place,
+                searched=tuple(search.parameters),
+                learn_every=None if learn_every is None else int(learn_every),
             )
-        return cls(agents, seed=seed)
+
+        first = make(0, *spawn_seeds(seed, "population", count=1))
+        _check_fits(first, size)
+        seeds = spawn_seeds(seed, "population", count=size)
+        others = [make(place, own_seed) for place, own_seed in enumerate(seeds) if place]
+        return cls([first, *others], seed=seed)
 
     def __len__(self) -> int:
         return len(self.agents)
@@ -240,6 +249,13 @@ class Population:
                 f"No agent can learn any more: {self.agents[0].fault} Search lower learning "
                 f"rates, or give `max_grad_norm`."
             )
+
+
+def _check_fits(agent: Agent, size: int) -> None:
+    """Refuse more agents like this one than there is memory for."""
+    weights = sum(tensor.nbytes for tensor in agent.policy.weights().values())
+    needed = size * (_COPIES_THAT_LEARN * weights + _BYTES_OF_OBJECTS)
+    check_fits(needed, what="Evolution", population=size)
 
 
 def _base_config(policy: Callable[..., Policy], spec: EnvSpec, config: object) -> Any:  # noqa: ANN401

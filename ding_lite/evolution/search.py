@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.settings import check_all, positive, whole
+from ding_lite.settings import check_all, finite, positive, whole
 
 Value: TypeAlias = float | int | str | bool
 """What a hyper-parameter may be."""
@@ -60,6 +60,7 @@ class Range(Parameter):
         check_all(
             _not_numbers(low=self.low, high=self.high, grow=self.grow, shrink=self.shrink),
             positive(shrink=self.shrink),
+            finite(low=self.low, high=self.high, grow=self.grow),
         )
         check_all(
             [] if self.low < self.high else [self._say("low", "high", "be in order")],

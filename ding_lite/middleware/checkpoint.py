@@ -6,6 +6,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,7 +14,14 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.errors import (
+    CheckpointError,
+    ConfigError,
+    DingLiteError,
+    NonFiniteError,
+    SaveError,
+    ShapeError,
+)
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.nest import leaves, path_name
 from ding_lite.rl.checkpoint import load_checkpoint, save_checkpoint
@@ -25,6 +33,10 @@ from ding_lite.runtime.saving import Stateful
 from ding_lite.settings import at_least, check_all
 
 _PARTS, _POLICY = "parts", "policy"
+_MISFITS = (
+    *(KeyError, IndexError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError),
+)
+"""What a part raises of a state that has not the form of its own."""
 _COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 
 
@@ -36,7 +48,8 @@ def checkpoint(
     It saves behind the step, when all middleware have done their part, and also after Ctrl-C. A
     save replaces the one before only when it is complete. After any other error, or a second
     Ctrl-C in the middle of a step, nothing is saved, and a weight that is not finite is
-    refused: the last good checkpoint stays.
+    refused: the last good checkpoint stays. An environment that hangs or fails after Ctrl-C
+    loses its own step only: what the whole steps before have made is saved.
 
     Context:
         reads: env_step, eval_value, total_step, train_iter
@@ -94,15 +107,38 @@ def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> di
             another environment, or of other settings of a policy.
     """
     saved = load_checkpoint(directory)
-    _check_fits(saved.meta.get(_PARTS), {name: describe(part) for name, part in parts.items()})
+    _check_fits(
+        _described_parts(saved.meta), {name: describe(part) for name, part in parts.items()}
+    )
+    if not isinstance(saved.state, dict):
+        raise CheckpointError(f"The checkpoint in {directory} is damaged: its state is no dict.")
     for name, part in parts.items():
-        try:
+        with fitting(name, directory):
             _stateful(part, name).load_state_dict(saved.state[name])
-        except (CheckpointError, ShapeError) as error:
-            raise CheckpointError(
-                f"The `{name}` in {directory} does not fit this program: {error}"
-            ) from error
     return {name: saved.meta[name] for name in _COUNTERS if name in saved.meta}
+
+
+@contextmanager
+def fitting(name: str, directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Say of what, and where, when a saved state does not fit what is to go on from it.
+
+    Raises:
+        CheckpointError: It does not; also where its values are none that this package saves.
+    """
+    try:
+        yield
+    except (CheckpointError, ShapeError) as error:
+        raise CheckpointError(
+            f"The `{name}` in {directory} does not fit this program: {error}"
+        ) from error
+    except DingLiteError:
+        raise
+    except _MISFITS as error:
+        raise CheckpointError(
+            f"The `{name}` in {directory} is not what this program saves "
+            f"({type(error).__name__}: {error}). Resume with the program, and the version of "
+            f"ding_lite, that saved it."
+        ) from error
 
 
 def describe(part: object) -> dict[str, Any]:
@@ -137,15 +173,31 @@ def described_policy(meta: Mapping[str, Any]) -> tuple[str | None, dict[str, Any
     Raises:
         CheckpointError: There is none.
     """
-    if _POLICY in meta:
-        return None, meta[_POLICY]
-    for name, about in (meta.get(_PARTS) or {}).items():
+    alone, parts = meta.get(_POLICY), _described_parts(meta)
+    if isinstance(alone, dict) and isinstance(alone.get("kind"), str):
+        return None, alone
+    for name, about in (parts or {}).items():
         if "config" in about and "env" in about:
             return name, about
     raise CheckpointError(
-        f"The checkpoint holds {_listed(meta.get(_PARTS))}, and no policy among them. Save one "
+        f"The checkpoint holds {_listed(parts)}, and no policy among them. Save one "
         f"with `mw.checkpoint`."
     )
+
+
+def _described_parts(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return what a checkpoint says of its parts; None where it says nothing of that kind."""
+    parts = meta.get(_PARTS)
+    if not isinstance(parts, dict):
+        return None
+    well_formed = all(
+        isinstance(about, dict)
+        and isinstance(about.get("kind"), str)
+        and isinstance(about.get("env", {}), dict)
+        and isinstance(about.get("config", {}), dict)
+        for about in parts.values()
+    )
+    return parts if well_formed else None
 
 
 def _stateful(part: object, name: str) -> Stateful:
@@ -209,7 +261,7 @@ class _Checkpoint:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointError(
+            raise SaveError(
                 f"The checkpoint directory {self._directory} cannot be made: {error}. "
                 f"Choose one that you may write to."
             ) from error

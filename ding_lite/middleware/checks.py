@@ -72,3 +72,16 @@ def number(name: str, value: SupportsFloat) -> float:
             f'`ctx.metrics["{name}"]` is a {type(value).__name__}: {str(value)[:60]}. Metrics are '
             f"single numbers. Write its mean, or put it on the ctx under a key of your own."
         ) from error
+
+
+def check_batch(batch_size: int, *, capacity: int) -> None:
+    """Refuse batches that the replay can never fill.
+
+    Raises:
+        ConfigError: It holds fewer transitions.
+    """
+    if batch_size > capacity:
+        raise ConfigError(
+            f"`batch_size` is {batch_size:,}, the capacity of the replay {capacity:,}: a batch "
+            f"would never be full. Make the batch smaller or the replay larger."
+        )

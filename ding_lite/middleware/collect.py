@@ -15,6 +15,7 @@ from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
 from ding_lite.middleware.unroll import CollectUnroll
 from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.env_sizes import check_steps_fit
 from ding_lite.rl.envs import Envs
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay
 from ding_lite.rl.returns import NStep
@@ -84,6 +85,7 @@ def collect(
                 f"itself: give one of `steps` and `unroll`, and `epsilon` only with `steps`."
             )
         check_all(whole(1, unroll=unroll))
+        check_steps_fit(envs.spec, unroll * envs.num_envs, unroll=unroll)
         return CollectUnroll(_check_explores(policy), envs, unroll)
     if steps is None:
         raise ConfigError(
@@ -93,6 +95,8 @@ def collect(
     _check_steps(steps, envs.num_envs)
     if epsilon is not None:
         _check_takes_epsilon(policy)
+    check_steps_fit(envs.spec, steps, steps=steps)
+    check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
 
     return _Collect(policy, envs, steps=steps, epsilon=epsilon)
 
@@ -110,9 +114,13 @@ class _Collect:
         self._epsilon = epsilon
         self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
         self._episodes = RecentEpisodes()
+        self._is_resumed = False
 
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
+        if self._is_resumed:  # some environments may have begun new episodes instead
+            self._join_rewards.drop_broken_off(envs.obs)
+            self._is_resumed = False
         act: Callable[..., NumpyArray] = self._policy.act
         env_step: int = ctx.get("env_step", 0)
         collected = []
@@ -141,6 +149,7 @@ class _Collect:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._join_rewards.load_state_dict(state["join_rewards"])
+        self._is_resumed = True
         self._episodes.load_state_dict(state)
 
 

@@ -14,6 +14,7 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Life, Population
 from ding_lite.evolution.tournament import Tournament
+from ding_lite.files import naming
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.middleware.report import file_path
 from ding_lite.middleware.train import TrainAgent
@@ -258,7 +259,8 @@ class _Evolve:
             return
         lives = [*self._population.lives, *self._population.lives_now()]
         unfinished = self._lineage.with_name(f".{self._lineage.name}.unfinished")
-        unfinished.write_text("".join(map(_line, lives)), encoding="utf-8")
+        with naming(unfinished):
+            unfinished.write_text("".join(map(_line, lives)), encoding="utf-8")
         unfinished.replace(self._lineage)
 
 

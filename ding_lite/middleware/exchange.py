@@ -14,7 +14,7 @@ from ding_lite.errors import ConfigError, LabelError, did_you_mean
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.router import Router, current_router
+from ding_lite.runtime.router import Router, current_router, is_alone
 from ding_lite.runtime.streams import Item
 from ding_lite.settings import at_least as at_least_fault, check_all, whole
 
@@ -33,8 +33,9 @@ def send(
 
     It waits while every receiver has `in_flight` items that it has not taken: so a collector is
     never further ahead of the learners than that, and neither side needs more memory when it
-    is the faster one. Items that a node had not taken when it died go to another one. The key
-    is gone from the ctx afterwards. When the job ends, what nobody has room for is dropped.
+    is the faster one. Items that a node had not taken when it died go to another one; those of a
+    node that is cut off wait for it for two minutes. The key is gone from the ctx afterwards.
+    When the job ends, what nobody has room for is dropped.
 
     Context:
         reads: trajectories
@@ -87,7 +88,7 @@ class _Send:
         del ctx[self._key]
 
         in_flight = self._in_flight
-        if not self._router.has_audience:
+        if is_alone(self._router):
             # The receiver is this node, further down: it can make no room while we wait here.
             in_flight = max(in_flight, 2 * len(items))
         began = self._clock.now()
@@ -185,7 +186,7 @@ class _Receive:
         item = self._at_hand()
         if item is not None:
             return item
-        if self._hears_itself and not self._router.has_audience:
+        if self._hears_itself and is_alone(self._router):
             return None
         return self._router.receive(self._stream, timeout=self._timeout, until=lambda: ctx.finish)
 
@@ -219,7 +220,7 @@ def _check(key: object, timeout: float | None) -> None:
 def _check_receivers(router: Router, to: tuple[str, ...]) -> None:
     """Refuse labels that nobody has, where the labels of all are known."""
     world = router.world
-    if all(world) and not any(matches(labels, to) for labels in world):
+    if not router.grows and all(world) and not any(matches(labels, to) for labels in world):
         known = sorted(frozenset().union(*world))
         raise LabelError(
             f"No node of this job is matched by `to={list(to)}`, so nobody would ever take what "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.memory import process_bytes
 from ding_lite.middleware.checks import due
-from ding_lite.rl.memory import process_bytes
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all

@@ -8,7 +8,7 @@ from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.router import Router, current_router
+from ding_lite.runtime.router import Router, current_router, is_alone
 from ding_lite.settings import at_least, check_all, positive
 
 WAIT_S = 60.0
@@ -69,7 +69,7 @@ class _KeepPace:
         self._watch = router.watch("train_iter")
         self._per_update = env_steps_per_update
         self._ahead = ahead
-        self._at_first = math.inf if at_first is None or not router.has_audience else at_first
+        self._at_first = math.inf if at_first is None or is_alone(router) else at_first
         self._timeout = timeout
         self._begun: tuple[int, int] | None = None
         """The learner's updates and this node's env steps at which counting began."""

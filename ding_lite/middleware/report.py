@@ -20,6 +20,7 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError
+from ding_lite.files import naming
 from ding_lite.middleware.checks import due, number
 from ding_lite.middleware.measure import MEASURED
 from ding_lite.runtime.context import Context
@@ -145,7 +146,7 @@ class _Log:
         if self._path is not None:
             row = {**self._counters, "wall_s": round(now - self._started, 3), **metrics}
             finite = {k: v if math.isfinite(v) else None for k, v in row.items()}
-            with self._path.open("a", encoding="utf-8") as file:
+            with naming(self._path), self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(finite) + "\n")
         if not self._quiet:
             shown = {**self._counters, **metrics}

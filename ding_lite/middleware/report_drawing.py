@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ding_lite.errors import ConfigError
+from ding_lite.files import naming
 from ding_lite.middleware.report import file_path, spell
 
 if TYPE_CHECKING:
@@ -127,10 +128,11 @@ def add_legend(figure: Figure, *, columns: int = 3) -> None:
 
 def save_picture(figure: Figure, path: Path) -> None:
     """Draw to a file beside `path`, and put it in place when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
-    figure.savefig(unfinished)
-    unfinished.replace(path)
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(unfinished)
+        unfinished.replace(path)
 
 
 def _spell_axis(value: float) -> str:

@@ -47,7 +47,7 @@ class _Tally:
     def __call__(self, ctx: Context) -> None:
         world = self._router.world
         for node, values in self._watch.of_nodes.items():
-            if matches(world[node], self._collectors):
+            if node in self._ledgers or matches(world[node], self._collectors):
                 self._ledgers.setdefault(node, _Ledger()).note(values)
         if not self._ledgers:
             return

@@ -8,7 +8,7 @@ from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
 from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.buffer import check_prioritized, give_back
-from ding_lite.middleware.checks import check_has, check_schedule
+from ding_lite.middleware.checks import check_batch, check_has, check_schedule
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.protocols import (
     ActorCritic,
@@ -269,11 +269,7 @@ def _batch_size(policy: Policy, replay: Replay | None, batch_size: int | None) -
     check_has(replay, "sample", "replay")
     size = _own_batch_size(policy) if batch_size is None else batch_size
     check_all(at_least(1, batch_size=size))
-    if size > replay.capacity:
-        raise ConfigError(
-            f"`batch_size` is {size:,}, the capacity of the replay {replay.capacity:,}: a batch "
-            f"would never be full. Make the batch smaller or the replay larger."
-        )
+    check_batch(size, capacity=replay.capacity)
     return size
 
 

@@ -181,8 +181,8 @@ def is_taken(path: str | Path) -> bool:
 class PrivateDirectory:
     """A directory that only this user can enter, for as long as a job runs.
 
-    A lock in it tells whether its job is alive. Directories whose job was killed with all its
-    processes are removed when the next job of the user makes its own.
+    A lock in it tells whether its job is alive. Directories whose job, or node, was killed with all
+    its processes are removed when another job or node of the user makes or removes its own.
 
     Args:
         base: Where it is made; by default the user's runtime directory if there is one, else
@@ -205,6 +205,7 @@ class PrivateDirectory:
         if self.lock_fd >= 0:
             os.close(self.lock_fd)
             self.lock_fd = -1
+            _sweep(self.path.parent)  # nodes beside this one may have been killed
 
 
 def live_directories(folders: Iterable[Path] | None = None) -> list[Path]:

@@ -18,20 +18,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.errors import ConfigError, DeadlineExceeded, TransportError
+from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded, TransportError
+from ding_lite.interruption import Terminated
 from ding_lite.parallel.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.environment.base import Place, names_this_machine
+from ding_lite.parallel.joining import join
 from ding_lite.parallel.metrics import own_directory
 from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.rendezvous import Presence
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.topology import HUB, NodeSpec, listeners, neighbours
-from ding_lite.runtime.labels import check_labels, node_labels
+from ding_lite.runtime.labels import check_labels, node_labels, roles_of
 from ding_lite.runtime.router import use_router
 from ding_lite.settings import Settings
 
 ALL_INTERFACES = ("0.0.0.0", "::")
 """The hosts that stand for every interface of a machine, of version 4 and 6."""
+INTERRUPTED_LINGER_S = 5.0
+"""Seconds that a node waits for lost peers, as it leaves, when a signal has asked for its end."""
 LOOK_S = 1.0
 """Seconds to wait for a connection when a neighbour is missing, to say why."""
 
@@ -74,8 +78,9 @@ def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]
     near = neighbours(plan.edges, node_id)
     lower = sorted(peer for peer in near if peer < node_id)
     desk, where = _whom_to_ask(node_id, lower, _tcp(attach_to))
-    listen = None
-    if (node_id == HUB and plan.edges) or any(peer > node_id for peer in near):
+    listen, grows = None, plan.growth(first_id=1)
+    is_dialled = node_id == HUB or (grows is not None and grows.topology == "mesh")
+    if (is_dialled and (plan.edges or grows)) or any(peer > node_id for peer in near):
         port = _port(settings.ports, node_id, num_nodes, may_be_free=desk is not None)
         listen = str(Address("tcp", plan.address or _interface(desk, plan.key_file), port))
     return NodeSpec(
@@ -90,7 +95,58 @@ def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]
         startup_timeout=plan.startup_timeout,
         edges=plan.edges,
         fan_out=plan.fan_out,
+        growth=grows,
     )
+
+
+def alone_at_first(plan: Plan) -> NodeSpec:
+    """Return the place of the only node with which an elastic job begins."""
+    host = plan.address or LOOPBACK
+    [port] = plan.chosen_ports or [0]
+    [spec] = plan.specs_at([str(Address("tcp", host, port))], job="")
+    return spec
+
+
+def newcomer(
+    plan: Plan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
+) -> NodeSpec:
+    """Ask node 0 of an elastic job for a place, and return it.
+
+    The program may be that of the whole job: of several roles the last one is this node's, as
+    it is for the further nodes of `ding-lite run`.
+
+    Args:
+        plan: One node, with its role.
+        settings: What the environment says.
+        attach_to: The address of node 0.
+        node_ids: The number to take; that of the environment by default, and else any free one.
+
+    Raises:
+        ConfigError: What is asked for is no place.
+        AuthenticationError: The job takes no further nodes.
+        DeadlineExceeded: There was no answer in time.
+    """
+    if node_ids is None:
+        node_ids = () if settings.node_id is None else (settings.node_id,)
+    if len(attach_to) != 1 or len(node_ids) > 1:
+        raise ConfigError(
+            f"`attach_to` is {', '.join(attach_to)} and `node_ids` {[*node_ids]}; a node that "
+            f"joins an elastic job needs the address of node 0 alone, and one number at most."
+        )
+    [desk] = _tcp(attach_to)
+    port = settings.ports[0] if len(settings.ports) == 1 else 0
+    try:
+        return join(
+            desk,
+            wish=node_ids[0] if node_ids else None,
+            roles=roles_of(frozenset().union(*(plan.roles or ()))),
+            labels=check_labels(plan.labels or ()) | check_labels(settings.labels),
+            listen=str(Address("tcp", plan.address or _interface(desk, plan.key_file), port)),
+            key_file=plan.key_file,
+            startup_timeout=plan.startup_timeout,
+        )
+    except DeadlineExceeded as error:
+        raise DeadlineExceeded(f"{error} {what_is_at(desk)}") from error
 
 
 def _whom_to_ask(
@@ -187,8 +243,9 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
 
     must_ask = not all(map(address_of, listeners(links)))
 
-    listen = None
-    if node_id in listeners(links) or (must_ask and node_id == HUB):
+    listen, grows = None, plan.growth(first_id=place.num_nodes)
+    is_dialled = grows is not None and (node_id == HUB or grows.topology == "mesh")
+    if node_id in listeners(links) or is_dialled or (must_ask and node_id == HUB):
         host = plan.address or (
             inside if place.on_one_machine else _all_interfaces(place.hosts.get(HUB, ""))
         )
@@ -210,6 +267,7 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
         world=() if plan.settings.labels else world,
         edges=links,
         fan_out=plan.fan_out,
+        growth=grows,
         job=f"{place.launcher} {place.job}",
     )
 
@@ -300,8 +358,9 @@ def guest(
 def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Iterator[NodeRouter]:
     """Be the node for the length of a `with` block, from when all neighbours have greeted.
 
-    Where the block raises, the node leaves without a good-bye, so that the others hear of its
-    loss; not so where the user ends it, by Ctrl-C or `sys.exit`.
+    Where the block raises, or SIGTERM ends it, the node leaves without a good-bye, so that the
+    others hear of its loss and wait for it to come back; not so where the user ends the job, by
+    Ctrl-C or `sys.exit`.
 
     Args:
         spec: The node's place.
@@ -322,16 +381,22 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
             router.address or "nothing",
             ", ".join(at or f"node {peer}" for peer, at in spec.dials.items()) or "nobody",
         )
-        good_bye = True
+        good_bye, linger = True, float(spec.linger)
         try:
             _meet(presence, spec, advice)
             with router.patience.installed(), use_router(router):
                 yield router
+            if router.failure is not None:
+                raise router.failure
         except Exception:
             good_bye = False
             raise
+        except (KeyboardInterrupt, SystemExit) as error:
+            good_bye = not isinstance(error, Terminated)
+            linger = min(linger, INTERRUPTED_LINGER_S)
+            raise
         finally:
-            presence.close(good_bye=good_bye)
+            presence.close(good_bye=good_bye, linger=linger)
 
 
 def _take_place(spec: NodeSpec, advice: str) -> Presence:
@@ -346,6 +411,13 @@ def _meet(presence: Presence, spec: NodeSpec, advice: str) -> None:
     router = presence.router
     try:
         presence.wait_ready()
+    except AuthenticationError as error:
+        if not spec.num_nodes:
+            error.add_note(
+                "A job has places beyond its first nodes if it was started with `elastic=True` (or "
+                "DING_LITE_ELASTIC=1); with the same argument here node 0 gives one that is free."
+            )
+        raise
     except DeadlineExceeded as error:
         said = [str(error)]
         missing = {peer: at for peer, at in spec.dials.items() if peer not in router.peers}

@@ -81,7 +81,7 @@ class Carrier:
         return is_sent
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
-        if node != self._spec.node_id and node not in self._spec.neighbours:
+        if node != self._spec.node_id and node not in self._links.sessions:
             return self._relay.carry(node, parcel)
         if node != self._spec.node_id:
             return self._endpoint.send(node, ITEM, parcel.body)

@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ding_lite import nest
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec_arrays import (
     CODES,
@@ -30,7 +29,9 @@ from ding_lite.parallel.codec_arrays import (
     Unsendable,
     array_code,
     is_tensor_class,
+    shorten,
     tensor_code,
+    unreadable,
 )
 from ding_lite.parallel.codec_read import (
     ARRAY,
@@ -80,7 +81,7 @@ class Encoded(msgspec.Struct, frozen=True):
         return nbytes
 
 
-def encode(tree: Any, *, borrow: bool = False, name: str = "value") -> Encoded:
+def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
     """Turn a tree of values into bytes.
 
     The result is a snapshot: it shares no memory with the tree, which may change at once.
@@ -94,9 +95,11 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value") -> Encoded:
         borrow: Refer to contiguous arrays of 16 KiB and more instead of copying them. They must
             not change until the bytes have been sent.
         name: What errors call the tree.
+        room: Bytes of the meta to leave free for what will stand around this tree.
 
     Raises:
-        CodecError: A value cannot travel; says which by its path in the tree.
+        CodecError: A value cannot travel; says which by its path in the tree. Nothing else is
+            raised, whatever the properties and methods of a foreign object do.
 
     Example:
         >>> encode({"loss": 0.5}).meta.hex()
@@ -106,13 +109,14 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value") -> Encoded:
     try:
         node = writer.node(tree, 1)
         meta = _ENCODER.encode((writer.packed_bytes(), node))
-        if len(meta) > MAX_META_BYTES:
-            raise _too_large(len(meta))
-    except Unsendable as refusal:
-        raise _error(refusal, name) from refusal.__cause__
-    except (OverflowError, UnicodeEncodeError):
-        raise _error(_find(tree), name) from None
-    return Encoded(meta, writer.buffers(), writer.num_arrays)
+        if len(meta) > MAX_META_BYTES - room:
+            raise _too_large(len(meta), room)
+        return Encoded(meta, writer.buffers(), writer.num_arrays)
+    except Exception as error:  # noqa: BLE001 - what a foreign object raises may be anything
+        is_leaf = isinstance(error, OverflowError | UnicodeEncodeError)  # msgspec says not which
+        refusal = _find(tree) if is_leaf else unreadable(error)
+        cause = refusal.__cause__ if is_leaf or refusal is error else error
+        raise _error(refusal, name) from cause
 
 
 def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
@@ -150,11 +154,12 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 class _Writer(Packing):
     """Turns values into what msgspec packs; the buffers fill on the way."""
 
-    __slots__ = ("plain",)
+    __slots__ = ("least_bytes", "plain")
 
     def __init__(self, borrow: bool, plain: frozenset[type] = _PLAIN) -> None:
         super().__init__(borrow)
         self.plain = plain
+        self.least_bytes = 0
 
     def node(self, value: Any, depth: int) -> Any:
         kind = type(value)
@@ -165,26 +170,31 @@ class _Writer(Packing):
 
     def nodes(self, values: Sequence[Any], keys: Iterable[Any] | None, depth: int) -> Sequence[Any]:
         """Turn the values of a container into nodes; `keys` name them in errors."""
+        self.least_bytes += 1 + len(values)
+        if self.least_bytes > MAX_META_BYTES:  # a list may hold another one any number of times
+            raise _too_large(self.least_bytes, 0)
         if self.plain.issuperset(map(type, values)):
             return values
         plain, found = self.plain, []
         try:
             for value in values:
                 found.append(value if type(value) in plain else self.node(value, depth))
-        except Unsendable as refusal:
+        except Exception as error:  # noqa: BLE001 - likewise
+            refusal = unreadable(error)
             refusal.path.append(len(found) if keys is None else list(keys)[len(found)])
-            raise
+            raise refusal from (None if refusal is error else error)
         return found
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
         """Turn a dict into key, value, key, value."""
         if not value:
             return []
+        value = dict(value)  # at once: other threads may write to it
         keys, values = list(value), list(value.values())
         for key in keys:
             if type(key) not in SCALARS:
                 raise Unsendable(
-                    f"a dict with the key {key!r:.80}, a {type(key).__name__}",
+                    f"a dict with the key {shorten(key)}, a {type(key).__name__}",
                     "The key of a dict that travels is a str, int, float, bool, bytes or None.",
                 )
         both = [None] * (2 * len(keys))
@@ -206,7 +216,8 @@ def _deeper(depth: int) -> int:
 
 
 def _write_list(writer: _Writer, value: list[Any], depth: int) -> list[Any]:
-    return [LIST, *writer.nodes(value, None, _deeper(depth))]
+    values = [*value]  # other threads may write to the list
+    return [LIST, *writer.nodes(values, None, _deeper(depth))]
 
 
 def _write_tuple(writer: _Writer, value: tuple[Any, ...], depth: int) -> list[Any]:
@@ -214,7 +225,7 @@ def _write_tuple(writer: _Writer, value: tuple[Any, ...], depth: int) -> list[An
 
 
 def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
-    items = list(value)
+    items = [*value]
     return [SET, *writer.nodes(items, items, _deeper(depth))]
 
 
@@ -224,8 +235,8 @@ def _write_dict(writer: _Writer, value: dict[Any, Any], depth: int) -> list[Any]
 
 def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
     kept = writer.nodes(value.kept, None, depth)
-    pairs = writer.pairs(dict(value), _deeper(depth))
-    return [CONTEXT, value.finish, len(kept), *kept, *pairs]
+    pairs = writer.pairs(value, _deeper(depth))
+    return [CONTEXT, value.finish is True, len(kept), *kept, *pairs]
 
 
 def _write_record(writer: _Writer, value: Any, depth: int) -> list[Any]:
@@ -333,10 +344,11 @@ def _remedy(value: Any) -> str:
     return "Send arrays, tensors or plain values."
 
 
-def _too_large(size: int) -> Unsendable:
+def _too_large(size: int, room: int) -> Unsendable:
     return Unsendable(
         f"{size} bytes of values that are no arrays",
-        f"A message holds {MAX_META_BYTES} of them: send long lists and texts as arrays and bytes.",
+        f"A message holds {MAX_META_BYTES - room} of them: send long lists and texts as arrays "
+        f"and bytes.",
     )
 
 
@@ -344,13 +356,13 @@ def _find(tree: Any) -> Unsendable:
     """Find the value that msgspec has refused: the same walk, with every leaf looked at."""
     try:
         _Writer(True, frozenset()).node(tree, 1)
-    except Unsendable as refusal:
-        return refusal
+    except Exception as error:  # noqa: BLE001 - it is the caller's to raise
+        return unreadable(error)
     return Unsendable("a tree that has changed meanwhile", "Send a copy.")
 
 
 def _error(refusal: Unsendable, name: str) -> CodecError:
-    path = nest.path_name(tuple(reversed(refusal.path)), root=name)
+    path = name + "".join(f"[{shorten(key)}]" for key in reversed(refusal.path))
     return CodecError(f"`{path}` is {refusal.found}, which cannot be sent. {refusal.remedy}")
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ding_lite.dtypes import CODES as CODES, DTYPES, has_only_flags
 from ding_lite.errors import CodecError
 
 if TYPE_CHECKING:
@@ -32,19 +33,13 @@ MAX_ARRAYS = 4096
 """Arrays and tensors of one message."""
 MAX_NDIM = 8
 """Dimensions of one array."""
+MAX_PAYLOAD_BYTES = 2 * 2**30
+"""All buffers of one message."""
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    code: np.dtype(f"<{code}")
-    for code in (
-        *("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"),
-        *("f2", "f4", "f8", "c8", "c16"),
-    )
-}
-"""Numpy's dtypes by their code on the wire."""
-CODES = {dtype: code for code, dtype in DTYPES.items()}
 _BOOL = DTYPES["b1"]
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
+_SHORT.maxstring = 80
 
 
 class Unsendable(Exception):
@@ -57,6 +52,16 @@ class Unsendable(Exception):
         self.path: list[Any] = []
 
 
+def unreadable(error: Exception) -> Unsendable:
+    """Return the refusal that an error is, or stands for: a foreign object may raise anything."""
+    if isinstance(error, Unsendable):
+        return error
+    return Unsendable(
+        f"a value that raises {type(error).__name__} when it is read",
+        "Send a copy of plain values.",
+    )
+
+
 class Packing:
     """The buffers of a message that is being written.
 
@@ -64,9 +69,10 @@ class Packing:
         borrow: Whether large arrays are referenced rather than copied.
     """
 
-    __slots__ = ("borrow", "num_arrays", "own", "packed")
+    __slots__ = ("_nbytes", "borrow", "num_arrays", "own", "packed")
 
     def __init__(self, borrow: bool) -> None:
+        self._nbytes = 0
         self.borrow = borrow
         self.own: list[memoryview] = []
         self.packed: list[bytes] = []
@@ -84,6 +90,7 @@ class Packing:
                 f"an array of {array.ndim} dimensions", f"At most {MAX_NDIM} travel: reshape it."
             )
         self.num_arrays += 1
+        self._add_up(array.nbytes)
         if array.nbytes < OWN_BUFFER_BYTES or len(self.own) == MAX_BUFFERS - 1:
             self.packed.append(array.tobytes())
             return False
@@ -97,6 +104,7 @@ class Packing:
 
     def add_bytes(self, value: bytes) -> bool:
         """Take large bytes; return whether they got their own buffer."""
+        self._add_up(len(value))
         if len(self.own) == MAX_BUFFERS - 1:
             self.packed.append(value)
             return False
@@ -113,9 +121,19 @@ class Packing:
                 f"join small ones with np.stack.",
             )
         self.num_arrays += num_arrays
+        self._add_up(sum([buffer.nbytes for buffer in buffers]))
         self.own += own
         if packed_bytes:
             self.packed.append(bytes(buffers[0]))
+
+    def _add_up(self, nbytes: int) -> None:
+        """Refuse what no receiver takes, before it is copied: numpy may repeat one number."""
+        self._nbytes += nbytes
+        if self._nbytes > MAX_PAYLOAD_BYTES:
+            raise Unsendable(
+                f"one of {self._nbytes} bytes of arrays in its message",
+                f"A message holds {MAX_PAYLOAD_BYTES}: send it in parts.",
+            )
 
     def packed_bytes(self) -> int:
         """Return the size of the packed buffer; without a byte in it there is none."""
@@ -167,7 +185,7 @@ class Unpacking:
         if not nbytes:
             return _empty(shape, dtype)
         array: NumpyArray = np.frombuffer(raw, dtype).reshape(shape)
-        if dtype is _BOOL and np.frombuffer(raw, np.uint8).max() > 1:
+        if dtype is _BOOL and not has_only_flags(array):
             raise CodecError("A bool array holds bytes other than 0 and 1.")
         return array if own else array.copy()
 
@@ -201,7 +219,10 @@ class Unpacking:
 
 def shorten(value: object) -> str:
     """Return the repr of what may be anything, and as large and deep as a message: 100 letters."""
-    return _SHORT.repr(value)[:100]
+    try:
+        return _SHORT.repr(value)[:100]
+    except Exception:  # noqa: BLE001 - a class may raise anything when it is asked for its size
+        return object.__repr__(value)[:100]
 
 
 def array_code(array: NumpyArray) -> tuple[str, NumpyArray]:
@@ -215,7 +236,15 @@ def array_code(array: NumpyArray) -> tuple[str, NumpyArray]:
                 "Send numbers or bools: convert it with `.astype(...)`.",
             )
         code, array = CODES[little], array.astype(little)
+    if code == "b1":
+        array = _proper_bools(array)
     return code, array
+
+
+def _proper_bools(array: NumpyArray) -> NumpyArray:
+    """Return an array of bools whose bytes are 0 and 1: one that is a view may hold others."""
+    numbers = array.view(np.uint8)
+    return numbers != 0 if numbers.size and numbers.max() > 1 else array
 
 
 def is_tensor_class(cls: type) -> bool:
@@ -241,7 +270,8 @@ def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
     try:
         if code == "bf16":
             return code, tensor.detach().view(torch.uint16).numpy(force=True)
-        return code, tensor.numpy(force=True)
+        array = tensor.numpy(force=True)
+        return code, _proper_bools(array) if code == "b1" else array
     except (RuntimeError, TypeError, ValueError) as error:  # a subclass without numbers of its own
         raise Unsendable(f"a {type(tensor).__name__} without data ({error})", "Fill it.") from error
 

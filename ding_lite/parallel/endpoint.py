@@ -7,8 +7,9 @@ from concurrent.futures import Future, TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any
 
+from ding_lite.cancellation import Wait
 from ding_lite.clock import Clock, Deadline
-from ding_lite.errors import DeadlineExceeded
+from ding_lite.errors import CodecError, DeadlineExceeded, StepCancelled
 from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.drawing import Drawing
 from ding_lite.parallel.links import Links
@@ -65,13 +66,18 @@ class Endpoint:
             PeerLost: The node is not connected, or was lost before it answered.
             DeadlineExceeded: No answer came in time.
             CodecError: An argument cannot travel.
+            StepCancelled: The step that asks has failed meanwhile.
         """
         answer = self.ask(node, name, args, kwargs)
         deadline = Deadline.after(timeout, self._clock)
         answer.add_done_callback(lambda _: self._links.rouse())
-        self._router.attend(answer.done, timeout)
+        with Wait(self._links.rouse) as wait:
+            self._router.attend(lambda: answer.done() or wait.is_over, timeout)
         try:
-            return answer.result(deadline.remaining)
+            return deadline.result_of(answer)
+        except StepCancelled:
+            self._calls.forget(answer)
+            raise
         except FutureTimeout:
             if answer.done():  # the handler's own
                 raise
@@ -115,7 +121,8 @@ class Endpoint:
 
     def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
         """Take a node's answer."""
-        self._calls.settle(peer, reply.number, reply.ok, reply.value)
+        if not self._calls.settle(peer, reply.number, reply.ok, reply.value):
+            self._links.reject(f"Node {peer} answers call {reply.number}, which nothing waits for.")
         self._traced.answer_came(peer, reply, began_ns)
 
     # -- answering ---------------------------------------------------------------------------
@@ -150,6 +157,8 @@ class Endpoint:
         if service is not None:
             began_ns = self._traced.now()
             answer = self.guard(service, sender, call.args, call.kwargs)
+            if answer.done() and isinstance(error := answer.exception(), CodecError):
+                self._links.reject(f"Node {sender} calls `{call.name}`: {error}")
             self._traced.item_came(sender, call.args, answer, began_ns)
             self._answers.give(peer, call.number, answer)
         elif self._calls.is_quick(call.name):
@@ -178,8 +187,10 @@ class Endpoint:
 
     def _reply(self, peer: int, number: int, body: Encoded) -> None:
         with self._links.changed:
-            self._links.sessions[peer].reply(number, body)
-            self._links.say(peer)
+            session = self._links.sessions.get(peer)
+            if session is not None:  # else it had joined, and has left meanwhile
+                session.reply(number, body)
+                self._links.say(peer)
 
     # -- the passing of time -----------------------------------------------------------------
 

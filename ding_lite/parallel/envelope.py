@@ -16,7 +16,7 @@ import msgspec
 
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import MAX_META_BYTES
-from ding_lite.parallel.codec_arrays import MAX_BUFFERS
+from ding_lite.parallel.codec_arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES
 
 MAGIC = b"DING"
 VERSION = 2
@@ -52,7 +52,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 class Limits:
     """What a message may take; checked before memory is taken for it."""
 
-    max_payload_bytes: int = 2 * 2**30
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
     """All buffers of a message together."""
     max_meta_bytes: int = MAX_META_BYTES
     max_buffers: int = MAX_BUFFERS

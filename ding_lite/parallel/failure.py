@@ -11,12 +11,14 @@ from typing import Any
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed, PeerLost
+from ding_lite.interruption import Terminated
 from ding_lite.parallel.node import IMPORTING, STARTING, Failed, Stage
 from ding_lite.parallel.topology import NodeSpec
 
 SAME_MOMENT_S = 1.0
 """Failures that follow the first one by less are reported with it."""
 _BY_REQUEST = frozenset({signal.SIGINT, signal.SIGTERM})
+_BY_REQUEST_KINDS = frozenset({"KeyboardInterrupt", "SystemExit", Terminated.__name__})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class Failure:
     @property
     def was_asked_for(self) -> bool:
         """Whether a node that was told to end looks like this."""
-        return self.kind in ("KeyboardInterrupt", "SystemExit") or self.signum in _BY_REQUEST
+        return self.kind in _BY_REQUEST_KINDS or self.signum in _BY_REQUEST
 
     @property
     def may_pass(self) -> bool:
@@ -60,13 +62,18 @@ class Failure:
 def raised(spec: NodeSpec, said: Failed, error: BaseException | None) -> Failure:
     """Make the failure of a node that has told of its error."""
     message = f": {said.message}" if said.message else ""
+    if said.kind == Terminated.__name__:
+        what, traceback = f"was ended by SIGTERM while {said.stage}", ""
+    else:
+        what = f"failed while {said.stage}: {said.kind}{message}"
+        traceback = said.traceback
     return Failure(
         spec=spec,
         stage=said.stage,
         at=SYSTEM_CLOCK.now(),
-        what=f"failed while {said.stage}: {said.kind}{message}",
+        what=what,
         kind=said.kind,
-        traceback=said.traceback,
+        traceback=traceback,
         error=error,
     )
 

@@ -55,8 +55,9 @@ class World:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes the job has."""
-        return len(self._router.world)
+        """How many nodes the job has; of an elastic one: has now."""
+        world = self._router.world
+        return sum(map(bool, world)) if self._router.grows else len(world)
 
     @property
     def node_seed(self) -> int:
@@ -75,6 +76,9 @@ class World:
     def group(self, members: str | int | Iterable[str | int]) -> Group:
         """Return a group of nodes; makes none, so that every node may ask for it at any time.
 
+        In an elastic job it is of the nodes that are there now, and stays so: `members_now` of
+        the group, and a further call of this, tell of those that have joined since.
+
         Args:
             members: Label patterns, or node ids.
 
@@ -87,15 +91,23 @@ class World:
         ids = {item for item in wanted if not isinstance(item, str)}
         world = self._router.world
         if patterns:
-            self._check_known(range(len(world)))
-            ids |= {k for k in range(len(world)) if matches(world[k], check_patterns(patterns))}
+            if not self._router.grows:
+                self._check_known(range(len(world)))
+            ids |= self._matched(check_patterns(patterns))
         if not ids or not ids <= set(range(len(world))):
             labels = sorted(frozenset().union(*world))
             raise ConfigError(
                 f"No group can be made of {wanted}: the job has the nodes 0 to {len(world) - 1} "
                 f"with the labels {labels}. Name some of these."
             )
-        return Group(self._router, tuple(sorted(ids)))
+
+        def members_now() -> tuple[int, ...]:
+            return tuple(sorted(ids | self._matched(patterns)))
+
+        return Group(self._router, tuple(sorted(ids)), members_now)
+
+    def _matched(self, patterns: Iterable[str]) -> set[int]:
+        return {node for node, own in enumerate(self._router.world) if matches(own, patterns)}
 
     def _check_known(self, nodes: Iterable[int]) -> None:
         unknown = [node for node in nodes if not self._router.world[node]]
@@ -114,13 +126,24 @@ class Group:
     member must call none.
     """
 
-    def __init__(self, router: Router, members: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        members: tuple[int, ...],
+        members_now: Callable[[], tuple[int, ...]] | None = None,
+    ) -> None:
         self.members = members
         """The ids of the nodes, in the order of their ranks."""
         self._router = router
+        self._members_now = members_now
 
     def __len__(self) -> int:
         return len(self.members)
+
+    @property
+    def members_now(self) -> tuple[int, ...]:
+        """The members, and the nodes that have joined the job since then and match as they do."""
+        return self.members if self._members_now is None else self._members_now()
 
     @property
     def router(self) -> Router:

@@ -11,11 +11,25 @@ from ding_lite.errors import CodecError
 from ding_lite.parallel.admission import Admission
 from ding_lite.parallel.codec import decode, encode
 from ding_lite.parallel.envelope import Envelope, Kind
+from ding_lite.parallel.isolation import Isolation
 from ding_lite.parallel.link_book import LinkBook
-from ding_lite.parallel.messages import Arrival
+from ding_lite.parallel.messages import Arrival, read_greeting
 from ding_lite.parallel.session import Session
 from ding_lite.parallel.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
 from ding_lite.parallel.transport.base import Link
+
+_LONGEST_REASON = 1_000
+NO_LIFE = 2**64 - 1
+"""Stands for the life of a node that has its place where none has it any more."""
+
+
+class _PlaceTaken(CodecError):
+    """Another life of the node is connected, or was so after this one."""
+
+    def __init__(self, message: str, *, holder: int) -> None:
+        super().__init__(message)
+        self.holder = holder
+        """The epoch of that life."""
 
 
 class Handshake:
@@ -26,6 +40,7 @@ class Handshake:
         sessions: What it and each of its neighbours owe each other.
         book: Which link leads to whom.
         admission: Remembers who did not let whom in.
+        isolation: Hears that another process has taken this node's place.
     """
 
     def __init__(
@@ -34,11 +49,13 @@ class Handshake:
         sessions: Mapping[int, Session],
         book: LinkBook,
         admission: Admission,
+        isolation: Isolation,
     ) -> None:
         self._spec = spec
         self._sessions = sessions
         self._book = book
         self._admission = admission
+        self._isolation = isolation
 
     def introduce(self, link: Link, peer: int) -> None:
         """Introduce this node on a link that it has dialled."""
@@ -59,7 +76,8 @@ class Handshake:
         except CodecError as error:
             if envelope.kind is Kind.HELLO:
                 self._admission.turned_away(peer, str(error))
-                self.turn_away(link, peer, str(error))
+                holder = error.holder if isinstance(error, _PlaceTaken) else 0
+                self.turn_away(link, peer, str(error), holder=holder)
             raise
         self._book.bind(link, peer)
         self._admission.let_in(peer)
@@ -68,15 +86,26 @@ class Handshake:
         return arrivals
 
     def _check_not_doubled(self, link: Link, session: Session, envelope: Envelope) -> None:
-        """Refuse a second process of the same node id, unless it is a later life of the node."""
+        """Refuse a second process of the same node id, unless it is a later life of the node.
+
+        Where no life is counted it may be a later one all the same, if the present one is gone;
+        but not one that had to make room before: what its successor has acknowledged is not here
+        any more, so it could never catch up.
+        """
         present = self._book.of_peers.get(envelope.src, link)
         known = session.peer
+        if known is not None and session.was_replaced(envelope.epoch):
+            raise _PlaceTaken(
+                f"another process has taken the place of node {envelope.src} since then.",
+                holder=known.epoch,
+            )
         if present == link or known is None or not session.is_open:
             return
         is_later_life = known.epoch < envelope.epoch < FIRST_UNCOUNTED_EPOCH
         if not is_later_life and self._book.ping(envelope.src, present):
-            raise CodecError(
-                f"there is a node {envelope.src} already. Give each node an id of its own."
+            raise _PlaceTaken(
+                f"there is a node {envelope.src} already. Give each node an id of its own.",
+                holder=known.epoch,
             )
 
     def ask(self, link: Link, peer: int) -> None:
@@ -86,13 +115,21 @@ class Handshake:
         """
         self._book.say_once(link, self._sessions[peer].greeting(Kind.REFUSE))
 
-    def turn_away(self, link: Link, peer: int, reason: str) -> None:
-        """Say why somebody is not let in; nothing where the header of the message says it all."""
+    def turn_away(self, link: Link, peer: int, reason: str, *, holder: int = 0) -> None:
+        """Say why somebody is not let in; nothing where the header of the message says it all.
+
+        Args:
+            link: Where it waits for the answer.
+            peer: The node that it says to be.
+            reason: Why, a sentence.
+            holder: The epoch of the life of that node that has the place, if that is the reason.
+        """
         refusal = Envelope(
             kind=Kind.REFUSE,
             src=self._spec.node_id,
             dst=peer,
             epoch=self._spec.epoch,
+            seq=holder,
             meta=encode(reason).meta,
         )
         self._book.say(link, refusal)
@@ -102,17 +139,25 @@ class Handshake:
 
         Returns:
             Whether this node had thought that the two were connected.
+
+        Raises:
+            CodecError: It is no refusal, or of a connection that is not asked for.
         """
         session = self._sessions[envelope.src]
         body = decode(envelope.meta, envelope.buffers)
         if not isinstance(body, str):
+            read_greeting(body, envelope.src)
             was_open = session.is_open
             session.close_link()  # it knows nothing of what was under way, or lives anew
             self._book.say(link, session.greeting(Kind.HELLO))
             return was_open
         if self._book.peer_of(link) == envelope.src and not session.is_open:
+            body = body[:_LONGEST_REASON]
+            if session.peer is not None and envelope.seq not in (0, self._spec.epoch):
+                self._isolation.note_refused(envelope.src, body)
             self.note_refusal(envelope.src, body)
-        return False
+            return False
+        raise CodecError(f"Node {envelope.src} refuses what this node has not asked for.")
 
     def take_foreign(self, link: Link, version: int) -> None:
         """Let neither side wait for an answer where each speaks another version."""

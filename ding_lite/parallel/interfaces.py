@@ -7,9 +7,10 @@ import ipaddress
 import socket
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from ding_lite.parallel.address import Address, is_loopback
+from ding_lite.parallel.address import ANY_HOST, Address, is_loopback
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
 _ADDRESS_AT = 20
@@ -28,6 +29,28 @@ def interface_towards(there: Address) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(place)  # sends nothing
         return str(probe.getsockname()[0])
+
+
+def reachable_at(listens: str | None, towards: str | None) -> str:
+    """Return where others reach what listens here, as this machine reaches one of them.
+
+    Args:
+        listens: The address at which this node listens, if it does.
+        towards: The address of another node.
+
+    Example:
+        >>> reachable_at("tcp://0.0.0.0:50516", "tcp://127.0.0.1:50515")
+        'tcp://127.0.0.1:50516'
+    """
+    if listens is None or towards is None:
+        return ""
+    place = Address.parse(listens)
+    if place.place in ANY_HOST:
+        there = Address.parse(towards)
+        host = interface_towards(there)
+        # That node is on this machine, and others reach both by the name that it has for them.
+        place = replace(place, place=there.place if is_loopback(host) else host)
+    return str(place)
 
 
 def interface_beyond(host: str) -> str | None:

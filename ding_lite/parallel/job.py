@@ -71,12 +71,12 @@ class Nodes(dict[int, NodeRecord]):
 
     def is_ending_around(self, node: NodeRecord) -> bool:
         """Tell whether a neighbour has returned: a job ends on all nodes or on none."""
-        return any(near.returned is not None for near in self._around(node))
+        return any(near.returned is not None for near in self.around(node))
 
     def waits_in_vain(self, node: NodeRecord) -> bool:
         """Tell whether a node waits for a neighbour that will not come."""
         is_waiting = node.stage != RUNNING and node.returned is None and not node.is_over
-        return is_waiting and any(near.was_given_up for near in self._around(node))
+        return is_waiting and any(near.was_given_up for near in self.around(node))
 
     def is_cut_off(self, node: NodeRecord) -> bool:
         """Tell whether nobody is left by whom a running node could hear that the job has ended.
@@ -86,7 +86,7 @@ class Nodes(dict[int, NodeRecord]):
         """
         seen, to_see, misses_somebody = {node.spec.node_id}, [node], False
         while to_see:
-            for near in self._around(to_see.pop()):
+            for near in self.around(to_see.pop()):
                 misses_somebody = misses_somebody or near.was_given_up
                 if near.was_given_up or near.spec.node_id in seen:
                     continue
@@ -96,5 +96,6 @@ class Nodes(dict[int, NodeRecord]):
                 to_see.append(near)
         return misses_somebody
 
-    def _around(self, node: NodeRecord) -> list[NodeRecord]:
+    def around(self, node: NodeRecord) -> list[NodeRecord]:
+        """Return the neighbours of a node."""
         return [self[near] for near in node.spec.neighbours]

@@ -23,16 +23,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeAlias, TypeVar
 
 from ding_lite.errors import ConfigError
 from ding_lite.log import speaking_as
+from ding_lite.memory import check_fits
 from ding_lite.parallel.address import PrivateDirectory
 from ding_lite.parallel.by_hand import (
+    alone_at_first,
     connected,
     guest,
+    newcomer,
     node_of_environment,
     node_of_launcher,
     tcp_only,
@@ -40,6 +44,7 @@ from ding_lite.parallel.by_hand import (
 from ding_lite.parallel.environment.base import Place
 from ding_lite.parallel.environment.detect import place_of
 from ding_lite.parallel.job import Job
+from ding_lite.parallel.membership import ElasticRouter
 from ding_lite.parallel.node import NodeProcess
 from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.router import NodeRouter
@@ -52,6 +57,8 @@ from ding_lite.runtime.router import Router, current_router, use_router
 from ding_lite.settings import Settings, at_least, check_all, one_of, process_environ
 
 ENGINES = ("local", "ray")
+_BYTES_OF_A_NODE = 16 << 20
+"""What a process takes at least, beside what it shares with the others."""
 SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
 """Imported once for all nodes, where this process has imported them too."""
 
@@ -80,6 +87,7 @@ class Parallel:
         address: str | None = None,
         ports: int | Sequence[int] | None = None,
         attach_to: str | Sequence[str] | None = None,
+        elastic: bool | None = None,
         labels: str | Iterable[str] | None = None,
         roles: Sequence[str | Iterable[str]] | None = None,
         node_ids: Sequence[int] | None = None,
@@ -109,7 +117,11 @@ class Parallel:
             ports: With `tcp`, the port of each node, or that of node 0, from which the others
                 count on; free ones are taken by default.
             attach_to: Addresses of the nodes 0, 1, ... of a running job, one or several: `main`
-                runs in this process, as the node of the job that `node_ids` names.
+                runs in this process, as the node of the job that `node_ids` names. Of an elastic
+                job the address of node 0 is enough, which gives the node its number.
+            elastic: Let further nodes join the job while it runs, by `attach_to`, and leave it
+                again: `n_parallel_workers` (or DING_LITE_NUM_NODES) is a minimum then. For a star
+                or a mesh; the nodes meet over tcp. With `attach_to`: be such a node.
             labels: Labels of all nodes beside those they have anyway.
             roles: One entry a node: a role, or a set of roles.
             node_ids: With `attach_to`, [the number of the place to take]: one of the job's that
@@ -140,15 +152,23 @@ class Parallel:
         check_all(at_least(0, max_retries=max_retries))
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
         place = None if engine or attach_to else place_of(settings, process_environ())
-        is_by_hand = place is None and settings.num_nodes is not None
+        elastic = settings.elastic if elastic is None else elastic
+        joins = elastic and bool(attach_to) and None in (settings.num_nodes, settings.node_id)
+        is_by_hand = place is None and settings.num_nodes is not None and not joins
         if is_by_hand:  # DING_LITE_PORTS is then the port of this node alone
             ports = None
         elif place is not None and ports is None and not settings.ports:
             ports = place.port
         is_here = place is not None or is_by_hand or bool(attach_to)
-        is_over_tcp = is_here or starter == "ray"
+        is_over_tcp = is_here or elastic or starter == "ray"
+        num_nodes = place.num_nodes if place else settings.num_nodes or n_parallel_workers
+        if joins:
+            num_nodes, roles, ports = 1, _role_of_newcomer(roles, settings), None
+            settings = replace(settings, roles=())
+        if not is_here and starter == "local":
+            _check_processes_fit(n_parallel_workers)
         plan = Plan(
-            num_nodes=place.num_nodes if place else settings.num_nodes or n_parallel_workers,
+            num_nodes=num_nodes,
             topology=topology,
             protocol=tcp_only(protocol or settings.protocol) if is_over_tcp else protocol,
             address=address,
@@ -157,21 +177,37 @@ class Parallel:
             roles=roles,
             key_file=None if key_file is None else os.fspath(key_file),
             startup_timeout=startup_timeout,
-            settings=replace(settings, ports=()) if is_by_hand else settings,
+            elastic=elastic,
+            settings=replace(settings, ports=()) if is_by_hand or joins else settings,
         )
         if place is not None:
             return _run_where_launched(plan, place)
-        if settings.num_nodes == 1 and not attach_to:
+        if joins:
+            return _run_as_newcomer(
+                partial(newcomer, plan, settings, attach_to, node_ids), settings
+            )
+        if settings.num_nodes == 1 and not attach_to and not elastic:
             return _run_here(plan)
         if is_by_hand:
-            return _run_as_node(node_of_environment(plan, settings, attach_to))
+            return _run_as_node(node_of_environment(plan, settings, attach_to), settings)
         if attach_to:
-            return _run_as_node(guest(plan, settings, attach_to, node_ids))
+            return _run_as_node(guest(plan, settings, attach_to, node_ids), settings)
         _refuse_a_place_in_no_job(node_ids, settings)
         max_retries = max_retries if auto_recover else 0
         if starter == "ray":
             return _run_on_ray(plan, max_retries, resources or {})
-        return _run_here(plan) if plan.num_nodes == 1 else _run_on_processes(plan, max_retries)
+        if plan.num_nodes > 1:
+            return _run_on_processes(plan, max_retries)
+        return _run_as_node(alone_at_first(plan), settings) if elastic else _run_here(plan)
+
+
+def _role_of_newcomer(
+    roles: Sequence[str | Iterable[str]] | None, settings: Settings
+) -> list[Iterable[str]] | None:
+    """Return the role of a node that joins: the last one of the environment, or of the call."""
+    if settings.roles:
+        return [settings.roles[-1].split("+")]
+    return [several(roles[-1])] if roles else None
 
 
 def _run_here(plan: Plan) -> Runner[Any]:
@@ -193,10 +229,24 @@ def _run_where_launched(plan: Plan, place: Place) -> Runner[Any]:
         f"chooses another one for all of them. DING_LITE_ENGINE=local lets this process start "
         f"the nodes instead."
     )
-    return _run_as_node(spec, starter=place.launcher, advice=advice)
+    return _run_as_node(spec, plan.settings, starter=place.launcher, advice=advice)
 
 
-def _run_as_node(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Runner[Any]:
+def _run_as_newcomer(find_place: Callable[[], NodeSpec], settings: Settings) -> Runner[Any]:
+    """Return a runner that asks for a place when it is called, and takes it at once."""
+
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        _refuse_nesting()
+        return _run_as_node(find_place(), settings)(main, *args, **kwargs)
+
+    return run
+
+
+def _run_as_node(
+    spec: NodeSpec, settings: Settings, *, starter: str = "hand", advice: str = ""
+) -> Runner[Any]:
+    spec = replace(spec, linger=settings.linger, peer_timeout=settings.peer_timeout or None)
+
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
         with (
             _running_here(spec.node_id, spec.labels),
@@ -231,7 +281,7 @@ def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
                 main=main,
                 args=args,
                 kwargs=kwargs,
-                make_router=NodeRouter,
+                make_router=ElasticRouter if plan.elastic else NodeRouter,
                 directory=directory,
                 max_retries=max_retries,
                 preload=slow_to_import(),
@@ -263,6 +313,13 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 # -- refusals ------------------------------------------------------------------------------
+
+
+def _check_processes_fit(num_nodes: int) -> None:
+    """Refuse more processes than there is memory for; `Plan` refuses what is no number."""
+    if isinstance(num_nodes, int) and num_nodes > 1:
+        what = "Starting processes"
+        check_fits(num_nodes * _BYTES_OF_A_NODE, what=what, n_parallel_workers=num_nodes)
 
 
 def _check_engine(engine: str, resources: object) -> str:

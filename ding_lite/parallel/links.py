@@ -10,27 +10,32 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, ConfigError
+from ding_lite.foreign import is_for_program
 from ding_lite.parallel.admission import Admission
+from ding_lite.parallel.codec import Encoded
+from ding_lite.parallel.drain import Drain
 from ding_lite.parallel.envelope import VERSION, Envelope, Kind, version_of
-from ding_lite.parallel.handshake import Handshake
+from ding_lite.parallel.handshake import NO_LIFE, Handshake
+from ding_lite.parallel.isolation import Isolation
 from ding_lite.parallel.link_book import LinkBook
-from ding_lite.parallel.messages import Arrival, Identity, Joined
+from ding_lite.parallel.messages import Arrival, Dropped, Identity, Joined
 from ding_lite.parallel.rejections import Rejections
 from ding_lite.parallel.session import HEARTBEAT_S, Session
-from ding_lite.parallel.topology import NodeSpec
+from ding_lite.parallel.topology import HUB, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Link, Transport
 
 logger = logging.getLogger(__name__)
 
-FAREWELL_TIMEOUT_S = 1.0
-"""How long `close` waits for the peers to answer its good-bye."""
-FLUSH_TIMEOUT_S = 5.0
-"""How long `close` waits for the peers to acknowledge what was emitted."""
+
+PLACE_GIVEN_UP = (
+    "it was away for so long that its place in the job was given up. Start it again to join anew."
+)
+"""What a node is told that had joined, was lost, and comes back too late."""
 
 
 class _Changes(threading.Condition):
@@ -87,27 +92,39 @@ class Links:
         self._admission = Admission(spec, clock)
         self._rejections = Rejections(clock, owner=transport.owner, drop=transport.drop)
 
-        me = Identity(spec.node_id, spec.epoch, spec.num_nodes, spec.labels, job=spec.job)
+        self._me = me = Identity(
+            spec.node_id, spec.epoch, spec.num_nodes, spec.labels, job=spec.job
+        )
         near = replace(me, memory=memory)
         self.sessions = {
             peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.neighbours)
         }
         """What this node and each of its neighbours owe each other; look at it under `changed`."""
         self.changed: threading.Condition = _Changes()
-        self.has_audience = False
-        """Whether anybody is connected, or was and has not said good-bye."""
+        self._takes_more = spec.growth is not None and spec.node_id == HUB
+        self.has_audience = self._takes_more
+        """Whether anybody is connected, or was and has not said good-bye, or may join."""
         self.is_active = False
         """Whether anybody is connected."""
         self.address: str | None = None
         """Where others dial this node, if they do."""
         self.on_ctx_sent: Callable[[int, int], None] = lambda peer, number: None
         """Hears which message with ctx values a node is sent, by its number."""
+        self.on_cut_off: Callable[[Exception], None] = lambda error: None
+        """Hears, once, why this node must end: it cannot reach its job any more."""
+
+        self.on_stranger: Callable[[int], bool] = lambda peer: False
+        """Tells whether a node that greets and is no neighbour was admitted now."""
 
         self._book = LinkBook(transport, self.sessions)
-        self._handshake = Handshake(spec, self.sessions, self._book, self._admission)
+        self._drain = Drain(spec, self.sessions, clock)
+        self._isolation = Isolation(spec, self.sessions)
+        self._handshake = Handshake(
+            spec, self.sessions, self._book, self._admission, self._isolation
+        )
         self._lost: set[int] = set()
+        self._parted: set[int] = set()
         self._moved: dict[int, str] = {}
-        self._is_closing = False
         self._waits_no_more = False
         self._is_saying = False
         self._is_due = True
@@ -134,7 +151,7 @@ class Links:
     def connected(self) -> tuple[int, ...]:
         """The ids of the nodes that are connected."""
         with self.changed:
-            return tuple(peer for peer, session in self.sessions.items() if session.is_open)
+            return tuple(sorted(peer for peer, session in self.sessions.items() if session.is_open))
 
     @property
     def num_rejected(self) -> int:
@@ -163,7 +180,8 @@ class Links:
 
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a neighbour; none before it has introduced itself."""
-        who = self.sessions[peer].peer
+        session = self.sessions.get(peer)  # one that had joined may be gone by now
+        who = None if session is None else session.peer
         return frozenset() if who is None else who.labels
 
     def wake(self) -> None:
@@ -227,9 +245,10 @@ class Links:
             self.changed.notify_all()
 
     def _missing(self) -> list[int]:
-        return [peer for peer, session in self.sessions.items() if session.peer is None]
+        known = {peer for peer, session in self.sessions.items() if session.peer is not None}
+        return sorted(self._spec.neighbours - known)
 
-    def close(self, *, good_bye: bool, owes: Callable[[], bool]) -> None:
+    def close(self, *, good_bye: bool, linger: float, owes: Callable[[], bool]) -> None:
         """Wait until the peers have what was sent, and exchange good-byes.
 
         A transport may drop what a peer has not read when it disconnects, so this node stays
@@ -237,26 +256,45 @@ class Links:
 
         Args:
             good_bye: Whether to take leave.
+            linger: Seconds to wait for a peer since it was last heard of.
             owes: Tells whether there is more to be sent than the sessions know.
         """
         with self.changed:
             for session in self.sessions.values():
                 session.urge()
+            self._isolation.settle()
+            self._drain.begin(good_bye=good_bye, linger=linger, owes=owes)
         self.wake()
         with self.changed:
-            Deadline.after(FLUSH_TIMEOUT_S, self._clock).wait(
-                self.changed,
-                lambda: (
-                    all(s.is_flushed or not s.is_open for s in self.sessions.values())
-                    and not owes()
-                ),
-            )
-            self._is_closing = good_bye
-        self.wake()
+            while True:
+                for peer in self._drain.ready:
+                    self._say_good_bye(peer)
+                if (rest_s := self._drain.rest_s()) <= 0.0:
+                    break
+                self._clock.wait(self.changed, rest_s)
+            self._drain.report()
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether this node is to leave at once."""
+        return self._drain.is_cancelled
+
+    def hurry(self) -> None:
+        """Let `close` wait for no peer any more."""
         with self.changed:
-            Deadline.after(FAREWELL_TIMEOUT_S if good_bye else 0.0, self._clock).wait(
-                self.changed, lambda: not any(s.is_open for s in self.sessions.values())
-            )
+            self._drain.cancel()
+            self.changed.notify_all()
+
+    def note_ended(self, peer: int, epoch: int) -> None:
+        """Note that the process of a neighbour has ended: `close` waits for that life no more."""
+        with self.changed:
+            self._drain.note_ended(peer, epoch)
+            self.changed.notify_all()
+
+    def settle(self) -> None:
+        """Note that the job has ended: from now on this node may do without its peers."""
+        with self.changed:
+            self._isolation.settle()
 
     def end(self) -> None:
         """Note that there are no links any more: the transport is closed."""
@@ -279,6 +317,44 @@ class Links:
         with self.changed:
             self._moved[peer] = address
         self.wake()
+
+    def admit(self, peer: int, *, lasting: Iterable[Encoded] = ()) -> bool:
+        """Let a further node be a neighbour, and connect from now on.
+
+        Args:
+            peer: The node.
+            lasting: Events that it is told of, which it has come too late for.
+
+        Returns:
+            Whether it was none before.
+        """
+        with self.changed:
+            is_new = peer not in self.sessions
+            if is_new:
+                self._parted.discard(peer)
+                self.sessions[peer] = session = Session(self._me, peer)
+                for event in lasting:
+                    session.post(event, lasting=True)
+        self._transport.admit(peer)
+        return is_new
+
+    def dismiss(self, peer: int) -> None:
+        """Count a node as a neighbour no more; only within a call of this sink."""
+        with self.changed:
+            session = self.sessions.get(peer)
+            if session is None:
+                return
+            has_left, session.has_left = session.has_left, True  # so that no `emit` waits for it
+            if (link := self._book.of_peers.get(peer)) is not None:
+                if not has_left:  # else it waits for the answer to its good-bye
+                    self._transport.drop(link)
+                self._book.unbind(peer)
+            self._moved.pop(peer, None)
+            self._lost.discard(peer)
+            if has_left:
+                self._parted.add(peer)
+            del self.sessions[peer]
+            self._update()
 
     def reject(self, reason: str, link: Link | None = None) -> None:
         """Count a message that was dropped, and say so now and then.
@@ -306,11 +382,16 @@ class Links:
             self._look_at_version(link, version_of(frames))
             return
         for arrival in arrivals:
+            if isinstance(arrival, Dropped):
+                self.reject(arrival.reason, link if arrival.is_fault else None)
+                continue
             if isinstance(arrival, Joined):
                 self._lost.discard(envelope.src)
             try:
                 self._on_arrival(envelope.src, arrival)
-            except Exception:  # this thread must live on; a task's own listeners raise in the task
+            except BaseException as error:  # a task's own listeners raise in the task
+                if is_for_program(error):
+                    raise
                 logger.exception("a listener of node %d's router has raised", self._spec.node_id)
 
     def on_down(self, link: Link) -> None:
@@ -365,10 +446,6 @@ class Links:
         self._on_turn()
         self._follow()
         with self.changed:
-            if self._is_closing:
-                for peer in list(self._book.of_peers):
-                    if self.sessions[peer].is_open:
-                        self._say_good_bye(peer)
             wait_s = HEARTBEAT_S
             silent = []
             for peer, link in self._book.of_peers.items():
@@ -384,9 +461,12 @@ class Links:
             if silent:
                 self._update()
             self._next_turn_at = now + wait_s
+            cut_off = self._isolation.look(now)
             self.changed.notify_all()
         for peer in silent:
             self._note_lost(peer)
+        if cut_off is not None:
+            self.on_cut_off(cut_off)
         return wait_s
 
     def _take(self, link: Link, envelope: Envelope) -> list[Arrival]:
@@ -397,6 +477,13 @@ class Links:
         is_replaced = False
         with self.changed:
             session = self.sessions.get(envelope.src)
+            if session is None and self._spec.growth and envelope.kind is Kind.HELLO:
+                if self.on_stranger(envelope.src):
+                    session = self.sessions.get(envelope.src)
+                else:
+                    self._handshake.turn_away(link, envelope.src, PLACE_GIVEN_UP, holder=NO_LIFE)
+            if envelope.src in self._parted and envelope.kind is not Kind.HELLO:
+                return []  # said before it has heard the answer to its good-bye
             if session is None or envelope.dst != self._spec.node_id:
                 raise CodecError(
                     f"Node {envelope.src} is no neighbour of node {self._spec.node_id}, or wrote "
@@ -411,14 +498,17 @@ class Links:
                 is_replaced = self._handshake.take_refusal(link, envelope)
             elif self._book.peer_of(link) != envelope.src:
                 self._handshake.ask(link, envelope.src)
+                reason = f"A message of node {envelope.src} came before its greeting."
+                arrivals = [Dropped(reason, is_fault=False)]
             else:
                 arrivals = session.take(envelope, now)
                 if session.is_open:
                     self._next_turn_at = min(self._next_turn_at, now + session.next_turn(now))
                     self.changed.notify_all()
                     return arrivals
-                if session.has_left:
+                if arrivals and session.has_left:
                     self._say_good_bye(envelope.src)
+                    self._book.say(link, session.acknowledgement())
             self._update()
         if is_replaced:  # it was gone before this node has noticed
             self._note_lost(envelope.src)
@@ -448,6 +538,8 @@ class Links:
                 return False
             if envelope.kind is Kind.STATE:
                 self.on_ctx_sent(peer, envelope.seq)
+        if session.is_silent(now):  # or it is in the middle of a long word
+            session.note_heard(self._transport.brought_at(link))
         return not session.is_silent(now)
 
     def _say_good_bye(self, peer: int) -> None:
@@ -466,11 +558,14 @@ class Links:
         self._is_due = True
         sessions = self.sessions.values()
         self.is_active = any(session.is_open for session in sessions)
-        self.has_audience = any(s.peer is not None and not s.has_left for s in sessions)
+        self.has_audience = self._takes_more or any(
+            s.peer is not None and not s.has_left for s in sessions
+        )
         self.changed.notify_all()
 
     def _note_lost(self, peer: int) -> None:
-        if self.sessions[peer].has_left or peer in self._lost:
+        session = self.sessions.get(peer)
+        if session is None or session.has_left or peer in self._lost:
             return
         self._lost.add(peer)
         self._on_lost(peer)

@@ -11,10 +11,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ding_lite.errors import CodecError
+from ding_lite.errors import CodecError, LabelError
 from ding_lite.parallel.codec import Encoded, decode, encode
+from ding_lite.parallel.codec_arrays import shorten
 from ding_lite.parallel.envelope import Envelope, unpack_batch
 from ding_lite.parallel.shared_memory import Published
+from ding_lite.runtime.labels import check_labels
+
+_HOP_ROOM = 1024
+"""Bytes of a meta that are left for what a batch and hubs put around an event, call or answer."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,17 @@ class ReplyArrived(msgspec.Struct, frozen=True):
     value: Any
 
 
-Arrival: TypeAlias = Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived
+class Dropped(msgspec.Struct, frozen=True):
+    """Something of the peer's was dropped."""
+
+    reason: str
+    is_fault: bool = True
+    """Whether a peer that keeps to the protocol never sends such."""
+
+
+Arrival: TypeAlias = (
+    Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived | Dropped
+)
 
 
 def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
@@ -90,7 +105,7 @@ def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
     Raises:
         CodecError: An argument cannot travel.
     """
-    return encode([event, kwargs or None, *args])
+    return _encode_named(event, args, kwargs)
 
 
 def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
@@ -99,7 +114,13 @@ def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Enc
     Raises:
         CodecError: An argument cannot travel.
     """
-    return encode([name, kwargs or None, *args])
+    return _encode_named(name, args, kwargs)
+
+
+def _encode_named(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    if type(name) is not str:
+        raise CodecError(f"Events and calls have a str for a name, not {shorten(name)}.")
+    return encode([name, kwargs or None, *args], room=_HOP_ROOM)
 
 
 def encode_reply(ok: bool, value: Any) -> Encoded:
@@ -108,7 +129,7 @@ def encode_reply(ok: bool, value: Any) -> Encoded:
     Raises:
         CodecError: It cannot travel.
     """
-    return encode([ok, value])
+    return encode([ok, value], room=_HOP_ROOM)
 
 
 def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
@@ -173,15 +194,50 @@ def read_reply(envelope: Envelope) -> ReplyArrived:
     raise CodecError("An answer says whether it is one, and then what it is.")
 
 
-_GREETING = {"num_nodes": int, "labels": list, "first_kept": int, "seen_epoch": int, "seen": int}
+MAX_NUMBER = 2**62
+"""Of events, in a greeting; a node that emits a million a second needs 146,000 years for them."""
+MAX_NODES = 2**20
+"""Of a job, in a greeting."""
+_NUMBERS = {
+    "num_nodes": (0, MAX_NODES),
+    "first_kept": (1, MAX_NUMBER),
+    "seen_epoch": (0, 2**64 - 1),
+    "seen": (0, MAX_NUMBER),
+}
+_MOST_LABELS = 1024
+_LONGEST_TEXT = 1024
 
 
 def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
-    """Read a HELLO or WELCOME."""
-    if isinstance(body, dict) and body.keys() >= _GREETING.keys():
-        typed = all(isinstance(body[key], kind) for key, kind in _GREETING.items())
-        labels = all(isinstance(label, str) for label in body["labels"])
-        texts = all(isinstance(body.get(key, ""), str) for key in ("memory", "job"))
-        if typed and labels and texts:
+    """Read a HELLO or WELCOME.
+
+    Raises:
+        CodecError: It is none, or says of itself what cannot be.
+    """
+    if isinstance(body, dict) and body.keys() >= {*_NUMBERS, "labels"}:
+        texts = [body.get(key, "") for key in ("memory", "job")]
+        labels = body["labels"]
+        if (
+            all(type(body[key]) is int for key in _NUMBERS)
+            and type(labels) is list
+            and all(type(text) is str and len(text) <= _LONGEST_TEXT for text in [*texts, *labels])
+        ):
+            _check_greeting(body, node_id)
             return body
     raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")
+
+
+def _check_greeting(body: dict[str, Any], node_id: int) -> None:
+    for key, (least, most) in _NUMBERS.items():
+        if not least <= body[key] <= most:
+            raise CodecError(
+                f"Node {node_id} greets with `{key}` {body[key]}; possible are {least} to {most}."
+            )
+    if len(body["labels"]) > _MOST_LABELS:
+        raise CodecError(
+            f"Node {node_id} greets with {len(body['labels'])} labels; the limit is {_MOST_LABELS}."
+        )
+    try:
+        check_labels(body["labels"])
+    except LabelError as error:
+        raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error

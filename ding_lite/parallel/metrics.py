@@ -187,7 +187,7 @@ def own_directory() -> Iterator[str | None]:
 def read_metrics(path: Path) -> NodeMetrics | None:
     """Read a node's record; None where there is none, or none that is whole."""
     with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             for _ in range(_TRIES):
                 data = os.pread(fd, MAX_BYTES, 0)
@@ -196,7 +196,7 @@ def read_metrics(path: Path) -> NodeMetrics | None:
                 size, checksum = _HEAD.unpack_from(data)
                 body = data[_HEAD.size : _HEAD.size + size]
                 if len(body) == size and zlib.crc32(body) == checksum:
-                    with suppress(msgspec.MsgspecError):
+                    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                         return _DECODER.decode(body)
                     return None
         finally:

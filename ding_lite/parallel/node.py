@@ -14,7 +14,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
@@ -25,6 +25,7 @@ import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError
+from ding_lite.interruption import Terminated
 from ding_lite.parallel.shared_memory import remove_own
 from ding_lite.parallel.topology import NodeSpec
 from ding_lite.parallel.traces import format_error
@@ -56,8 +57,12 @@ class NodeRouter(Router, Protocol):
         """End the job on this node, as if another one had ended it."""
         ...
 
-    def close(self) -> None:
-        """Deliver what is under way, say good-bye and let go of everything."""
+    def note_ended(self, node: int, *, epoch: int) -> None:
+        """Note that a neighbour's process has ended, so that `close` waits for it no more."""
+        ...
+
+    def close(self, *, good_bye: bool = True) -> None:
+        """Deliver what is under way, say good-bye if asked to, and let go of everything."""
         ...
 
 
@@ -92,6 +97,14 @@ class Returned:
 @dataclass(frozen=True)
 class Finish:
     """The job has ended, and no other node is left that could tell this one."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process of a neighbour has ended."""
+
+    node_id: int
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -157,7 +170,7 @@ class NodeProcess(ForkProcess):
                 work = self._load()
                 self.name = describe_node(self.node_id, work.spec.labels)
                 self._enter(CONNECTING)
-                with closing(work.make_router(work.spec)) as router, self._reporting():
+                with _leaving(work.make_router(work.spec)) as router, self._reporting():
                     router.wait_ready(work.spec.startup_timeout)
                     _start("ding_lite-launcher", self._heed, router)
                     self._enter(RUNNING)
@@ -172,8 +185,11 @@ class NodeProcess(ForkProcess):
         """Take what the launcher says while `main` runs, up to its last word."""
         try:
             with suppress(EOFError, OSError):
-                while isinstance(self._connection.recv(), Finish):
-                    router.finish()
+                while (word := self._connection.recv()) is not None:
+                    if isinstance(word, Ended):
+                        router.note_ended(word.node_id, epoch=word.epoch)
+                    else:
+                        router.finish()
         finally:
             self._may_go.set()
 
@@ -253,6 +269,19 @@ def _call(work: Work) -> object:
         if error.code in (None, 0):
             return None
         raise
+
+
+@contextmanager
+def _leaving(router: NodeRouter) -> Iterator[NodeRouter]:
+    """Close a router in the end; the peers count the node as lost where it may come back."""
+    good_bye = True
+    try:
+        yield router
+    except (Exception, Terminated):
+        good_bye = False
+        raise
+    finally:
+        router.close(good_bye=good_bye)
 
 
 def _take_signals() -> None:

@@ -17,7 +17,9 @@ from ding_lite.parallel.address import (
 )
 from ding_lite.parallel.security import load_key
 from ding_lite.parallel.topology import (
+    HUB,
     Edge,
+    Growth,
     NodeSpec,
     Topology,
     edges,
@@ -26,9 +28,10 @@ from ding_lite.parallel.topology import (
     neighbours,
 )
 from ding_lite.runtime.labels import check_labels, count_roles, node_labels
-from ding_lite.settings import Settings, check_all, inside, one_of, positive
+from ding_lite.settings import Settings, check_all, inside, kind_of_topology, one_of, positive
 
 PROTOCOLS = ("ipc", "tcp")
+MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +50,10 @@ class Plan:
     roles: Sequence[str | Iterable[str]] | None = None
     key_file: str | None = None
     startup_timeout: float | None = 60.0
+    elastic: bool = False
     settings: Settings = field(default_factory=Settings)
+    kind: str = field(init=False, default="")
+    """The name of the topology; "" of one that is listed."""
     fan_out: int = field(init=False, default=0)
     """How many children a hub has at most, if the topology is a tree; else 0."""
 
@@ -56,6 +62,10 @@ class Plan:
         if not isinstance(num_nodes, int) or isinstance(num_nodes, bool) or num_nodes < 1:
             raise ConfigError(
                 f"`n_parallel_workers` is {num_nodes!r}; it must be a whole number from 1 on."
+            )
+        if num_nodes > MOST_NODES:
+            raise ConfigError(
+                f"`n_parallel_workers` is {num_nodes:,}; a job has at most {MOST_NODES:,} nodes."
             )
         timeout = self.startup_timeout
         own = self.settings
@@ -72,7 +82,13 @@ class Plan:
             positive(startup_timeout=timeout) if timeout is not None else [],
         )
         topology = self.topology or ()
+        self._fill_in(kind=kind_of_topology(topology) if isinstance(topology, str) else "")
         self._fill_in(topology=edges(topology, num_nodes), fan_out=fan_out(topology))
+        if self.elastic and self.kind not in ("star", "mesh"):
+            raise ConfigError(
+                f"`elastic` is True and the topology {topology!r}; further nodes join a star or a "
+                f"mesh. Choose topology='star', or leave `elastic` (or DING_LITE_ELASTIC) out."
+            )
         self._check_roles()
         self._check_places()
 
@@ -127,6 +143,17 @@ class Plan:
         """The port of each node; none where free ones are to be taken."""
         return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
 
+    def growth(self, *, first_id: int) -> Growth | None:
+        """Return how the job grows, if it does.
+
+        Args:
+            first_id: The lowest id of a node that joins a star and names none; a mesh grows
+                beyond the nodes with which it began.
+        """
+        if not self.elastic:
+            return None
+        return Growth(self.kind, self.num_nodes if self.kind == "mesh" else first_id)
+
     def specs(self, directory: PrivateDirectory) -> tuple[NodeSpec, ...]:
         """Tell each node its place; ports that nobody has chosen are chosen now."""
         where = self._addresses(directory)
@@ -137,7 +164,10 @@ class Plan:
     ) -> tuple[NodeSpec, ...]:
         """Tell each node its place, where it is known at which address each can listen."""
         links = self.edges
+        growth = self.growth(first_id=self.num_nodes)
         heard = listeners(links)
+        if growth is not None:
+            heard |= {*range(self.num_nodes)} if growth.topology == "mesh" else {HUB}
         world = tuple(self.labels_of_nodes(distributed=True))
         began = SYSTEM_CLOCK.now()
         specs = []
@@ -153,9 +183,11 @@ class Plan:
                     neighbours=near,
                     key_file=self.key_file,
                     startup_timeout=self.startup_timeout,
+                    linger=self.settings.linger,
                     world=world,
                     edges=links,
                     fan_out=self.fan_out,
+                    growth=growth,
                     job=job,
                     directory=directory,
                     began=began,

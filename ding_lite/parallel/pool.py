@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections import deque
 from collections.abc import Iterable
@@ -74,3 +75,12 @@ def keep_freed_memory() -> None:
     has freed a larger block, from which it learns. This is one, none of whose pages is touched.
     """
     np.empty(_LARGEST_MAPPED_BYTES, np.uint8)
+
+
+def give_back_freed_memory() -> None:
+    """Let glibc give all that is freed back to the system; elsewhere nothing happens.
+
+    The opposite of `keep_freed_memory`, for after a flood of what nobody wanted.
+    """
+    with suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

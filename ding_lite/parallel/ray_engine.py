@@ -25,6 +25,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import DeadlineExceeded, DingLiteError
 from ding_lite.log import speaking_as
 from ding_lite.parallel.failure import Failure, verdict
+from ding_lite.parallel.membership import ElasticRouter
 from ding_lite.parallel.node import RUNNING, STARTING, Stage, Work
 from ding_lite.parallel.plan import Plan
 from ding_lite.parallel.ray_cluster import (
@@ -87,7 +88,7 @@ def run_on_ray(
         crew = _Crew(ray, plan, head, _Call(main, args, dict(kwargs)), max_retries)
         try:
             crew.start(wanted)
-            with without_rays_handler(), interruptible(crew.end) as interruption:
+            with without_rays_handler(), interruptible(lambda _: crew.end()) as interruption:
                 try:
                     results = crew.results()
                 except SystemExit:  # of a second signal; Ray gives it a code of its own
@@ -183,7 +184,8 @@ class _Crew:
     def _let_run(self, node: _Node) -> None:
         node.stage = RUNNING
         call = self.call
-        work = Work(node.spec, NodeRouter, call.main, call.args, call.kwargs)
+        make_router = ElasticRouter if node.spec.growth else NodeRouter
+        work = Work(node.spec, make_router, call.main, call.args, call.kwargs)
         self._under_way[node.actor.run.remote(work, self._secret)] = ("run", node)
 
     def end(self) -> None:

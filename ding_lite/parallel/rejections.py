@@ -31,6 +31,8 @@ class Rejections:
     ) -> None:
         self.count = 0
         """Messages that were dropped because they were none, or not for this node."""
+        self.num_faults = 0
+        """Those of them that were a fault of their sender, and did not merely come too late."""
         self._throttle = Throttle(logger, clock)
         self._owner = owner
         self._drop = drop
@@ -45,6 +47,7 @@ class Rejections:
         """
         self.count += 1
         if link is not None:
+            self.num_faults += 1
             self._count_fault(link)
         self._throttle.every(
             10.0,

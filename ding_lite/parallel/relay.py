@@ -6,8 +6,8 @@ goes to those and to nobody else, wherever they are: state with labels, items an
 
 - State: each hub keeps a slot for each key of each sender, as if the value were its own, and the
   newest wins there as everywhere. So a slow branch never holds up another one.
-- Events: a hub passes each on once and in order. What it had taken, and not passed on, when it was
-  killed is lost with it.
+- Events: a hub passes each on once and in order, and acknowledges it when those that it goes to
+  have done so (`EventFlow`). So none is lost when a hub is killed.
 - Items of streams are kept on their way until a program has taken them (`Custody`).
 - A call asks the next node, which asks the next one. The answer says where it comes from.
 
@@ -34,6 +34,7 @@ from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.custody import Custody, Held, Mark
 from ding_lite.parallel.direct import Direct
 from ding_lite.parallel.endpoint import Endpoint
+from ding_lite.parallel.event_flow import EventFlow, Origin
 from ding_lite.parallel.links import Links
 from ding_lite.parallel.messages import (
     CallArrived,
@@ -56,6 +57,9 @@ ITEM = "ding_lite.item"
 """The name under which nodes call each other with an item of a stream."""
 WITHDRAW = "ding_lite.withdraw"
 """The name under which they take some back."""
+
+RETRY_S = 2.0
+"""How long no items are sent to a node of which a hub has said that it is lost."""
 
 _LABELS = "ding_lite.labels"
 """The key under which a node's labels travel, where none was told those of the others."""
@@ -90,6 +94,7 @@ class Relay(Direct):
         self._clock = clock
         self._streams: Streams | None = None
         self._branches = Branches(spec)
+        self._flow = EventFlow(links)
         self._custody = Custody(self._carry, self._is_there)
         self._absent: dict[int, Deadline] = {}
         self._missing: dict[int, Deadline] = {}
@@ -210,40 +215,32 @@ class Relay(Direct):
     # -- events ------------------------------------------------------------------------------
 
     def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
-        """Pass on an event that has come; return who has emitted it, and the event itself."""
+        """Pass on an event that has come; return the node that has emitted it, and the event.
+
+        None of what is no event, or has come before over a hub that was killed.
+        """
         try:
-            sender, came = self._read_event(peer, came)
+            origin, came = self._read_event(peer, came)
         except CodecError as error:
             self._links.reject(str(error))
             return None
-        if came.event != FINISH:  # each task spreads that itself
-            self._pass_on_event(self._branches.onwards(peer), sender, came)
-        return sender, came
+        if origin.node != peer and not self._flow.is_new(origin):
+            return None
+        ways = self._branches.onwards(peer)
+        if ways and came.event != FINISH:  # each task spreads that itself
+            encoded = encode_event(RELAYED, (*origin, came.event, *came.args), came.kwargs)
+            self._flow.pass_on(encoded, came.number, source=peer, ways=ways)
+        return origin.node, came
 
-    def _read_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived]:
-        sender = peer
-        if came.event == RELAYED:
-            if len(came.args) < 2 or not isinstance(came.args[1], str):
-                raise CodecError("An event that is passed on has a sender and a name.")
-            origin, event, *args = came.args
-            sender = self._sender(peer, origin)
-            came = EventArrived(event, tuple(args), came.kwargs, came.number)
-        return sender, came
-
-    def _pass_on_event(self, ways: Iterable[int], origin: int, came: EventArrived) -> None:
-        if not ways:
-            return
-        encoded = encode_event(RELAYED, (origin, came.event, *came.args), came.kwargs)
-        with self._links.changed:
-            for way in ways:
-                session = self._links.sessions[way]
-                if session.has_left:
-                    continue
-                if session.has_room:
-                    session.post(encoded)
-                else:
-                    self._links.reject(f"Node {way} takes no more events: `{came.event}` is lost.")
-            self._links.say()
+    def _read_event(self, peer: int, came: EventArrived) -> tuple[Origin, EventArrived]:
+        if came.event != RELAYED:
+            who = self._links.sessions[peer].peer
+            return Origin(peer, 0 if who is None else who.epoch, came.number), came
+        match came.args:
+            case (origin, int(life), int(number), str(event), *args):
+                passed_on = EventArrived(event, tuple(args), came.kwargs, came.number)
+                return Origin(self._sender(peer, origin), life, number), passed_on
+        raise CodecError("An event that is passed on has an origin and a name.")
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -352,7 +349,7 @@ class Relay(Direct):
     def _settle_item(self, answer: Future[Any], done: Future[Any], node: int) -> None:
         outcome = done.result()
         if outcome[0] == _LOST and self._streams is not None:
-            self._absent[node] = Deadline.after(DOUBT_S, self._clock)
+            self._absent[node] = Deadline.after(RETRY_S, self._clock)
             self._streams.left(node)
         _settle(answer, outcome, node)
 
@@ -360,6 +357,8 @@ class Relay(Direct):
 
     def joined(self, peer: int, *, is_new_life: bool) -> None:
         """Pass on what waits for a neighbour that is there, or for those behind it."""
+        if is_new_life:
+            self._flow.forget(peer)
         self._missing.pop(peer, None)
         for send in self._early.pop(peer, []):
             send()
@@ -387,7 +386,8 @@ class Relay(Direct):
             Deadline.after(None, self._clock).wait(
                 self._links.changed,
                 lambda: (
-                    not sessions[parent].is_open
+                    self._links.is_hurried
+                    or not sessions[parent].is_open
                     or not any(sessions[k].is_open for k in sessions if k != parent)
                 ),
             )

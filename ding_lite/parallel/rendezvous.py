@@ -22,8 +22,9 @@ from functools import partial
 from typing import Any
 
 from ding_lite.errors import AuthenticationError, ConfigError, PeerLost, RemoteError
-from ding_lite.parallel.address import ANY_HOST, Address, is_loopback
-from ding_lite.parallel.interfaces import interface_towards
+from ding_lite.parallel.address import ANY_HOST, Address
+from ding_lite.parallel.interfaces import reachable_at
+from ding_lite.parallel.membership import ElasticRouter
 from ding_lite.parallel.router import NodeRouter
 from ding_lite.parallel.security import check_dialling
 from ding_lite.parallel.topology import HUB, NodeSpec
@@ -154,22 +155,10 @@ class Follower:
 
     def _announce(self, router: NodeRouter, desk: NodeRouter) -> None:
         with self._lock:
-            address = self._own_address(router.address)
+            address = reachable_at(router.address, self._spec.desk)
             answer = desk.ask(HUB, ANNOUNCE, address, dict(self._known))
             self._asked = answer
         answer.add_done_callback(partial(self._hear, router))
-
-    def _own_address(self, listens: str | None) -> str:
-        """Return where others reach what this node listens on."""
-        if listens is None or self._spec.desk is None:
-            return ""
-        place = Address.parse(listens)
-        if place.place in ANY_HOST:
-            desk = Address.parse(self._spec.desk)
-            host = interface_towards(desk)
-            # Node 0 is on this machine, and the others reach both by the name that it has for them.
-            place = replace(place, place=desk.place if is_loopback(host) else host)
-        return str(place)
 
     def _hear(self, router: NodeRouter, answer: Future[Any]) -> None:
         if answer is not self._asked or isinstance(answer.exception(), PeerLost):
@@ -215,11 +204,14 @@ class Presence:
         elif spec.desk is not None and (spec.listen or "" in spec.dials.values()):
             self.router = self._with_follower(spec)
         else:
-            self.router = NodeRouter(spec)
+            self.router = ElasticRouter(spec) if spec.growth else NodeRouter(spec)
 
     def _with_desk(self, spec: NodeSpec) -> NodeRouter:
         book = AddressBook(spec.num_nodes)
-        make = partial(NodeRouter, services={ANNOUNCE: book.announce}, on_peer=book.note)
+        services = {ANNOUNCE: book.announce}
+        if spec.growth is not None:  # a star or a mesh, where all are neighbours of node 0
+            return ElasticRouter(spec, services=services, on_peer=book.note)
+        make = partial(NodeRouter, services=services, on_peer=book.note)
         guests = frozenset(range(1, spec.num_nodes)) - spec.neighbours
         if not guests:
             return make(spec)
@@ -234,7 +226,8 @@ class Presence:
     def _with_follower(self, spec: NodeSpec) -> NodeRouter:
         follower = Follower(spec)
         if HUB in spec.neighbours:
-            router = NodeRouter(spec, on_peer=follower.note)
+            make = ElasticRouter if spec.growth else NodeRouter
+            router = make(spec, on_peer=follower.note)
             follower.begin(router, router)
             return router
         router = NodeRouter(spec)
@@ -271,11 +264,13 @@ class Presence:
             except AuthenticationError:
                 raise refusal from None
 
-    def close(self, *, good_bye: bool) -> None:
+    def close(self, *, good_bye: bool, linger: float | None = None) -> None:
         """Leave, as `NodeRouter.close` does."""
-        if self._aside is not None:
-            self._aside.close(good_bye=good_bye)
-        self.router.close(good_bye=good_bye)
+        try:
+            if self._aside is not None:
+                self._aside.close(good_bye=good_bye, linger=linger)
+        finally:
+            self.router.close(good_bye=good_bye, linger=linger)
 
 
 def aside(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
@@ -293,5 +288,6 @@ def aside(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
         neighbours=others,
         edges=frozenset((HUB, max(spec.node_id, other)) for other in others),
         fan_out=0,
+        peer_timeout=None,
         directory=None,
     )

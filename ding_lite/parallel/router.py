@@ -12,6 +12,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, TransportError
 from ding_lite.parallel.address import ANY_HOST, Address, is_loopback
 from ding_lite.parallel.carrier import Carrier
+from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.direct import Direct
 from ding_lite.parallel.drawing import Drawing
 from ding_lite.parallel.endpoint import Endpoint
@@ -35,12 +36,13 @@ from ding_lite.parallel.session import Session
 from ding_lite.parallel.shared_memory import domain
 from ding_lite.parallel.shared_state import SharedReceiver, SharedSender, job_of, local_peers
 from ding_lite.parallel.slots import Slots
-from ding_lite.parallel.topology import NodeSpec, neighbours
+from ding_lite.parallel.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq import ZeroMQTransport
+from ding_lite.runtime.context import is_key
 from ding_lite.runtime.inbox import FINISH, Inbox, Listening, Receiver
 from ding_lite.runtime.interrupt import Patience, interruptible
-from ding_lite.runtime.labels import check_patterns, several
+from ding_lite.runtime.labels import check_patterns, matches, several
 from ding_lite.runtime.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.streams import Item, Until
 from ding_lite.runtime.watch import Watch
@@ -78,6 +80,12 @@ class NodeRouter:
         self._on_peer = on_peer
         self._inbox = Inbox()
         self._missed: set[int] = set()
+        self._newcomers: set[int] = set()
+        self._offered: dict[str, tuple[tuple[str, ...] | None, Any]] = {}
+        self._lasting: list[Encoded] = []
+        self._places: dict[int, frozenset[str]] = {}
+        self.failure: Exception | None = None
+        """Why this node must end, if it cannot reach its job any more."""
         self.traced = Drawing(spec, self._epoch_of)
         """What this node has for a time line of its messages."""
 
@@ -99,6 +107,8 @@ class NodeRouter:
             on_turn=self._turn,
         )
         self._links.on_ctx_sent = self.traced.ctx_sent
+        self._links.on_stranger = self._adopt
+        self._links.on_cut_off = self._note_cut_off
         self.patience = Patience(self._transport.rouse)
         """What Ctrl-C has to have, so that the main thread may take what comes (`attend`)."""
 
@@ -177,15 +187,29 @@ class NodeRouter:
     @property
     def world(self) -> tuple[frozenset[str], ...]:
         """The labels of every node of the job; none of a node that this one does not know."""
-        if self._spec.world:
+        if self._spec.world and not self._places:
             return self._spec.world
         with self._links.changed:
             known = [s.peer for s in self._links.sessions.values() if s.peer is not None]
         of_node = self._relay.labels | {self.node_id: self.labels}
+        of_node |= dict(enumerate(self._spec.world))
         of_node |= {peer.node_id: peer.labels for peer in known}
+        of_node |= self._places
         said = [peer.num_nodes for peer in known] + [max(of_node) + 1]
         num_nodes = self._spec.num_nodes or max(said)
+        if self.grows:
+            num_nodes = max(num_nodes, max(of_node) + 1)
         return tuple(of_node.get(node, frozenset()) for node in range(num_nodes))
+
+    @property
+    def grows(self) -> bool:
+        """Whether nodes may join the job and leave it: no labels in `world` are an empty place."""
+        return self._spec.growth is not None
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the end of this node's own run does not end the job."""
+        return self._spec.has_joined
 
     def meeting_point(self, members: Sequence[int]) -> int:
         """Return a node that all these nodes can call, the same one on each of them.
@@ -195,9 +219,12 @@ class NodeRouter:
         """
         if self._relay.passes_on:
             return members[0]
-        candidates: list[int] = [*members, *range(len(self.world))]
+        num_nodes, links = len(self.world), self._spec.edges
+        if self._spec.growth is not None:
+            links = edges(self._spec.growth.topology, num_nodes)
+        candidates: list[int] = [*members, *range(num_nodes)]
         for node in candidates:
-            if set(members) <= neighbours(self._spec.edges, node) | {node}:
+            if set(members) <= neighbours(links, node) | {node}:
                 return node
         raise ConfigError(
             f"The nodes {[*members]} share no node that all of them are connected to, so they "
@@ -213,7 +240,7 @@ class NodeRouter:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
         """
         # Raised by the signal itself, it could leave a lock behind that closing needs.
-        with interruptible(self._links.stop_waiting, announce=False) as interruption:
+        with interruptible(lambda _: self._links.stop_waiting(), announce=False) as interruption:
             self._links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
         interruption.raise_if_any()
 
@@ -225,6 +252,53 @@ class NodeRouter:
         """
         self._links.redial(peer, address)
 
+    # -- who joins and leaves ----------------------------------------------------------------
+
+    def admit(self, peer: int) -> None:
+        """Let a further node be a neighbour: it may connect, and gets what is newest."""
+        if self._links.admit(peer, lasting=self._lasting):
+            self._newcomers.add(peer)
+            self._missed.add(peer)
+
+    def expect(self, peers: Iterable[int]) -> None:
+        """Let these nodes connect; each is a neighbour only once it was admitted."""
+        for peer in peers:
+            self._transport.admit(peer)
+
+    def dismiss(self, peer: int) -> None:
+        """Count a node as a neighbour no more; only on the thread that reads messages."""
+        self._links.dismiss(peer)
+        self._newcomers.discard(peer)
+        self._missed.discard(peer)
+        self._streams.left(peer)
+
+    @property
+    def changed(self) -> threading.Condition:
+        """Notified when a node is connected or not any more, and when one is told of others."""
+        return self._links.changed
+
+    def has_left(self, peer: int) -> bool:
+        """Tell whether a neighbour has said good-bye."""
+        session = self._links.sessions.get(peer)
+        return session is None or session.has_left
+
+    def labels_of(self, peer: int) -> frozenset[str]:
+        """Return the labels of a neighbour; none before it has introduced itself."""
+        return self._links.labels_of(peer)
+
+    def note_place(self, node: int, labels: frozenset[str], event: str = "") -> None:
+        """Note the labels of a node of the job; none of one that is gone.
+
+        Args:
+            node: The node.
+            labels: Its labels.
+            event: What the program hears of it, where it is no neighbour.
+        """
+        self._places[node] = labels
+        if event:
+            self._inbox.put_event(node, event, (node,), {})
+        self._inbox.wake()
+
     # -- events and the ctx ------------------------------------------------------------------
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
@@ -234,12 +308,18 @@ class NodeRouter:
             CodecError: An argument cannot travel.
             TransportError: A peer has not kept up for too long.
         """
+        if self.failure is not None:  # which ends this node, and not the job
+            return
+        if event == FINISH:
+            self._links.settle()
         began_ns, sent = self.traced.now(), []
         encoded = encode_event(event, args, kwargs)
         with self._links.changed:
-            for peer, session in self._links.sessions.items():
+            if event == FINISH:
+                self._lasting.append(encoded)
+            for peer, session in [*self._links.sessions.items()]:
                 if not session.has_left:
-                    if not session.has_room:
+                    if not session.has_room and event != FINISH:  # which must not wait for one
                         self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
                     sent.append((peer, session.post(encoded, lasting=event == FINISH), at_ns))
@@ -256,6 +336,8 @@ class NodeRouter:
         patterns = None if to is None else several(to)
         slots = self._relay.signed(self._slots.fill(values), patterns)
         with self._links.changed:
+            if self.grows:
+                self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
             for peer, session in self._links.sessions.items():
                 if patterns is None or self._relay.leads_to(peer, patterns):
                     session.offer(slots)
@@ -306,10 +388,11 @@ class NodeRouter:
         self._links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
         if not deadline.wait(self._links.changed, lambda: session.has_room or session.has_left):
+            hung = "that node, or one behind it," if self._relay.passes_on else "that node"
             raise TransportError(
                 f"Node {session.peer_id} has not acknowledged earlier events for "
                 f"{EMIT_TIMEOUT_S:g} s, and no more may wait for it: event `{event}` was not sent. "
-                f"Is that node hung? Emit less often, or put what only needs its newest value on "
+                f"Is {hung} hung? Emit less often, or put what only needs its newest value on "
                 f"the ctx."
             )
 
@@ -373,8 +456,13 @@ class NodeRouter:
     ) -> bool:
         """Send an item to exactly one of the nodes that label patterns match.
 
-        It waits until one of them has room. What a node has not taken when it is lost goes to
-        another one. This node is a receiver too if its own labels match.
+        It waits until one of them has room. This node is a receiver too if its own labels match.
+
+        A link that breaks makes no second receiver: what was under way waits for the node until
+        it is back. If it comes back in a new life, leaves, loses its place in an elastic job, or
+        is away for more than two minutes, other nodes get what it has not answered. Unless it has
+        left it may have taken one of these items just before: then that item is taken twice, with
+        the same `Item.id`.
 
         Args:
             stream: The stream's name.
@@ -445,6 +533,9 @@ class NodeRouter:
         elif isinstance(arrival, CallArrived):
             self._relay.take_call(peer, arrival)
         elif isinstance(arrival, Joined):
+            if peer in self._newcomers:
+                self._newcomers.discard(peer)
+                self._offer_newest(peer, arrival.peer.labels)
             self._streams.joined(peer, is_new_life=arrival.is_new_life)
             self._relay.joined(peer, is_new_life=arrival.is_new_life)
             self._inbox.wake()
@@ -456,6 +547,17 @@ class NodeRouter:
             self._streams.left(peer)
             self._forget(peer)
             self._inbox.wake()
+            if self.grows:
+                self._inbox.put_event(peer, "node_left", (peer,), {})
+
+    def _offer_newest(self, peer: int, labels: frozenset[str]) -> None:
+        """Offer a node that has just joined what was published before it came."""
+        with self._links.changed:
+            offered = self._offered.items()
+            slots = {k: v for k, (to, v) in offered if to is None or matches(labels, to)}
+            if (session := self._links.sessions.get(peer)) is not None:
+                session.offer(slots)
+        self._links.wake()
 
     def _deliver_ctx(self, peer: int, values: dict[str, Any], owes_credit: int) -> None:
         """Hand on values that had to be read from a segment, on the thread that has done so."""
@@ -464,11 +566,15 @@ class NodeRouter:
         finally:
             if owes_credit:
                 with self._links.changed:
-                    self._links.sessions[peer].credit(owes_credit)
+                    if (session := self._links.sessions.get(peer)) is not None:
+                        session.credit(owes_credit)
                 self._links.wake()
 
     def _take_ctx(self, peer: int, values: dict[str, Any]) -> None:
         for sender, own in self._relay.take_ctx(peer, values).items():
+            for key in [key for key in own if not is_key(key)]:
+                del own[key]
+                self._links.reject(f"Node {sender} puts `{key:.80}` on its ctx, which has no such.")
             self._inbox.put_ctx(sender, own)
 
     def _note_lost(self, peer: int) -> None:
@@ -477,6 +583,11 @@ class NodeRouter:
         self._inbox.wake()
         logger.warning("node %d lost node %d", self.node_id, peer)
         self._inbox.put_event(peer, "node_lost", (peer,), {})
+
+    def _note_cut_off(self, error: Exception) -> None:
+        self.failure = error
+        logger.warning("%s", error)
+        self._inbox.put_failure(error)
 
     def _forget(self, peer: int) -> None:
         self._shared_receiver.forget(peer)
@@ -490,19 +601,39 @@ class NodeRouter:
         """End the job on this node, as if another one had ended it."""
         self._inbox.put_event(self.node_id, FINISH, (), {})
 
-    def close(self, *, good_bye: bool = True) -> None:
+    def note_ended(self, node: int, *, epoch: int) -> None:
+        """Note that a neighbour's process has ended, so that `close` waits for it no more."""
+        self._links.note_ended(node, epoch)
+
+    def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Wait until the peers have what was emitted and answered, exchange good-byes, and end.
+
+        A lost peer may come back, and is waited for; what it misses then is logged. A signal ends
+        the wait.
 
         Args:
             good_bye: Whether to take leave; the peers count a node as lost that does not.
+            linger: Seconds to wait for a peer since it was last heard of; those of the node's
+                spec by default.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+            SystemExit: SIGTERM has come meanwhile.
         """
-        if good_bye:
-            self._relay.stay()
-        self._endpoint.leave()
-        self._links.close(
-            good_bye=good_bye, owes=lambda: self._endpoint.owes(self._links.connected)
-        )
-        self._end("ended" if good_bye else "failed")
+        good_bye = good_bye and self.failure is None
+        with interruptible(lambda _: self._links.hurry(), announce=False) as interruption:
+            try:
+                if good_bye:
+                    self._relay.stay()
+                self._endpoint.leave()
+                self._links.close(
+                    good_bye=good_bye,
+                    linger=self._spec.linger if linger is None else linger,
+                    owes=lambda: self._endpoint.owes(self._links.connected),
+                )
+            finally:
+                self._end("ended" if good_bye else "failed")
+        interruption.raise_if_any()
 
     def _end(self, state: State) -> None:
         self._transport.close()
@@ -514,6 +645,10 @@ class NodeRouter:
         self._endpoint.close()
 
     # -- inside ------------------------------------------------------------------------------
+
+    def _adopt(self, peer: int) -> bool:
+        """Admit a node that is no neighbour and greets, if the job has such a node."""
+        return False
 
     def _make_relay(self) -> Direct:
         if not self._spec.fan_out:
@@ -528,8 +663,8 @@ class NodeRouter:
         self._reporter.turn()
 
     def _epoch_of(self, peer: int) -> int:
-        who = self._links.sessions[peer].peer
-        return 0 if who is None else who.epoch
+        session = self._links.sessions.get(peer)
+        return 0 if session is None or session.peer is None else session.peer.epoch
 
     def _loads(self) -> tuple[int, int, int]:
         return self._streams.num_sent, self._streams.num_waiting, self._endpoint.num_under_way

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Container
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import (
@@ -22,6 +22,7 @@ from ding_lite.errors import (
     RemoteError,
     did_you_mean,
 )
+from ding_lite.foreign import words_of
 from ding_lite.parallel.codec import Encoded
 from ding_lite.parallel.messages import CallArrived, encode_reply
 
@@ -31,6 +32,7 @@ REGISTRATION_S = 5.0
 """How long a call waits for its handler: the `main` that registers it may not be that far yet."""
 MAX_EARLY = 1_000
 """How many calls may wait so at a time."""
+_LONGEST_TEXT = 64 * 1024
 
 
 class Calls:
@@ -107,17 +109,18 @@ class Calls:
         for answer in answers:
             answer.set_exception(PeerLost("This node has left before a call was answered."))
 
-    def settle(self, node_id: int, number: int, ok: bool, value: Any) -> None:
-        """Take an answer; one that nobody waits for any more is dropped."""
+    def settle(self, node_id: int, number: int, ok: bool, value: Any) -> bool:
+        """Take an answer; return False for one that no call waits for any more."""
         with self._lock:
             asked, answer = self._under_way.get(number, (None, None))
             if answer is None or asked != node_id:
-                return
+                return False
             del self._under_way[number]
         if ok:
             answer.set_result(value)
         else:
             answer.set_exception(_remote_error(node_id, value))
+        return True
 
     def fail(self, node_id: int) -> None:
         """End the calls that wait for a node which is gone."""
@@ -152,11 +155,13 @@ class Calls:
         answer: Future[Any] = Future()
         try:
             result = handler(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - it is the asker's to raise
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the asker's to raise, also a SystemExit
             answer.set_exception(error)
         else:
-            if isinstance(result, Future):
-                return result
+            if issubclass(type(result), Future):  # it may lie about its `__class__`
+                return cast("Future[Any]", result)
             answer.set_result(result)
         return answer
 
@@ -264,7 +269,7 @@ class Answers:
 
 
 def _encode_answer(answer: Future[Any]) -> Encoded:
-    error = answer.exception()
+    error = CancelledError() if answer.cancelled() else answer.exception()
     if error is None:
         try:
             return encode_reply(True, answer.result())
@@ -274,8 +279,20 @@ def _encode_answer(answer: Future[Any]) -> Encoded:
 
 
 def describe(error: BaseException) -> list[str]:
-    """Put an exception into words that travel: class, message, traceback."""
-    return [type(error).__name__, str(error), "".join(traceback.format_exception(error))]
+    """Put an exception into words that travel, whatever it holds: class, message, traceback."""
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except Exception as raised:  # noqa: BLE001 - the class of an error is the program's own
+        trace = words_of(raised)
+    return [type(error).__name__, _shorten(words_of(error)), _shorten(trace)]
+
+
+def _shorten(text: str) -> str:
+    """Cut the middle out of a text that is too long to travel, and spell out what is no Unicode."""
+    if len(text) > _LONGEST_TEXT:
+        half = _LONGEST_TEXT // 2
+        text = f"{text[:half]} [...] {text[-half:]}"
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _remote_error(node_id: int, value: object) -> RemoteError:

@@ -88,6 +88,8 @@ def save_key(path: str | Path, secret: bytes) -> Path:
         ConfigError: The file exists already, or cannot be written.
     """
     path = Path(path)
+    if not path.name or path.is_dir():
+        raise ConfigError(f"{path} is a directory; the path of the key file was expected.")
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -121,6 +123,8 @@ def load_key(path: str | Path) -> Key:
     except OSError as error:
         hint = " Make one with `ding-lite keygen FILE`." if error.errno == errno.ENOENT else ""
         raise ConfigError(f"The key file {path} cannot be read: {error.strerror}.{hint}") from error
+    except ValueError as error:  # a NUL character
+        raise ConfigError(f"The key file {str(path)!r:.80} cannot be read: {error}.") from error
     try:
         _check_owner_only(path, os.fstat(handle), stat.S_IFREG, "a file", "chmod 600")
         text = os.read(handle, _MOST_BYTES).decode("ascii", errors="replace")

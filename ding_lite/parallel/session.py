@@ -15,16 +15,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.codec import Encoded, decode, encode
+from ding_lite.parallel.codec import MAX_META_BYTES, Encoded, decode, encode
 from ding_lite.parallel.envelope import Envelope, Kind, pack_batch
 from ding_lite.parallel.messages import (
     Arrival,
     CtxArrived,
+    Dropped,
     Identity,
     Joined,
     Left,
@@ -52,6 +53,8 @@ MAX_EVENT_BYTES = 64 * 2**20
 BULK_BYTES = 64 * 2**10
 """A call or an answer with arrays from this size on goes beside the events, not among them."""
 _BATCH = 512
+_BATCH_HEAD_BYTES = 5
+"""What msgpack puts before a batch, and before each event in it, at most."""
 _BESIDE = (Kind.STATE, Kind.CALL, Kind.REPLY)
 """What may travel beside the greetings and come late, from before one: it tells nothing of what
 its sender has seen since."""
@@ -88,9 +91,12 @@ class Session:
         """Whether both have greeted each other on the present link."""
         self.has_left = False
         """Whether the peer has said good-bye."""
-        self.num_rejected = 0
-        """Messages that were dropped: of another life of the peer, or no messages at all."""
+        self.awaits_ack = False
+        """Whether it has done so, and may not have heard yet that this node has as well."""
+        self.on_acknowledged: Callable[[int], object] = lambda number: None
+        """Hears up to which number the peer has acknowledged events; a peer that left, all."""
         self._me = me
+        self._former: set[int] = set()
         self._heard_at = 0.0
         self._said_at = 0.0
 
@@ -100,6 +106,7 @@ class Session:
         self._lasting: list[Encoded] = []
         self._event_bytes = 0
         self._last_seen = 0
+        self._held_from = math.inf  # the first event that is not to be acknowledged yet
         self._ack_at = math.inf  # at the latest; inf owes none
         self._is_urgent = False
 
@@ -122,13 +129,31 @@ class Session:
     @property
     def has_room(self) -> bool:
         """Whether another event may be posted."""
-        num_events = len(self._waiting) + len(self._unacked)
-        return num_events < MAX_EVENTS and self._event_bytes < MAX_EVENT_BYTES
+        return self.num_owed < MAX_EVENTS and self._event_bytes < MAX_EVENT_BYTES
 
     @property
     def has_words(self) -> bool:
         """Whether events, calls or answers wait to be sent."""
         return bool(self._waiting or self._letters)
+
+    def was_replaced(self, epoch: int) -> bool:
+        """Tell whether a life of the peer was here before the present one."""
+        return epoch in self._former
+
+    @property
+    def num_owed(self) -> int:
+        """How many events the peer has not acknowledged."""
+        return len(self._waiting) + len(self._unacked)
+
+    @property
+    def num_acknowledged(self) -> int:
+        """How many events it has."""
+        return self._last_posted - self.num_owed
+
+    @property
+    def heard_at(self) -> float:
+        """When the peer was last heard of."""
+        return self._heard_at
 
     @property
     def is_flushed(self) -> bool:
@@ -145,7 +170,7 @@ class Session:
             events_in=self._num_events_taken,
             ctx_out=self._num_ctx,
             ctx_in=self._num_ctx_taken,
-            unacknowledged=len(self._waiting) + len(self._unacked),
+            unacknowledged=self.num_owed,
             heard_s=None if self.peer is None else now - self._heard_at,
             ctx_s=None if self._ctx_at is None else now - self._ctx_at,
         )
@@ -161,6 +186,21 @@ class Session:
         self._waiting.append((self._last_posted, event))
         self._event_bytes += event.nbytes
         return self._last_posted
+
+    def hold_back(self, number: int) -> None:
+        """Acknowledge no event of the peer from this number on until `release`."""
+        self._held_from = min(self._held_from, number)
+
+    def release(self, up_to: int | None) -> None:
+        """Acknowledge at once what was held back before this number; all of it if it is None."""
+        held_from = math.inf if up_to is None else up_to
+        if held_from > self._held_from:
+            self._held_from, self._ack_at = held_from, 0.0
+
+    @property
+    def _acknowledged(self) -> int:
+        """The number up to which this node acknowledges the events of the peer."""
+        return int(min(self._last_seen, self._held_from - 1))
 
     def offer(self, values: Mapping[str, Any]) -> None:
         """Put ctx values into their slots: what never changes as it is, the rest encoded."""
@@ -190,7 +230,7 @@ class Session:
             "labels": sorted(self._me.labels),
             "first_kept": first_kept,
             "seen_epoch": seen_epoch,
-            "seen": self._last_seen,
+            "seen": self._acknowledged,
             "memory": self._me.memory,
             "job": self._me.job,
         }
@@ -225,12 +265,14 @@ class Session:
                 f"({self._me.job}). Do both use one port? DING_LITE_PORTS chooses another."
             )
         is_new = self.peer is None or self.peer.epoch != peer.epoch
+        self._check_counts(body, is_new=is_new)
         self._link_broke()
         if is_new and self.peer is not None:
+            self._former.add(self.peer.epoch)
             for event in self._lasting:
                 self.post(event)
         if is_new:
-            self._last_seen = body["first_kept"] - 1
+            self._last_seen, self._held_from = body["first_kept"] - 1, math.inf
             self._changed.update(dict.fromkeys(self._slots))
         if body["seen_epoch"] == self._me.epoch:
             self._acknowledge(body["seen"])
@@ -241,6 +283,24 @@ class Session:
         if self._peer_has_greeted:
             self._ack_at = now  # it waits for a word before it sends bulk
         return [Joined(peer, is_new)]
+
+    def _check_counts(self, body: Mapping[str, Any], *, is_new: bool) -> None:
+        """Refuse a greeting that would make events be skipped that have not come, or be forgotten.
+
+        Raises:
+            CodecError: It says what cannot be.
+        """
+        first_kept, seen = body["first_kept"], body["seen"]
+        if not is_new and first_kept > self._last_seen + 1:
+            raise CodecError(
+                f"Node {self.peer_id} keeps its events from {first_kept} on, and this node has "
+                f"not got the {self._last_seen + 1}th yet."
+            )
+        if body["seen_epoch"] == self._me.epoch and seen > self._last_posted:
+            raise CodecError(
+                f"Node {self.peer_id} has seen event {seen} of this node, which has sent "
+                f"{self._last_posted}."
+            )
 
     def close_link(self) -> None:
         """Note that the link has broken: what was under way goes again after a greeting."""
@@ -256,7 +316,7 @@ class Session:
         self._letters.clear()
         self._num_letters = self._num_letters_taken = 0
         self._letters_at_bye = None
-        self._peer_has_greeted = False
+        self._peer_has_greeted = self.awaits_ack = False
 
     # -- what has come -------------------------------------------------------------------
 
@@ -267,8 +327,11 @@ class Session:
             CodecError: Its body is no message.
         """
         if self.peer is None or envelope.epoch != self.peer.epoch or not self.is_open:
-            self.num_rejected += 1
-            return []
+            return self._take_late(envelope)
+        if envelope.ack > self._last_posted:
+            raise CodecError(
+                f"Node {self.peer_id} acknowledges event {envelope.ack} of {self._last_posted}."
+            )
         self._heard_at = now
         if envelope.kind not in _BESIDE:
             self._peer_has_greeted = True
@@ -283,8 +346,7 @@ class Session:
             letter = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
             return [letter, *self._leave_if_complete()]
         if envelope.kind is Kind.CREDIT:
-            if self._under_way is not None and self._under_way[0] == envelope.seq:
-                self._under_way = None
+            return self._take_credit(envelope.seq)
         elif envelope.kind is Kind.PING:
             if self._ack_at < math.inf:
                 self._ack_at = now  # it may be waiting for that
@@ -293,21 +355,46 @@ class Session:
             return self._leave_if_complete()
         return []
 
+    def _take_credit(self, number: int) -> list[Arrival]:
+        if self._under_way is not None and self._under_way[0] == number:
+            self._under_way = None
+            return []
+        # That of a message that went over an earlier link may come after it went again.
+        is_late = 0 < number <= self._num_ctx
+        reason = f"Node {self.peer_id} gives credit {number}, not owed."
+        return [Dropped(reason, is_fault=not is_late)]
+
     def _leave_if_complete(self) -> list[Arrival]:
         """Let the peer go once all its letters are here: large ones travel beside its good-bye."""
         if self._letters_at_bye is None or self._num_letters_taken < self._letters_at_bye:
             return []
         self.has_left, self.is_open = True, False
+        self.awaits_ack = True
+        self.on_acknowledged(self._last_posted)
         return [Left()]
+
+    def _take_late(self, envelope: Envelope) -> list[Arrival]:
+        """Take what comes when the link is closed, or of another incarnation of the peer."""
+        if self.has_left and envelope.kind is Kind.ACK:
+            self.awaits_ack = False
+            return []
+        reason = f"A message of node {self.peer_id} is of another life or an earlier link."
+        return [Dropped(reason, is_fault=False)]
 
     def _take_events(self, envelope: Envelope, now: float) -> list[Arrival]:
         arrivals: list[Arrival] = []
         self._ack_at = min(self._ack_at, now + ACK_S)
         for seq, (meta, buffers) in enumerate(read_events(envelope), start=envelope.seq):
-            if seq == self._last_seen + 1:
-                self._last_seen = seq
-                self._num_events_taken += 1
+            if seq != self._last_seen + 1:
+                reason = f"Event {seq} of node {self.peer_id} came after {self._last_seen}."
+                arrivals.append(Dropped(reason, is_fault=seq > self._last_seen))
+                continue
+            self._last_seen = seq
+            try:
                 arrivals.append(read_event(decode(meta, buffers), seq))
+                self._num_events_taken += 1
+            except CodecError as error:  # the others of its batch are none the worse for it
+                arrivals.append(Dropped(f"Event {seq} of node {self.peer_id}: {error}"))
         return arrivals
 
     def _take_ctx(self, envelope: Envelope, now: float) -> CtxArrived:
@@ -323,15 +410,22 @@ class Session:
         return CtxArrived(values, envelope.seq, envelope.seq)
 
     def _acknowledge(self, seen: int) -> None:
+        before = self._event_bytes
         while self._unacked and self._unacked[0][0] <= seen:
             self._event_bytes -= self._unacked.popleft()[1].nbytes
         while self._waiting and self._waiting[0][0] <= seen:  # seen before the link broke
             self._event_bytes -= self._waiting.popleft()[1].nbytes
+        if self._event_bytes < before:
+            self.on_acknowledged(seen)
 
     def credit(self, number: int) -> None:
         """Let the peer send the next ctx message: what this one announced has been read."""
         if self.is_open:
             self._owes_credit = number
+
+    def note_heard(self, at: float) -> None:
+        """Note that bytes of a message have come from the peer, though not all of it."""
+        self._heard_at = max(self._heard_at, at)
 
     def is_silent(self, now: float) -> bool:
         """Whether the peer should have been heard of long ago."""
@@ -409,6 +503,10 @@ class Session:
         """Make the message that says no more than that this node is there."""
         return self._envelope(Kind.PING)
 
+    def acknowledgement(self) -> Envelope:
+        """Make the message that says no more than what has been heard, the good-bye included."""
+        return self._envelope(Kind.ACK)
+
     def good_bye(self) -> Envelope:
         """Make the message by which this node leaves; it says how many letters went before."""
         return self._envelope(Kind.BYE, seq=self._num_letters)
@@ -421,7 +519,11 @@ class Session:
             self._unacked.append(self._waiting.popleft())
             meta, buffers = pack_batch([encoded.meta]), list(encoded.buffers)
         else:
+            room = MAX_META_BYTES - _BATCH_HEAD_BYTES
             while self._waiting and len(batch) < _BATCH and not self._waiting[0][1].buffers:
+                room -= len(self._waiting[0][1].meta) + _BATCH_HEAD_BYTES
+                if batch and room < 0:
+                    break
                 batch.append(self._waiting[0][1].meta)
                 self._unacked.append(self._waiting.popleft())
             meta, buffers = pack_batch(batch), []
@@ -436,6 +538,7 @@ class Session:
                 body = write_ctx(slots, shares_memory=self._shares_memory)
             except CodecError:  # too much for one message: each value by itself is not
                 if len(keys) == 1:
+                    del self._changed[keys[0]]  # or each turn would raise, and send nothing
                     raise
                 keys = keys[: len(keys) // 2]
         for key in keys:
@@ -472,7 +575,7 @@ class Session:
             dst=self.peer_id,
             epoch=self._me.epoch,
             seq=seq,
-            ack=self._last_seen if knows_peer else 0,  # else it may be of an earlier life
+            ack=self._acknowledged if knows_peer else 0,  # else it may be of an earlier life
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

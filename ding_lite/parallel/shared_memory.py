@@ -418,12 +418,13 @@ class SegmentReader:
         return body[8 * num_buffers :], buffers
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Let go of the memory. It goes with the last that refers to it, such as a traceback."""
         if hasattr(self, "_words"):
             self._words.release()
         if hasattr(self, "_bytes"):
             del self._bytes
-        self._map.close()
+        with suppress(BufferError):
+            self._map.close()
 
 
 def _open(path: Path, flags: int) -> int:

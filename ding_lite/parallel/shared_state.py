@@ -203,7 +203,7 @@ class SharedReceiver:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception:
+            except BaseException:  # a record's class may raise anything, a SystemExit too
                 logger.exception("what a peer has published could not be delivered")
             finally:
                 self._jobs.task_done()

@@ -9,15 +9,16 @@ from typing import Any
 from ding_lite.clock import Clock
 from ding_lite.errors import CodecError
 from ding_lite.log import Throttle
-from ding_lite.parallel.codec import MAX_META_BYTES, Encoded, decode, encode
+from ding_lite.parallel.codec import Encoded, decode, encode
+from ding_lite.parallel.codec_arrays import shorten
 from ding_lite.parallel.shared_memory import Published
 from ding_lite.parallel.shared_state import SharedSender
 
 logger = logging.getLogger(__name__)
 
-_UNCHANGING = (type(None), bool, int, float, str, bytes)
-_TEXTS = (str, bytes)
+_UNCHANGING = (type(None), bool, float)
 _LONG_TEXT = 4096
+_LONGEST_KEY = 1024
 _KEY_ROOM = 8192
 
 
@@ -43,17 +44,19 @@ class Slots:
         """
         slots: dict[str, Any] = {}
         for key, value in values.items():
-            if type(value) in _UNCHANGING and not _is_long_text(value):
-                slots[key] = value
-                continue
             try:
-                slots[key] = self._sender.keep(key, _encode(key, value))
-            except CodecError as error:
+                _check_key(key)
+                if _may_wait(value):
+                    slots[key] = value
+                else:
+                    slots[key] = self._sender.keep(key, _encode(key, value))
+            except (CodecError, MemoryError) as error:
+                name = key if type(key) is str and key.isascii() else shorten(key)
                 self._throttle.once(
                     logging.WARNING,
-                    f"stays home {key}",
+                    f"stays home {name}",
                     "`ctx.%s` stays on node %d: %s `task.share` chooses what travels.",
-                    key,
+                    name[:_LONGEST_KEY],
                     self._node_id,
                     error,
                 )
@@ -70,16 +73,29 @@ class Slots:
         return decode(value.meta, value.buffers) if isinstance(value, Encoded) else value
 
 
-def _is_long_text(value: object) -> bool:
-    return isinstance(value, _TEXTS) and len(value) >= _LONG_TEXT
+def _check_key(key: object) -> None:
+    """Refuse a key that cannot stand in a message: the transport's thread would find out."""
+    if type(key) is not str or len(key) > _LONGEST_KEY:
+        raise CodecError(
+            f"a key of ctx that travels is a str of at most {_LONGEST_KEY} characters, "
+            f"not {shorten(key)}."
+        )
+    if not key.isascii():
+        encode(key, name="key")
+
+
+def _may_wait(value: Any) -> bool:
+    """Tell whether a value can wait as it is: it never changes, and msgpack can hold it."""
+    kind = type(value)
+    if kind is int:
+        return bool(-(2**63) <= value < 2**64)
+    if kind is str:
+        return len(value) < _LONG_TEXT and bool(value.isascii())
+    if kind is bytes:
+        return len(value) < _LONG_TEXT
+    return kind in _UNCHANGING
 
 
 def _encode(key: str, value: Any) -> Encoded:
     """Encode a value that will stand in a message beside others."""
-    encoded = encode(value, borrow=True, name=f"ctx[{key!r}]")
-    if len(encoded.meta) > MAX_META_BYTES - _KEY_ROOM:
-        raise CodecError(
-            f"its structure takes {len(encoded.meta)} bytes, and a message has room for "
-            f"{MAX_META_BYTES}. Put numbers into arrays."
-        )
-    return encoded
+    return encode(value, borrow=True, name=f"ctx[{key!r}]", room=_KEY_ROOM)

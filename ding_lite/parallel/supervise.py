@@ -39,6 +39,7 @@ from ding_lite.parallel.node import (
     IMPORTING,
     RUNNING,
     STARTING,
+    Ended,
     Entered,
     Failed,
     Finish,
@@ -58,6 +59,12 @@ _MAX_BACK_OFF_S = 5.0
 logger = logging.getLogger(__name__)
 
 
+def back_off(num_restarts: int) -> float:
+    """Return the seconds before a node's next start: twice as many each time, up to a limit."""
+    # Floats, and a bound on the power: a job of a long life may restart a node a thousand times.
+    return min(_BACK_OFF_S * 2.0 ** min(num_restarts, 32), _MAX_BACK_OFF_S)
+
+
 def run_job(job: Job) -> list[Any]:
     """Run a job and return what `main` returned, node by node.
 
@@ -72,7 +79,7 @@ def run_job(job: Job) -> list[Any]:
         stack.callback(job.directory.remove)
         supervisor = _Supervisor(job)
         # Before the warden: a signal must never find nodes and no one to pass it on.
-        interruption = stack.enter_context(interruptible(supervisor.wake))
+        interruption = stack.enter_context(interruptible(lambda _: supervisor.wake()))
         stack.callback(supervisor.close)
         supervisor.start()
         while not supervisor.is_over:
@@ -296,6 +303,7 @@ class _Supervisor:
         if node.returned is None and node.failure is None:
             self._note(node, crashed(node.spec, node.stage, code, node.pid))
         node.pid = None  # which may be that of another process from now on
+        self._tell_of_end(node)
         if not self._restart(node):
             node.is_over = True
 
@@ -339,7 +347,7 @@ class _Supervisor:
         if self._nodes.is_ending_around(node):
             self._give_up_on(node)
             return False
-        delay = min(_BACK_OFF_S * 2**node.num_restarts, _MAX_BACK_OFF_S)
+        delay = back_off(node.num_restarts)
         node.num_restarts += 1
         logger.warning(
             "node %d %s; restart %d of %d in %.1f s%s",
@@ -390,6 +398,13 @@ class _Supervisor:
         node.was_told_to_finish = True
         with suppress(OSError):  # it has died; the warden will tell
             node.connection.send(Finish())
+
+    def _tell_of_end(self, ended: NodeRecord) -> None:
+        """Let no neighbour wait, as it leaves, for a process that takes nothing any more."""
+        for near in self._nodes.around(ended):
+            if near.stage == RUNNING and near.connection is not None:
+                with suppress(OSError):  # it has died; the warden will tell
+                    near.connection.send(Ended(ended.spec.node_id, ended.spec.epoch))
 
     def _kill(self, node: NodeRecord) -> None:
         if node.pid is not None and not node.is_over:

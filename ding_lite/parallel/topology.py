@@ -15,10 +15,13 @@ from itertools import combinations
 from typing import TypeAlias
 
 from ding_lite.errors import ConfigError
+from ding_lite.memory import check_fits
 from ding_lite.settings import check_all, kind_of_topology, one_of
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 HUB = 0
+_BYTES_OF_AN_EDGE = 160
+"""Of a pair of node ids, and of its place in a set."""
 """The node that all others of a star are connected to, and the root of a tree."""
 FAN_OUT = 8
 """How many children a hub of a tree has at most, unless the topology says so: `tree:4`.
@@ -36,6 +39,16 @@ Edge: TypeAlias = tuple[int, int]
 """Two connected nodes, the lower id first."""
 Topology: TypeAlias = str | Iterable[tuple[int, int]]
 """`star`, `mesh`, `tree`, `alone`, or the pairs of connected nodes."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How a job grows that takes further nodes while it runs: an elastic one."""
+
+    topology: str
+    """`star` or `mesh`: which of the nodes that are there a further one is connected to."""
+    first_id: int
+    """The lowest id that is given to a node which names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +76,21 @@ class NodeSpec:
     """Where the key of the job lies, for tcp; None is the user's own key, for loopback."""
     startup_timeout: float | None = 60.0
     """Seconds within which all neighbours must be connected; None waits for ever."""
+    linger: float = 30.0
+    """Seconds that it waits, as it leaves, for a lost peer that has yet to get its events."""
+    peer_timeout: float | None = None
+    """Seconds without any peer after which it ends with an error; None where a launcher sees to
+    that, and where it may go on."""
     world: tuple[frozenset[str], ...] = ()
     """The labels of every node of the job; none where only the neighbours will be known."""
     edges: frozenset[Edge] = frozenset()
     """Who is connected to whom."""
     fan_out: int = 0
     """How many children a hub has at most, where the job is a tree and hubs relay; else 0."""
+    growth: Growth | None = None
+    """How the job grows; None where its nodes are counted once and for all."""
+    has_joined: bool = False
+    """Whether the node has joined a running job that grows, and may leave without ending it."""
     job: str = ""
     """What all nodes of the job call it, and no other job; "" where nobody has named it."""
     directory: str | None = None
@@ -102,8 +124,11 @@ def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
             return frozenset()
         if children := fan_out(topology):
             return frozenset((hub_of(node, children), node) for node in range(1, num_nodes))
-        pairs = combinations(range(num_nodes), 2)
-        return frozenset(pair for pair in pairs if topology == "mesh" or HUB in pair)
+        if topology == "star":
+            return frozenset((HUB, node) for node in range(1, num_nodes))
+        num_pairs = num_nodes * (num_nodes - 1) // 2
+        check_fits(num_pairs * _BYTES_OF_AN_EDGE, what="A mesh", num_nodes=num_nodes)
+        return frozenset(combinations(range(num_nodes), 2))
     if not isinstance(topology, Iterable):
         raise ConfigError(
             f"`topology` is {topology!r}; it must be one of {', '.join(map(repr, TOPOLOGIES))}, "

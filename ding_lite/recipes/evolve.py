@@ -34,6 +34,7 @@ from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
 from ding_lite.recipes.reporting import save_and_report
 from ding_lite.recipes.run import Run
 from ding_lite.recipes.table import RECIPES, find_recipe
+from ding_lite.rl.env_sizes import check_envs_fit
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.runtime.middleware import Middleware
@@ -204,6 +205,7 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
             seed=options.seed,
             config=plan.policy_config,
         )
+        config.check_sizes(everywhere.train, population[0].policy)
         name = f"evolve-{plan.name}"
         if options.out is None:
             options = dataclasses.replace(options, out=make_next(Path("runs", name, options.env)))
@@ -249,13 +251,15 @@ def _envs_of(plan: Plan, config: EvolutionConfig) -> Iterator[_Everywhere]:
             return ends.enter_context(made)
 
         limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
+        train = make(
+            plan.num_envs,
+            options.seed,
+            reward_scale=config.reward_scale,
+            settings=config.env_settings,
+        )
+        check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
         yield _Everywhere(
-            train=make(
-                plan.num_envs,
-                options.seed,
-                reward_scale=config.reward_scale,
-                settings=config.env_settings,
-            ),
+            train=train,
             evaluate=make(count, options.seed_for("evaluation"), settings=limit),
             confirm=make(count, options.seed_for("confirmation")) if limit else None,
         )

@@ -10,12 +10,15 @@ from typing import Any
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.recipes.off_policy import OffPolicyConfig
+from ding_lite.recipes.off_policy import UPDATE_RATIOS, OffPolicyConfig, check_replay_sizes
 from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
+from ding_lite.rl.env_sizes import check_steps_fit
+from ding_lite.rl.envs import Envs
 from ding_lite.rl.policies.dqn import DQNConfig
+from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import at_least, check_all, inside, positive, suggests, whole
+from ding_lite.settings import at_least, check_all, inside, suggests, whole
 
 MAX_ENV_STEPS = 200_000
 SMOKE_GENERATION = 500
@@ -146,12 +149,17 @@ class ReplayEvolutionConfig(EvolutionConfig):
         check_all(
             whole(1, capacity=self.capacity, turn=self.turn),
             whole(0, warmup=self.warmup),
-            positive(update_ratio=self.update_ratio),
+            inside(*UPDATE_RATIOS, update_ratio=self.update_ratio),
         )
 
     def turn_steps(self, num_envs: int) -> int:
         """Return the env steps of one agent in each step of the pipeline."""
         return num_envs * math.ceil(self.turn / num_envs)
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        """Refuse what the machine has too little memory for, before anything is begun."""
+        check_replay_sizes(envs, policy, capacity=self.capacity)
+        check_steps_fit(envs.spec, self.turn, turn=self.turn)
 
 
 @suggests
@@ -169,6 +177,10 @@ class UnrollEvolutionConfig(EvolutionConfig):
     def turn_steps(self, num_envs: int) -> int:
         """Return the env steps of one agent in each step of the pipeline."""
         return num_envs * self.unroll
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        """Refuse what the machine has too little memory for, before anything is begun."""
+        check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
 
 
 def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
@@ -200,7 +212,7 @@ def default_search(config: object) -> Search:
         value = getattr(config, field.name)
         if field.name in _STEP_SIZES:
             parameters[field.name] = log_uniform(value / 5.0, value * 5.0)
-        elif field.name == "batch_size":
+        elif field.name == "batch_size" and value is not None:
             parameters[field.name] = integer(max(1, value // 4), value * 2)
     return Search(**parameters)
 

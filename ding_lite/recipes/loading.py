@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ding_lite.errors import CheckpointError
-from ding_lite.middleware.checkpoint import described_policy
+from ding_lite.middleware.checkpoint import described_policy, fitting
 from ding_lite.recipes.directory import BEST, CHECKPOINT, has_best
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.checkpoint import MANIFEST, load_checkpoint
@@ -30,7 +32,8 @@ def load_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Pol
         MissingExtraError: The environment needs a package that is not installed.
     """
     path = find_policy(directory, last=last)
-    name, about = described_policy(load_checkpoint(path, only=()).meta)
+    saved = load_checkpoint(path, only=_policy_among)
+    name, about = described_policy(saved.meta)
     recipes = {recipe.policy.__name__: recipe for recipe in RECIPES.values()}
     if about["kind"] not in recipes:
         raise CheckpointError(
@@ -38,12 +41,19 @@ def load_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Pol
             f"{', '.join(recipes)}. Make one yourself, and give it what "
             f"`load_checkpoint({str(path)!r})` returns."
         )
-    env, recipe = about["env"], recipes[about["kind"]]
-    with make_envs(env["env_id"], 1, mode="sync", frame_stack=env["frame_stack"]) as envs:
-        policy = recipe.policy(envs.spec, as_config(recipe.policy_config, about["config"]))
-    state = load_checkpoint(path, only=None if name is None else (name,)).state
-    policy.load_state_dict(state if name is None else state[name])
+    recipe = recipes[about["kind"]]
+    with fitting(name or "policy", path):
+        env, config = about["env"], as_config(recipe.policy_config, about["config"])
+        with make_envs(env["env_id"], 1, mode="sync", frame_stack=env["frame_stack"]) as envs:
+            policy = recipe.policy(envs.spec, config)
+        policy.load_state_dict(saved.state if name is None else saved.state[name])
     return policy
+
+
+def _policy_among(meta: Mapping[str, Any]) -> tuple[str] | None:
+    """Choose the policy among what a checkpoint holds; None where it holds nothing else."""
+    name, _ = described_policy(meta)
+    return None if name is None else (name,)
 
 
 def find_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Path:

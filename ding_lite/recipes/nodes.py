@@ -30,7 +30,9 @@ def launch_nodes(
 ) -> None:
     """Run a program on as many nodes as were asked for, and judge what node 0 has learned.
 
-    A single node has all roles: so the same `main` trains in one process.
+    A single node has all roles: so the same `main` trains in one process. A node of several that
+    dies is started again, and `main` goes on from the newest checkpoint where it calls
+    `run.resume` on that node.
 
     Args:
         name: What the program is called: `runs/<name>` is where its runs lie.
@@ -44,7 +46,8 @@ def launch_nodes(
 
     Raises:
         ConfigError: There are too few nodes for the roles, or the run's directory is taken.
-        NodeFailed: A node has failed.
+        NodeFailed: A node has failed more often than it may be started again, or node 0 was killed
+            while the run ended.
     """
     num_nodes = options.nodes
     if 1 < num_nodes < len(roles):
@@ -58,6 +61,8 @@ def launch_nodes(
     with make_envs(options.env, num_envs=1) as envs:
         judged = policy(envs.spec, config)
     with Run(name, options, config=config) as run:
-        runner = Parallel.runner(n_parallel_workers=num_nodes, topology=topology, roles=of_nodes)
-        judged.load_weights(runner(main, options, config, run)[0])
+        runner = Parallel.runner(
+            n_parallel_workers=num_nodes, topology=topology, roles=of_nodes, auto_recover=True
+        )
+        judged.load_weights(run.of_node_0(runner(main, options, config, run)))
         run.conclude(judged, try_next=try_next)

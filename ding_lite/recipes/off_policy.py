@@ -6,13 +6,21 @@ import math
 from dataclasses import dataclass
 
 from ding_lite import middleware as mw
+from ding_lite.middleware.checks import check_batch
 from ding_lite.recipes.recipe import Ingredients, TrainConfig
+from ding_lite.rl.env_sizes import check_steps_fit
+from ding_lite.rl.envs import Envs
 from ding_lite.rl.prioritized import PrioritizedReplay
+from ding_lite.rl.protocols import BatchConfig, Policy
 from ding_lite.rl.replay import ReplayBuffer
 from ding_lite.rl.schedules import linear
+from ding_lite.rl.storage import check_replay_fits
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import check_all, inside, positive, suggests, whole
+from ding_lite.settings import check_all, inside, suggests, whole
+
+UPDATE_RATIOS = (1e-6, 1e6)
+"""The least and the greatest: beyond them a step of the pipeline would never end."""
 
 
 @suggests
@@ -44,13 +52,29 @@ class OffPolicyConfig(TrainConfig):
         check_all(
             whole(1, capacity=self.capacity, priority_beta_steps=self.priority_beta_steps),
             whole(0, warmup=self.warmup),
-            positive(update_ratio=self.update_ratio),
+            inside(*UPDATE_RATIOS, update_ratio=self.update_ratio),
             inside(0.0, 1.0, priority_alpha=self.priority_alpha, priority_beta=self.priority_beta),
         )
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline: enough for an update."""
         return num_envs * math.ceil(1.0 / (self.update_ratio * num_envs) - 1e-9)
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        """Refuse what the machine has too little memory for, before anything is begun."""
+        check_replay_sizes(envs, policy, capacity=self.capacity)
+
+
+def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
+    """Refuse a replay that is too large for the machine, or too small for the policy.
+
+    Raises:
+        ConfigError: Names the setting to change.
+    """
+    check_replay_fits(envs.spec, capacity=capacity)
+    check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
+    if isinstance(policy.config, BatchConfig):
+        check_batch(policy.config.batch_size, capacity=capacity)
 
 
 def learn_from_replay(task: Task, given: Ingredients[OffPolicyConfig]) -> dict[str, Stateful]:

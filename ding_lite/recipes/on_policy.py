@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.recipes.recipe import Ingredients, TrainConfig
-from ding_lite.rl.protocols import ActorCritic
+from ding_lite.rl.env_sizes import check_steps_fit
+from ding_lite.rl.envs import Envs
+from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings import check_all, suggests, whole
@@ -30,6 +32,10 @@ class OnPolicyConfig(TrainConfig):
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""
         return num_envs * self.unroll
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        """Refuse what the machine has too little memory for, before anything is begun."""
+        check_steps_fit(envs.spec, self.unroll * envs.num_envs, unroll=self.unroll)
 
 
 @suggests

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from ding_lite.errors import ConfigError
+from ding_lite.files import path_fault
 from ding_lite.recipes.directory import saved_description
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.settings import at_least, check_all
+from ding_lite.settings import at_least, check_all, whole
 
 SMOKE_ENV_STEPS = 2_000
 CriterionName: TypeAlias = Literal["greedy", "seed"]
@@ -47,10 +48,10 @@ class Options:
 
     def __post_init__(self) -> None:
         check_all(
-            at_least(0, seed=self.seed),
-            at_least(1, max_env_steps=self.max_env_steps),
-            at_least(1, nodes=self.nodes),
-            at_least(1, population=self.population, num_envs=self.num_envs),
+            whole(0, seed=self.seed),
+            whole(1, max_env_steps=self.max_env_steps, nodes=self.nodes),
+            whole(1, population=self.population, num_envs=self.num_envs),
+            at_least(-math.inf, target=self.target),
         )
         if self.resume and self.out is None:
             raise ConfigError(
@@ -164,7 +165,7 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
     add("--smoke", action="store_true", help=f"only try it out, for {SMOKE_ENV_STEPS:,} env steps")
     add(
         "--out",
-        type=Path,
+        type=_path,
         metavar="DIR",
         help="the directory of the run (default: the next number under runs/<program>)",
     )
@@ -179,7 +180,7 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         parser.set_defaults(env=seed_goal[0], target=seed_goal[1])
         chosen = vars(parser.parse_args(arguments))
     if chosen["resume"] and chosen["out"] is not None:
-        begun_with: dict[str, Any] = (saved_description(chosen["out"]) or {}).get("options", {})
+        begun_with: dict[str, Any] = (saved_description(chosen["out"]) or {}).get("options") or {}
         names = chosen.keys() & begun_with.keys() - {"smoke"}  # of which its `max_env_steps` came
         known = {name: begun_with[name] for name in names if begun_with[name] is not None}
         parser.set_defaults(**known)
@@ -187,3 +188,9 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
     if chosen["smoke"]:
         chosen["max_env_steps"] = min(chosen["max_env_steps"], SMOKE_ENV_STEPS)
     return Options(**chosen)
+
+
+def _path(word: str) -> Path:
+    if fault := path_fault(word):
+        raise argparse.ArgumentTypeError(f"found {word!r}; {fault}")
+    return Path(word)

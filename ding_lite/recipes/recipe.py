@@ -11,7 +11,7 @@ from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
-from ding_lite.settings import at_least, check_all, positive, whole
+from ding_lite.settings import at_least, check_all, finite, positive, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,7 @@ class TrainConfig:
             ),
             [] if self.episode_limit is None else whole(1, episode_limit=self.episode_limit),
             positive(reward_scale=self.reward_scale),
+            finite(reward_scale=self.reward_scale, target_margin=self.target_margin),
             whole(0, confirm_episodes=self.confirm_episodes),
             at_least(0.0, target_margin=self.target_margin),
         )
@@ -72,6 +73,13 @@ class TrainConfig:
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""
         return num_envs
+
+    def check_sizes(self, envs: Envs, policy: Policy) -> None:
+        """Refuse what the machine has too little memory for, before anything is begun.
+
+        Raises:
+            ConfigError: Names the setting to lower.
+        """
 
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)

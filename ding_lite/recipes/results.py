@@ -61,7 +61,7 @@ class Result:
         """Return env steps, and the metric there."""
         when = "eval_env_step" if metric == "eval_return" else "env_step"
         told = {
-            row.get(when, row["env_step"]): row[metric]  # rows repeat the newest evaluation
+            _number(row, when, "env_step"): row[metric]  # rows repeat the newest evaluation
             for row in self.rows
             if row.get(metric) is not None
         }
@@ -163,6 +163,11 @@ def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     return ", ".join(words)
 
 
+def _number(row: dict[str, Any], name: str, otherwise: str) -> float:
+    value = row.get(name)
+    return float(row[otherwise] if value is None else value)
+
+
 def _spell(value: object) -> str:
     return "-".join(map(str, value)) if isinstance(value, list) else str(value)
 
@@ -178,7 +183,13 @@ def _read(directory: Path) -> Result:
     if description is None:
         raise ConfigError(_no_run(str(directory)))
     metrics = directory / METRICS
-    return Result(directory, description, read_rows(metrics) if metrics.exists() else [])
+    rows = read_rows(metrics) if metrics.exists() else []
+    if any(row.get(name) is None for row in rows for name in ("env_step", "wall_s")):
+        raise ConfigError(
+            f"{metrics} has a row without `env_step` or `wall_s`, so it cannot be drawn. Take that "
+            f"row out."
+        )
+    return Result(directory, description, rows)
 
 
 def _no_run(name: str) -> str:

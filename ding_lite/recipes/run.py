@@ -6,15 +6,15 @@ import dataclasses
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ding_lite import __version__
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.middleware.checkpoint import resume
 from ding_lite.recipes import directory as files
 from ding_lite.recipes.criterion import EPISODES_PER_COLLECTOR
@@ -25,6 +25,7 @@ from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.task import Task
 
+ResultT = TypeVar("ResultT")
 JUDGED_EPISODES = 20
 _JUDGE_SEED = 1_000_003
 _MAY_CHANGE = {"max_env_steps", "target", "smoke"}
@@ -73,7 +74,7 @@ class Run:
         self._lock: files.Lock | None = None
 
     def __enter__(self) -> Self:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        files.make_directory(self.directory)
         self._lock = files.Lock(self.directory)
         try:
             self._take_directory()
@@ -122,6 +123,26 @@ class Run:
         for part in parts.values():
             if has_ended and isinstance(part, Task):
                 part.finish = True
+
+    def of_node_0(self, results: Sequence[ResultT | None]) -> ResultT:
+        """Return the result of node 0, which is what the run is judged by.
+
+        Args:
+            results: What `Parallel.runner(...)(main)` has returned.
+
+        Raises:
+            NodeFailed: There is none: node 0 was killed while the run ended on the others.
+        """
+        if results[0] is None:
+            where = "nothing was saved yet."
+            if files.has_checkpoint(self.directory):
+                where = f"go on from its newest checkpoint: --resume --out {self.directory}"
+            raise NodeFailed(
+                f"Node 0 was killed while the run ended, and has no result, by which the run is "
+                f"judged; {where}",
+                node_id=0,
+            )
+        return results[0]
 
     def judge(self, policy: Policy) -> dict[str, Any]:
         """Play 20 fresh greedy episodes with the trained policy.
@@ -211,6 +232,7 @@ class Run:
             )
         described = json.loads(json.dumps(self._describe(), default=str))
         if saved is not None:
+            last_row(self.metrics)  # which the verdict needs: a damaged one is told before it
             _check_same(self.directory, saved, described)
             self._tell_of_versions(saved, described)
         if self.options.resume and not files.has_checkpoint(self.directory):

@@ -121,6 +121,7 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
         make_envs(options.env, JUDGED_EPISODES, seed=eval_seed, frame_stack=stack) as eval_envs,
     ):
         policy = plan.recipe.policy(envs.spec, plan.policy_config)
+        config.check_sizes(envs, policy)
         if options.out is None:
             options = dataclasses.replace(
                 options, out=make_next(Path("runs", plan.name, options.env))

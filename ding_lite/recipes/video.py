@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import gymnasium
 import numpy as np
 
-from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError
+from ding_lite.recipes.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.env_making import EnvMaker, EnvWrapper, find_registered
 from ding_lite.rl.envs import Episode, make_envs
@@ -70,9 +71,12 @@ def play(
         while played < episodes:
             try:
                 envs.step(policy.act(envs.obs, explore=False))
-            except gymnasium.error.DependencyNotInstalled as error:
+            except EnvError as error:
+                lacking = error.__cause__
+                if not isinstance(lacking, gymnasium.error.DependencyNotInstalled):
+                    raise
                 raise MissingExtraError(
-                    f"{spec.env_id} cannot be drawn: {str(error).rstrip('.')}."
+                    f"{spec.env_id} cannot be drawn: {str(lacking).rstrip('.')}."
                 ) from error
             finished = envs.take_finished()
             played += len(finished)
@@ -117,7 +121,7 @@ def play_and_film(
         MissingExtraError: A package is not installed that drawing needs.
     """
     check_render_mode(policy.spec.env_id, "rgb_array")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     paths: list[Path] = []
     ffmpeg = find_ffmpeg()
 

@@ -9,57 +9,44 @@ no code from the file.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError
-from ding_lite.rl.checkpoint_rows import LARGE_BYTES, Rows, files_in, load_rows
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.dtypes import SAVED_DTYPES
+from ding_lite.errors import CheckpointError, SaveError
+from ding_lite.rl.checkpoint_folder import (
+    MANIFEST as MANIFEST,
+    MANIFEST_BYTES,
+    Folder,
+    remove,
+    remove_unused,
+)
+from ding_lite.rl.checkpoint_read import (
+    FORMAT_VERSION,
+    MAX_DEPTH,
+    Body,
+    Checkpoint as Checkpoint,
+    Choice,
+    Manifest,
+    Tree,
+    read_checkpoint,
+)
+from ding_lite.rl.checkpoint_rows import LARGE_BYTES, Rows, files_in
 
-Tree: TypeAlias = Any
-"""Nested dicts, lists and tuples of what a checkpoint can hold."""
-
-FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What `load_checkpoint` found."""
-
-    state: Tree
-    """The tree that was saved, tensors as tensors and arrays as arrays."""
-    meta: dict[str, Any]
-    """What was said about it."""
-
-
-class _Body(msgspec.Struct, forbid_unknown_fields=True):
-    """The manifest's content."""
-
-    state: Tree
-    meta: Tree
-    tensors_file: str
-    tensors_crc32: int
-
-
-class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """The manifest's outermost layer, which tells whether the inner one is whole."""
-
-    format_version: int
-    body_crc32: int
-    body: msgspec.Raw
+PATIENCE_S = 60.0
+"""How long newer checkpoints are tried, of a run that saves faster than they are read."""
 
 
 def save_checkpoint(
@@ -91,32 +78,29 @@ def save_checkpoint(
         plain_meta = tree.plain(dict(meta or {}), "meta")
         payload = save(tree.tensors)
         tensors_file = _next_name(old_tensors)
-        body = msgspec.json.encode(
-            _Body(plain_state, plain_meta, tensors_file, zlib.crc32(payload))
-        )
-        manifest = _Manifest(FORMAT_VERSION, zlib.crc32(body), msgspec.Raw(body))
+        body = msgspec.json.encode(Body(plain_state, plain_meta, tensors_file, zlib.crc32(payload)))
+        manifest = Manifest(FORMAT_VERSION, zlib.crc32(body), msgspec.Raw(body))
         encoded = msgspec.json.encode(manifest)
+        if len(encoded) > MANIFEST_BYTES:
+            raise CheckpointError(
+                f"The plain values of the checkpoint take {len(encoded):,} bytes; at most "
+                f"{MANIFEST_BYTES:,} are read again. Save long lists of numbers as arrays."
+            )
         _write_atomically(path / tensors_file, payload)
         _write_atomically(path / MANIFEST, encoded)
     except BaseException as error:
-        _remove(path.glob("*.tmp"))  # half a file would only keep a full disk full
+        remove(path.glob("*.tmp"))  # half a file would only keep a full disk full
         if not _holds(path / MANIFEST, encoded):
-            _remove(rows.written)
+            remove(rows.written)
         if not isinstance(error, OSError):
             raise
-        raise CheckpointError(
+        raise SaveError(
             f"The checkpoint could not be written to {path}: {error}. A checkpoint that was "
             f"there before is still whole."
         ) from error
 
-    _remove(old_files - rows.used)
+    remove_unused(path, old_files - rows.used, {*rows.used, path / tensors_file})
     return path / MANIFEST
-
-
-def _remove(files: Iterable[Path]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):  # the next save tries again
-            file.unlink()
 
 
 def _holds(path: Path, content: bytes) -> bool:
@@ -127,41 +111,30 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def load_checkpoint(
-    directory: str | os.PathLike[str], *, only: Collection[str] | None = None
+    directory: str | os.PathLike[str], *, only: Choice = None, clock: Clock = SYSTEM_CLOCK
 ) -> Checkpoint:
-    """Read what `save_checkpoint` wrote.
+    """Read what `save_checkpoint` wrote, also while a run saves its next checkpoint there.
 
     Args:
         directory: Where it lies.
-        only: The keys of the tree's first level that are wanted; the large arrays of others are
-            not read. All by default.
+        only: The keys of the tree's first level that are wanted, or a function that chooses them
+            by the `meta`; the large arrays of others are not read. All by default.
+        clock: What the time for another try is measured by.
 
     Raises:
         CheckpointError: If there is none, it is damaged, or another version wrote it.
     """
     path = Path(directory)
-    try:
-        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Manifest)
-        _check_version(manifest.format_version, path)
-        if zlib.crc32(manifest.body) != manifest.body_crc32:
-            raise CheckpointError(f"The checkpoint in {path} is damaged: {MANIFEST} has changed.")
-        body = msgspec.json.decode(manifest.body, type=_Body)
-        payload = (path / body.tensors_file).read_bytes()
-        if zlib.crc32(payload) != body.tensors_crc32:
-            raise CheckpointError(
-                f"The checkpoint in {path} is damaged: {body.tensors_file} has changed."
-            )
-        tensors, state = load(payload), body.state
-        if only is not None:
-            state = {key: state[key] for key in state if key in only}
-        return Checkpoint(_restore(state, tensors, path), _restore(body.meta, tensors, path))
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"There is no checkpoint in {path}: {error.filename} is missing. Give the directory "
-            f"that `save_checkpoint` wrote."
-        ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, SafetensorError) as error:
-        raise CheckpointError(f"The checkpoint in {path} is damaged: {error}.") from error
+    give_up = clock.now() + PATIENCE_S
+    while True:
+        with Folder(path) as folder:
+            manifest = folder.manifest()
+            try:
+                return read_checkpoint(folder, manifest, only)
+            except CheckpointError:
+                is_newest = folder.manifest() == manifest
+                if is_newest or clock.now() > give_up:
+                    raise
 
 
 @dataclass
@@ -171,23 +144,32 @@ class _Tree:
     rows: Rows
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
-    def plain(self, value: Tree, name: str) -> Tree:
+    def plain(self, value: Tree, name: str, depth: int = 1) -> Tree:
         """Replace arrays by references and tuples by tagged lists, for JSON."""
         if isinstance(value, float) and not math.isfinite(value):
             raise CheckpointError(
                 f"`{name}` is {value}, which JSON cannot hold. Save it as an array, or leave it "
                 f"out."
             )
+        if isinstance(value, str):
+            _check_text(value, name)
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
             _check_numbers(value, name)
             return {"$rows": self.rows.save(value)}
         if isinstance(value, Tensor | np.ndarray | np.generic):
+            while name in self.tensors:  # {"a": {"b": x}, "a.b": y}
+                name += "'"
             self.tensors[name] = _tensor(value, name)
             return {"$tensor" if isinstance(value, Tensor) else "$array": name}
+        if depth > MAX_DEPTH:
+            raise CheckpointError(
+                f"`{name[:80]}...` lies within {MAX_DEPTH} dicts, lists and tuples; a checkpoint "
+                f"is not deeper than that. Save a flatter tree."
+            )
         if isinstance(value, list | tuple):
-            items = [self.plain(item, f"{name}.{i}") for i, item in enumerate(value)]
+            items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
         if isinstance(value, Mapping):
             for key in value:
@@ -196,15 +178,28 @@ class _Tree:
                         f"`{name}` has the key {key!r}; texts that do not begin with $ were "
                         f"expected."
                     )
-            return {key: self.plain(item, f"{name}.{key}") for key, item in value.items()}
+                _check_text(key, f"{name}[...]")
+            return {
+                key: self.plain(item, f"{name}.{key}", depth + 1) for key, item in value.items()
+            }
         raise CheckpointError(
             f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
             f"arrays, numbers, texts, and dicts, lists and tuples of them."
         )
 
 
+def _check_text(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"`{name!r}` is a text that UTF-8 cannot hold ({error}). Save it as bytes in an array "
+            f"of uint8."
+        ) from error
+
+
 def _check_numbers(array: np.ndarray[Any, Any], name: str) -> None:
-    if array.dtype.kind not in "biuf":
+    if array.dtype.str not in SAVED_DTYPES:
         raise CheckpointError(
             f"`{name}` is an array of {array.dtype}, which a checkpoint cannot hold. Save "
             f"numbers or booleans."
@@ -216,32 +211,8 @@ def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Ten
     if not isinstance(value, Tensor):
         array = np.array(value)
         _check_numbers(array, name)
-        value = torch.from_numpy(array)
+        value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)
-
-
-def _restore(value: Tree, tensors: dict[str, Tensor], path: Path) -> Tree:
-    if isinstance(value, list):
-        return [_restore(item, tensors, path) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if "$rows" in value:
-        return load_rows(path, value["$rows"])
-    if "$tensor" in value:
-        return tensors[value["$tensor"]]
-    if "$array" in value:
-        return tensors[value["$array"]].numpy()
-    if "$tuple" in value:
-        return tuple(_restore(item, tensors, path) for item in value["$tuple"])
-    return {key: _restore(item, tensors, path) for key, item in value.items()}
-
-
-def _check_version(version: int, path: Path) -> None:
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"The checkpoint in {path} has format {version}; this version of ding_lite reads "
-            f"format {FORMAT_VERSION}. Load it with the version that wrote it."
-        )
 
 
 def _next_name(old_files: set[Path]) -> str:

@@ -8,14 +8,18 @@ older checkpoint needs is ever touched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from ding_lite.dtypes import SAVED_DTYPES, has_only_flags
 from ding_lite.errors import CheckpointError
+from ding_lite.rl.checkpoint_folder import Folder
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,6 +29,7 @@ PART_BYTES = 4 << 20
 """About what a file holds. Smaller ones save more of what has not changed."""
 _PREFIX, _SUFFIX = "rows-", ".bin"
 _DIGEST_BYTES = 20
+_MAX_NDIM = 32
 
 
 class Rows:
@@ -67,40 +72,58 @@ class Rows:
             self.written.add(path)
 
 
-def load_rows(directory: Path, entry: object) -> Array:
+def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
     """Read an array that `Rows.save` wrote.
 
+    Args:
+        folder: Where its files lie.
+        entry: What `Rows.save` returned.
+        most: Bytes that the array may have.
+
     Raises:
-        CheckpointError: A file has changed, or the entry is none.
-        FileNotFoundError: A file is missing.
+        CheckpointError: A file is missing or has changed, or the entry is none.
     """
+    shape, dtype, names = _described(folder, entry)
+    nbytes = math.prod(shape) * dtype.itemsize  # Python's integers: no product overflows
+    sizes = {name: folder.size(name) for name in dict.fromkeys(names)}
+    if nbytes != sum(sizes[name] for name in names):
+        raise folder.damaged(f"an array of {nbytes:,} bytes has files of another size")
+    if nbytes > most:
+        raise CheckpointError(
+            f"An array of the checkpoint in {folder.path} has {nbytes:,} bytes, and there is "
+            f"memory for {most:,}. Load it on a larger machine, or without that array (`only`)."
+        )
+    flat: npt.NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+    start = 0
+    for name in names:
+        size = folder.read_into(name, flat[start:].data)
+        if f"{_PREFIX}{_hash(flat[start : start + size].data)}{_SUFFIX}" != name:
+            raise folder.damaged(f"{name} has changed")
+        start += size
+    if start != nbytes:
+        raise folder.damaged("the files of an array have changed while they were read")
+    if dtype.kind == "b" and not has_only_flags(flat):
+        raise folder.damaged("an array of booleans holds bytes beside 0 and 1")
+    return flat.view(dtype).reshape(shape)
+
+
+def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any], list[str]]:
+    """Check what a manifest says of an array."""
     match entry:
         case {"dtype": str(code), "shape": [*shape], "files": [*names]}:
-            array = np.empty([int(side) for side in shape], dtype=np.dtype(code))
+            dtype = SAVED_DTYPES.get(code)
         case _:
-            raise CheckpointError(f"The checkpoint in {directory} describes no array: {entry!r}.")
-    target = array.data.cast("B")
-    start = 0
-    for content in _contents(directory, names):
-        end = start + len(content)
-        if end > len(target):
-            break
-        target[start:end] = content
-        start = end
-    if start != array.nbytes:
-        raise CheckpointError(
-            f"The checkpoint in {directory} is damaged: an array of {array.nbytes} bytes has "
-            f"files of another size."
+            raise folder.damaged(f"{entry!r:.80} describes no array")
+    if dtype is None:
+        raise folder.damaged(
+            f"an array has the dtype {code!r:.20}; one of numbers or booleans, such as '<f4', was "
+            f"expected"
         )
-    return array
-
-
-def _contents(directory: Path, names: list[Any]) -> Iterator[bytes]:
-    for name in names:
-        content = (directory / str(name)).read_bytes()
-        if f"{_PREFIX}{_hash(content)}{_SUFFIX}" != name:
-            raise CheckpointError(f"The checkpoint in {directory} is damaged: {name} has changed.")
-        yield content
+    if not 0 < len(shape) <= _MAX_NDIM or any(type(n) is not int or n < 1 for n in shape):
+        raise folder.damaged(f"an array has the shape {shape!r:.80}")
+    if any(type(name) is not str for name in names):
+        raise folder.damaged(f"an array has the files {names!r:.80}")
+    return shape, dtype, names
 
 
 def files_in(directory: Path) -> set[Path]:

@@ -21,6 +21,7 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.rl.env_checks import raising_env_errors
 from ding_lite.rl.env_making import EnvMaker, EnvsMode
 from ding_lite.rl.env_sources import Env, EnvLoop, NativeVector, Source, SyncSource
 from ding_lite.rl.env_workers import WorkerSource, num_cores
@@ -200,8 +201,7 @@ def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int
         workers = min(len(seeds), max(2, num_cores()))
         return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)
     if mode == "sync":
-        envs = [maker() for _ in seeds]
-        loop = EnvLoop(envs, seeds=seeds, spec=spec)
+        loop = EnvLoop(maker.make(len(seeds)), seeds=seeds, spec=spec)
         return SyncSource(loop, spec=spec, num_envs=len(seeds))
 
     entry_point = registered.vector_entry_point
@@ -211,10 +211,11 @@ def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int
         return OURS[entry_point](
             seeds, max_episode_steps=maker.max_episode_steps, settings=settings
         )
-    vector: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
-        registered,
-        len(seeds),
-        vectorization_mode="vector_entry_point",
-        **maker.settings,
-    )
+    with raising_env_errors(f"The vector form of {spec.env_id}", "__init__"):
+        vector: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
+            registered,
+            len(seeds),
+            vectorization_mode="vector_entry_point",
+            **maker.settings,
+        )
     return NativeVector(vector, seed=seeds[0], spec=spec)

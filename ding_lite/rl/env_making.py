@@ -14,9 +14,16 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from ding_lite.errors import ConfigError, MissingExtraError, did_you_mean
+from ding_lite.errors import ConfigError, DingLiteError, MissingExtraError, did_you_mean
+from ding_lite.rl.env_checks import (
+    RAISED,
+    Env,
+    close_all,
+    env_error,
+    exit_fault,
+    raising_env_errors,
+)
 from ding_lite.rl.env_forms import supported_action_space, supported_obs_space
-from ding_lite.rl.env_sources import Env
 from ding_lite.rl.native_cartpole import OURS
 from ding_lite.rl.spec import EnvSpec
 
@@ -44,6 +51,7 @@ class EnvMaker:
         Raises:
             MissingExtraError: If it needs a package that is not installed.
             ConfigError: If it does not take the settings.
+            EnvError: If it or a wrapper raises.
         """
         env_id = self.registered.id
         try:
@@ -56,15 +64,39 @@ class EnvMaker:
                 f"{env_id} needs a package that is not installed. "
                 f"{f'Install it: {extra}' if extra else str(error).rstrip('.')}."
             ) from error
-        except TypeError as error:
-            if not self.settings:
+        except DingLiteError:
+            raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            if (fault := exit_fault(env_id, "__init__", error)) is None:
                 raise
+            raise fault from error
+        except RAISED as error:
+            if not self.settings or not isinstance(error, TypeError):
+                raise env_error(env_id, "__init__", error) from error
             raise ConfigError(
                 f"{env_id} could not be made with `settings` {dict(self.settings)}: {error}."
             ) from error
         for wrapper in self.wrappers:
-            env = wrapper(env)
+            name = getattr(wrapper, "__name__", type(wrapper).__name__)
+            with raising_env_errors(env_id, f"the wrapper {name}"):
+                env = wrapper(env)
+            if not isinstance(env, gymnasium.Env):
+                raise ConfigError(
+                    f"The wrapper `{name}` of {env_id} returned a {type(env).__name__}; a "
+                    f"gymnasium environment was expected. Return the environment that it made."
+                )
         return env
+
+    def make(self, num_envs: int) -> list[Env]:
+        """Make several; where one cannot be made, those before it are closed."""
+        envs: list[Env] = []
+        try:
+            for _ in range(num_envs):
+                envs.append(self())
+        except BaseException:
+            close_all(envs)
+            raise
+        return envs
 
     @property
     def max_episode_steps(self) -> int | None:
@@ -77,12 +109,15 @@ class EnvMaker:
 
         Raises:
             ConfigError: If a space of it is not supported.
+            EnvError: If it has none.
         """
         env_id = self.registered.id
+        with raising_env_errors(env_id, "its spaces"):
+            obs_space, action_space = env.observation_space, env.action_space
         return EnvSpec(
             env_id=env_id,
-            obs_space=supported_obs_space(env_id, env.observation_space),
-            action_space=supported_action_space(env_id, env.action_space),
+            obs_space=supported_obs_space(env_id, obs_space),
+            action_space=supported_action_space(env_id, action_space),
             max_episode_steps=self.max_episode_steps,
             frame_stack=frame_stack,
         )

@@ -14,18 +14,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
+from ding_lite.rl.env_checks import (
+    CheckedEnv,
+    Env as Env,
+    check_batch,
+    close_all,
+    raising_env_errors,
+)
 from ding_lite.rl.env_forms import Form
 from ding_lite.rl.seeding import rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 
-Env: TypeAlias = gymnasium.Env[Any, Any]
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
 """next_obs, reward, terminated, truncated."""
 History: TypeAlias = dict[str, Any]
@@ -72,9 +77,10 @@ class EnvLoop:
         self, envs: Sequence[Env], *, seeds: Sequence[int], spec: EnvSpec, first_index: int = 0
     ) -> None:
         """Start nothing yet."""
-        self._envs = envs
+        self._envs = [
+            CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
+        ]
         self._spec = spec
-        self._first_index = first_index
         self._write_row = Form(spec).write_row
         self._seeds: list[int | None] = list(seeds)
         space = spec.action_space
@@ -100,15 +106,12 @@ class EnvLoop:
     ) -> None:
         """Act once in each environment."""
         self._note(action)
-        actions = list(action) if self._start is None else (action + self._start).tolist()
-        write_row, index = self._write_row, -1
-        try:
-            for index, (env, one_action) in enumerate(zip(self._envs, actions, strict=True)):
-                raw, reward[index], terminated[index], truncated[index], _ = env.step(one_action)
-                write_row(frames[index], raw)
-        except Exception as error:
-            self._add_note(error, index)
-            raise
+        # Copies, because an environment may write into what it is given.
+        actions = list(action.copy()) if self._start is None else (action + self._start).tolist()
+        write_row = self._write_row
+        for index, (env, one_action) in enumerate(zip(self._envs, actions, strict=True)):
+            raw, reward[index], terminated[index], truncated[index], _ = env.step(one_action)
+            write_row(frames[index], raw)
 
     def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
         """Begin episodes where the mask says so; only their rows are written."""
@@ -150,23 +153,18 @@ class EnvLoop:
 
     def close(self) -> None:
         """Close all environments."""
-        for env in self._envs:
-            env.close()
+        close_all(self._envs)
 
     def _reset_one(self, index: int, frame: NumpyArray) -> None:
         env, seed = self._envs[index], self._seeds[index]
         self._seeds[index] = None
         self._begun[index] = self._log_begins + len(self._log)
-        try:
-            self._origins[index] = _origin(env, seed)
-            raw, _ = env.reset(seed=seed)
-        except Exception as error:
-            self._add_note(error, index)
-            raise
+        self._origins[index] = _origin(env, seed)
+        raw, _ = env.reset(seed=seed)
         self._write_row(frame, raw)
 
     def _step_one(self, index: int, action: NumpyArray, frame: NumpyArray) -> None:
-        one_action = action if self._start is None else int(action) + self._start
+        one_action = action.copy() if self._start is None else int(action) + self._start
         raw, *_ = self._envs[index].step(one_action)
         self._write_row(frame, raw)
 
@@ -179,21 +177,19 @@ class EnvLoop:
             del self._log[: needed - self._log_begins]
             self._log_begins = needed
 
-    def _add_note(self, error: Exception, index: int) -> None:
-        error.add_note(f"in environment {self._first_index + index} of {self._spec.env_id}")
 
-
-def _generator(env: Env) -> np.random.Generator:
-    generator: np.random.Generator = env.unwrapped.np_random
+def _generator(env: CheckedEnv) -> np.random.Generator:
+    with raising_env_errors(env.name, "np_random"):
+        generator: np.random.Generator = env.unwrapped.np_random
     return generator
 
 
-def _origin(env: Env, seed: int | None) -> History:
+def _origin(env: CheckedEnv, seed: int | None) -> History:
     """Say what the next reset begins from; empty where that cannot be saved."""
     if seed is not None:
         return {"seed": seed}
     generator = _generator(env)
-    is_known = isinstance(generator.bit_generator, np.random.PCG64)
+    is_known = isinstance(getattr(generator, "bit_generator", None), np.random.PCG64)
     return {"rng": rng_state(generator)} if is_known else {}
 
 
@@ -273,34 +269,52 @@ class NativeVector:
         self._env = env
         self._tells_last = mode == AutoresetMode.SAME_STEP
         self._seed: int | None = seed
+        self._name = f"The vector form of {spec.env_id}"
         self._form = Form(spec)
         space = spec.action_space
         self._start = int(space.start) if isinstance(space, Discrete) else 0
+        self._obs_shape = (env.num_envs, *(spec.obs_space.shape or ()))
+        self._obs_kinds = "iu" if isinstance(spec.obs_space, Discrete) else "biuf"
         self._newest: NumpyArray = np.empty(0)
 
     def reset(self) -> NumpyArray:
         """Begin episodes everywhere."""
-        raw, _ = self._env.reset(seed=self._seed)
+        with raising_env_errors(self._name, "reset"):
+            raw, _ = self._env.reset(seed=self._seed)
         self._seed = None
-        self._newest = self._form.batch(raw)
+        self._newest = self._batch(raw)
         return self._newest.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
         """Act once in each environment."""
-        raw, reward, terminated, truncated, info = self._env.step(action + self._start)
-        frames = self._form.batch(raw)
+        with raising_env_errors(self._name, "step"):
+            raw, reward, terminated, truncated, info = self._env.step(action + self._start)
+        frames = self._batch(raw)
+        one_each = (self._env.num_envs,)
+        reward = check_batch(self._name, "reward", reward, shape=one_each, kinds="iuf")
+        terminated = check_batch(self._name, "terminated", terminated, shape=one_each, kinds="b")
+        truncated = check_batch(self._name, "truncated", truncated, shape=one_each, kinds="b")
         if self._tells_last and (done_N := terminated | truncated).any():
             self._newest = frames
             frames = frames.copy()
-            frames[done_N] = self._form.batch(np.stack(list(info["final_obs"][done_N])))
+            with raising_env_errors(self._name, "step"):
+                last = np.stack(list(info["final_obs"][done_N]))
+            frames[done_N] = self._form.batch(last)
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
         """Begin episodes where the mask says so."""
         if self._tells_last:
             return self._newest[done_N]
-        raw, _ = self._env.reset(options={"reset_mask": done_N})
-        return self._form.batch(raw)[done_N]
+        with raising_env_errors(self._name, "reset"):
+            raw, _ = self._env.reset(options={"reset_mask": done_N})
+        return self._batch(raw)[done_N]
+
+    def _batch(self, raw: Any) -> NumpyArray:  # noqa: ANN401
+        kinds, shape = self._obs_kinds, self._obs_shape
+        return self._form.batch(
+            check_batch(self._name, "observations", raw, shape=shape, kinds=kinds)
+        )
 
     def save(self) -> dict[str, Any]:
         """Say nothing: there is no way to tell."""
@@ -313,4 +327,5 @@ class NativeVector:
 
     def close(self) -> None:
         """Give back what the environments hold."""
-        self._env.close()
+        with raising_env_errors(self._name, "close"):
+            self._env.close()

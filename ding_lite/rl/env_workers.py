@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -27,9 +28,12 @@ import msgspec
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
-from ding_lite.errors import ConfigError, EnvError
+from ding_lite.cancellation import cancelled, is_cancelled
+from ding_lite.clock import LOOK_UP_S, SYSTEM_CLOCK, Clock, Deadline
+from ding_lite.errors import ConfigError, DingLiteError, EnvError
+from ding_lite.interruption import is_interrupted
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
+from ding_lite.rl.env_checks import exit_fault
 from ding_lite.rl.env_sources import Env, EnvLoop, History, RawStep
 from ding_lite.rl.spec import EnvSpec
 
@@ -38,6 +42,10 @@ _DONE, _FAILED = b"k", b"e"
 _ALIGNMENT = 64
 _CLOSING_S = 5.0
 """How long environments may take to close before their process is ended."""
+_HASTY_S = 1.0
+"""The same in a run that has been interrupted."""
+HANGING_S = 5.0
+"""How long environments may take to answer when a run is to end, before their process is ended."""
 
 
 class _Arrays(NamedTuple):
@@ -115,6 +123,8 @@ class WorkerSource:
         context.set_forkserver_preload([__name__])
         memory = RawArray("B", sum(size for *_, size in _layout(spec, num_envs)))
         self._arrays = _view(memory, spec, num_envs)
+        self._is_lost = False
+        """Whether the environments are gone in the middle of their episodes."""
         self._workers: list[_Worker] = []
         try:
             for indices in np.array_split(np.arange(num_envs), num_workers):
@@ -122,7 +132,7 @@ class WorkerSource:
                 share = _Share(
                     CloudpickleWrapper(make_env), spec, num_envs, int(indices[0]), own_seeds
                 )
-                self._workers.append(_Worker(context, share, memory))
+                self._workers.append(_Worker(context, share, memory, clock))
             for worker in self._workers:
                 worker.wait()
         except BaseException:
@@ -159,23 +169,30 @@ class WorkerSource:
         return self._arrays.frames[done_N]
 
     def save(self) -> dict[str, Any]:
-        """Say how all environments came to where they are."""
+        """Say how all environments came to where they are; nothing where that is lost."""
+        if self._is_lost:
+            return {"histories": [{} for _ in range(len(self._arrays.done))]}
         answers = self._order(self._workers, _SAVE)
         histories = [_unpack(one, self._spec) for one in answers]
         return {"histories": [history for part in histories for history in part]}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
         """Go there again."""
-        for worker in self._workers:
-            histories = state["histories"][worker.share.rows]
-            worker.send(_RESTORE + _pack(histories))
-        self._collect(self._workers)
+        self._exchange(
+            [
+                (worker, _RESTORE + _pack(state["histories"][worker.share.rows]))
+                for worker in self._workers
+            ]
+        )
         known_N = np.array([bool(history) for history in state["histories"]])
         return self._arrays.frames.copy(), known_N
 
     def close(self) -> None:
         """Give back what the environments hold."""
-        deadline = Deadline.after(_CLOSING_S, self._clock)
+        self._end(within=_CLOSING_S)
+
+    def _end(self, *, within: float) -> None:
+        deadline = Deadline.after(within, self._clock)
         for worker in self._workers:
             worker.ask_to_end()
         for worker in self._workers:
@@ -188,28 +205,38 @@ class WorkerSource:
                 f"The environments of {self._spec.env_id} are closed, because `close` was called "
                 f"or one of their processes failed. Make new ones."
             )
-        try:
-            for worker in workers:
-                worker.send(what)
-        except EnvError:
-            self.close()
-            raise
-        return self._collect(workers)
+        return self._exchange([(worker, what) for worker in workers])
 
-    def _collect(self, workers: Iterable[_Worker]) -> list[bytes]:
+    def _exchange(self, messages: Sequence[tuple[_Worker, bytes]]) -> list[bytes]:
+        """Send each process a message, and wait for the answers; one that fails ends them all."""
         try:
-            return [worker.wait() for worker in workers]
-        except BaseException:  # also Ctrl-C: an answer still under way would be taken for another
-            self.close()
+            for worker, message in messages:
+                worker.send(message)
+            return [worker.wait() for worker, _ in messages]
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._lose()  # an answer still under way would be taken for another
+            name = f"The environments of {self._spec.env_id}"
+            if (fault := exit_fault(name, "step", error)) is None:
+                raise
+            raise fault from error
+        except BaseException:
+            self._lose()
             raise
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        self._end(within=_HASTY_S if is_interrupted() else _CLOSING_S)
 
 
 class _Worker:
     """One process, seen from here."""
 
-    def __init__(self, context: Any, share: _Share, memory: Any) -> None:  # noqa: ANN401
+    def __init__(self, context: Any, share: _Share, memory: Any, clock: Clock) -> None:  # noqa: ANN401
         self.share = share
+        self._clock = clock
         self._pipe, theirs = context.Pipe()
+        self._poll = select.poll()
+        self._poll.register(self._pipe.fileno(), select.POLLIN)
         self._process = context.Process(
             target=_work, args=(theirs, memory, share), name=f"envs {share.first}", daemon=True
         )
@@ -232,14 +259,29 @@ class _Worker:
             raise self._death() from error
 
     def wait(self) -> bytes:
-        """Wait for the answer; a process that dies ends the wait."""
+        """Wait for the answer.
+
+        A process that dies ends the wait; and one that hangs, where the run is to end.
+        """
+        limit: Deadline | None = None
+        while not self._poll.poll(LOOK_UP_S * 1_000.0):
+            if limit is None and (is_interrupted() or is_cancelled()):
+                limit = Deadline.after(HANGING_S, self._clock)
+            if limit is not None and limit.expired:
+                self._process.kill()
+                if not is_interrupted():
+                    raise cancelled()
+                raise EnvError(
+                    f"{self.share} has not answered within {HANGING_S:g} s after the end of the "
+                    f"run was asked for, and was killed. Does one of them hang?"
+                )
         try:
             answer: bytes = self._pipe.recv_bytes()
         except (EOFError, OSError) as error:
             raise self._death() from error
         if answer[:1] == _FAILED:
             what, _, shown = answer[1:].decode().partition("\n")
-            raised = EnvError(f"{self.share} raised {what}")
+            raised = EnvError(what)
             raised.add_note(shown)
             raise raised
         return answer[1:]
@@ -286,10 +328,11 @@ def _work(pipe: Connection, memory: Any, share: _Share) -> None:  # noqa: ANN401
     except (EOFError, ConnectionError):
         pass  # the process that asks has gone
     except Exception as error:
-        what = " ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+        known = isinstance(error, DingLiteError)
+        what = str(error) if known else f"{share} raised {type(error).__name__}: {error}"
         with suppress(ConnectionError):
             shown = what.replace("\n", " ") + "\n" + traceback.format_exc()
-            pipe.send_bytes(_FAILED + shown.encode())
+            pipe.send_bytes(_FAILED + shown.encode(errors="backslashreplace"))
         raise
     finally:
         pipe.close()

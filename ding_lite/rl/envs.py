@@ -27,6 +27,7 @@ from gymnasium.vector.utils import batch_space
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import BoolArray, NumpyArray, Step
 from ding_lite.rl.catch import register_catch
+from ding_lite.rl.env_checks import CheckedEnv, raising_env_errors
 from ding_lite.rl.env_choice import choose, make_source_of
 from ding_lite.rl.env_forms import FrameStack
 from ding_lite.rl.env_making import (
@@ -36,6 +37,7 @@ from ding_lite.rl.env_making import (
     find_registered,
     ids_of_native,
 )
+from ding_lite.rl.env_sizes import check_envs_fit
 from ding_lite.rl.env_sources import Source
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -132,7 +134,8 @@ class Envs:
             ShapeError: If it is not one action per environment.
             ConfigError: If an action is not among the environment's.
             NonFiniteError: If an observation or a reward holds NaN or infinity.
-            EnvError: If an environment in another process raises, or its process dies.
+            EnvError: If an environment raises or returns what is not of its spaces, or if the
+                process of one dies.
         """
         obs = self.obs
         self._check_action(action)
@@ -343,7 +346,7 @@ def make_envs(
         ConfigError: If there is no such environment, it has no native form, or a space of it
             is not supported.
         MissingExtraError: If the environment needs a package that is not installed.
-        EnvError: If an environment cannot be made in another process.
+        EnvError: If an environment raises, has no spaces, or cannot be made in another process.
     """
     check_all(
         one_of(get_args(EnvsMode), mode=mode),
@@ -357,13 +360,19 @@ def make_envs(
             f'Use mode="sync" or mode="auto"; wrappers need one of them too.'
         )
 
-    seeds = spawn_seeds(seed, "environments", count=num_envs)
     chosen = mode
-    with maker() as first:
+    first = maker()
+    try:
         spec = maker.spec_of(first, frame_stack=frame_stack)
+        check_envs_fit(spec, num_envs, mode="native" if mode == "auto" else mode)
+        seeds = spawn_seeds(seed, "environments", count=num_envs)
         make_source = partial(make_source_of, maker, spec=spec, seeds=seeds)
         if mode == "auto":
-            chosen = choose(maker, first, num_envs, make_source)
+            chosen = choose(maker, CheckedEnv(first, index=0, spec=spec), num_envs, make_source)
+    finally:
+        with raising_env_errors(f"Environment 0 of {maker.registered.id}", "close"):
+            first.close()
+    check_envs_fit(spec, num_envs, mode=chosen)
     return Envs(
         spec=spec,
         num_envs=num_envs,

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.memory import check_fits
 from ding_lite.rl.batch import NumpyArray, Sequences, Step
-from ding_lite.rl.memory import check_fits
 from ding_lite.rl.outputs import Outputs
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -64,7 +64,7 @@ class EpisodeBuffer:
             dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
         )
         """What the full buffer takes, in bytes, beside the episodes under way."""
-        check_fits(self.memory_bytes, capacity=capacity, what=f"A buffer for {spec.env_id}")
+        check_fits(self.memory_bytes, what=f"A buffer for {spec.env_id}", capacity=capacity)
         self._arrays: dict[str, NumpyArray] = {
             name: np.zeros((capacity, *shape), dtype=dtype)
             for name, (shape, dtype) in layout.items()

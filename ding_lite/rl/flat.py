@@ -17,6 +17,12 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ShapeError, did_you_mean
+from ding_lite.memory import check_fits
+
+_LARGE = 1 << 24
+"""From so many numbers on it is checked whether there is memory for them."""
+_COPIES_THAT_LEARN = 4
+"""What learns takes its weights four times: themselves, their gradient, and two moments of Adam."""
 
 
 class FlatWeights:
@@ -25,6 +31,9 @@ class FlatWeights:
     Args:
         shapes: The shape of each tensor by name. The order is the order in memory.
         device: Where they are, as PyTorch names it.
+
+    Raises:
+        ConfigError: If the machine has too little memory for weights that learn.
 
     Example:
         >>> weights = FlatWeights({"weight": (2, 3), "bias": (2,)})
@@ -38,6 +47,8 @@ class FlatWeights:
         """Start with zeros."""
         self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
         size = sum(math.prod(shape) for shape in self.shapes.values())
+        if size >= _LARGE and torch.device(device).type == "cpu":
+            _check_fits(size, self.shapes)
         self.flat = torch.zeros(size, device=device)
         """All numbers, [P]. Change them in place; never bind another tensor to this name."""
         self._views = self._views_of(self.flat)
@@ -213,3 +224,12 @@ def _assign(view: Tensor, values: Tensor | npt.ArrayLike) -> None:
         np.copyto(view.numpy(), values)
     else:
         view.copy_(torch.from_numpy(np.array(values)))
+
+
+def _check_fits(size: int, shapes: Mapping[str, Sequence[int]]) -> None:
+    widest = max(shapes.values(), key=math.prod)
+    check_fits(
+        _COPIES_THAT_LEARN * 4 * size,
+        what=f"Learning {size:,} weights" if size < 10**15 else "Learning that many weights",
+        hidden="x".join(map(str, widest)),
+    )

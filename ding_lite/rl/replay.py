@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.memory import check_fits
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
-from ding_lite.rl.memory import check_fits
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.storage import (
@@ -182,11 +182,18 @@ class ReplayBuffer:
                 f"The saved replay has a capacity of {state['capacity']:,}, this one of "
                 f"{self.capacity:,}. Make one of the same capacity to go on exactly."
             )
+        first, end = state["oldest"], state["next"]
+        whole = type(first) is type(end) is int
+        if not whole or not 0 <= first <= end or end - first > self.capacity:
+            raise CheckpointError(
+                f"The saved replay holds the transitions {first!r} to {end!r}, which is impossible "
+                f"with a capacity of {self.capacity:,}. Take a checkpoint that is whole."
+            )
 
     def _set_layout(self, layout: Layout) -> None:
         """Say what shapes and types take of memory, refuse too much of it, and note them."""
         needed = Storage.bytes_for(layout, capacity=self.capacity, stack=self._stack)
-        check_fits(needed, capacity=self.capacity, what=f"A replay{self._of_env()}")
+        check_fits(needed, what=f"A replay{self._of_env()}", capacity=self.capacity)
         self._layout = layout
         self._usual_types = [dtype for _, dtype in layout.values()]
         megabytes = needed / 1e6

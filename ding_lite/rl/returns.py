@@ -140,6 +140,7 @@ class NStep:
             "reward": self._reward_nN.copy(),
             "obs": None if obs_nN is None else obs_nN.copy(),
             "action": None if action_nN is None else action_nN.copy(),
+            "next_obs": None if self._next_obs is None else self._next_obs.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -160,6 +161,18 @@ class NStep:
         self._rings = None
         if state["obs"] is not None:
             self._rings = (np.array(state["obs"]), np.array(state["action"]))
+        next_obs = state.get("next_obs")
+        self._next_obs = None if next_obs is None else np.array(next_obs)
+
+    def drop_broken_off(self, obs_N: NumpyArray) -> None:
+        """Drop what is pending where an environment has not gone on from its last step.
+
+        Args:
+            obs_N: What the environments show now, [N, ...].
+        """
+        if self._next_obs is not None:
+            has_gone_on_N = (self._next_obs == obs_N).reshape(self._num_envs, -1).all(axis=1)
+            self._pending_N[~has_gone_on_N] = 0
 
     def _store(self, step: Step) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
         """Write the step over the oldest slot; return the rings and the age of each slot."""

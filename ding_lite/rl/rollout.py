@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.memory import check_fits
 from ding_lite.rl.batch import Array, NumpyArray, RolloutBatch, Step, to_numpy
-from ding_lite.rl.memory import check_fits
 from ding_lite.rl.outputs import Outputs
 from ding_lite.rl.returns import gae
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
@@ -89,7 +89,8 @@ class RolloutBuffer:
             dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
         )
         """What a round takes, in bytes."""
-        check_fits(self.memory_bytes, capacity=count, what=f"A rollout buffer for {spec.env_id}")
+        what = f"A rollout buffer for {num_envs} environments of {spec.env_id}"
+        check_fits(self.memory_bytes, what=what, num_steps=num_steps)
         self._arrays: dict[str, NumpyArray] = {
             name: np.zeros((num_steps, num_envs, *shape), dtype=dtype)
             for name, (shape, dtype) in layout.items()

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ding_lite.errors import CheckpointError
+from ding_lite.memory import check_fits
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.frames import Frames
 from ding_lite.rl.outputs import Outputs
@@ -155,6 +156,16 @@ class _Parts:
         )
         formats = [(name, layout[name][1], layout[name][0]) for name in self.small]
         self.record_type = np.dtype(formats, align=True)
+
+
+def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
+    """Refuse a replay that would need more memory than there is.
+
+    Raises:
+        ConfigError: If there is too little.
+    """
+    needed = Storage.bytes_for(layout_of_spec(spec), capacity=capacity, stack=spec.frame_stack)
+    check_fits(needed, what=f"A replay for {spec.env_id}", capacity=capacity)
 
 
 def layout_of_spec(spec: EnvSpec) -> Layout:

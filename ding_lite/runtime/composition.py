@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from ding_lite.errors import LabelError, MiddlewareError
 from ding_lite.log import Throttle
-from ding_lite.runtime.concurrency import Turnstile
 from ding_lite.runtime.labels import check_patterns, matches
 from ding_lite.runtime.middleware import (
     Middleware,
@@ -27,6 +26,7 @@ from ding_lite.runtime.middleware import (
     resources_of,
 )
 from ding_lite.runtime.saving import Stateful
+from ding_lite.runtime.turnstile import Turnstile
 
 logger = logging.getLogger(__name__)
 

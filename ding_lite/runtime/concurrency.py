@@ -4,25 +4,32 @@ What is ugly here and why: a step may mix plain functions, which block, with cor
 need a loop, and the task may itself be called from a running loop (a notebook). So coroutines
 always run on one loop on a thread of its own, the functions of a concurrent step on worker
 threads, and the task's thread waits at one barrier for both. Nothing is left behind at the
-barrier: on an error the coroutines are cancelled and awaited, and the functions, which cannot
-be cancelled, are waited for.
+barrier: on an error the coroutines are cancelled and awaited. Functions cannot be cancelled, so
+their scope is: it ends their waits, also those of nested steps, and they are waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import copy_context
+from contextvars import Context as Variables, copy_context
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple, Protocol
 
+from ding_lite.cancellation import CancelScope, Wait
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_second_yield, shape_of
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 10.0
+"""How long a failed step waits for its functions before it says which of them still run."""
 
 Open = Generator[Any, Any, Any]
 """A middleware that waits at its `yield` for the way out."""
@@ -48,11 +55,17 @@ class LoopThread:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the loop and wait for its result; never from the loop itself."""
+        """Run a coroutine on the loop and wait for its result; never from the loop itself.
+
+        It is cancelled where the step that waits for it fails.
+        """
         done: SimpleQueue[asyncio.Task[Any]] = SimpleQueue()
         cancel = self.submit(coroutine, done.put)
         try:
-            task = done.get()
+            with Wait(cancel) as wait:
+                if wait.is_over:
+                    cancel()
+                task = done.get()
         except BaseException:  # a second Ctrl-C: nobody waits for the result any more
             cancel()
             raise
@@ -64,9 +77,17 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def submit(
-        self, coroutine: Coroutine[Any, Any, Any], on_done: Callable[[asyncio.Task[Any]], None]
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        on_done: Callable[[asyncio.Task[Any]], None],
+        variables: Variables | None = None,
     ) -> Callable[[], None]:
         """Start a coroutine; `on_done` is called on the loop's thread when it has ended.
+
+        Args:
+            coroutine: What runs.
+            on_done: Gets its task.
+            variables: The context variables that it sees; those of this thread by default.
 
         Returns:
             A function that asks it to end early; `on_done` still follows.
@@ -78,7 +99,7 @@ class LoopThread:
             tasks.append(loop.create_task(coroutine))
             tasks[0].add_done_callback(on_done)
 
-        loop.call_soon_threadsafe(start)
+        loop.call_soon_threadsafe(start, context=variables)
 
         def cancel() -> None:
             loop.call_soon_threadsafe(lambda: tasks[0].cancel())
@@ -89,7 +110,7 @@ class LoopThread:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(
-                target=self._loop.run_forever, name="ding_lite-loop", daemon=True
+                target=_run_until_stopped, args=(self._loop,), name="ding_lite-loop", daemon=True
             )
             self._thread.start()
         return self._loop
@@ -106,6 +127,17 @@ class LoopThread:
             loop.call_soon_threadsafe(loop.stop)
             thread.join(timeout)
         loop.close()
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop, also past a coroutine that exits: its task has that as its result."""
+    is_stopped = False
+    while not is_stopped:
+        try:
+            loop.run_forever()
+            is_stopped = True
+        except (SystemExit, KeyboardInterrupt):
+            continue
 
 
 async def _end_all() -> None:
@@ -166,9 +198,11 @@ class Crew:
 
     Args:
         num_threads: How many plain functions of a concurrent step run at a time.
+        scope: What ends the waits of a step that has failed.
     """
 
-    def __init__(self, num_threads: int) -> None:
+    def __init__(self, num_threads: int, scope: CancelScope) -> None:
+        self.scope = scope
         self.loop = LoopThread()
         self.workers = Workers(num_threads)
 
@@ -237,20 +271,24 @@ class Gathering:
         self._done: SimpleQueue[tuple[int, Any, BaseException | None] | None] = SimpleQueue()
         self._cancels: list[Callable[[], None]] = []
         self._names: list[str] = []
+        self._is_failing = False
+        self._is_over = False
 
     def start(self, fn: Middleware) -> None:
         """Start one middleware: a coroutine on the loop, anything else on a worker thread."""
         index = len(self._names)
         self._names.append(name_of(fn))
+        variables = copy_context()  # the task's router, for one
+        variables.run(self._crew.scope.enter)
         if shape_of(fn).is_async:
             report = partial(self._report, index)
-            self._cancels.append(self._crew.loop.submit(_way_in(fn(self._ctx)), report))
+            coroutine = _way_in(fn(self._ctx))
+            self._cancels.append(self._crew.loop.submit(coroutine, report, variables))
         else:
-            job = partial(copy_context().run, self._call, index, fn)  # the task's router, for one
-            self._crew.workers.submit(job)
+            self._crew.workers.submit(partial(variables.run, self._call, index, fn))
 
     def wait(self, bell: Bell | None = None) -> list[Outcome]:
-        """Wait until all have ended; as soon as one fails, the coroutines are cancelled.
+        """Wait until all have ended; where one fails, the waits of the others end with it.
 
         Returns:
             One outcome each, in the order in which they were started; at the end one more for
@@ -258,30 +296,62 @@ class Gathering:
         """
         ended: dict[int, Outcome] = {}
         extra: list[Outcome] = []
+        ring = partial(self._done.put, None)
 
-        with bell.rings(lambda: self._done.put(None)) if bell else nullcontext():
-            while len(ended) < len(self._names):
-                item = self._done.get()
-                if item is None:
-                    error = self._answer(bell)
-                    extra += [Outcome("event", None, error)] if error else []
-                else:
+        try:
+            with bell.rings(ring) if bell else nullcontext(), Wait(ring) as wait:
+                while len(ended) < len(self._names):
+                    if self._is_failing or wait.is_over:
+                        self._cancel_all()
+                    item = self._next(ended)
+                    if item is None:
+                        error = self._answer(bell)
+                        extra += [Outcome("event", None, error)] if error else []
+                        continue
                     index, value, error = item
                     if isinstance(value, _AtYield):
                         value = self._crew.resumable(value)
                     ended[index] = Outcome(self._names[index], value, error)
-                if error is not None:
-                    self._cancel_all()
+        finally:
+            self._is_over = True
+            self._crew.scope.restore(self)
 
         return [ended[index] for index in range(len(self._names))] + extra
+
+    def _next(self, ended: dict[int, Outcome]) -> tuple[int, Any, BaseException | None] | None:
+        """Wait for what ends next; name what still runs where a failed step waits for long."""
+        if not self._is_failing:
+            return self._done.get()
+        try:
+            return self._done.get(timeout=PATIENCE_S)
+        except Empty:
+            running = [f"`{n}`" for k, n in enumerate(self._names) if k not in ended]
+            failed = [o for o in ended.values() if isinstance(o.error, Exception)]
+            what = f": `{failed[0].name}` raised {failed[0].error!r}" if failed else ""
+            logger.warning(
+                "a step has failed%s; the error is raised once %s has ended, which still runs "
+                "after %g s. A function of your own that waits asks `ctx.finish`",
+                what,
+                ", ".join(running),
+                PATIENCE_S,
+            )
+            return self._done.get()
 
     def _answer(self, bell: Bell | None) -> BaseException | None:
         try:
             if bell is not None:
-                bell.deliver()
+                with self._crew.scope.entered():
+                    bell.deliver()
         except Exception as error:  # noqa: BLE001 - raised behind the barrier
+            self._fail()
             return error
         return None
+
+    def _fail(self) -> None:
+        """End the waits of all others of the step; called on the thread that has failed."""
+        if not self._is_over:
+            self._is_failing = True
+            self._crew.scope.cancel(self)
 
     def _cancel_all(self) -> None:
         for cancel in self._cancels:
@@ -290,8 +360,10 @@ class Gathering:
 
     def _call(self, index: int, fn: Middleware) -> None:
         try:
+            self._crew.scope.check()
             self._done.put((index, self._crew.settle(fn(self._ctx)), None))
         except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+            self._fail()
             self._done.put((index, None, error))
 
     def _report(self, index: int, task: asyncio.Task[Any]) -> None:
@@ -299,6 +371,7 @@ class Gathering:
             result = task.result()
             self._done.put((index, result if isinstance(result, _AtYield) else None, None))
         except BaseException as error:  # noqa: BLE001 - raised behind the barrier
+            self._fail()
             self._done.put((index, None, error))
 
 
@@ -336,29 +409,3 @@ async def _way_out(inner: AsyncGenerator[Any, Any], error: BaseException | None)
     except StopAsyncIteration:
         return True
     return False
-
-
-class Turnstile:
-    """A lock that functions and coroutines can share without stopping the loop."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *raised: object) -> None:
-        self._lock.release()
-
-    async def __aenter__(self) -> None:
-        if self._lock.acquire(blocking=False):
-            return
-        waiting = asyncio.get_running_loop().run_in_executor(None, self._lock.acquire)
-        try:
-            await asyncio.shield(waiting)
-        except asyncio.CancelledError:  # the thread still waits: let go once it has the lock
-            waiting.add_done_callback(lambda _: self._lock.release())
-            raise
-
-    async def __aexit__(self, *raised: object) -> None:
-        self._lock.release()

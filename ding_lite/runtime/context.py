@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ding_lite.cancellation import CancelScope
 from ding_lite.clock import Deadline
 from ding_lite.errors import ContextError, DeadlineExceeded, did_you_mean
 
@@ -29,36 +30,69 @@ HOUSE_KEYS = LOCAL_KEYS | {
 
 
 class Latch:
-    """The end of a job: once set it stays set, and whoever listens hears of it once."""
+    """The end of a job, or of this node's part in it: once set it stays set."""
 
-    __slots__ = ("_listeners", "_lock", "is_set", "set_by")
+    __slots__ = (
+        "_job_has_ended",
+        "_listeners",
+        "_lock",
+        "is_set",
+        "may_leave",
+        "set_by",
+        "step",
+    )
 
     def __init__(self) -> None:
+        self.step = CancelScope()
+        """What ends the waits of a concurrent step that fails, and of no other."""
         self.is_set = False
         self.set_by = 0
         """The thread that has set it."""
+        self.may_leave: Callable[[], bool] = lambda: False
+        """Whether the job goes on when this node's run ends: it has joined a running job."""
+        self._job_has_ended = False
         self._lock = threading.Lock()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[tuple[Callable[[], None], bool]] = []
 
-    def set(self) -> None:
-        """End the job; does nothing when that has been said already."""
+    def set(self, *, only_here: bool = False) -> None:
+        """End the job; does nothing when that has been said already.
+
+        Args:
+            only_here: End the task of this node, which leaves; the job goes on without it.
+        """
         with self._lock:
-            if self.is_set:
-                return
-            self.set_by = threading.get_ident()
-            self.is_set = True
-            listeners = list(self._listeners)
+            is_first = not self.is_set
+            ends_job = not only_here and not self._job_has_ended
+            self._job_has_ended |= ends_job
+            if is_first:
+                self.set_by = threading.get_ident()
+                self.is_set = True
+            due = [fn for fn, of_job in self._listeners if (ends_job if of_job else is_first)]
 
-        for listener in listeners:
+        for listener in due:
             listener()
 
-    def listen(self, fn: Callable[[], None]) -> None:
-        """Call `fn()`, on the thread that sets the latch, each time it gets set."""
-        self._listeners.append(fn)
+    def end_run(self) -> None:
+        """End the run of this node, and the job with it unless the node may leave that."""
+        self.set(only_here=self.may_leave())
+
+    def listen(self, fn: Callable[[], None], *, of_job: bool = False) -> None:
+        """Call `fn()`, on the thread that sets the latch, each time it gets set.
+
+        Args:
+            fn: What to call; listeners are called in the order in which they were given.
+            of_job: Only when the job ends, and not this node's part in it alone.
+        """
+        self._listeners.append((fn, of_job))
 
     def rearm(self) -> None:
         """Let a further run begin."""
-        self.is_set = False
+        self.is_set = self._job_has_ended = False
+
+    @property
+    def ends_waits(self) -> bool:
+        """Whether nothing is to be waited for any more: the job ends, or the step has failed."""
+        return self.is_set or self.step.is_cancelled
 
 
 class _Shared:
@@ -124,8 +158,9 @@ class Context(dict[str, Any]):
 
         @property
         def finish(self) -> bool:
-            """Whether this is the job's last step."""
-            return self._shared.latch.is_set
+            """Whether this is the job's last step, or one that has failed beside this code."""
+            latch = self._shared.latch
+            return latch.is_set or latch.step.is_cancelled
 
     def __missing__(self, key: str) -> Any:
         if key == "metrics":
@@ -154,7 +189,7 @@ class Context(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default` where it is not set."""
-        return self._shared.latch.is_set if key == "finish" else super().get(key, default)
+        return self._shared.latch.ends_waits if key == "finish" else super().get(key, default)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, after setting it to `default` where it is not set."""
@@ -206,7 +241,7 @@ class Context(dict[str, Any]):
         return tuple(self._shared.kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (dict(self), self.kept, self.finish)
+        return _restore, (dict(self), self.kept, self._shared.latch.is_set)
 
     # -- refusals ------------------------------------------------------------------------
 
@@ -292,6 +327,11 @@ def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Contex
     return ctx
 
 
+def is_key(name: str) -> bool:
+    """Tell whether a ctx may hold a key."""
+    return name[:1] != "_" and (name not in _GUARDED or name == "total_step")
+
+
 class ParallelContext(Context):
     """What the other nodes last put on their contexts.
 
@@ -320,7 +360,7 @@ class ParallelContext(Context):
 
     def receive(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Merge a ctx that came from a node; keys a ctx may not hold are left out."""
-        allowed = {k: v for k, v in values.items() if k not in _GUARDED or k == "total_step"}
+        allowed = {k: v for k, v in values.items() if is_key(k)}
         with self._changed:
             self._by_node.setdefault(f"node.{node_id}", {}).update(allowed)
             dict.update(self, allowed)

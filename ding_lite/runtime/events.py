@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, did_you_mean
-from ding_lite.runtime.middleware import name_of, note_once
+from ding_lite.runtime.middleware import name_of, note_once, refuse_silent_exit
 from ding_lite.runtime.tracing import draw_listener, draw_wait
 
 Listener = Callable[..., object]
@@ -139,8 +139,11 @@ class Events:
         try:
             fn(*emission.args, **emission.kwargs)
         except BaseException as error:
-            note_once(error, f"in listener `{name_of(fn)}` of event `{event}`")
-            raise
+            raised = refuse_silent_exit(error, f"Listener `{name_of(fn)}` of event `{event}`")
+            note_once(raised, f"in listener `{name_of(fn)}` of event `{event}`")
+            if raised is error:
+                raise
+            raise raised from error
         finally:
             draw_listener(event, began_ns)
 

@@ -12,6 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from ding_lite.errors import MiddlewareError
+from ding_lite.foreign import is_for_program
+from ding_lite.interruption import refuse_exit
+from ding_lite.runtime.middleware import name_of
 from ding_lite.runtime.watch import Watch
 
 FINISH = "finish"
@@ -41,6 +45,15 @@ class Reports(Protocol):
         ...
 
 
+@runtime_checkable
+class Ends(Protocol):
+    """A receiver that ends with an error when its node is cut off from the job."""
+
+    def receive_failure(self, error: Exception) -> None:
+        """Take the reason; called on the router's threads, and must not block."""
+        ...
+
+
 class Receiver(Protocol):
     """Who takes what other nodes send; called on the router's threads, and must not block."""
 
@@ -63,7 +76,11 @@ class Listening:
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Call the listener if it is its event."""
         if event == self._event:
-            self._fn(*args, **kwargs)
+            try:
+                self._fn(*args, **kwargs)
+            except SystemExit as error:  # it would end the thread that reads messages
+                who = f"Listener `{name_of(self._fn)}` of event `{event}`"
+                refuse_exit(error, who, MiddlewareError, "Raise an error, or set `task.finish`.")
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Let it pass."""
@@ -105,6 +122,13 @@ class Inbox:
         """Take an event from a node."""
         with self._lock:
             self._events.append((event, partial(_hand_over_event, node_id, event, args, kwargs)))
+            message = self._begin()
+        self._deliver(message)
+
+    def put_failure(self, error: Exception) -> None:
+        """End the task with an error, in the place of the end of the job."""
+        with self._lock:
+            self._events.append((FINISH, partial(_hand_over_failure, error)))
             message = self._begin()
         self._deliver(message)
 
@@ -171,14 +195,16 @@ class Inbox:
         A receiver may answer at once, and two nodes that answer each other must not wait for
         each other's lock. So one thread at a time delivers, and it takes along what others add.
         """
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         while message is not None:
             is_delivered = False
             try:
                 for receiver in self._audience:
                     try:
                         message(receiver)
-                    except Exception as error:  # noqa: BLE001 - raised when all is delivered
+                    except BaseException as error:
+                        if is_for_program(error):
+                            raise
                         errors.append(error)
                 is_delivered = True
             finally:
@@ -187,7 +213,7 @@ class Inbox:
                     message = self._begin() if is_delivered else None
 
         if len(errors) > 1:
-            raise ExceptionGroup(f"{len(errors)} messages were not taken", errors)
+            raise BaseExceptionGroup(f"{len(errors)} messages were not taken", errors)
         if errors:
             raise errors[0]
 
@@ -211,6 +237,11 @@ def _hand_over_event(
     node_id: int, event: str, args: tuple[Any, ...], kwargs: Any, receiver: Receiver
 ) -> None:
     receiver.receive_event(node_id, event, args, kwargs)
+
+
+def _hand_over_failure(error: Exception, receiver: Receiver) -> None:
+    if isinstance(receiver, Ends):
+        receiver.receive_failure(error)
 
 
 def _hand_over_to(late: Receiver, message: _Message, receiver: Receiver) -> None:

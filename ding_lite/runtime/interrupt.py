@@ -1,9 +1,11 @@
 """Ctrl-C as the end of a step instead of the middle of one.
 
-The first SIGINT or SIGTERM sets the job's latch: the step ends, open generators close,
-checkpoints are written. A second one raises at once, wherever the program is. Who ends a program
-often signals it twice, itself and its process group, so the same signal within half a second of
-the first one counts as one.
+The first SIGINT or SIGTERM sets the task's latch: the step ends, open generators close,
+checkpoints are written. SIGINT ends the job on all nodes, SIGTERM this node alone: it comes to a
+process that is to be moved, and all others get their own where the whole job is to end. A second
+signal raises at once, wherever the program is. Programs that end another one often signal it
+twice, the process and its group, so the same signal within half a second of the first one counts
+as one.
 
 A program that seems to ignore Ctrl-C is killed by its user, and saves nothing. So this is the one
 thing that is said also where nobody has asked for log lines: one line, on a terminal only, and
@@ -23,33 +25,13 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.interruption import Interruption
 from ding_lite.log import is_configured
 
 REPEAT_S = 0.5
 """Seconds within which the same signal again is no second one."""
 
 logger = logging.getLogger(__name__)
-
-
-class Interruption:
-    """Which signal has asked for the end, if any."""
-
-    def __init__(self) -> None:
-        self.signum: int | None = None
-        self.at = 0.0
-        """When it came."""
-
-    def raise_if_any(self) -> None:
-        """Raise what the signal would have raised: now that the step has ended.
-
-        Raises:
-            KeyboardInterrupt: It was SIGINT.
-            SystemExit: It was SIGTERM; the code is 143, as the shell expects.
-        """
-        if self.signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        if self.signum is not None:
-            raise SystemExit(128 + self.signum)
 
 
 class Patience:
@@ -121,9 +103,9 @@ class Patience:
 
 @contextmanager
 def interruptible(
-    end: Callable[[], None], *, clock: Clock = SYSTEM_CLOCK, announce: bool = True
+    end: Callable[[int], None], *, clock: Clock = SYSTEM_CLOCK, announce: bool = True
 ) -> Iterator[Interruption]:
-    """Call `end()` at the first signal instead of raising, for the length of a `with` block.
+    """Call `end(signum)` at the first signal instead of raising, for the length of a `with` block.
 
     Signals that the program already handles are left alone, and so is everything on a thread
     that is not the main one, where no handler can be set.
@@ -134,7 +116,7 @@ def interruptible(
         announce: Whether to say that the run ends after this step; not where it ends at once.
     """
     interruption = Interruption()
-    respond = partial(_announce, end=end) if announce else lambda _: end()
+    respond = partial(_announce, end=end) if announce else end
 
     def handle(signum: int, frame: FrameType | None) -> None:
         now = clock.now()
@@ -154,7 +136,8 @@ def interruptible(
             if known in (signal.default_int_handler, signal.SIG_DFL) or type(known) is Patience:
                 before[signum] = signal.signal(signum, handle)
     try:
-        yield interruption
+        with interruption.entered():
+            yield interruption
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
@@ -177,8 +160,8 @@ def postponed() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _announce(signum: int, end: Callable[[], None]) -> None:
-    end()
+def _announce(signum: int, end: Callable[[int], None]) -> None:
+    end(signum)
     name = signal.Signals(signum).name
     logger.warning("%s: the run ends after this step; once more ends it at once", name)
     if not is_configured(logger):

@@ -17,7 +17,7 @@ from concurrent.futures import Future, TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import Any
 
-from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import (
     CodecError,
     DeadlineExceeded,
@@ -67,6 +67,8 @@ class LocalRouter:
         """Whether anybody is connected."""
         self.has_audience = False
         """The same, as nobody here is ever lost; no property, since each step asks for it."""
+        self.grows = self.may_leave = False
+        """Whether nodes may join the job, and leave it without ending it."""
         self.address: str | None = None
         """Where others dial this node: nowhere."""
         self.host: str | None = None
@@ -175,7 +177,7 @@ class LocalRouter:
         """
         answer = self.ask(node, name, *args, **kwargs)
         try:
-            return answer.result(timeout)
+            return Deadline.after(timeout).result_of(answer)
         except FutureTimeout as error:
             if answer.done():  # the handler's own
                 raise
@@ -198,7 +200,7 @@ class LocalRouter:
         given, named = copy.deepcopy((args, kwargs))
         try:
             result = routers[node]._handle(name, given, named)
-        except Exception as error:  # noqa: BLE001 - it is the asker's to raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the asker's to raise
             answer.set_exception(_remote(node, error))
             return answer
         if not isinstance(result, Future):
@@ -246,7 +248,7 @@ class LocalRouter:
         check_all(whole(1, in_flight=in_flight))
         return self._streams.send(
             stream,
-            lambda _number, _oldest: copy.deepcopy(tree),
+            lambda _number, oldest: (oldest, copy.deepcopy(tree)),
             check_patterns(to),
             in_flight=in_flight,
             timeout=timeout,
@@ -279,9 +281,9 @@ class LocalRouter:
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         [receiver] = [r for r in (self, *self._group) if r._node_id == node]
-        number = parcel.number
+        oldest, value = parcel.body
         return receiver._streams.arrive(
-            self._node_id, 0, parcel.stream, number, number, parcel.body
+            self._node_id, 0, parcel.stream, parcel.number, oldest, value
         )
 
     def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:

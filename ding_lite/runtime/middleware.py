@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NoReturn
 
 from ding_lite.errors import MiddlewareError
+from ding_lite.interruption import refuse_exit
 from ding_lite.runtime.context import Context
 
 Middleware = Callable[[Context], Any]
@@ -101,6 +102,29 @@ def note_once(error: BaseException, where: str) -> None:
     if not getattr(error, "_ding_lite_noted", False):
         error.add_note(where)
         error._ding_lite_noted = True  # type: ignore[attr-defined]
+
+
+def refuse_silent_exit(error: BaseException, who: str) -> BaseException:
+    """Return what to raise instead of an exit that would look as if the program had finished.
+
+    An exit with another code than 0 says by itself that something is wrong, and stays.
+
+    Args:
+        error: What a middleware or listener has raised.
+        who: It, as the beginning of a sentence.
+    """
+    if not isinstance(error, SystemExit) or error.code not in (None, 0):
+        return error
+    try:
+        refuse_exit(
+            error,
+            who,
+            MiddlewareError,
+            "That would end the program as if it had finished. Set `ctx.finish = True` to end the "
+            "job after this step, or raise an error.",
+        )
+    except (MiddlewareError, SystemExit) as refused:
+        return refused
 
 
 def check_middleware(fn: Any) -> None:

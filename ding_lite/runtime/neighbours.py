@@ -19,7 +19,7 @@ class Neighbours:
     Args:
         router: The way to them.
         events: Gets the events that they emit.
-        latch: Ends the job, here when they say so and there when it is set here.
+        latch: Ends the job, here when they say so and there when it is set here for the job.
         ctx: Returns the context that the task is at.
         clock: What waits are measured by.
     """
@@ -41,7 +41,12 @@ class Neighbours:
         self._clock = clock
         self._shares: list[tuple[tuple[str, ...], tuple[str, ...] | None]] = []
         self._leave: Callable[[], None] | None = None
-        latch.listen(self._announce_finish)
+        # Also while no node is connected: it waits for those that come back.
+        latch.listen(lambda: router.emit(FINISH), of_job=True)
+        latch.listen(self._announce_end)
+        latch.step.listen(self._wake_waits)
+        latch.may_leave = lambda: router.may_leave
+        self._failure: Exception | None = None
 
     def meet(self) -> None:
         """Hear of them from now on."""
@@ -53,6 +58,16 @@ class Neighbours:
         if self._leave is not None:
             self._leave()
             self._leave = None
+
+    def check(self) -> None:
+        """Raise if this node has been cut off from its job.
+
+        Raises:
+            NodeReplaced: Another process has taken its place.
+            PeerLost: All others are gone without a good-bye, for too long.
+        """
+        if self._failure is not None:
+            raise self._failure
 
     # -- what they get to know -------------------------------------------------------------
 
@@ -67,11 +82,14 @@ class Neighbours:
         for keys, to in self._shares:
             self._router.publish_ctx({key: ctx[key] for key in keys if key in ctx}, to=to)
 
-    def _announce_finish(self) -> None:
-        """Spread the end of the job; called once, on the thread that has set the latch."""
-        self._router.emit(FINISH)  # also while nobody is connected: it waits for who comes back
-        self._router.wake()
+    def _announce_end(self) -> None:
+        """Tell the task's own listeners; called once, on the thread that has set the latch."""
         self._events.post(FINISH, (), {})
+        self._wake_waits()
+
+    def _wake_waits(self) -> None:
+        """Let all blocked calls see that the job ends, or that their step has failed."""
+        self._router.wake()
         self._events.wake()
         self.parallel_ctx.wake()
 
@@ -91,9 +109,9 @@ class Neighbours:
         router, latch = self._router, self._latch
         deadline = Deadline.after(timeout, self._clock)
         newest = self.parallel_ctx.wait(
-            newer_than, deadline, lambda: latch.is_set or not router.has_audience
+            newer_than, deadline, lambda: latch.ends_waits or not router.has_audience
         )
-        if newest is not None or latch.is_set:
+        if newest is not None or latch.ends_waits:
             return newest
         if len(router.world) == 1:
             raise ConfigError(
@@ -111,6 +129,12 @@ class Neighbours:
             self._latch.set()
         else:
             self._events.post(event, args, kwargs)
+
+    def receive_failure(self, error: Exception) -> None:
+        """End with an error what this node cannot take part in any more; called by the router."""
+        if not self._latch.is_set:
+            self._failure = error
+            self._latch.set(only_here=True)
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
         """Take what a node has put on its ctx; called by the router."""

@@ -16,6 +16,8 @@ from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence, Sized
 from types import GeneratorType
 
+from ding_lite.cancellation import current_scope
+from ding_lite.errors import StepCancelled
 from ding_lite.runtime.concurrency import Bell, Crew, Gathering, Open
 from ding_lite.runtime.context import Context, Lineage, latch_of
 from ding_lite.runtime.events import Events
@@ -26,6 +28,7 @@ from ding_lite.runtime.middleware import (
     named,
     note_once,
     refuse_second_yield,
+    refuse_silent_exit,
 )
 from ding_lite.runtime.router import Router
 
@@ -36,13 +39,13 @@ class Onion:
     Args:
         events: Delivered after each generator that has been resumed.
         note: Called with an exception and the name of the middleware that raised it (None
-            where that is not known); adds what the user should know.
+            where that is not known); adds what the user should know, and returns what to raise.
     """
 
     def __init__(
         self,
         events: Events | None = None,
-        note: Callable[[BaseException, str | None], None] = lambda error, name: None,
+        note: Callable[[BaseException, str | None], BaseException] = lambda error, name: error,
     ) -> None:
         self.opened: list[Open] = []
         self._pending: Sized = () if events is None else events.pending
@@ -69,8 +72,7 @@ class Onion:
             BaseException: What the outermost one let through; nothing is raised where one of
                 them has handled the exception.
         """
-        self._note(error, name)
-        current: BaseException | None = error
+        current: BaseException | None = self._note(error, name)
 
         while self.opened:
             generator = self.opened.pop()
@@ -83,8 +85,7 @@ class Onion:
             except StopIteration:
                 current = None
             except BaseException as raised:  # noqa: BLE001 - raised at the end of the way out
-                self._note(raised, name_of(generator))
-                current = raised
+                current = self._note(raised, name_of(generator))
 
         if current is not None:
             raise current
@@ -167,7 +168,7 @@ class Pipeline:
                 self._enter_all(ctx)
             left -= 1
             if left == 0:
-                latch.set()
+                latch.end_run()
             is_last = latch.is_set
             if opened:
                 self._onion.leave()
@@ -197,8 +198,11 @@ class Pipeline:
         try:
             opened = self._crew.settle(fn(ctx))
         except BaseException as error:
-            note_once(error, f"in middleware `{name_of(fn)}`, {self._when()}")
-            raise
+            raised = refuse_silent_exit(error, f"Middleware `{name_of(fn)}`")
+            note_once(raised, f"in middleware `{name_of(fn)}`, {self._when()}")
+            if raised is error:
+                raise
+            raise raised from error
         _push(self._onion, opened)
         self._events.deliver()
 
@@ -240,15 +244,17 @@ class Pipeline:
         """Return the name under which a middleware stands in the chain."""
         return None if fn is None else self._names[self.chain.index(fn)]
 
-    def _note(self, error: BaseException, name: str | None) -> None:
+    def _note(self, error: BaseException, name: str | None) -> BaseException:
         if name is None:
             note_once(error, self._when())
-            return
+            return error
         which = f"`{name}`"
+        error = refuse_silent_exit(error, f"Middleware {which}")
         if self._names.count(name) == 1:
             position = self._names.index(name) + 1
             which += f" ({_ordinal(position)} of {len(self._names)})"
         note_once(error, f"in middleware {which}, {self._when()}")
+        return error
 
     def _when(self) -> str:
         return f"step {self.ctx['total_step']}, {self._place()}"
@@ -280,12 +286,14 @@ def meet(
     for outcome in gathering.wait(bell):
         _push(onion, outcome.opened)
         if outcome.error is not None:
-            errors.append(outcome.error)
+            error = refuse_silent_exit(outcome.error, f"Middleware `{outcome.name}`")
+            errors.append(error)
             if when is not None:
-                note_once(outcome.error, f"in middleware `{outcome.name}`, {when()}")
+                note_once(error, f"in middleware `{outcome.name}`, {when()}")
 
     if len(errors) > 1:  # those that were cancelled have only followed the others
-        errors = [e for e in errors if not isinstance(e, CancelledError)] or errors[:1]
+        cancelled = CancelledError, StepCancelled
+        errors = [e for e in errors if not isinstance(e, cancelled)] or errors[:1]
     if len(errors) > 1:
         onion.unwind(BaseExceptionGroup(f"{len(errors)} middleware failed in one step", errors))
     elif errors:
@@ -300,6 +308,8 @@ def serial(middleware: Sequence[Middleware], crew: Crew) -> Middleware:
         try:
             for fn in middleware:
                 _push(onion, crew.settle(fn(ctx)))
+                if (scope := current_scope()) is not None:
+                    scope.check()
         except BaseException as error:  # noqa: BLE001 - raised again unless handled
             onion.unwind(error)
         yield from _rest(onion)

@@ -35,6 +35,16 @@ class Router(Protocol):
         ...
 
     @property
+    def grows(self) -> bool:
+        """Whether nodes may join the job and leave it: no labels in `world` are an empty place."""
+        ...
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the end of this node's own run does not end the job."""
+        ...
+
+    @property
     def node_id(self) -> int:
         """This node's number in the job, from 0."""
         ...
@@ -174,6 +184,11 @@ class Router(Protocol):
     def watch(self, *keys: str) -> Watch:
         """Show ctx values of these keys as they come; what came for the first task is shown too."""
         ...
+
+
+def is_alone(router: Router) -> bool:
+    """Tell whether this node does everything itself, as far as it can know."""
+    return not (router.is_active if router.grows else router.has_audience)
 
 
 _CURRENT: ContextVar[Router] = ContextVar("ding_lite_router")

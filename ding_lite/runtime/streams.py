@@ -1,13 +1,21 @@
 """Streams: items of which each goes to exactly one receiver, and never too many at a time.
 
 The receiver answers when its program takes an item. So the items without an answer are what is
-in flight, and bound what waits anywhere. A receiver that has left, or that has died, has not
-taken what it has not answered, and another one gets it. A broken link tells neither: the sender
-waits a while for the receiver to come back, sends again what that may not have got, and the
-receiver knows an item that it has already by its number.
+in flight, and bound what waits anywhere. A receiver that has left has not taken what it has not
+answered, and another one gets it.
 
-Only a receiver that is cut off for longer than that and lives on may take an item that another
-one has been given meanwhile: nobody can tell its silence from its death.
+A broken link does not tell whether the receiver has taken what it has not answered. So the sender
+keeps these items for that receiver and sends them again when the link is back; the receiver
+recognizes by its number an item that it has already, and answers it. This makes one receiver of
+each item, however often links break. It cannot hold for ever, since silence and death look alike:
+
+- A receiver that has come back in a new life has died. Others get what it has not answered, which
+  may include an item that it had taken just before.
+- A receiver that is away for longer than `DOUBT_S`, or that loses its place in an elastic job
+  meanwhile, is taken for dead. If it was only cut off, it may have taken such an item too. What it
+  has not taken is withdrawn from it when it is back.
+
+In these two cases, and in no others, an item can be taken twice. `Item.id` is the same both times.
 """
 
 from __future__ import annotations
@@ -21,22 +29,36 @@ from typing import Any, NamedTuple
 
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost
+from ding_lite.runtime.numbers import Numbers
 
 logger = logging.getLogger(__name__)
 
-DOUBT_S = 2.0
+DOUBT_S = 120.0
 """How long the items of a receiver whose link has broken wait for it to come back."""
 
 Until = Callable[[], bool]
 """Tells a wait to give up: the job has ended."""
 
 
+class ItemId(NamedTuple):
+    """What tells an item from all others of a job; the same each time that it is received."""
+
+    node_id: int
+    """The node that has sent it."""
+    incarnation: int
+    """Which life of that node; a restarted one has another number."""
+    number: int
+    """Counts the items of that life, over all streams."""
+
+
 class Item(NamedTuple):
     """One item that has come."""
 
     node_id: int
-    """Who has sent it."""
+    """The node that has sent it."""
     value: Any
+    id: ItemId
+    """By this a program can drop an item that was taken twice; see `Router.send`."""
 
 
 class Parcel(NamedTuple):
@@ -55,7 +77,6 @@ class Parcel(NamedTuple):
 class _Waiting(NamedTuple):
     """An item that the program has not taken yet."""
 
-    number: int
     item: Item
     taken: Future[None]
 
@@ -66,11 +87,18 @@ class _Sender:
     def __init__(self, life: int) -> None:
         self.life = life
         self.known: dict[int, Future[None]] = {}
+        """Those of the items that wait here to be taken."""
+        self.oldest = 0
+        """The lowest number that can be new: all items before it have been taken."""
+        self.taken = Numbers()
+        """The items that were taken here, and that the sender may send again."""
 
     def forget_before(self, oldest: int) -> None:
         """Drop what the sender will not send again."""
+        self.oldest = max(self.oldest, oldest)
         for number in [number for number in self.known if number < oldest]:
             del self.known[number]
+        self.taken.forget_before(oldest)
 
 
 class Streams:
@@ -232,14 +260,17 @@ class Streams:
             self._doubtful = [doubt for doubt in self._doubtful if doubt[1] != node]
             if is_new_life:
                 self._moved.pop(node, None)
-            moved = sorted(self._moved.get(node, ()))
             stranded, self._stranded = self._stranded, []
+            moved = self._moved.get(node, set())
+            again += [parcel for parcel in stranded if parcel.number in moved]
+            stranded = [parcel for parcel in stranded if parcel.number not in moved]
+            moved = moved.difference(parcel.number for parcel in again)
             if not is_new_life:
                 for parcel in again:
                     self._in_flight[parcel.stream, node] += 1
             self._changed.notify_all()
         if moved:
-            self._withdraw_from(node, moved)
+            self._withdraw_from(node, sorted(moved))
         for parcel in again:
             if is_new_life:
                 self._send_again(parcel)
@@ -304,31 +335,39 @@ class Streams:
             CodecError: That is none.
         """
         numbers = (life, number, oldest)
-        if not isinstance(stream, str) or not all(isinstance(n, int) for n in numbers):
-            raise CodecError("An item has the name of a stream and whole numbers.")
+        is_whole = all(type(n) is int and n >= 0 for n in numbers)
+        if not isinstance(stream, str) or not is_whole or oldest > number:
+            raise CodecError("An item has the name of a stream and whole numbers in their order.")
         with self._changed:
             sender = self._sender(node_id, life)
             sender.forget_before(oldest)
             if number in sender.known:
                 return sender.known[number]
             taken: Future[None] = Future()
+            if number < sender.oldest or number in sender.taken:  # late, or again
+                taken.set_result(None)
+                return taken
             sender.known[number] = taken
             queue = self._arrived.setdefault(stream, deque())
-            queue.append(_Waiting(number, Item(node_id, value), taken))
+            item = Item(node_id, value, ItemId(node_id, life, number))
+            queue.append(_Waiting(item, taken))
             self._changed.notify_all()
         return taken
 
     def withdraw(self, node_id: int, life: int, numbers: Sequence[int]) -> None:
         """Forget those of these items that no program has taken: others have been given them."""
+        if not isinstance(numbers, list | tuple) or not {int}.issuperset(map(type, numbers)):
+            raise CodecError("Items are taken back by a list of their numbers.")
         with self._changed:
             sender = self._senders.get(node_id)
             if sender is None or sender.life != life:
                 return
             for queue in self._arrived.values():
                 for waiting in list(queue):
-                    if waiting.item.node_id == node_id and waiting.number in numbers:
+                    sent = waiting.item.id
+                    if sent[:2] == (node_id, life) and sent.number in numbers:
                         queue.remove(waiting)
-                        sender.known.pop(waiting.number, None)
+                        sender.known.pop(sent.number, None)
 
     def _sender(self, node_id: int, life: int) -> _Sender:
         sender = self._senders.get(node_id)
@@ -358,5 +397,10 @@ class Streams:
                     f"send to the labels of this one?"
                 )
             waiting = queue.popleft()
+            sender = self._senders.get(waiting.item.node_id)
+            number = waiting.item.id.number
+            if sender is not None and sender.known.get(number) is waiting.taken:
+                del sender.known[number]
+                sender.taken.add(number)
         waiting.taken.set_result(None)
         return waiting.item

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
-from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.errors import ConfigError, EnvError, MiddlewareError
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Crew
 from ding_lite.runtime.context import Context, ParallelContext, latch_of
@@ -25,6 +27,8 @@ from ding_lite.runtime.router import Router, current_router
 from ding_lite.runtime.saving import load_state, state_of
 from ding_lite.runtime.streams import Item
 from ding_lite.settings import check_all, whole
+
+logger = logging.getLogger(__name__)
 
 
 class Task:
@@ -78,15 +82,11 @@ class Task:
         self._clock = clock
 
         self._composition = Composition(self._labels)
-        self._crews = [Crew(int(n_async_workers))]
+        first = ctx if isinstance(ctx, Context) else Context(ctx or {})
+        self._latch = latch_of(first)
+        self._crews = [Crew(int(n_async_workers), self._latch.step)]
         self._events = Events(clock, self._router)
-        self._pipeline = Pipeline(
-            ctx if isinstance(ctx, Context) else Context(ctx or {}),
-            self._crews[0],
-            self._events,
-            self._place,
-        )
-        self._latch = latch_of(self._pipeline.ctx)
+        self._pipeline = Pipeline(first, self._crews[0], self._events, self._place)
         self._neighbours = Neighbours(
             self._router, self._events, self._latch, lambda: self._pipeline.ctx, clock
         )
@@ -95,6 +95,7 @@ class Task:
         self._running = False
         self._ended = False
         self._stepped = False
+        self._is_broken_off = False
 
     # -- composing -----------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class Task:
         """Compose middleware into one that runs them at the same time and waits for all."""
         for fn in fns:
             check_middleware(fn)
-        self._crews.append(Crew(max(1, len(fns))))
+        self._crews.append(Crew(max(1, len(fns)), self._latch.step))
         return parallel(fns, self._crews[-1])
 
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
@@ -174,15 +175,20 @@ class Task:
     def run(self, max_step: int | None = None) -> None:
         """Run step after step until `finish` is set.
 
-        The first Ctrl-C lets the step end and then raises; a second one raises at once.
+        The first Ctrl-C or SIGTERM lets the step end and then raises; a second one raises at
+        once. Ctrl-C ends the job on all nodes, SIGTERM this node alone. An environment that fails,
+        or does not answer, while the run ends breaks the step off.
 
         Args:
             max_step: Run at most so many steps more; reaching it sets `finish`. `None`: no limit.
+                A node that has joined an elastic job ends its own run only, as by Ctrl-C.
 
         Raises:
             LabelError: No middleware matches the labels of this node.
             MiddlewareError: The task is running already.
             ConfigError: `max_step` is no number of steps.
+            NodeReplaced: Another process has taken the place of this node.
+            PeerLost: All other nodes are gone without a good-bye, for too long.
             BaseException: Whatever a middleware or listener has raised, with a note that says
                 where; an exception group where several of one async step have raised.
         """
@@ -199,13 +205,21 @@ class Task:
         self._pipeline.load(chain, self._composition.names())
         if self._ended:  # the latch is set because the run before has ended, not the job
             self._latch.rearm()
+        self._latch.step.reset()
 
-        self._running = True
+        self._running, self._is_broken_off = True, False
         try:
-            with interruptible(self._latch.set, clock=self._clock) as interruption:
+            with interruptible(self._end_by, clock=self._clock) as interruption:
                 self._open()
-                self._run(max_step)
+                try:
+                    self._run(max_step)
+                except EnvError as error:  # no update is half done where an environment fails
+                    if interruption.signum is None:
+                        raise
+                    self._is_broken_off = True
+                    logger.warning("the step was broken off: %s", error)
                 interruption.raise_if_any()
+                self._neighbours.check()
         except BaseException as error:
             self._close_run(error)
             raise
@@ -216,7 +230,7 @@ class Task:
 
     def _run(self, max_step: int | None) -> None:
         if max_step == 0:
-            self._latch.set()
+            self._latch.end_run()
         if self._latch.is_set:
             return
         if self._stepped:
@@ -234,7 +248,9 @@ class Task:
 
         What middleware refer to, such as a policy or envs, is theirs to save.
         """
-        return state_of(self.ctx, self._composition.stateful())
+        state = state_of(self.ctx, self._composition.stateful())
+        state["total_step"] -= self._is_broken_off  # so that this step is taken again
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on behind the step in which `state_dict` was taken, at the next `run`.
@@ -288,8 +304,11 @@ class Task:
 
     @property
     def finish(self) -> bool:
-        """Whether the job is to end with this step; set it True from anywhere to end it."""
-        return self._latch.is_set
+        """Whether the job is to end with this step; set it True from anywhere to end it.
+
+        It reads True also while a step of async mode ends by an error, for the others of that step.
+        """
+        return self._latch.ends_waits
 
     @finish.setter
     def finish(self, value: bool) -> None:
@@ -360,7 +379,7 @@ class Task:
             DeadlineExceeded: It did not come in time.
         """
         self._neighbours.meet()
-        return self._events.wait_for(event, timeout, lambda: self._latch.is_set)
+        return self._events.wait_for(event, timeout, lambda: self._latch.ends_waits)
 
     # -- other nodes ---------------------------------------------------------------------
 
@@ -375,6 +394,9 @@ class Task:
     ) -> bool:
         """Send an item to exactly one of the nodes that label patterns match; see `Router.send`.
 
+        An item is taken twice only if its receiver dies, or is cut off for more than two minutes,
+        just as it takes the item; both times it has the same `Item.id`.
+
         Returns:
             Whether it was sent; False when the job is to end, and nobody had room before.
 
@@ -388,7 +410,7 @@ class Task:
             to=to,
             in_flight=in_flight,
             timeout=timeout,
-            until=lambda: self._latch.is_set,
+            until=lambda: self._latch.ends_waits,
         )
 
     def receive(self, stream: str, *, timeout: float | None = 60.0) -> Item | None:
@@ -401,7 +423,7 @@ class Task:
             DeadlineExceeded: None came in time.
         """
         self._neighbours.meet()
-        return self._router.receive(stream, timeout=timeout, until=lambda: self._latch.is_set)
+        return self._router.receive(stream, timeout=timeout, until=lambda: self._latch.ends_waits)
 
     @property
     def labels(self) -> frozenset[str]:
@@ -460,6 +482,12 @@ class Task:
 
     # -- inside --------------------------------------------------------------------------
 
+    def _end_by(self, signum: int) -> None:
+        if signum == signal.SIGTERM:
+            self._latch.set(only_here=True)
+        else:
+            self._latch.end_run()
+
     def _open(self) -> None:
         """Take over this thread, meet the other nodes, enter what lives as long as a run."""
         self._events.owner = threading.get_ident()
@@ -486,6 +514,7 @@ class Task:
     def _close_all(self, error: BaseException | None) -> None:
         try:
             if error is not None:
+                self._latch.step.cancel(self)  # what was started by hand may wait
                 self._pipeline.abandon(error)
             else:
                 self._pipeline.leave()
@@ -495,6 +524,7 @@ class Task:
             timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
             for crew in self._crews:
                 crew.close(timeout)
+            self._latch.step.reset()
 
     def _place(self) -> str:
         return f"node {self._router.node_id}, labels: {', '.join(sorted(self._labels))}"

@@ -110,7 +110,7 @@ def _begin(fd: int, since_ns: int) -> None:
 def _began_ns(fd: int) -> int:
     """Return when a file was begun; -1 if it is none of ours, or older than the machine's clock."""
     first = os.pread(fd, _HEAD_BYTES, 0).removeprefix(b"[\n").partition(b"\n")[0]
-    with suppress(ValueError, TypeError, KeyError):
+    with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
         head = json.loads(first.rstrip(b","))
         if head["name"] == "trace_began" and head["args"]["boot"] == _boot():
             return int(head["args"]["ns"])

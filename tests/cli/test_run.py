@@ -236,7 +236,7 @@ def test_ctrl_c_ends_with_130(folder: Path, nodes: int) -> None:
         ("prorgam:main", "There is no module `prorgam` (looked for in"),
         ("program.sub:main", "There is no module `program.sub`"),
         ("my-train:main", "'my-train' is no name of a module"),
-        ("no/such.py:main", "There is no file no/such.py (looked for in"),
+        ("no/such.py:main", "There is no file 'no/such.py' (looked for in"),
         ("sub/random.py:main", "sub/random.py has the name of another module, `random` ("),
         ("./a.b.py:main", "a name without dots that ends in .py. Rename it."),
         ("program:inner --nodes 2", "is a lambda, and a node, which is another process, could not"),

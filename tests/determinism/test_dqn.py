@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def test_a_fresh_process_with_another_hash_seed_gives_the_same_weights():
     printed = subprocess.run(
         [sys.executable, "-m", "tests.determinism.dqn_weights"],
         cwd=ROOT,
-        env={"PYTHONHASHSEED": "1", "PATH": ""},
+        env={**os.environ, "PYTHONHASHSEED": "1"},
         check=True,
         capture_output=True,
         text=True,

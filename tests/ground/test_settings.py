@@ -21,6 +21,7 @@ from ding_lite.settings import (
     as_config,
     at_least,
     check_all,
+    finite,
     inside,
     one_of,
     positive,
@@ -107,6 +108,7 @@ ALL_SETTINGS = st.builds(
 def as_environ(settings: Settings, space: str, separator: str) -> dict[str, str]:
     environ = {}
     for name, value in dataclasses.asdict(settings).items():
+        value = int(value) if isinstance(value, bool) else value
         text = separator.join(map(str, value)) if isinstance(value, tuple) else str(value)
         environ[PREFIX + name.upper()] = "" if value is None else f"{space}{text}{space}"
     return environ
@@ -270,7 +272,7 @@ def test_what_is_no_number_is_at_fault(check: Callable[..., list[str]], value: A
     assert check(lr=value) == [f"`lr` is {value!r}; it must be a number"]
 
 
-@pytest.mark.parametrize("value", [3, 10**400, np.int64(3), np.uint8(200)])
+@pytest.mark.parametrize("value", [3, 2**63 - 1, np.int64(3), np.uint8(200)])
 def test_a_whole_number_high_enough_is_right(value: int) -> None:
     assert whole(3, value=value) == []
 
@@ -280,6 +282,16 @@ def test_a_whole_number_high_enough_is_right(value: int) -> None:
 )
 def test_what_is_no_whole_number_or_too_low_is_at_fault(value: Any) -> None:
     assert whole(3, n=value) == [f"`n` is {value!r}; it must be a whole number from 3 on"]
+
+
+def test_a_whole_number_that_64_bits_do_not_hold_is_at_fault() -> None:
+    [fault] = whole(0, seed=2**63)
+    assert fault.startswith(f"`seed` is {2**63}; it must be a whole number from 0 on, and at most ")
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN])
+def test_what_is_not_finite_is_at_fault(value: float) -> None:
+    assert finite(lr=value, gamma=0.5) == [f"`lr` is {value!r}; it must be finite"]
 
 
 def test_a_choice_is_accepted_and_anything_else_is_at_fault() -> None:

@@ -14,7 +14,7 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError
 from ding_lite.middleware.checkpoint import described_policy
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay import ReplayBuffer
@@ -269,3 +269,23 @@ def test_a_part_that_cannot_be_saved_is_refused_at_once(tmp_path: Path) -> None:
 def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="There is no checkpoint in"):
         mw.resume(parts_of_a_run(tmp_path), tmp_path / "elsewhere")
+
+
+def test_a_state_that_is_none_of_a_part_is_refused_by_name(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(4,)))
+    parts = {"policy": policy}
+    run_step(mw.checkpoint(parts, tmp_path, every=1))
+    whole = load_checkpoint(tmp_path)
+    wrongs: list[dict[str, Any]] = [{"rng": None}, {"env_step": "x"}, {"adam": 3}, {"q_net": {}}]
+    for wrong in wrongs:
+        state = {"policy": {**whole.state["policy"], **wrong}}
+        save_checkpoint(tmp_path, state, meta=whole.meta)
+        with pytest.raises(CheckpointError, match=r"The `policy` in .*(not what|does not fit)"):
+            mw.resume(parts, tmp_path)
+    save_checkpoint(tmp_path, {}, meta=whole.meta)
+    with pytest.raises(CheckpointError, match=r"The `policy` in .* is not what"):
+        mw.resume(parts, tmp_path)
+    save_checkpoint(tmp_path, whole.state, meta={"parts": [1]})
+    with pytest.raises(CheckpointError, match="this program has a DQN"):
+        mw.resume(parts, tmp_path)

@@ -151,6 +151,14 @@ def test_a_directory_whose_job_has_died_is_swept_away(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [foreign]
 
 
+def test_a_directory_whose_node_dies_is_swept_away_by_the_node_beside_it(tmp_path: Path) -> None:
+    dead, alive = PrivateDirectory(tmp_path), PrivateDirectory(tmp_path)
+    os.close(dead.lock_fd)  # as the kernel does for a process that was killed
+    assert dead.path.exists()
+    alive.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_path_too_long_for_sockets_is_left_for_tmp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

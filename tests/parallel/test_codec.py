@@ -15,9 +15,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as npst
 
+from ding_lite.dtypes import DTYPES
 from ding_lite.errors import CodecError
 from ding_lite.parallel.codec import MAX_META_BYTES, decode, encode
-from ding_lite.parallel.codec_arrays import DTYPES, MAX_ARRAYS, MAX_BUFFERS
+from ding_lite.parallel.codec_arrays import MAX_ARRAYS, MAX_BUFFERS
 from ding_lite.records import register
 from ding_lite.runtime.context import Context, Lineage, ParallelContext
 

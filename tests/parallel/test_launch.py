@@ -211,7 +211,7 @@ def torchrun(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def spec(monkeypatch: pytest.MonkeyPatch) -> list[NodeSpec]:
     """Collect the places that runners take, instead of taking them."""
     taken: list[NodeSpec] = []
-    monkeypatch.setattr(launch, "_run_as_node", lambda spec, **more: taken.append(spec))
+    monkeypatch.setattr(launch, "_run_as_node", lambda spec, settings, **more: taken.append(spec))
     return taken
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import stat
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -60,6 +63,29 @@ def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path
     file.close()
     assert read_metrics(tmp_path / "metrics-1") == RECORD
     assert stat.S_IMODE((tmp_path / "metrics-1").stat().st_mode) == 0o600
+
+
+def test_a_record_that_is_broken_or_hostile_is_none(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.close()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    head, body = whole[:8], whole[8:]
+    assert struct.pack("<II", len(body), zlib.crc32(body)) == head
+    nasty = [b"[" * 60_000, b'{"zz":' * 9_000, b'"\xff"', b"1e999", b"null", b"{}", b""]
+    rng = random.Random(0)
+    for _ in range(2_000):
+        mutant = bytearray(body)
+        at = rng.randrange(len(mutant))
+        size = rng.randrange(3)
+        mutant[at : at + size] = rng.choice([*nasty, rng.randbytes(2)])
+        path.write_bytes(struct.pack("<II", len(mutant), zlib.crc32(mutant)) + mutant)
+        found = read_metrics(path)
+        assert found is None or isinstance(found, NodeMetrics)
+    path.unlink()
+    os.mkfifo(path)
+    assert read_metrics(path) is None
 
 
 def test_a_shorter_record_replaces_a_longer_one(tmp_path: Path) -> None:

@@ -392,9 +392,9 @@ def test_what_a_neighbour_says_in_the_name_of_who_is_not_behind_it_is_dropped() 
     with tree() as (cluster, ears):
         router, events, names = cluster.routers[1], [], []
         for origin in (0, 2, 6, 1, -1, "3", None):
-            events.append((origin, "said"))
+            events.append((origin, 1, 1, "said"))
             names.append(f'[{json.dumps(origin)},null,"key"]')
-        for args in [*events, (), (3,), (3, 5)]:
+        for args in [*events, (), (3, "said"), (3, 1, 1, 5)]:
             router._deliver(3, EventArrived("ding_lite.relayed", args, {}))
         for name in [*names, "weights", "[3,null]", "[]", '[3,[""],"ding_lite.labels"]']:
             router._deliver(3, CtxArrived({name: 1}))

@@ -441,3 +441,8 @@ def test_a_refused_node_stops_knocking(tmp_path: Path) -> None:
             friend.emit("tick", number)
             ears.wait(lambda number=number: len(ears.events) > number)  # type: ignore[misc]
         assert hub.num_rejected <= count + 2 * 3  # those under way when they gave up
+
+
+def test_a_key_file_whose_name_no_file_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be read: embedded null byte"):
+        load_key("a\0b")

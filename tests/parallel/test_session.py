@@ -16,6 +16,7 @@ from ding_lite.parallel.envelope import Envelope, Kind
 from ding_lite.parallel.messages import (
     Arrival,
     CtxArrived,
+    Dropped,
     EventArrived,
     Identity,
     Joined,
@@ -115,6 +116,29 @@ def test_the_two_introduce_themselves_to_each_other() -> None:
     assert [side.session.is_open for side in pair.sides] == [True, True]
     assert pair.sides[0].heard == [Joined(pair.sides[1].me, True)]
     assert pair.sides[1].heard == [Joined(pair.sides[0].me, True)]
+
+
+def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_before() -> None:
+    pair = Pair()
+    pair.settle()
+    first, second = pair.sides
+    acknowledged: list[int] = []
+    first.session.on_acknowledged = acknowledged.append
+    second.session.hold_back(2)
+    for number in (1, 2, 3):
+        emit(first, number)
+    pair.settle()
+    assert second.events == [1, 2, 3]
+    assert acknowledged == [1]
+    pair.cut()  # nor does a greeting, and what comes again is known
+    pair.settle()
+    assert (first.session.is_flushed, second.events, acknowledged) == (False, [1, 2, 3], [1])
+    second.session.release(3)
+    pair.settle()
+    assert acknowledged == [1, 2]
+    second.session.release(None)
+    pair.settle()
+    assert (first.session.is_flushed, second.events, acknowledged) == (True, [1, 2, 3], [1, 2, 3])
 
 
 def test_events_are_acknowledged_by_what_is_said_next_or_after_a_moment() -> None:
@@ -302,9 +326,9 @@ def test_messages_of_a_former_life_are_dropped_and_counted() -> None:
     emit(pair.sides[1], 1)
     pair.sides[1].say()
     old = pair.sides[1].sent[Lane.CONTROL].pop()
-    pair.sides[0].hear(replace(old, epoch=7))
-    assert pair.sides[0].events == []
-    assert pair.sides[0].session.num_rejected == 1
+    [dropped] = pair.sides[0].session.take(replace(old, epoch=7), 0.0)
+    assert isinstance(dropped, Dropped)
+    assert not dropped.is_fault
 
 
 def test_a_node_of_a_job_of_another_size_is_refused() -> None:
@@ -336,6 +360,8 @@ def test_a_node_of_another_job_is_refused_where_both_are_named(
         {},
         {"num_nodes": "2", "labels": [], "first_kept": 1, "seen_epoch": 0, "seen": 0},
         {"num_nodes": 2, "labels": [3], "first_kept": 1, "seen_epoch": 0, "seen": 0},
+        {"num_nodes": 2, "labels": 3, "first_kept": 1, "seen_epoch": 0, "seen": 0},
+        {"num_nodes": True, "labels": [], "first_kept": 1, "seen_epoch": 0, "seen": 0},
     ],
 )
 def test_a_greeting_that_makes_no_sense_is_refused(body: object) -> None:

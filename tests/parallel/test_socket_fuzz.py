@@ -228,6 +228,8 @@ def mutant(rng: random.Random, seeds: list[list[bytes]]) -> list[bytes]:
             struct.pack_into("<Q", frames[0], rng.choice([16, 24, 32, 48]), rng.getrandbits(64))
         elif frames:
             frames[at] = bytearray(rng.randbytes(rng.randrange(200)))
+    if frames and len(frames[0]) >= HEADER_BYTES and frames[0][5] in (Kind.HELLO, Kind.WELCOME):
+        struct.pack_into("<Q", frames[0], 16, 2)  # a later life would have the place of node 2
     return [bytes(frame) for frame in frames] or [b""]
 
 
@@ -272,6 +274,8 @@ def test_a_peer_that_sends_rubbish_disturbs_nobody_else(
         lanes = [stack.enter_context(as_node_2(context, job, lane)) for lane in Lane]
         lanes[0].send_multipart([bytes(frame) for frame in hello().frames()])
         wait_until(lambda: 2 in job.hub.peers)
+        for _ in range(5):  # which the golden messages acknowledge
+            job.hub.emit("for node 2")
         for number in range(NUM_MUTANTS):
             rng.choice(lanes).send_multipart(mutant(rng, seeds))
             if number % 500 == 0:  # or else they pile up, which is not what this is about

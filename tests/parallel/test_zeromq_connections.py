@@ -119,7 +119,7 @@ def has_come(listener: Listener, nbytes: int) -> Callable[[], bool]:
     """Tell whether the kernel has got so much on all connections."""
 
     def ready() -> bool:
-        held, _ = listener.connections._held()
+        held, _ = listener.connections._held(0.0)
         return sum(sum(of_fds.values()) for of_fds in held.values()) >= nbytes
 
     return ready

@@ -28,7 +28,9 @@ class LoneRouter(LocalRouter):
 
     def finish(self) -> None: ...
 
-    def close(self) -> None: ...
+    def note_ended(self, node: int, *, epoch: int) -> None: ...
+
+    def close(self, *, good_bye: bool = True) -> None: ...
 
 
 class DeafRouter(LoneRouter):
@@ -51,7 +53,7 @@ class SlowRouter(LoneRouter):
 class ClosingRouter(LoneRouter):
     """One that takes its time to close: until somebody kills it."""
 
-    def close(self) -> None:
+    def close(self, *, good_bye: bool = True) -> None:
         threading.Event().wait()
 
 

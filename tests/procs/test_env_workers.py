@@ -10,8 +10,9 @@ import pytest
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError, EnvError
-from ding_lite.rl import make_envs
+from ding_lite.rl import env_workers, make_envs
 from ding_lite.rl.env_workers import WorkerSource
+from ding_lite.runtime.task import Task
 from tests.procs.programs import Program, run, wait_until_gone
 
 pytestmark = pytest.mark.deadline(60)  # the first test starts a fork server, which loads torch
@@ -86,7 +87,7 @@ def test_what_an_environment_raises_is_told_and_ends_all():
     envs = make_envs("probe/Weak-v0", 4, mode="async")
     envs.step(np.zeros(4, dtype=np.int64))
     pids = pids_of(envs)
-    with pytest.raises(EnvError, match=r"ArithmeticError: the sum .* in environment 2") as caught:
+    with pytest.raises(EnvError, match=r"Environment 2 .* ArithmeticError .*the sum") as caught:
         envs.step(np.array([0, 0, 1, 0]))
     assert "in play\n" in caught.value.__notes__[0]
     wait_until_gone(*pids)
@@ -130,6 +131,22 @@ def test_a_process_that_died_while_nobody_looked_is_missed_at_the_next_step():
         with pytest.raises(EnvError, match="was killed by SIGKILL"):
             envs.step(np.zeros(4, dtype=np.int64))
         wait_until_gone(*others)
+
+
+def test_a_process_that_hangs_beside_an_error_of_the_step_is_ended(monkeypatch):
+    monkeypatch.setattr(env_workers, "HANGING_S", 0.2)
+    envs = make_envs("probe/Weak-v0", 4, mode="async", settings={"how": "hang"})
+    pids = pids_of(envs)
+    envs.reset()
+
+    def bad(ctx):
+        raise ZeroDivisionError("beside environments that hang")
+
+    with Task(async_mode=True) as task:
+        task.use(lambda ctx: envs.step(np.array([0, 1, 0, 0])) and None).use(bad)
+        with pytest.raises(ZeroDivisionError):
+            task.run(max_step=1)
+    wait_until_gone(*pids)
 
 
 def test_closing_ends_the_processes_and_may_be_done_twice():

@@ -254,6 +254,7 @@ def test_a_job_has_no_place_beyond_its_number_of_nodes(type_line: Type) -> None:
     code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
     assert code == 1
     assert "Node 0 has refused node 2: it does not count this node among its neighbours." in said
+    assert "if it was started with `elastic=True`" in said
     shells[1].line("plays")
 
 

@@ -149,7 +149,7 @@ def test_a_node_whose_disk_is_full_ends_the_job_with_its_last_checkpoint_whole(
 ) -> None:
     code, said = run(folder, SAVE)
     assert code == 1
-    assert "NodeFailed: Node 1 failed while running `main`: CheckpointError" in said
+    assert "NodeFailed: Node 1 failed while running `main`: SaveError" in said
     assert "File too large" in said
     saved = load_checkpoint(folder / "checkpoint")
     assert (saved.state["counter"]["values"] == 5).all()

@@ -71,7 +71,7 @@ def test_the_guide_does_what_it_says(type_line: Type) -> None:
     page = list(blocks((ROOT / "docs" / "guide" / "launchers.md").read_text()))
     [program] = [block for block in page if block.language == "python"]
     first = next(block for block in page if block.language == "sh")
-    [said] = [block.code for block in page if block.language == "text"]
+    said = next(block.code for block in page if block.language == "text")
     code, output = type_line(first.code, 0, source=program.code).end()
     assert code == 0, output
     # torchrun's processes write a line and its end one after the other, into one pipe.
@@ -100,9 +100,9 @@ def main():
     say(node, "in life", life)
 
 def fail():
-    if "kill" in sys.argv:
-        os.kill(os.getpid(), signal.SIGKILL)
-    raise ZeroDivisionError
+    if "raise" in sys.argv:
+        raise ZeroDivisionError
+    os.kill(os.getpid(), signal.SIGTERM if "terminate" in sys.argv else signal.SIGKILL)
 
 if __name__ == "__main__":
     Parallel.runner(3, "mesh")(main)
@@ -110,13 +110,24 @@ if __name__ == "__main__":
 
 
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize("how", ["raise", "kill", "terminate"])
 def test_a_gang_that_torchrun_starts_again_meets_again(type_line: Type, how: str) -> None:
     line = f"{TORCHRUN} --max-restarts 1 train.py {how}"
     code, said = type_line(line, 0, source=AGAIN).end()
     assert code == 0, said
     lives = [line for line in lines_of_nodes(said) if "in life 1" in line]
     assert lives == [f"{node} in life 1" for node in range(3)], said
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_rank_that_was_killed_leaves_no_directory_behind(
+    type_line: Type, folder: Path, restarts: int
+) -> None:
+    line = f"{TORCHRUN} --max-restarts {restarts} train.py kill"
+    code, said = type_line(line, 0, source=AGAIN, TMPDIR=str(folder)).end()
+    assert (code == 0) is (restarts == 1), said
+    assert [path.name for path in folder.glob("ding_lite-*")] == []
 
 
 # -- mpirun --------------------------------------------------------------------------------

@@ -130,6 +130,7 @@ def main():
     node, heard = Parallel().node_id, []
     with Task() as task:
         def emit(ctx):
+            task.router.on("node_lost", lambda peer: say("lost", node))
             for number in range(NUM_EVENTS):
                 task.emit("n", number, np.full(MEGABYTE, number % 256, np.uint8), only_remote=True)
                 if number in (50, NUM_EVENTS - 1):
@@ -141,7 +142,6 @@ def main():
         task.on("n", hear)
         task.on("node_lost", lambda peer: None)
         task.use(emit, "node.0").use(lambda ctx: task.wait_for("nothing"), "node.1")
-        task.router.on("node_lost", lambda peer: say("lost", node))
         say("up", node, os.getpid())
         if node == 0:
             pathlib.Path("go").read_text()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from ast import literal_eval
 from pathlib import Path
 
+import pytest
+
+from ding_lite.clock import SYSTEM_CLOCK
 from tests.procs.programs import Program, run
 
 LEARNING = """
@@ -63,6 +67,86 @@ def test_weights_and_items_go_on_when_a_hub_was_killed(folder: Path) -> None:
         assert program.end() == (0, program.seen)
         assert program.seen.splitlines()[-1] == "[true, true, true]", program.seen
         assert program.left_over() == []
+
+
+EVENTS = """
+import pathlib
+import numpy as np
+
+NUM_EVENTS, SIZE, STOPPED = {num_events}, {size}, 3
+
+def peak():
+    status = pathlib.Path("/proc/self/status").read_text().split()
+    return int(status[status.index("VmHWM:") + 1]) / 1024
+
+def main():
+    node, heard, used = Parallel().node_id, [], []
+    with Task() as task:
+        def emit(ctx):
+            wait(ctx)
+            pathlib.Path("go").read_text()
+            for number in range(NUM_EVENTS):
+                data = np.full(SIZE, number % 256, np.uint8)
+                task.emit("n", number, data, only_remote=True)
+                if number in (50, 99_999):
+                    say("emitted", number)
+            task.wait_for("nothing")
+        def wait(ctx):
+            used.append(peak())
+            say("up", node, os.getpid())
+            if node != 0:
+                task.wait_for("nothing")
+        def hear(number, data):
+            heard.append(number if (data == number % 256).all() else -1)
+            task.finish = len(heard) == NUM_EVENTS
+        task.on("n", hear if node == STOPPED else lambda number, data: heard.append(number))
+        task.use(emit, "node.0").use(wait, "node.[123]")
+        task.router.on("node_lost", lambda peer: say("lost", peer))
+        task.run()
+    return round(peak() - used[0]), heard == [*range(NUM_EVENTS)]
+
+if __name__ == "__main__":
+    print(Parallel.runner(4, "tree:2", protocol="{protocol}")(main))
+"""
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("protocol", ["ipc", "tcp"])
+def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(
+    folder: Path, protocol: str
+) -> None:
+    os.mkfifo(folder / "go")
+    source = EVENTS.format(num_events=600, size=2**20, protocol=protocol)
+    with Program(folder, source) as program:
+        pid = program.pids(4)[3]
+        os.kill(pid, signal.SIGSTOP)
+        (folder / "go").write_text("")
+        program.line("emitted 50")
+        SYSTEM_CLOCK.sleep(1.5)  # all links are up, and a window of 64 MiB is full
+        os.kill(pid, signal.SIGCONT)
+        code, said = program.end()
+        assert code == 0, said
+        results = literal_eval(said.splitlines()[-1])
+        assert [heard_all for _, heard_all in results] == [False, True, True, True]
+        assert results[1][0] < 300  # megabytes: a window and what travels, not all of the 600
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(120)
+def test_100_000_events_for_a_node_that_is_away_behind_a_hub_wait_for_it(folder: Path) -> None:
+    os.mkfifo(folder / "go")
+    source = EVENTS.format(num_events=101_501, size=8, protocol="tcp")
+    with Program(folder, source) as program:
+        pid = program.pids(4)[3]
+        os.kill(pid, signal.SIGSTOP)
+        program.line("lost 3")
+        (folder / "go").write_text("")
+        program.line("emitted 99999")  # then the window is full, and the sender waits
+        os.kill(pid, signal.SIGCONT)
+        code, said = program.end()
+        assert code == 0, said
+        results = literal_eval(said.splitlines()[-1])
+        assert [heard_all for _, heard_all in results] == [False, True, True, True]
 
 
 CHAIN = """

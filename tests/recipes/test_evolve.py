@@ -17,7 +17,10 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
 from ding_lite.middleware.report_evolution import draw_lives
 from ding_lite.recipes import EvolveResult, evolve, load_policy
+from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.generations import lines_of
+from ding_lite.recipes.plan import Choices
+from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.envs import make_envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.ppo import PPO
@@ -226,3 +229,10 @@ def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_pa
     ]  # fmt: skip
     assert all(picture.stat().st_size > 1_000 for picture in pictures)
     assert draw_lives([], tmp_path / "none", title="Nothing") == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_policy_has_a_search_of_its_own(name: str) -> None:
+    env = "Pendulum-v1" if name in ("ddpg", "td3", "sac") else "CartPole-v1"
+    search = plan_evolution(name, env, None, {}, Choices()).search
+    assert any(setting.endswith("lr") for setting in search.parameters)

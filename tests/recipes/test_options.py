@@ -66,7 +66,7 @@ def test_help_explains_each_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("--seed", "-1"), ("--max-env-steps", "0")])
 def test_numbers_out_of_range_are_refused(option: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"is {value}; it must be at least"):
+    with pytest.raises(ConfigError, match=f"is {value}; it must be a whole number"):
         parse(option, value)
 
 
@@ -77,7 +77,7 @@ def test_a_program_of_several_nodes_lets_their_number_be_chosen() -> None:
         ).nodes
 
     assert (parse(), parse("--nodes", "1"), parse("--nodes", "3")) == (2, 1, 3)
-    with pytest.raises(ConfigError, match="`nodes` is 0; it must be at least 1"):
+    with pytest.raises(ConfigError, match="`nodes` is 0; it must be a whole number from 1 on"):
         parse("--nodes", "0")
 
 
@@ -139,3 +139,27 @@ def test_a_run_that_goes_on_has_the_options_it_was_begun_with(tmp_path: Path) ->
 def test_where_nothing_was_begun_options_are_the_usual_ones(tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "nowhere"))
     assert parse(*out, "--resume") == replace(parse(*out), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--seed", str(2**64), "`seed` is 18446744073709551616; it must be a whole number from 0"),
+        ("--max-env-steps", str(2**63), "at most 9223372036854775807"),
+        ("--target", "nan", "`target` is nan"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(option: str, value: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(option, value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["", "a\0b", "x" * 300, "\udcff"])
+def test_a_path_that_can_name_nothing_is_refused(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse("--out", word)
+    assert ended.value.code == 2
+    assert "argument --out: found " in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_steps_are_as_many_as_updates_need() -> None:
         ({"lr": "fast"}, "`lr` is 'fast'; `float` was expected"),
         ({"lr": -1.0}, "`lr` is -1.0; it must be above 0"),
         ({"capacity": 0}, "`capacity` is 0; it must be a whole number from 1 on"),
-        ({"update_ratio": 0}, "`update_ratio` is 0.0; it must be above 0"),
+        ({"update_ratio": 0}, "`update_ratio` is 0.0; it must lie between 1e-06 and 1000000.0"),
     ],
 )
 def test_a_slip_in_the_settings_is_explained(settings: dict[str, Any], said: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, SaveError
 from ding_lite.recipes import run_program
 
 
@@ -32,3 +32,16 @@ def test_ctrl_c_ends_with_130() -> None:
 def test_any_other_error_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_program(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(("error", "code"), [(CheckpointError, 2), (SaveError, 1)])
+def test_a_checkpoint_that_cannot_be_used_is_told_in_a_sentence(
+    error: type[CheckpointError], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main() -> None:
+        raise error("The disk is full.")
+
+    with pytest.raises(SystemExit) as ended:
+        run_program(main)
+    assert ended.value.code == code
+    assert capsys.readouterr().err == "error: The disk is full.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,42 @@ def test_curves_are_joined_over_env_steps() -> None:
     assert (low[-1], mean[-1], high[-1]) == (20.0, 35.0, 50.0)  # the first one has ended at 20
     middle = np.argmin(np.abs(x - 300.0))
     assert high[middle] == pytest.approx(45.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(b'{"env_step": NaN, "wall_s": 1}', b'{"env_step": 1e999, "wall_s": 1}', b"[" * 9_000),
+        *(b'{"env_step": %d, "wall_s": 1}' % 2**64, b"7", b"\xff", b'{"env_step": "1"}', b""),
+        *(b'{"env_step": 1}', b'{"wall_s": 1}', b'{"env_step": null, "wall_s": 1}'),
+    ],
+)
+def test_a_row_that_no_run_writes_is_named(row: bytes) -> None:
+    leave("runs/1")
+    with Path("runs/1/metrics.jsonl").open("ab") as file:
+        file.write(row + b"\n")
+    with pytest.raises(ConfigError, match=r"runs/1/metrics\.jsonl"):
+        find_results(["runs/1"])
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+def test_a_pipe_in_place_of_a_file_does_not_hang_the_reader(name: str) -> None:
+    leave("runs/1")
+    Path("runs/1", name).unlink()
+    os.mkfifo(Path("runs/1", name))
+    with pytest.raises(ConfigError, match="This is no regular file"):
+        find_results(["runs/1"])
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        *(b"[]", b"[" * 9_000, b'{"options": ""}', b'{"config": []}', b'{"example": ["dqn"]}'),
+        *(b'{"options": {"seed": "x"}}', b'{"options": {"target": [1]}}', b"9" * 5_000),
+    ],
+)
+def test_settings_that_no_run_writes_are_refused(described: bytes) -> None:
+    leave("runs/1")
+    Path("runs/1/config.json").write_bytes(described)
+    with pytest.raises(ConfigError, match="There is no run in runs/1"):
+        find_results(["runs/1"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.recipes import Options, Run
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs import make_envs
@@ -169,6 +169,21 @@ def test_ctrl_c_before_the_first_save_says_so(capsys: pytest.CaptureFixture[str]
     with pytest.raises(KeyboardInterrupt), Run("mine", options()):
         raise KeyboardInterrupt
     assert "nothing was saved yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_node_0_that_was_killed_as_the_run_ended_is_named_with_how_to_go_on(
+    tmp_path: Path, is_saved: bool
+) -> None:
+    with Run("made_up", options(out=tmp_path), quiet=True) as run:
+        if is_saved:
+            train_a_little(run)
+        with pytest.raises(NodeFailed, match="Node 0 was killed while the run ended") as caught:
+            run.of_node_0([None, 1])
+    assert caught.value.node_id == 0
+    how = f"--resume --out {tmp_path}" if is_saved else "nothing was saved yet"
+    assert how in str(caught.value)
+    assert run.of_node_0([7, None]) == 7
 
 
 def test_other_exceptions_come_out_as_they_are() -> None:

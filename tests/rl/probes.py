@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import Any
 
 import gymnasium
@@ -152,6 +153,14 @@ class WandersElsewhere(Wanders):
         return float(np.random.default_rng().normal())
 
 
+EXITS = {
+    "sys.exit(0)": SystemExit(0),
+    "sys.exit(None)": SystemExit(),
+    "sys.exit(3)": SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt(),
+}
+
+
 class Weak(Probe):
     """Fails in the step that its action 1 asks for, as `how` says."""
 
@@ -167,6 +176,11 @@ class Weak(Probe):
                 raise ArithmeticError("the sum does not work out")
             if self.how == "exit":
                 os._exit(3)
+            if self.how in EXITS:
+                raise EXITS[self.how]
+            if self.how == "hang":
+                while True:
+                    threading.Event().wait(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         return 1.0, False
 

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from ding_lite.errors import CheckpointError
 from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, save_checkpoint
+from ding_lite.rl.checkpoint_read import MAX_DEPTH
 
 plain = (
     st.none()
@@ -275,3 +276,54 @@ def test_a_full_disk_leaves_no_half_file_and_the_old_checkpoint(
             save_checkpoint(tmp_path, {"x": torch.zeros(3)})
     assert list(tmp_path.glob("*.tmp")) == []
     assert load_checkpoint(tmp_path).state["x"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_parts_whose_names_join_to_the_same_path_are_kept_apart(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)})
+    state = load_checkpoint(tmp_path).state
+    assert state["a"]["b"].tolist() == [0.0, 0.0]
+    assert state["a.b"].tolist() == [1.0, 1.0]
+
+
+def test_a_tree_that_is_too_deep_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    def nested(depth: int) -> list[Any]:
+        tree: list[Any] = []
+        for _ in range(depth - 1):
+            tree = [tree]
+        return tree
+
+    save_checkpoint(tmp_path, nested(MAX_DEPTH))
+    assert load_checkpoint(tmp_path).state == nested(MAX_DEPTH)
+    endless: list[Any] = []
+    endless.append(endless)
+    for tree in (nested(MAX_DEPTH + 1), endless):
+        with pytest.raises(CheckpointError, match="100 dicts, lists and tuples"):
+            save_checkpoint(tmp_path, tree)
+
+
+@pytest.mark.parametrize("state", [{"x": "\ud800"}, {"\ud800": 1}])
+def test_a_text_that_no_file_can_hold_is_refused_when_it_is_saved(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    with pytest.raises(CheckpointError, match="UTF-8 cannot hold"):
+        save_checkpoint(tmp_path, state)
+
+
+def test_a_file_in_another_place_is_not_read_through_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    save_checkpoint(folder, {"x": torch.ones(2)})
+    (tensors,) = folder.glob("tensors-*")
+    tensors.rename(tmp_path / "elsewhere")
+    tensors.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="is a symbolic link"):
+        load_checkpoint(folder)
+
+
+def test_an_array_larger_than_memory_is_refused_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, {"x": np.zeros(1 << 20), "y": np.zeros(1 << 20)})
+    monkeypatch.setattr("ding_lite.rl.checkpoint_read.available_bytes", lambda: 3 << 22)
+    assert load_checkpoint(tmp_path, only=["x"]).state["x"].shape == (1 << 20,)
+    with pytest.raises(CheckpointError, match="8,388,608 bytes, and there is memory for 4,194,304"):
+        load_checkpoint(tmp_path)

@@ -1,5 +1,6 @@
 import logging
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_without_a_spec_the_first_transitions_tell_the_shapes():
 
 def test_without_a_spec_memory_is_checked_before_it_is_taken():
     replay = ReplayBuffer(capacity=10**14)
-    with pytest.raises(ConfigError, match=r"A replay of `capacity` 100,000,000,000,000 needs"):
+    with pytest.raises(ConfigError, match=r"A replay with `capacity` 100,000,000,000,000 needs"):
         replay.add(transitions(range(5)))
     assert len(replay) == 0
 
@@ -254,3 +255,13 @@ def test_the_state_of_another_replay_is_refused():
     with pytest.raises(CheckpointError, match=r"no state of a ReplayBuffer: it has \['q_net'\]"):
         replay.load_state_dict({"q_net": 1})
     assert len(replay) == 4
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"next": 99}, {"oldest": -1}, {"oldest": 9}, {"next": 2.0}, {"oldest": "0"}]
+)
+def test_a_state_with_impossible_counts_is_refused(wrong: dict[str, Any]) -> None:
+    replay = ReplayBuffer(capacity=8)
+    with pytest.raises(CheckpointError, match="which is impossible"):
+        replay.load_state_dict({**replay.state_dict(), **wrong})
+    assert len(replay) == 0

@@ -98,6 +98,18 @@ def test_after_a_reset_nothing_is_pending():
     assert reference.rows_of(n_step(third))[0][0] == (1.0, 0.0)
 
 
+def test_what_is_pending_is_dropped_where_an_environment_has_begun_anew():
+    before = NStep(2, 0.9, 2)
+    first, second = steps_of([[(1.0, (False, False))] * 2] * 2)
+    before(first)
+    n_step = NStep(2, 0.9, 2)
+    n_step.load_state_dict(before.state_dict())
+    shown = first.next_obs.copy()
+    shown[1] += 100.0
+    n_step.drop_broken_off(shown)
+    assert n_step(second).num_steps.tolist() == [2]  # that of the first environment alone
+
+
 @given(run=runs(), n=st.integers(1, 5), gamma=st.floats(0.1, 1.0), cut=st.integers(0, 6))
 def test_what_is_flushed_ends_where_the_steps_do(run, n, gamma, cut):
     """As if the run had been truncated there, but for the flag."""

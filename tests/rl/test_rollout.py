@@ -148,7 +148,10 @@ def test_steps_of_other_environments_are_refused():
 def test_settings_out_of_range_and_too_much_memory_are_refused():
     with pytest.raises(ConfigError, match=r"`num_steps` is 0.*`gae_lambda` is 1.5"):
         RolloutBuffer(SPEC, num_envs=2, num_steps=0, gae_lambda=1.5)
-    with pytest.raises(ConfigError, match=r"A rollout buffer for CartPole-v1 of .* GB of memory"):
+    with pytest.raises(
+        ConfigError,
+        match=r"A rollout buffer for .* of CartPole-v1 with `num_steps` .* GB of memory",
+    ):
         RolloutBuffer(SPEC, num_envs=2, num_steps=10**13)
     rollout = RolloutBuffer(SPEC, num_envs=2, num_steps=10)
     assert rollout.memory_bytes == 2 * 10 * (4 * 4 + 8 + 5 * 4 + 2)

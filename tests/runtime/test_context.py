@@ -153,6 +153,22 @@ def test_the_latch_tells_its_listeners_once() -> None:
     assert heard == [True]
 
 
+def test_a_task_that_ends_on_one_node_only_may_end_the_job_later() -> None:
+    heard: list[str] = []
+    latch = latch_of(Context())
+    latch.listen(lambda: heard.append("task"))
+    latch.listen(lambda: heard.append("job"), of_job=True)
+    latch.set(only_here=True)
+    latch.set(only_here=True)
+    assert heard == ["task"]
+    latch.set()
+    latch.set()
+    assert heard == ["task", "job"]
+    latch.rearm()
+    latch.set()
+    assert heard == ["task", "job", "task", "job"]
+
+
 def test_metrics_are_there_at_their_first_use_in_each_step() -> None:
     ctx = Context()
     assert "metrics" not in ctx

@@ -58,7 +58,7 @@ def test_sigterm_ends_the_run_in_order_with_the_shell_s_exit_code() -> None:
     with Task() as task, pytest.raises(SystemExit) as caught:
         task.use(Saver(log)).use(terminate).run()
     assert caught.value.code == 143
-    assert log[-1] == "saved at SystemExit"
+    assert log[-1] == "saved at Terminated"
 
 
 def test_the_second_ctrl_c_raises_at_once(clock: ManualClock) -> None:
@@ -87,7 +87,7 @@ def test_a_signal_that_comes_twice_is_one(clock: ManualClock) -> None:
 
     with Task(clock=clock) as task, pytest.raises(SystemExit):
         task.use(Saver(log)).use(terminate).run()
-    assert log == ["saver called", "the step ended", "saved at SystemExit"]
+    assert log == ["saver called", "the step ended", "saved at Terminated"]
 
 
 def test_another_signal_is_a_second_one_at_any_time(clock: ManualClock) -> None:
@@ -151,7 +151,7 @@ def test_a_program_s_own_handler_is_left_alone() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGINT, lambda signum, frame: heard.append(signum))
     try:
-        with interruptible(lambda: heard.append(-1)) as interruption:
+        with interruptible(lambda _: heard.append(-1)) as interruption:
             signal.raise_signal(signal.SIGINT)
         interruption.raise_if_any()
     finally:
@@ -243,7 +243,7 @@ def test_patience_raises_ctrl_c_at_the_end_of_its_block_and_elsewhere_at_once() 
 def test_patience_gives_way_to_the_run_of_a_task_and_to_a_programs_own_handler() -> None:
     patience, seen = Patience(), list[int]()
     with patience.installed():
-        with interruptible(lambda: None, announce=False) as interruption:
+        with interruptible(lambda _: None, announce=False) as interruption:
             signal.raise_signal(signal.SIGINT)
         assert interruption.signum == signal.SIGINT
         assert repr(signal.getsignal(signal.SIGINT)) == repr(patience)

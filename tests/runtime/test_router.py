@@ -27,6 +27,7 @@ from ding_lite.errors import (
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.local_router import LocalRouter, labels_of_environment
 from ding_lite.runtime.router import Router, current_router, use_router
+from ding_lite.runtime.streams import Item, ItemId
 from ding_lite.runtime.task import Task
 
 
@@ -682,7 +683,7 @@ def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item() -> None:
     assert hub.send("work", 1, to="node.1", in_flight=1)
     with pytest.raises(DeadlineExceeded, match=r"took an item within 0 s.*each may have 1"):
         hub.send("work", 2, to="node.1", in_flight=1, timeout=0.0)
-    assert leaf.receive("work") == (0, 1)
+    assert leaf.receive("work") == Item(0, 1, ItemId(0, 0, 1))
     assert hub.send("work", 2, to="node.1", in_flight=1)
 
 
@@ -693,7 +694,27 @@ def test_a_file_with_streams_runs_in_one_process_with_all_roles() -> None:
         task.at("collector").use(lambda ctx: task.send("work", ctx.total_step, to="learner"))
         task.at("learner").use(lambda ctx: learned.append(task.receive("work")))
         task.run(max_step=5)
-    assert learned == [(0, number) for number in range(5)]
+    assert learned == [Item(0, number, ItemId(0, 0, number + 1)) for number in range(5)]
+
+
+def test_an_item_that_takes_long_to_copy_is_not_lost_behind_a_later_one() -> None:
+    hub, leaf = LocalRouter.group(2)
+    began, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        def __deepcopy__(self, _: object) -> str:
+            began.set()
+            assert may_end.wait(10.0)
+            return "slow"
+
+    def send_later_one() -> None:
+        assert began.wait(10.0)
+        hub.send("work", "quick", to="node.1")
+        may_end.set()
+
+    on_threads(lambda: hub.send("work", Slow(), to="node.1"), send_later_one)
+    taken = [leaf.receive("work", timeout=1.0) for _ in range(2)]
+    assert [item.value for item in taken if item is not None] == ["quick", "slow"]
 
 
 def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:

@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost
-from ding_lite.runtime.streams import DOUBT_S, Item, Parcel, Streams
+from ding_lite.runtime.streams import DOUBT_S, Item, ItemId, Parcel, Streams
 from ding_lite.testing import ManualClock
 
 
@@ -146,6 +146,12 @@ class Job:
         self.clock.advance(DOUBT_S)
         self.sender.look()
 
+    def pause(self) -> None:
+        """Let 8 s pass, if that is not too long for a receiver to be taken for dead."""
+        if self.clock.now() + 8.0 < DOUBT_S:
+            self.clock.advance(8.0)
+            self.sender.look()
+
     def settle(self) -> None:
         for node in self.nodes:
             self.heal(node)
@@ -159,7 +165,7 @@ class Job:
 
 
 happenings = st.one_of(
-    st.just("send"),
+    st.sampled_from(["send", "pause"]),
     st.tuples(
         st.sampled_from(["call", "reply", "take", "cut", "heal", "restart"]),
         st.sampled_from([1, 2]),
@@ -169,12 +175,17 @@ happenings = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(happenings, max_size=60))
+@example(["send", ("call", 1), ("take", 1), ("cut", 1), "pause"])  # the answer is lost
+@example(["send", ("call", 1), ("cut", 1), ("take", 1), "pause"])  # there is none
+@example(["send", ("call", 1), ("cut", 1), ("cut", 2), ("take", 1), "pause", ("heal", 2)])
 def test_each_item_is_taken_once_whatever_breaks(story: list[Any]) -> None:
     job = Job()
     for what in story:
         match what:
             case "send":
                 job.send()
+            case "pause":
+                job.pause()
             case ("call", node):
                 job.deliver(node, reply=False)
             case ("reply", node):
@@ -221,6 +232,43 @@ def test_the_items_of_a_node_that_has_left_go_to_another_at_once() -> None:
     assert sorted(job.nodes[2].taken) == [0, 1, 2, 3]
 
 
+def test_a_copy_that_comes_after_its_item_was_settled_is_not_taken() -> None:
+    streams = Receiver(ManualClock()).streams
+    streams.arrive(0, 1, "work", 1, 1, "first")
+    assert streams.receive("work", timeout=None, until=over) == Item(0, "first", ItemId(0, 1, 1))
+    streams.arrive(0, 1, "work", 2, 2, "second")
+    late = streams.arrive(0, 1, "work", 1, 1, "first")  # by a connection of before the link broke
+    assert late.done()
+    assert streams.receive("work", timeout=None, until=over) == Item(0, "second", ItemId(0, 1, 2))
+    assert streams.receive("work", timeout=None, until=over) is None
+
+
+def test_an_item_that_no_other_node_could_take_goes_back_to_its_first_receiver() -> None:
+    """It may have taken the item, so no third node gets it if the first one is back in time."""
+    job = Job()
+    job.send()
+    job.deliver(1, reply=False)
+    job.cut(1)
+    job.cut(2)
+    assert job.take(1)
+    job.wait()
+    job.heal(1)
+    job.settle()
+    assert (job.nodes[1].taken, job.nodes[2].taken) == ([0], [])
+
+
+def test_a_receiver_that_was_taken_for_dead_takes_again_under_the_same_id() -> None:
+    job = Job()
+    job.send()
+    job.deliver(1, reply=False)
+    first = job.nodes[1].streams.receive("work", timeout=0.0, until=None)
+    job.cut(1)
+    job.wait()
+    job.deliver(2, reply=False)
+    second = job.nodes[2].streams.receive("work", timeout=0.0, until=None)
+    assert first == second == Item(0, 0, ItemId(0, 1, 1))
+
+
 def test_what_nobody_can_take_now_waits_for_somebody() -> None:
     job = Job()
     job.send()
@@ -257,6 +305,25 @@ def test_items_of_two_lives_of_a_sender_are_different_items() -> None:
     for life in (1, 2):
         receiver.arrive(0, life, "work", 1, 1, f"of life {life}")
     items = [receiver.receive("work", timeout=0.0, until=None) for _ in range(2)]
-    assert items == [Item(0, "of life 1"), Item(0, "of life 2")]
+    assert items == [
+        Item(0, "of life 1", ItemId(0, 1, 1)),
+        Item(0, "of life 2", ItemId(0, 2, 1)),
+    ]
     with pytest.raises(DeadlineExceeded):
         receiver.receive("work", timeout=0.0, until=None)
+
+
+def test_what_is_remembered_of_taken_items_stays_small_while_another_receiver_is_stuck() -> None:
+    job = Job()
+    streams = job.nodes[1].streams
+    for number in range(2, 12_002):  # item 1 is at another node, which does not take it
+        streams.arrive(0, 1, "work", number, 1, number)
+        assert job.take(1)
+    sender = streams._senders[0]
+    assert not sender.known
+    assert sender.taken.num_pages == 12
+    for number in (2, 5_000, 12_001):
+        assert streams.arrive(0, 1, "work", number, 1, number).done()  # each comes once
+    assert not job.take(1)
+    streams.arrive(0, 1, "work", 12_002, 12_002, 0)
+    assert sender.taken.num_pages == 1

@@ -117,6 +117,10 @@ class Transport(Protocol):
         """
         ...
 
+    def admit(self, node_id: int) -> None:
+        """Let a further node connect to this one from now on; safe from any thread."""
+        ...
+
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; safe from any thread. Its frames must not change any more.
 
@@ -130,6 +134,14 @@ class Transport(Protocol):
 
     def owner(self, link: Link) -> int | None:
         """Return which node a link is proved to come from; None where nothing proves it."""
+        ...
+
+    def brought_at(self, link: Link) -> float:
+        """Return when bytes have last come on a link, of a message that may not be whole yet.
+
+        By the machine's monotonic clock, and about a second late at most; 0 where that is not
+        known. Only within a call of the sink.
+        """
         ...
 
     def forget(self, link: Link) -> None:

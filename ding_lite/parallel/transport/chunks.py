@@ -90,12 +90,18 @@ class Assembler:
     def __init__(self, *, max_under_way: int, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._max_under_way = max_under_way
         self._max_bytes = max_bytes
+        self.num_given_up = 0
+        """Messages of which some has come, and then no more."""
         self._partial: dict[tuple[Link, Lane], _Partial] = {}
         self._pool = Pool()
         keep_freed_memory()
 
     def __len__(self) -> int:
         return len(self._partial)
+
+    def make_room(self, num_more: int) -> None:
+        """Let so many messages more be incomplete at a time."""
+        self._max_under_way += num_more
 
     def take(
         self, link: Link, lane: Lane, chunk: Sequence[Frame], *, owner: int | None = None
@@ -117,6 +123,7 @@ class Assembler:
         if magic != _MAGIC or version != _VERSION or flags or kind not in (_BEGIN, _MORE):
             raise CodecError(f"A chunk is of version {version}, kind {kind}, flags {flags}.")
         if kind == _BEGIN:  # what is incomplete was cut off: a sender sends one after the other
+            self.num_given_up += partial is not None
             partial = self._begin(chunk, num_frames, stream, number)
             partial.owner = owner
             self._make_room(owner)
@@ -134,8 +141,10 @@ class Assembler:
             of_owner = [place for place, each in self._partial.items() if each.owner == owner]
             for place in of_owner[: -(len(Lane) - 1)]:
                 del self._partial[place]
+                self.num_given_up += 1
         while len(self._partial) >= self._max_under_way:
             del self._partial[next(iter(self._partial))]
+            self.num_given_up += 1
 
     def forget(self, link: Link) -> None:
         """Give up what a link has left incomplete."""

@@ -57,8 +57,10 @@ class _Guests:
         self._transport = transport
         self.dial = transport.dial
         self.redial = transport.redial
+        self.admit = transport.admit
         self.send = transport.send
         self.owner = transport.owner
+        self.brought_at = transport.brought_at
         self.forget = transport.forget
         self.drop = transport.drop
         self.wake = transport.wake

@@ -327,6 +327,11 @@ class InprocTransport:
             self._network._hang_up(self, node_id)
             self._network._dial(self, node_id, name)
 
+    def admit(self, node_id: int) -> None:
+        """Let a further node connect from now on."""
+        with self._network._lock:
+            self._peers |= {node_id}
+
     def start(self, sink: Sink) -> None:
         """Begin to move messages."""
         self._thread = threading.Thread(
@@ -389,6 +394,10 @@ class InprocTransport:
                 return None
             return wire.node_id if wire.dialler is self else wire.dialler._node_id
 
+    def brought_at(self, link: Link) -> float:
+        """Return 0: messages come whole here."""
+        return 0.0
+
     def forget(self, link: Link) -> None:
         """Give up what a link has left incomplete, which here is nothing."""
 
@@ -419,7 +428,7 @@ class InprocTransport:
         while not self._is_closing:
             try:
                 self._turn(sink)
-            except Exception as error:  # noqa: BLE001 - the thread serves all peers, so it lives on
+            except BaseException as error:  # noqa: BLE001 - the thread serves all peers
                 self._throttle.every(
                     1.0,
                     logging.ERROR,

@@ -34,6 +34,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import CodecError, TransportError
+from ding_lite.foreign import is_for_program
 from ding_lite.log import Throttle
 from ding_lite.parallel.address import Address, is_taken
 from ding_lite.parallel.security import check_dialling, load_key, place_to_listen, user_key
@@ -59,6 +60,7 @@ from ding_lite.parallel.transport.zeromq_dealers import (
     Dealers,
 )
 from ding_lite.parallel.transport.zeromq_sockets import Socket, Sockets
+from ding_lite.parallel.transport.zeromq_strangers import Strangers, make_room_for_descriptors
 from ding_lite.parallel.transport.zeromq_turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,8 @@ _READ_AT_ONCE = 256
 _BULK_COUNTS = 16
 """How many small messages a bulky one counts for."""
 _EVENTS_AT_ONCE = 64
+_EVENTS_FOR_S = 0.02
+"""How long events of connections may keep messages waiting."""
 _DOUBT_EVERY_S = 0.02
 _NOW = int(zmq.NOBLOCK)
 _HAS_MORE = int(zmq.RCVMORE)
@@ -114,6 +118,8 @@ class ZeroMQTransport:
         self._messages: dict[Socket, tuple[Link | None, Lane]] = {}
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._connections = Connections() if connections is None else connections
+        self._strangers: Strangers | None = None
+        """Those at the port of this node, where one must have a key."""
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._num_streams = 0
         self._throttle = Throttle(logger)
@@ -159,7 +165,10 @@ class ZeroMQTransport:
         if place.scheme == "ipc":
             return address
         taken = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-        return str(replace(wanted, port=Address.parse(taken).port))
+        port = Address.parse(taken).port
+        make_room_for_descriptors()
+        self._strangers = Strangers(port, len(self._peers))
+        return str(replace(wanted, port=port))
 
     def dial(self, node_id: int, address: str) -> None:
         """Connect to a node, now or as soon as it listens.
@@ -211,6 +220,14 @@ class ZeroMQTransport:
         return socket
 
     # -- from any thread -----------------------------------------------------------------
+
+    def admit(self, node_id: int) -> None:
+        """Let a further node connect from now on."""
+        if node_id not in self._peers:
+            self._peers |= {node_id}
+            self._assembler.make_room(2)
+        if self._doorkeeper is not None:
+            self._doorkeeper.admit(node_id)
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; large frames are not copied, so they must not change any more."""
@@ -281,6 +298,10 @@ class ZeroMQTransport:
                 monitor.close(linger=0)
             if self._doorkeeper is not None:
                 self._doorkeeper.socket.close()
+        for dealers in self._dealers.values():
+            dealers.close()
+        if self._strangers is not None:
+            self._strangers.close()
         self._sockets.close()
         self._context.term()
 
@@ -292,6 +313,10 @@ class ZeroMQTransport:
         if dealers is not None:
             return dealers.node_id
         return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
+
+    def brought_at(self, link: Link) -> float:
+        """Return when bytes have last come on a link; 0 where that is not known."""
+        return max(self._connections.brought_at(self._route(link, lane)) for lane in Lane)
 
     def forget(self, link: Link) -> None:
         """Give up the messages that a link has left incomplete."""
@@ -317,6 +342,7 @@ class ZeroMQTransport:
     def _hang_up(self, dealers: Dealers) -> None:
         """Give up the connections to a peer that this node has dialled, and all that is theirs."""
         self.drop(dealers.link)
+        dealers.close()
         del self._dealers[dealers.link]
         monitors = [each for each, (link, _) in self._monitors.items() if link == dealers.link]
         with self._sockets.lock:
@@ -341,7 +367,7 @@ class ZeroMQTransport:
             self._hand_on_all(found, sink)
             self._wants_turn = False
             wait_s = min(sink.on_turn(), self._settle_doubts(sink), self._look(sink))
-        except Exception as error:  # noqa: BLE001 - all peers are served here, so it goes on
+        except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
         return 0.0 if self._wants_turn else wait_s  # by somebody who was told something just now
@@ -401,17 +427,22 @@ class ZeroMQTransport:
                 raise CodecError(f"A message has {num_frames} frames; the limit is {MAX_FRAMES}.")
             message = frames
             if is_chunk(frames):
+                num_given_up = self._assembler.num_given_up
                 whole = self._assembler.take(source, lane, frames, owner=self.owner(source))
+                if self._assembler.num_given_up > num_given_up:
+                    sink.on_rejected("A large message did not come to its end.")
                 if whole is None:
                     return
                 message = whole
             sink.on_message(source, message)
         except CodecError as error:
             sink.on_rejected(str(error), source)
-        except Exception as error:  # noqa: BLE001 - the thread serves all peers, so it lives on
+        except BaseException as error:  # noqa: BLE001 - the thread serves all peers
             self._complain(error)
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, error: BaseException) -> None:
+        if is_for_program(error):
+            raise error
         self._throttle.every(
             1.0,
             logging.ERROR,
@@ -447,13 +478,21 @@ class ZeroMQTransport:
 
     def _watch(self, monitor: Any, sink: Sink) -> None:
         link, lane = self._monitors[monitor]
+        if link is None and self._strangers is not None:  # before reading of them, which is slow
+            self._look_at_strangers(self._strangers, sink, has_come=True)
+        until = SYSTEM_CLOCK.now() + _EVENTS_FOR_S
         for _ in range(_EVENTS_AT_ONCE):
+            if SYSTEM_CLOCK.now() > until:
+                return
             happened = self._sockets.read(monitor, lambda: recv_monitor_message(monitor, _NOW))
             if happened is None:
                 return
             event: zmq.Event = happened["event"]
             if event in OPENED and link is None:
-                self._connections.opened(happened["value"])
+                if self._strangers is None:
+                    self._connections.opened(happened["value"])
+                else:
+                    self._look_at_strangers(self._strangers, sink, has_come=True)
             elif link is None:
                 self._heard_of_visitor(event, happened["value"], sink)
             else:
@@ -473,6 +512,7 @@ class ZeroMQTransport:
         """Note what has happened to a connection that this node has made."""
         if event in OPENED:
             self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
+            dealers.note_opened(lane, value)
         elif event == UP:
             if dealers.note_up(lane):
                 sink.on_up(dealers.link, dealers.node_id)
@@ -483,13 +523,36 @@ class ZeroMQTransport:
                 sink.on_down(dealers.link)
         else:
             with self._sockets.using(*dealers.sockets.values()):
-                reason = dealers.note_failure(event, value)
+                reason = dealers.note_failure(lane, event, value)
+            if dealers.is_met_with_silence:
+                self._throttle.every(
+                    30.0,
+                    logging.WARNING,
+                    f"silent {dealers.node_id}",
+                    "node %d is not there yet: what listens at %s hangs up without a word, as a "
+                    "port forward does with no node behind it; this node goes on to dial",
+                    dealers.node_id,
+                    dealers.address,
+                )
             if reason is not None:
                 sink.on_refused(dealers.node_id, reason)
 
     def _look(self, sink: Sink) -> float:
         """Cut who makes ZeroMQ hold too much; return when to look again."""
         wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
+        for reason in reasons:
+            sink.on_rejected(reason)
+        if self._strangers is None:
+            return wait_s
+        return min(wait_s, self._look_at_strangers(self._strangers, sink))
+
+    def _look_at_strangers(
+        self, strangers: Strangers, sink: Sink, *, has_come: bool = False
+    ) -> float:
+        """Cut who stays in the handshake or brings too much there; return when to look again."""
+        wait_s, proved, reasons = strangers.look(has_come=has_come)
+        for fd in proved:
+            self._connections.opened(fd)
         for reason in reasons:
             sink.on_rejected(reason)
         return wait_s

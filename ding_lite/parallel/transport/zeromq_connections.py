@@ -54,6 +54,8 @@ class _Connection:
     read: int = 0
     """What has been read since then."""
     received: int = 0
+    received_at: float = 0.0
+    """When it was last seen to have brought more."""
     was_over: bool = False
     """Whether it may have had too much of an unfinished message at the last look."""
 
@@ -86,7 +88,7 @@ class Connections:
 
     def opened(self, fd: int, route: bytes | None = None, owner: int | None = None) -> None:
         """Note a connection; of one that this node has made it is known what it carries."""
-        with suppress(OSError), _borrow(fd) as connection:
+        with suppress(OSError), borrow(fd) as connection:
             name = _name_of(connection)
             known = self._open.get(fd)
             if known is None or known.name != name:
@@ -144,6 +146,11 @@ class Connections:
         known.read += num_bytes + num_frames * _FRAME_BYTES
         self._fresh.add(fd)
 
+    def brought_at(self, route: bytes) -> float:
+        """Return when the connection that carries a lane of a link has last brought anything."""
+        known = self._open.get(self._of_routes.get(route, -1))
+        return 0.0 if known is None else known.received_at
+
     def drained(self) -> None:
         """Note that all whole messages have been read."""
         self._has_drained = True
@@ -164,19 +171,19 @@ class Connections:
             return math.inf, []
         if now < self._look_at:
             return self._look_at - now, []
-        held, has_grown = self._held()
+        held, has_grown = self._held(now)
         wait_s = LOOK_EVERY_S if has_grown else _IDLE_LOOK_EVERY_S
         self._look_at = now + wait_s
         return wait_s, [*self._cut_unfinished(held), *self._cut_the_worst(held)]
 
-    def _held(self) -> tuple[dict[int | None, dict[int, int]], bool]:
+    def _held(self, now: float) -> tuple[dict[int | None, dict[int, int]], bool]:
         """Return the bytes that ZeroMQ holds, by owner and descriptor; and if any have come."""
         held: dict[int | None, dict[int, int]] = defaultdict(dict)
         has_grown = False
         for fd, known in self._open.items():
             received = self._received(fd, known)
-            has_grown = has_grown or received != known.received
-            known.received = received
+            if received != known.received:
+                known.received, known.received_at, has_grown = received, now, True
             if fd in self._settled:  # at most what has come since then is not counted
                 known.base, known.read = received, 0
             held[known.owner][fd] = received - known.base - known.read
@@ -200,11 +207,10 @@ class Connections:
     def _received(self, fd: int, known: _Connection) -> int:
         if not known.is_tcp:
             return 0
-        with suppress(OSError), _borrow(fd, known.family) as connection:
+        with suppress(OSError), borrow(fd, known.family) as connection:
             if _name_of(connection) == known.name:
-                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-                if len(info) == _INFO_BYTES:
-                    return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0])
+                received = bytes_received(connection)
+                return known.received if received is None else received
         return known.received
 
     def _cut_unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[str]:
@@ -235,12 +241,21 @@ class Connections:
 
     def _shut_down(self, fd: int) -> None:
         known = self._open[fd]
-        with suppress(OSError), _borrow(fd, known.family) as connection:
+        with suppress(OSError), borrow(fd, known.family) as connection:
             if _name_of(connection) == known.name:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _borrow(fd: int, family: int = -1) -> socket.socket:
+def bytes_received(connection: socket.socket) -> int | None:
+    """Return how many bytes a tcp connection has brought; None where the kernel does not say."""
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    except OSError:  # no tcp
+        return None
+    return int(_RECEIVED.unpack_from(info, _RECEIVED_AT)[0]) if len(info) == _INFO_BYTES else None
+
+
+def borrow(fd: int, family: int = -1) -> socket.socket:
     """Make a socket of a descriptor of ZeroMQ's; a copy, so that nobody closes it meanwhile."""
     own = os.dup(fd)
     try:

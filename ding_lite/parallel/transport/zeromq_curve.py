@@ -45,6 +45,10 @@ class Doorkeeper:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind(_ZAP)
 
+    def admit(self, peer: int) -> None:
+        """Let a further node connect from now on."""
+        self._peers[_public(self._key.of_dialler(peer))] = peer
+
     def guard(self, socket: zmq.Socket[bytes]) -> None:
         """Let only peers connect to a socket that will listen."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)

@@ -3,12 +3,18 @@
 A dialled peer is two DEALER sockets, one a lane. It is there when both are. Their monitors also
 tell why a handshake has failed, which decides between an accident and a refusal: a peer that is
 starting or dying is dialled again, one that has no place for this node is not.
+
+What is ugly here and why: a port forward or load balancer accepts connections before there is a
+node behind it, and hangs up. To ZeroMQ that looks like a node that hangs up for a wrong key. But
+a node greets first, so the kernel's count of the bytes that came tells the two apart; it is asked
+through a copy of ZeroMQ's descriptor, for ZeroMQ closes its own before it tells.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -16,6 +22,7 @@ import zmq
 
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
+from ding_lite.parallel.transport.zeromq_connections import borrow, bytes_received
 
 DOWN = zmq.Event.DISCONNECTED
 UP = zmq.Event.HANDSHAKE_SUCCEEDED
@@ -42,6 +49,8 @@ OPTIONS = {
 }
 """How every socket is set up."""
 
+_SIGNATURE_BYTES = 10
+"""What every ZeroMQ begins with, as soon as it is connected."""
 _HANG_UPS = 3
 """Times in a row that a peer must hang up on the handshake to count as a refusal."""
 _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
@@ -64,7 +73,11 @@ class Dealers:
     _up: set[Lane] = field(default_factory=set)
     _was_there: bool = False
     _is_refused: bool = False
+    is_met_with_silence: bool = False
+    """Whether what listens has hung up last time without a word, as nothing of ours does."""
     _num_hang_ups: int = 0
+    _copies: dict[Lane, socket.socket] = field(default_factory=dict)
+    """The connections of which the handshake is under way."""
 
     def connect(self, lane: Lane, socket: zmq.Socket[bytes]) -> None:
         """Dial with one of the sockets."""
@@ -80,8 +93,24 @@ class Dealers:
         """Whether both sockets are connected."""
         return len(self._up) == len(Lane)
 
+    def note_opened(self, lane: Lane, fd: int) -> None:
+        """Note that a socket has a connection, on which the handshake begins."""
+        self._let_go(lane)
+        with suppress(OSError):  # it is closed already
+            self._copies[lane] = borrow(fd)
+
+    def _let_go(self, lane: Lane) -> None:
+        if (copy := self._copies.pop(lane, None)) is not None:
+            copy.close()
+
+    def close(self) -> None:
+        """Let go of the connections; the sockets themselves are not touched."""
+        for lane in Lane:
+            self._let_go(lane)
+
     def note_up(self, lane: Lane) -> bool:
         """Note that a socket is connected; return whether that makes the peer be there."""
+        self._let_go(lane)
         self._num_hang_ups = 0
         if lane in self._up:
             return False
@@ -91,23 +120,37 @@ class Dealers:
 
     def note_down(self, lane: Lane) -> bool:
         """Note that a socket is not connected; return whether the peer was there until now."""
+        self._let_go(lane)
         was_there = self.is_there
         self._up.discard(lane)
         return was_there and lane not in self._up
 
-    def note_failure(self, event: zmq.Event, value: int) -> str | None:
+    def note_failure(self, lane: Lane, event: zmq.Event, value: int) -> str | None:
         """Note that a handshake has failed; return why, if it is a refusal.
 
         Who was let in once is not refused later: the peer may be starting again.
         """
+        has_greeted = self._has_greeted(lane)
+        self.is_met_with_silence = value in _CLOSED_BY_PEER and not has_greeted
+        self._let_go(lane)
         if event == HUNG_UP:
-            self._num_hang_ups += value in _CLOSED_BY_PEER
+            self._num_hang_ups += value in _CLOSED_BY_PEER and has_greeted
             if self._num_hang_ups < _HANG_UPS:
                 return None
         if self._was_there or self._is_refused:
             return None
         self._is_refused = True
-        for socket in self.sockets.values():
+        for dealer in self.sockets.values():
             with suppress(zmq.ZMQError):  # this connection is over already
-                socket.disconnect(self.address)
+                dealer.disconnect(self.address)
         return _REASONS[event].format(self.address)
+
+    def _has_greeted(self, lane: Lane) -> bool:
+        """Tell whether what listens has said anything; on a socket file it counts as if it had."""
+        if not self.address.startswith("tcp"):
+            return True
+        copy = self._copies.get(lane)
+        with suppress(OSError):
+            if copy is not None and copy.family != socket.AF_UNIX:
+                return (bytes_received(copy) or 0) >= _SIGNATURE_BYTES
+        return False

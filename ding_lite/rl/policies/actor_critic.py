@@ -34,6 +34,7 @@ from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
     limit_torch_threads,
+    step_size,
     usable_device,
 )
 from ding_lite.rl.policies.norm import make_norm, read_norm, with_norm
@@ -42,7 +43,7 @@ from ding_lite.rl.schedules import linear
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.unrolls import merged
-from ding_lite.settings import check_all, inside, one_of, positive, whole
+from ding_lite.settings import at_least, check_all, finite, inside, one_of, positive, whole
 
 _ADAM_EPS = 1e-5
 """Usual for these methods: their gradients are noisy, and may be tiny for a while."""
@@ -89,15 +90,16 @@ class ActorCriticConfig:
 
     def __post_init__(self) -> None:
         check_all(
-            positive(lr=self.lr, gamma=self.gamma),
-            [] if self.lr_end is None else positive(lr_end=self.lr_end),
+            step_size(lr=self.lr, lr_end=self.lr_end),
+            positive(gamma=self.gamma),
             whole(1, lr_updates=self.lr_updates),
             inside(0.0, 1.0, gamma=self.gamma),
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
             *(whole(1, hidden=width) for width in self.hidden),
             one_of(get_args(Activation), activation=self.activation),
             one_of(get_args(TorsoName), torso=self.torso),
-            inside(0.0, math.inf, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
+            at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
+            finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
             [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
             inside(-20.0, 5.0, log_std_start=self.log_std_start),
             whole(0, seed=self.seed),

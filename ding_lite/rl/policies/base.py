@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import Settings
+from ding_lite.settings import Settings, finite, positive
 
 
 def limit_torch_threads() -> None:
@@ -24,6 +24,12 @@ def limit_torch_threads() -> None:
     wanted = Settings.from_environ().torch_threads
     if wanted and torch.get_num_threads() != wanted:
         torch.set_num_threads(wanted)
+
+
+def step_size(**named: float | None) -> list[str]:
+    """Fault each step size that is not above 0, or infinite; None is none."""
+    given = {name: value for name, value in named.items() if value is not None}
+    return positive(**given) or finite(**given)
 
 
 def usable_device(device: str | torch.device) -> torch.device:

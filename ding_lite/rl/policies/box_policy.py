@@ -35,6 +35,7 @@ from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
     limit_torch_threads,
+    step_size,
     usable_device,
 )
 from ding_lite.rl.policies.together import LearnsTogether
@@ -70,7 +71,7 @@ class BoxPolicyConfig:
 
     def __post_init__(self) -> None:
         check_all(
-            positive(actor_lr=self.actor_lr, critic_lr=self.critic_lr),
+            step_size(actor_lr=self.actor_lr, critic_lr=self.critic_lr),
             inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],

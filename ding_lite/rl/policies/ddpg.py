@@ -18,7 +18,7 @@ from ding_lite.rl.exploration import add_noise
 from ding_lite.rl.networks.box_actors import DeterministicActor
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import at_least, check_all, suggests
+from ding_lite.settings import at_least, check_all, finite, suggests
 
 
 @suggests
@@ -32,7 +32,7 @@ class DDPGConfig(BoxPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_all(at_least(0.0, noise=self.noise))
+        check_all(at_least(0.0, noise=self.noise), finite(noise=self.noise))
 
 
 class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):

@@ -36,6 +36,7 @@ from ding_lite.rl.policies.base import (
     check_state_keys,
     discrete_actions,
     limit_torch_threads,
+    step_size,
     usable_device,
 )
 from ding_lite.rl.policies.norm import make_norm, read_norm, with_norm
@@ -107,8 +108,7 @@ class DQNConfig:
 
     def __post_init__(self) -> None:
         check_all(
-            positive(lr=self.lr),
-            [] if self.lr_end is None else positive(lr_end=self.lr_end),
+            step_size(lr=self.lr, lr_end=self.lr_end),
             inside(0.0, 1.0, gamma=self.gamma),
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],

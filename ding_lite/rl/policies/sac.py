@@ -20,7 +20,7 @@ from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.networks.box_actors import Sample, SquashedGaussianActor
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import check_all, positive, suggests
+from ding_lite.settings import check_all, finite, positive, suggests
 
 
 @suggests
@@ -39,7 +39,7 @@ class SACConfig(BoxPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_all(positive(alpha=self.alpha))
+        check_all(positive(alpha=self.alpha), finite(alpha=self.alpha))
 
 
 class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):

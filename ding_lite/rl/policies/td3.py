@@ -16,7 +16,7 @@ from torch import Tensor
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import at_least, check_all, suggests, whole
+from ding_lite.settings import at_least, check_all, finite, suggests, whole
 
 
 @suggests
@@ -36,6 +36,7 @@ class TD3Config(DDPGConfig):
         super().__post_init__()
         check_all(
             at_least(0.0, target_noise=self.target_noise),
+            finite(target_noise=self.target_noise),
             at_least(0.0, target_noise_clip=self.target_noise_clip),
             whole(1, policy_delay=self.policy_delay),
         )

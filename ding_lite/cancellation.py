@@ -1,0 +1,143 @@
+"""Cancel scopes: what a blocked call asks whether its result is still of use.
+
+A middleware of a concurrent step may wait for something that never comes, because another one of
+the same step has raised. The step has a scope, its threads and coroutines run inside of that, and
+every wait on a `Deadline` inside of a cancelled scope ends at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+
+from ding_lite.errors import StepCancelled
+
+Wake = Callable[[], None]
+"""Makes a blocked thread look again; called on any thread."""
+
+
+class CancelScope:
+    """Ends the waits of one task while a step of it fails."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        """Whether a step under way has failed."""
+        self._causes: set[object] = set()
+        self._waits: set[Wait] = set()
+        self._listeners: list[Wake] = []
+        self._lock = threading.Lock()
+
+    def listen(self, fn: Wake) -> None:
+        """Call `fn()` each time the scope is cancelled, on the thread that does so."""
+        self._listeners.append(fn)
+
+    def cancel(self, cause: object) -> None:
+        """End all waits, and those that begin before `restore` is called with the same cause."""
+        with self._lock:
+            if cause in self._causes:
+                return
+            self._causes.add(cause)
+            self.is_cancelled = True
+            waits = list(self._waits)
+            for wait in waits:
+                wait.is_over = True
+        for wake in [wait.wake for wait in waits] + self._listeners:
+            wake()
+
+    def restore(self, cause: object) -> None:
+        """Let waits begin again; those that `cancel` has ended stay ended."""
+        with self._lock:
+            self._causes.discard(cause)
+            self.is_cancelled = bool(self._causes)
+
+    def reset(self) -> None:
+        """Forget every cause: the task is closed, or a new run begins."""
+        with self._lock:
+            self._causes.clear()
+            self.is_cancelled = False
+
+    def check(self) -> None:
+        """Refuse to begin anything more in a step that has failed.
+
+        Raises:
+            StepCancelled: It has.
+        """
+        if self.is_cancelled:
+            raise cancelled()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be the scope of this thread for the length of a `with` block."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+
+    def enter(self) -> None:
+        """Be the scope of this context from now on."""
+        _CURRENT.set(self)
+
+    def _add(self, wait: Wait) -> None:
+        with self._lock:
+            self._waits.add(wait)
+            wait.is_over = self.is_cancelled
+
+    def _remove(self, wait: Wait) -> None:
+        with self._lock:
+            self._waits.discard(wait)
+
+
+class Wait:
+    """One blocked call, for the length of a `with` block; outside of a scope it never is over.
+
+    Args:
+        wake: Makes the blocked thread look at `is_over` again.
+    """
+
+    __slots__ = ("_scope", "is_over", "wake")
+
+    def __init__(self, wake: Wake) -> None:
+        self.wake = wake
+        self.is_over = False
+        """Whether the scope has been cancelled since the call began, or before."""
+        self._scope = _CURRENT.get()
+
+    def __enter__(self) -> Wait:
+        if self._scope is not None:
+            self._scope._add(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._scope is not None:
+            self._scope._remove(self)
+
+
+_CURRENT: ContextVar[CancelScope | None] = ContextVar("ding_lite_cancel_scope", default=None)
+
+
+def cancelled() -> StepCancelled:
+    """Return the error of a call whose step has failed beside it."""
+    return StepCancelled(
+        "Another middleware of this step has raised, so this call was given up. `run` raises that "
+        "error once all middleware of the step have ended."
+    )
+
+
+def current_scope() -> CancelScope | None:
+    """Return the scope that this thread runs in; None outside of concurrent steps."""
+    return _CURRENT.get()
+
+
+def is_cancelled() -> bool:
+    """Whether this thread takes part in a step that has failed."""
+    scope = _CURRENT.get()
+    return scope is not None and scope.is_cancelled

@@ -1,0 +1,55 @@
+"""Paths as users type them, and what the system says of files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MOST_OF_A_PATH, MOST_OF_A_NAME = 4000, 240
+"""Bytes; Linux takes 4,095 and 255, and files beside have longer names, such as `.x.unfinished`."""
+
+
+def path_fault(text: str) -> str:
+    """Say what is wrong with a path that can name nothing; "" where it can.
+
+    Example:
+        >>> path_fault("runs/1"), path_fault("")
+        ('', 'a path was expected.')
+    """
+    if not text:
+        return "a path was expected."
+    if "\0" in text:
+        return "a path without a NUL was expected."
+    try:
+        length, names = len(text.encode()), text.split("/")
+    except UnicodeEncodeError:
+        return "a path that is text in UTF-8 was expected."
+    if length > MOST_OF_A_PATH or max(len(name.encode()) for name in names) > MOST_OF_A_NAME:
+        return (
+            f"a path of at most {MOST_OF_A_PATH} bytes was expected, each name in it of at most "
+            f"{MOST_OF_A_NAME}."
+        )
+    return ""
+
+
+def why(error: OSError) -> str:
+    """Return the system's reason for an error, with the file that it is about where it says so.
+
+    Example:
+        >>> why(OSError(28, "No space left on device", "runs/1/metrics.jsonl"))
+        'runs/1/metrics.jsonl: No space left on device'
+    """
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error of the system say which file it is about: writing says but that it failed."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = os.fspath(path)
+        raise

@@ -1,0 +1,110 @@
+"""What a signal or an exit means to code in the middle of a run.
+
+A run that is interrupted ends its step first. Code that waits for another process asks here
+whether that has begun, and code that calls a user's function tells a signal from an exit of the
+function's own.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import CodeType
+from typing import NoReturn
+
+from ding_lite.errors import DingLiteError
+
+
+class Terminated(SystemExit):
+    """SIGTERM has ended this node, and not its job; the exit code is 143, as the shell expects."""
+
+    def __init__(self, code: int = 128 + signal.SIGTERM) -> None:
+        super().__init__(code)
+
+
+class Interruption:
+    """Which signal has asked for the end of a run, if any."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self.at = 0.0
+        """When it came."""
+
+    def raise_if_any(self) -> None:
+        """Raise what the signal would have raised: now that the step has ended.
+
+        Raises:
+            KeyboardInterrupt: It was SIGINT.
+            Terminated: It was SIGTERM.
+        """
+        if self.signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signum is not None:
+            raise Terminated
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Be the interruption of this thread's run, for the length of a `with` block."""
+        token = _CURRENT.set(self)
+        try:
+            yield
+        finally:
+            _CURRENT.reset(token)
+
+
+_CURRENT: ContextVar[Interruption | None] = ContextVar("ding_lite_interruption", default=None)
+
+
+def is_interrupted() -> bool:
+    """Whether a signal has asked for the end of the run that this thread takes part in."""
+    interruption = _CURRENT.get()
+    return interruption is not None and interruption.signum is not None
+
+
+def refuse_exit(
+    error: SystemExit | KeyboardInterrupt, who: str, kind: type[DingLiteError], advice: str
+) -> NoReturn:
+    """Raise an error for a user's function that has ended the program in the middle of a run.
+
+    Args:
+        error: What the function has raised.
+        who: The function, as the beginning of a sentence.
+        kind: The class of the error.
+        advice: What the function is to do instead, as a sentence.
+
+    Raises:
+        DingLiteError: It was the function's own doing.
+        SystemExit: A signal's handler has raised it.
+        KeyboardInterrupt: Likewise.
+    """
+    if is_of_a_signal(error):
+        raise error
+    did = f"called `sys.exit({error.code!r})`" if isinstance(error, SystemExit) else "raised"
+    did += " KeyboardInterrupt without Ctrl-C" if did == "raised" else ""
+    raise kind(f"{who} {did} in the middle of a run. {advice}") from error
+
+
+def is_of_a_signal(error: BaseException) -> bool:
+    """Whether a signal's handler is among the frames that an exception has passed."""
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) in (
+        signal.default_int_handler,  # which is no Python code, so that it leaves no frame
+        None,
+    ):
+        return True
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in handlers:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _code_of(handler: object) -> CodeType | None:
+    for function in (handler, type(handler).__call__ if callable(handler) else None):
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None

@@ -1,0 +1,123 @@
+"""How much memory there is, before something large takes it, and how much is taken.
+
+The system hands out memory that it does not have, and ends a process that uses it, hours later.
+So sizes are checked before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ding_lite.errors import ConfigError
+
+_MACHINE = Path("/proc/meminfo")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_PAGES = Path("/proc/self/statm")
+
+
+def available_bytes() -> int:
+    """Return how much memory this process may still take, in bytes.
+
+    It is the least of what the machine has to spare, what the limits of its control groups
+    (containers, batch systems) leave, and what its limit of address space (`ulimit -v`) leaves.
+    """
+    left = [_spare_bytes(), *_left_by_groups()]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        left.append(limit - _own_bytes(0))
+    return max(0, min(left))
+
+
+def process_bytes() -> int:
+    """Return how much memory this process has in use, in bytes: its resident set.
+
+    Where the system does not tell that, it is the most that the process ever had.
+    """
+    try:
+        return _own_bytes(1)
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def check_fits(wanted_bytes: int, *, what: str, **option: object) -> None:
+    """Refuse something that needs more memory than there is.
+
+    Args:
+        wanted_bytes: What it needs.
+        what: What it is: "A replay".
+        **option: The one setting that makes it large, by its name, with its value.
+
+    Raises:
+        ConfigError: If it is more; names the setting to lower, and what would fit.
+    """
+    available = available_bytes()
+    if wanted_bytes <= available:
+        return
+    [(name, value)] = option.items()
+    shown = f"{value:,}" if isinstance(value, int) else f"{value}"
+    advice = f"Lower `{name}`."
+    if isinstance(value, int):
+        most = value * available // wanted_bytes
+        advice = f"At most {most:,} would fit." if most else "Nothing of that kind would fit."
+    raise ConfigError(
+        f"{what} with `{name}` {shown} needs {_spell(wanted_bytes)} of memory, but this machine "
+        f"has {_spell(available)} to spare. {advice}"
+    )
+
+
+def _spell(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count < 10**18 else "more than 1,000,000,000 GB"
+
+
+def _own_bytes(column: int) -> int:
+    return int(_OWN_PAGES.read_text().split()[column]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _spare_bytes() -> int:
+    """Return what the machine can hand out without swapping, or all that it has."""
+    with suppress(OSError):
+        if found := re.search(r"^MemAvailable:\s+(\d+) kB$", _MACHINE.read_text(), re.MULTILINE):
+            return int(found[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _left_by_groups() -> Iterator[int]:
+    """Yield what each control group leaves that this process is in, and those around it."""
+    try:
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, own = line.split(":", 2)
+        if controllers == "":  # version 2
+            root, names = _GROUPS, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = _GROUPS / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = root / own.strip("/")
+        for one in (group, *group.parents):
+            left = _left_by_group(one, *names)
+            if left is not None:
+                yield left
+            if one == root:
+                break
+
+
+def _left_by_group(group: Path, limit: str, usage: str, cache: str) -> int | None:
+    """Return what one control group leaves; None where it has no limit, or is not to be seen."""
+    try:
+        most = int((group / limit).read_text())
+        used = int((group / usage).read_text())
+        told = (group / "memory.stat").read_text()
+    except (OSError, ValueError):  # no limit is told as "max"
+        return None
+    found = re.search(rf"^{cache} (\d+)$", told, re.MULTILINE)
+    return most - used + (int(found[1]) if found else 0)  # a cache of files gives way

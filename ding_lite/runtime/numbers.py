@@ -1,0 +1,47 @@
+"""Sets of numbers that come nearly in a row, in a bit each."""
+
+from __future__ import annotations
+
+_PAGE = 1024
+
+
+class Numbers:
+    """The numbers of a sender's items that are done with, however many there are.
+
+    A sender counts its items over all its receivers, and one that hangs keeps old numbers alive
+    for as long as it hangs. So what a receiver has to remember meanwhile must be small: 1,024
+    numbers in a row take some 200 bytes, and adding one or dropping old ones takes the same time
+    however many are known.
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, int] = {}
+        self._first_page = 0
+
+    def __contains__(self, number: int) -> bool:
+        page = self._pages.get(number // _PAGE)
+        return page is not None and bool(page >> number % _PAGE & 1)
+
+    def __len__(self) -> int:
+        return sum(page.bit_count() for page in self._pages.values())
+
+    @property
+    def num_pages(self) -> int:
+        """How many rows of 1,024 numbers it remembers something of."""
+        return len(self._pages)
+
+    def add(self, number: int) -> None:
+        """Remember a number."""
+        place = number // _PAGE
+        self._pages[place] = self._pages.get(place, 0) | 1 << number % _PAGE
+
+    def forget_before(self, oldest: int) -> None:
+        """Drop what is lower than this, but for the rest of its row of 1,024."""
+        first = oldest // _PAGE
+        if first <= self._first_page:
+            return
+        rows = range(self._first_page, first)
+        gone = rows if len(rows) < len(self._pages) else [k for k in self._pages if k < first]
+        for place in gone:
+            self._pages.pop(place, None)
+        self._first_page = first

@@ -1,0 +1,100 @@
+"""Disks that are full or read-only: one sentence that names the file and the system's reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calls import MODULE, environment
+from tests.cli.slips import TRAIN, words_of
+from tests.cli.warm import Warm, warm
+
+pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
+LONG = f"{TRAIN} --max-env-steps 2000 --target 1000 --set checkpoint_every=64 --set log_every=8"
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Warm]:
+    """Return a process that calls `ding-lite` quickly."""
+    with warm() as process:
+        yield process
+
+
+def on_a_disk_of_its_own(folder: Path, options: str, line: str) -> subprocess.CompletedProcess[str]:
+    """Type a line in `disk`, a file system that is mounted with options for this one process."""
+    (folder / "disk").mkdir()
+    words = [sys.executable, *MODULE, *words_of(line)]
+    script = f'mount -t tmpfs -o {options} none disk && cd disk && exec "$@"'
+    return subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", *words],
+        cwd=folder,
+        env=environment(OMP_NUM_THREADS="1", TMPDIR="/tmp"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"{TRAIN} --out run", "The directory run cannot be made: Read-only file system. Choose"),
+        (TRAIN, "The directory runs/dqn/CartPole-v1 cannot be made: Read-only file system."),
+        ("keygen job.key", "The key file job.key cannot be written: Read-only file system."),
+    ],
+)
+def test_a_read_only_disk_is_told_before_anything_is_begun(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    done = on_a_disk_of_its_own(tmp_path, "ro", line)
+    assert done.returncode == 2, done.stderr
+    assert f"ding-lite {line.split()[0]}: {said}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_disk_without_room_for_a_run_is_told_before_anything_is_begun(tmp_path: Path) -> None:
+    done = on_a_disk_of_its_own(tmp_path, "size=4k,nr_inodes=2", f"{TRAIN} --out run")
+    assert done.returncode == 2, done.stderr
+    assert "The directory run cannot be written to: No space left on device." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kilobytes", [16, 40, 80])
+def test_a_disk_that_fills_up_ends_the_run_with_one_sentence(
+    tmp_path: Path, kilobytes: int
+) -> None:
+    done = on_a_disk_of_its_own(tmp_path, f"size={kilobytes}k", f"{LONG} --out run")
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ding-lite train: ")
+    assert "No space left on device" in last
+    assert "run/" in last
+
+
+@pytest.mark.parametrize("file_bytes", [3_000, 6_000, 12_000, 40_000])
+def test_a_file_that_may_not_grow_ends_the_run_with_one_sentence(
+    process: Warm, tmp_path: Path, file_bytes: int
+) -> None:
+    line = f"{LONG} --set hidden=64,64 --out run"
+    said = process.call(words_of(line), tmp_path, file_bytes=file_bytes)
+    assert said.code == 1, said.err
+    assert "Traceback" not in said.err
+    last = said.err.splitlines()[-1]
+    assert last.startswith("ding-lite train: ")
+    assert "File too large" in last
+
+
+def test_a_run_whose_disk_was_full_goes_on_when_there_is_room(
+    process: Warm, tmp_path: Path
+) -> None:
+    line = f"{LONG} --out run"
+    assert process.call(words_of(line), tmp_path, file_bytes=30_000).code == 1
+    said = process.call(words_of(f"{line} --resume"), tmp_path)
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["env_steps"] == 2_000

@@ -1,0 +1,120 @@
+"""Output that is closed, full, narrow, or in an encoding without the signs: no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calls import MODULE, environment
+from tests.cli.slips import TRAIN, words_of
+from tests.cli.warm import Warm, warm
+from tests.recipes.test_results import leave
+
+pytestmark = pytest.mark.procs
+PRINTING = [
+    "--help",
+    "train --help",
+    "env",
+    "env --json",
+    "plot r",
+    "train dqn CartPole-v1 --settings",
+]
+"""Commands that print many lines, and change nothing."""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Warm]:
+    """Return a process that calls `ding-lite` quickly."""
+    with warm() as process:
+        yield process
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with two runs in it."""
+    monkeypatch.chdir(tmp_path)
+    leave("r/1")
+    leave("r/2", seed=1)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_full_disk_behind_standard_output_is_told(process: Warm, folder: Path, line: str) -> None:
+    said = process.call(line.split(), folder, out="/dev/full")
+    assert said.code == 1
+    [last] = said.err.splitlines()
+    assert last.startswith("ding-lite")
+    assert last.endswith(": standard output: No space left on device.")
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("line", [*PRINTING, f"{TRAIN} --out new"])
+def test_closed_streams_are_no_error(
+    process: Warm, folder: Path, line: str, closed: tuple[int, ...]
+) -> None:
+    said = process.call(words_of(line), folder, closed=closed)
+    assert said.code == 0
+    assert "Traceback" not in said.err
+    assert bool(said.out) == (1 not in closed)
+
+
+@pytest.mark.parametrize("closed", [(1,), (2,), (0, 1, 2)])
+def test_a_mistake_has_its_exit_code_where_streams_are_closed(
+    process: Warm, folder: Path, closed: tuple[int, ...]
+) -> None:
+    for line in ("train dqn CartPol-v1", "watch nowhere", "plot nowhere", "trainn"):
+        assert process.call(line.split(), folder, closed=closed).code == 2
+
+
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_reader_that_has_left_is_no_error(process: Warm, folder: Path, line: str) -> None:
+    said = process.call(line.split(), folder, out="|")
+    assert (said.code, said.err) == (1, "")
+
+
+def test_head_shows_one_line_and_nothing_else(folder: Path) -> None:
+    line = f"{sys.executable} -m ding_lite env | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode in (0, 1)  # a short text may be in the pipe before `head` leaves
+    assert (len(done.stdout.splitlines()), done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"COLUMNS": "1", "LINES": "1"},
+        {"COLUMNS": "0"},
+        {"TERM": "dumb"},
+        {"TERM": "", "NO_COLOR": "1"},
+    ],
+    ids=lambda variables: " ".join(variables),
+)
+@pytest.mark.parametrize("line", ["plot r", "env", f"{TRAIN} --out new", "train --help"])
+def test_any_encoding_and_width_will_do(
+    process: Warm, folder: Path, variables: dict[str, str], line: str
+) -> None:
+    said = process.call(words_of(line), folder, variables=variables)
+    assert said.code == 0, said.err
+    assert "Traceback" not in said.err
+    assert said.out
+
+
+@pytest.mark.deadline(60)
+def test_a_locale_without_signs_will_do(folder: Path) -> None:
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, *MODULE, "plot", "r"],
+        cwd=folder,
+        env=environment(**locale),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r" \xb1 " in done.stdout

@@ -1,0 +1,101 @@
+"""Frames that this package reads, each with a way to break one and to read it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.distributed.accelerate import _unpack
+from ding_lite.parallel.codec import decode
+from ding_lite.parallel.envelope import Envelope, Kind
+from ding_lite.parallel.messages import (
+    read_call,
+    read_ctx,
+    read_event,
+    read_events,
+    read_greeting,
+    read_reply,
+)
+from ding_lite.parallel.transport.base import Lane, Link
+from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
+from tests.fuzz.files import Attempt, UnreadError
+from tests.fuzz.mutation import broken_bytes
+from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames
+from tests.parallel.test_wire_fuzz import joined, mutant, split as parted
+
+READERS: dict[Kind, Any] = {
+    Kind.STATE: read_ctx,
+    Kind.CALL: read_call,
+    Kind.REPLY: read_reply,
+}
+GREETINGS = (Kind.HELLO, Kind.WELCOME)
+
+
+@contextmanager
+def messages(_folder: Path) -> Iterator[Attempt]:
+    """Break a message between nodes, and read it as what its header says that it is."""
+    golden = [parted(read_frames(FOLDER / f"{name}.hex")) for name in MESSAGES]
+
+    def attempt(rng: random.Random) -> object:
+        frames = joined(mutant(rng.getrandbits(48), golden))
+        envelope = Envelope.from_frames(frames)
+        if envelope.kind is Kind.EVENT:
+            batch = read_events(envelope)
+            return [read_event(decode(*body), number) for number, body in enumerate(batch)]
+        if envelope.kind in GREETINGS:
+            return read_greeting(decode(envelope.meta, envelope.buffers), 1)
+        if envelope.kind in READERS:
+            return READERS[envelope.kind](envelope)
+        return decode(envelope.meta, envelope.buffers) if envelope.meta else None
+
+    yield attempt
+
+
+@contextmanager
+def chunks(_folder: Path) -> Iterator[Attempt]:
+    """Break the pieces that a large message travels in."""
+    message = [b"h" * 56, b"meta", np.arange(500.0).tobytes(), b""]
+    parts = [list(map(bytes, part)) for part in split(message, 1)]
+
+    def attempt(rng: random.Random) -> object:
+        assembler = Assembler(max_under_way=2, max_bytes=1 << 20)
+        came = [list(part) for part in parts]
+        at = rng.randrange(len(came))
+        match rng.randrange(6):
+            case 0:
+                del came[at]
+            case 1:
+                came.insert(at, came[rng.randrange(len(came))])
+            case _:
+                piece = rng.randrange(len(came[at]))
+                came[at][piece] = broken_bytes(rng, came[at][piece])
+        whole = None
+        for part in came:
+            if not is_chunk(part):
+                raise UnreadError
+            whole = assembler.take(Link(b"fuzz"), Lane.BULK, part)
+        return whole
+
+    yield attempt
+
+
+@contextmanager
+def broadcasts(_folder: Path) -> Iterator[Attempt]:
+    """Break what the processes of Accelerate tell each other."""
+    from ding_lite.distributed.accelerate import _pack
+    from ding_lite.parallel.codec import encode
+
+    value = encode({"a": np.arange(600.0), "b": [1, "x"], "c": torch.ones(2)})
+    whole = _pack(value).numpy().tobytes()
+
+    def attempt(rng: random.Random) -> object:
+        content = bytearray(broken_bytes(rng, whole)) or bytearray(1)
+        return _unpack(torch.frombuffer(content, dtype=torch.uint8))
+
+    yield attempt

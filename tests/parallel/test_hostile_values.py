@@ -1,0 +1,431 @@
+"""Values that cannot travel stay home, however they look, and all others go on to travel."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+import logging
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import CodecError, RemoteError
+from ding_lite.parallel.codec import MAX_META_BYTES, decode, encode
+from ding_lite.parallel.router import NodeRouter
+from ding_lite.records import register
+from tests.parallel.test_codec import same, travel
+from tests.parallel.test_router import Ears, Start, start
+
+__all__ = ["start"]
+
+
+class Rude:
+    """Raises whatever is asked of it."""
+
+    def _raise(self, *_: object) -> Any:
+        raise RuntimeError("do not touch")
+
+    __repr__ = __str__ = __len__ = __iter__ = __eq__ = __bool__ = __format__ = _raise
+    __hash__ = object.__hash__
+
+
+class RudeClass(type):
+    def __hash__(cls) -> int:
+        raise RuntimeError("do not touch")
+
+
+class OfRudeClass(metaclass=RudeClass): ...
+
+
+class Disguised:
+    @property
+    def __class__(self) -> Any:
+        raise LookupError("do not look")
+
+    @__class__.setter
+    def __class__(self, _: Any) -> None: ...
+
+
+class MyDict(dict[str, Any]): ...
+
+
+class MyStr(str): ...
+
+
+class MyInt(int): ...
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+@register(name="test_hostile_values.Lying")
+@dataclasses.dataclass
+class Lying:
+    number: int
+    rest: Any = None
+
+
+@register(name="test_hostile_values.Exits")
+@dataclasses.dataclass
+class Exits:
+    """Is built by its sender, and raises SystemExit when a receiver builds it."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit(self.number)
+
+
+def without_a_field() -> Lying:
+    lying = Lying(1)
+    del lying.number
+    return lying
+
+
+def nested(depth: int) -> list[Any]:
+    tree: list[Any] = []
+    for _ in range(depth):
+        tree = [tree]
+    return tree
+
+
+def holding_itself() -> list[Any]:
+    tree: list[Any] = []
+    tree.append(tree)
+    return tree
+
+
+def doubled(times: int) -> list[Any]:
+    """Return a list that takes next to no memory and has 2 ** times items."""
+    tree: list[Any] = [1, 2]
+    for _ in range(times - 1):
+        tree = [tree, tree]
+    return tree
+
+
+UNSENDABLE: dict[str, Any] = {
+    "int of 65 bits": 2**64,
+    "int below": -(2**63) - 1,
+    "lone surrogate": "a\ud800",
+    "long lone surrogate": "\ud800" * 5_000,
+    "surrogate for a key": {"\ud800": 1},
+    "int of 71 bits for a key": {2**70: 1},
+    "rude": Rude(),
+    "rude for a key": {Rude(): 1},
+    "rude in a set": {Rude()},
+    "rude in a record": Lying(1, Rude()),
+    "rude class": OfRudeClass(),
+    "disguised": Disguised(),
+    "subclass of dict": MyDict(a=1),
+    "subclass of str": MyStr("a"),
+    "subclass of int": MyInt(1),
+    "enum": Colour.RED,
+    "record without a field": without_a_field(),
+    "surrogate in a record": Lying(1, "\udfff"),
+    "holding itself": holding_itself(),
+    "deep": nested(100_000),
+    "doubled": doubled(15) * 100,
+    "dates": np.array(["2020-01-01"], "M8[D]"),
+    "objects": np.array([Rude()], object),
+    "texts": np.array(["a"]),
+    "records": np.zeros(2, [("a", "i4")]),
+    "masked": np.ma.array([1.0]),
+    "quadruple": np.longdouble(1),
+    "void": np.zeros(1, [("a", "i4")])[0],
+    "more than 2 GiB of one number": np.broadcast_to(np.float32(0), (2**40,)),
+    "more than 2 GiB of a tensor": torch.zeros(1).expand(2**40),
+    "meta": torch.zeros(3, device="meta"),
+    "sparse": torch.eye(3).to_sparse(),
+    "float8": torch.zeros(3).to(torch.float8_e4m3fn),
+    "not filled": torch.nn.LazyLinear(3).weight,
+    "generator": iter([1]),
+    "text of a megabyte": "x" * MAX_META_BYTES,
+    "a million numbers": [1.5] * 2**20,
+}
+QUICK = [name for name in UNSENDABLE if name != "doubled"]
+"""Those that are refused at once: on a node that is busy for seconds its peers are lost."""
+SENDABLE: dict[str, Any] = {
+    "largest int": 2**64 - 1,
+    "smallest int": -(2**63),
+    "text": "a\u00e9\U0001f600",
+    "no dimension": np.array(5),
+    "bools made of other bytes": np.array([0, 1, 2, 255], np.uint8).view(bool)[::-1],
+    "conjugated": torch.tensor([1 + 2j]).conj(),
+    "with a gradient": torch.ones(2, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", UNSENDABLE)
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: {"a": [1, (v, 2)]}, lambda v: Lying(1, v)])
+def test_what_cannot_travel_raises_codec_error_at_the_sender(name: str, wrap: Any) -> None:
+    with pytest.raises(CodecError) as caught:
+        encode(wrap(UNSENDABLE[name]))
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("name", SENDABLE)
+def test_what_is_at_the_edge_of_what_can_travel_arrives(name: str) -> None:
+    found = travel([SENDABLE[name]])[0]
+    if isinstance(SENDABLE[name], torch.Tensor):
+        assert torch.equal(found, SENDABLE[name].detach())
+    else:
+        assert np.array_equal(found, SENDABLE[name])
+
+
+def test_a_tensor_of_bools_made_of_other_bytes_arrives_as_bools() -> None:
+    sent = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
+    assert travel(sent).tolist() == [False, True, True, True]
+
+
+def test_the_value_that_raises_is_named_by_its_path() -> None:
+    with pytest.raises(CodecError, match=r"`ctx\['a'\]\[1\]` is .* raises AttributeError"):
+        encode({"a": [0, without_a_field()]}, name="ctx")
+
+
+class Named(str):
+    """Stands for a value that hypothesis could not print."""
+
+
+def put_in(tree: Any) -> Any:
+    """Put the values in the places of those that stand for them."""
+    if type(tree) is Named:
+        return UNSENDABLE[tree]
+    if type(tree) in (list, tuple):
+        return type(tree)(map(put_in, tree))
+    if type(tree) is dict:
+        return {key: put_in(value) for key, value in tree.items()}
+    if type(tree) is Lying:
+        return Lying(put_in(tree.number), put_in(tree.rest))
+    return tree
+
+
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.text(st.characters(), max_size=5),
+    st.binary(max_size=5),
+    st.sampled_from([*UNSENDABLE][:19]).map(Named),
+)
+keys = st.one_of(
+    st.text(st.characters(), max_size=3), st.integers(-(2**70), 2**70), st.builds(MyStr)
+)
+trees = st.recursive(
+    leaves,
+    lambda children: st.one_of(
+        st.lists(children, max_size=4),
+        st.lists(children, max_size=4).map(tuple),
+        st.dictionaries(keys, children, max_size=4),
+        st.builds(Lying, children, children),
+        st.tuples(children, st.integers(1, 20)).map(lambda pair: within(*pair)),
+    ),
+    max_leaves=8,
+)
+
+
+def within(value: Any, depth: int) -> Any:
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+@given(trees)
+def test_any_value_arrives_as_it_was_or_raises_codec_error_at_the_sender(tree: Any) -> None:
+    tree = put_in(tree)
+    try:
+        encoded = encode(tree)
+    except CodecError:
+        return
+    assert same(decode(encoded.meta, encoded.buffers), tree)
+
+
+def test_what_another_thread_changes_meanwhile_arrives_as_it_was_at_some_moment() -> None:
+    tree: dict[str, Any] = {"list": [0] * 50, "dict": {k: k for k in range(50)}, "set": {0}}
+    is_over = threading.Event()
+
+    def change() -> None:
+        while not is_over.is_set():
+            for k in range(50, 80):
+                tree["dict"][k] = k
+                tree["list"].append([9, "x"])
+                tree["set"].add(k)
+            for k in range(50, 80):
+                del tree["dict"][k]
+                tree["list"].pop()
+                tree["set"].discard(k)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(3_000):
+            try:
+                encoded = encode(tree)
+            except CodecError:  # it has seen that the value changes
+                continue
+            found = decode(encoded.meta, encoded.buffers)
+            assert all(key == value for key, value in found["dict"].items())
+            assert all(item in (0, [9, "x"]) for item in found["list"])
+    finally:
+        is_over.set()
+        thread.join()
+
+
+# -- on a node --------------------------------------------------------------------------------
+
+
+def test_what_cannot_travel_stays_home_with_one_warning_and_the_rest_of_the_ctx_arrives(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    routers = start(2)
+    ears = Ears(routers[1])
+    values: dict[Any, Any] = {
+        f"bad {k}": value for k, value in enumerate(map(UNSENDABLE.get, QUICK))
+    }
+    values |= {"\ud800": 1, 5: 1, MyStr("subclass"): 1, "k" * 2_000: 1, None: 1, Rude(): 1}
+    with caplog.at_level(logging.WARNING, logger="ding_lite"):
+        for step in range(3):
+            routers[0].publish_ctx({**values, "step": step})
+            ears.wait(lambda step=step: ears.ctx.get(0, {}).get("step") == step)  # type: ignore[misc]
+    assert set(ears.ctx[0]) == {"step"}
+    assert routers[1].num_rejected == 0
+    stays = [r for r in caplog.records if "stays on node 0: " in r.getMessage()]
+    assert len(stays) == len(values)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_argument_that_cannot_travel_raises_codec_error_where_it_is_given(
+    start: Start, name: str
+) -> None:
+    routers = start(2)
+    ears = Ears(routers[1])
+    value = UNSENDABLE[name]
+    routers[1].register("take", lambda *args, **kwargs: None)
+    for give in (
+        lambda: routers[0].emit("said", value),
+        lambda: routers[0].emit("said", named=value),
+        lambda: routers[0].call(1, "take", value),
+        lambda: routers[0].send("items", value, to="node.1"),
+    ):
+        with pytest.raises(CodecError):
+            give()
+    routers[0].emit("said", 1)
+    ears.wait(lambda: bool(ears.events))
+    assert ears.events == [(0, "said", (1,))]
+    assert routers[1].num_rejected == 0
+
+
+@pytest.mark.parametrize("event", ["\ud800", 5, None, MyStr("said")])
+def test_a_name_that_cannot_travel_raises_codec_error(start: Start, event: Any) -> None:
+    routers = start(2)
+    with pytest.raises(CodecError):
+        routers[0].emit(event)
+    with pytest.raises(CodecError):
+        routers[0].call(1, event)
+    assert routers[1].num_rejected == 0
+
+
+@pytest.mark.parametrize("size", [200_000, 600_000, MAX_META_BYTES - 1_100])
+def test_events_of_much_text_arrive_however_many_are_under_way(start: Start, size: int) -> None:
+    routers = start(2)
+    ears = Ears(routers[1])
+    for number in range(20):
+        routers[0].emit("said", number, "x" * size)
+    ears.wait(lambda: len(ears.events) == 20)
+    assert [args[0] for _, _, args in ears.events] == [*range(20)]
+    assert routers[1].num_rejected == 0
+
+
+class RudeError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_every_result_and_every_error_of_a_handler_is_an_answer(start: Start) -> None:
+    routers = start(2)
+    cancelled: Future[None] = Future()
+    cancelled.cancel()
+    errors: dict[str, BaseException] = {
+        "surrogates": ValueError("\ud800" * 10),
+        "long": ValueError("x" * 5_000_000),
+        "rude": RudeError(),
+        "exit": SystemExit(3),
+        "cancelled": asyncio.CancelledError(),
+        "generator": GeneratorExit(),
+        "stop": StopIteration(),
+    }
+    noted = ValueError("noted")
+    noted.add_note("\udfff")
+    errors["noted"] = noted
+
+    def fail(name: str) -> None:
+        raise errors[name]
+
+    for k, quick in enumerate((False, True)):
+        routers[1].register(f"fail {k}", fail, quick=quick)
+        routers[1].register(f"give {k}", UNSENDABLE.__getitem__, quick=quick)
+        routers[1].register(f"put off {k}", lambda: cancelled, quick=quick)
+        for name in errors:
+            with pytest.raises(RemoteError, match=type(errors[name]).__name__):
+                routers[0].call(1, f"fail {k}", name, timeout=10.0)
+        for name in QUICK:
+            with pytest.raises(RemoteError, match="CodecError"):
+                routers[0].call(1, f"give {k}", name, timeout=10.0)
+        with pytest.raises(RemoteError, match="CancelledError"):
+            routers[0].call(1, f"put off {k}", timeout=10.0)
+    assert routers[0].num_rejected == routers[1].num_rejected == 0
+
+
+@pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
+def test_a_listener_that_raises_costs_nothing_but_its_own_call(
+    start: Start, error: BaseException
+) -> None:
+    routers = start(2)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    routers[1].on("said", fail)
+    ears = Ears(routers[1])
+    for number in range(10):
+        routers[0].emit("said", number)
+    ears.wait(lambda: len(ears.events) == 10)
+    routers[1].register("double", lambda number: 2 * number)
+    assert routers[0].call(1, "double", 4, timeout=10.0) == 8
+
+
+def test_an_event_whose_record_cannot_be_built_costs_no_other_event(start: Start) -> None:
+    routers = start(2)
+    ears = Ears(routers[1])
+    for number in range(100):
+        routers[0].emit("said", number if number % 10 else Exits(number))
+    ears.wait(lambda: len(ears.events) == 90)
+    assert [args[0] for _, _, args in ears.events] == [n for n in range(100) if n % 10]
+    deadline = Deadline.after(10.0)
+    deadline.wait(routers[1]._links.changed, lambda: routers[1].num_rejected == 10)
+    assert routers[1].num_rejected == 10
+
+
+def test_a_ctx_value_whose_record_cannot_be_built_leaves_the_node_alive(
+    start: Start, tmp_path: Path
+) -> None:
+    routers = start(2)
+    ears = Ears(routers[1])
+    routers[0].publish_ctx({"exits": Exits(1)})
+    routers[0].publish_ctx({"exits": None, "large": np.ones(200_000)})
+    ears.wait(lambda: "large" in ears.ctx.get(0, {}))
+    routers[0].publish_ctx({"large": [Exits(1), np.ones(200_000)]})
+    routers[0].publish_ctx({"large": np.zeros(200_000), "step": 2})
+    ears.wait(lambda: ears.ctx[0].get("step") == 2 and not ears.ctx[0]["large"].any())
+    assert isinstance(routers[0], NodeRouter)

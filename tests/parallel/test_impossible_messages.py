@@ -1,0 +1,202 @@
+"""What a holder of the key may say that cannot be: it is refused or dropped, and it is counted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+import zmq
+from msgspec.structs import replace
+
+from ding_lite.errors import CodecError, PeerLost
+from ding_lite.parallel.codec import encode
+from ding_lite.parallel.envelope import Envelope, Kind, pack_batch
+from ding_lite.parallel.messages import Identity
+from ding_lite.parallel.session import Session
+from ding_lite.parallel.transport.base import Lane, Link
+from ding_lite.parallel.transport.chunks import split
+from ding_lite.parallel.transport.inproc import InprocTransport
+from ding_lite.testing import Cluster
+from tests.parallel.contract import End
+from tests.parallel.test_socket_fuzz import Job, as_node_2, job, wait_until
+
+__all__ = ["job"]
+
+GREETING = {"num_nodes": 3, "labels": ["node.2"], "first_kept": 1, "seen_epoch": 0, "seen": 0}
+IMPOSSIBLE: list[dict[str, Any]] = [
+    *({"first_kept": number} for number in (0, -5, 2**64 - 1, True, 1.0, None)),
+    *({"seen": number} for number in (-1, 2**64 - 1, False, "0")),
+    *({"seen_epoch": number} for number in (-1, 0.0)),
+    {"seen_epoch": 7, "seen": 1},  # of node 0, which has sent nothing
+    *({"num_nodes": number} for number in (-3, 2**63, True, 4)),
+    *({"labels": labels} for labels in ("node.2", [""], [5], ["a b"], ["x" * 5_000], [None])),
+    {"labels": [f"label{k}" for k in range(2_000)]},
+    *({key: text} for key in ("memory", "job") for text in (5, "x" * 5_000, b"x")),
+]
+
+
+def hello(epoch: int = 2, **changes: Any) -> Envelope:
+    meta = encode({**GREETING, **changes}).meta
+    return Envelope(kind=Kind.HELLO, src=2, dst=0, epoch=epoch, meta=meta)
+
+
+def session() -> Session:
+    return Session(Identity(0, 7, 3, frozenset({"node.0"})), 2)
+
+
+@pytest.mark.parametrize("changes", IMPOSSIBLE, ids=lambda changes: repr(changes)[:60])
+def test_a_greeting_that_cannot_be_is_refused_and_changes_nothing(changes: dict[str, Any]) -> None:
+    here = session()
+    with pytest.raises(CodecError) as caught:
+        here.greet(hello(**changes), 0.0)
+    assert len(str(caught.value)) < 500
+    assert not here.is_open
+    assert here.peer is None
+    here.greet(hello(), 0.0)
+    for envelope in here.greeting(Kind.WELCOME), here.ping():
+        envelope.frames()  # every number in them fits its place
+
+
+def test_a_greeting_of_the_same_life_cannot_skip_events_that_have_not_come() -> None:
+    here = session()
+    here.greet(hello(), 0.0)
+    with pytest.raises(CodecError, match="has not got the 1th yet"):
+        here.greet(hello(first_kept=5), 0.0)
+    here.greet(hello(epoch=3, first_kept=5), 0.0)  # a new life may: its events began before
+
+
+def test_what_has_not_been_sent_cannot_be_acknowledged() -> None:
+    here = session()
+    here.greet(hello(), 0.0)
+    here.post(encode(["said", None]))
+    ping = Envelope(kind=Kind.PING, src=2, dst=0, epoch=2, ack=2)
+    with pytest.raises(CodecError, match="acknowledges event 2 of 1"):
+        here.take(ping, 0.0)
+    assert not here.is_flushed
+    [*here.outgoing(0.0)]
+    here.take(replace(ping, ack=1), 0.0)
+    assert here.traffic(0.0).unacknowledged == 0
+
+
+@pytest.mark.parametrize("first_kept", [0, -5, 2**64 - 1])
+def test_a_node_that_greets_with_an_impossible_number_disturbs_no_other(
+    job: Job, first_kept: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    with context, ExitStack() as stack:
+        lanes = [stack.enter_context(as_node_2(context, job, lane)) for lane in Lane]
+        before = job.hub.num_rejected
+        lanes[0].send_multipart(hello(first_kept=first_kept).frames())
+        wait_until(lambda: job.hub.num_rejected > before)
+        for _ in range(5):
+            job.goes_on()
+    assert "could not be handled" not in caplog.text
+
+
+# -- everything that is dropped is counted -------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3, "star") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
+    """Take the place of node 2."""
+    cluster.network.remove(2)
+    with ExitStack() as stack:
+        transport = stack.enter_context(closing(InprocTransport(cluster.network, 2)))
+        transport.dial(0, "inproc://0")
+        end = End(transport).start()
+        end.wait(lambda: bool(end.ups))
+        yield end, end.ups[0][0]
+
+
+def said(kind: Kind, body: Any = None, **more: Any) -> list[Any]:
+    meta = b"" if body is None else encode(body).meta
+    return Envelope(**{"kind": kind, "src": 2, "dst": 0, "epoch": 9, "meta": meta, **more}).frames()
+
+
+def event(seq: int) -> list[Any]:
+    return said(Kind.EVENT, seq=seq, meta=pack_batch([encode(["said", None, seq]).meta]))
+
+
+def item(*args: Any) -> list[Any]:
+    return said(Kind.CALL, ["ding_lite.item", None, *args], seq=1)
+
+
+DROPPED: dict[str, Callable[[], list[Any]]] = {
+    "an event that comes again": lambda: event(1),
+    "an event after a gap": lambda: event(5),
+    "an event of number 0": lambda: event(0),
+    "credit that is not owed": lambda: said(Kind.CREDIT, seq=3),
+    "an answer that nothing waits for": lambda: said(Kind.REPLY, [True, 1], seq=99),
+    "of another life": lambda: said(Kind.PING, epoch=8),
+    "an acknowledgement of what was not sent": lambda: said(Kind.ACK, ack=2**64 - 1),
+    "a refusal of what is connected": lambda: said(Kind.REFUSE, "go away"),
+    "a refusal that is no greeting": lambda: said(Kind.REFUSE, {"seen": 1}),
+    "a ctx key that begins with _": lambda: said(Kind.STATE, {"_x": 1}, seq=1),
+    "a ctx key that is a method": lambda: said(Kind.STATE, {"values": 1}, seq=1),
+    "a ctx of no keys": lambda: said(Kind.STATE, [1], seq=1),
+    "an item without a number": lambda: item(9, "work", "1", 1, 1),
+    "an item that is older than the oldest": lambda: item(9, "work", 1, 5, 1),
+    "an item of a negative number": lambda: item(9, "work", -1, -1, 1),
+    "a withdrawal of a text": lambda: said(Kind.CALL, ["ding_lite.withdraw", None, 9, "12"], seq=1),
+    "a name that is none": lambda: said(Kind.CALL, [5, None], seq=1),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_whatever_is_dropped_is_counted(
+    cluster: Cluster, rogue: tuple[End, Link], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    end, link = rogue
+    hub = cluster.routers[0]
+
+    def send(frames: list[Any]) -> None:
+        end.do(lambda: end.transport.send(link, Lane.CONTROL, frames))
+
+    send(said(Kind.HELLO, GREETING))
+    send(event(1))
+    wait_until(lambda: 2 in hub.peers)
+    before = hub.num_rejected
+    with caplog.at_level(logging.WARNING):
+        send(DROPPED[name]())
+        wait_until(lambda: hub.num_rejected == before + 1)
+    assert "could not be handled" not in caplog.text
+    assert 2 in hub.peers
+    assert 1 in hub.peers
+
+
+def test_what_comes_before_a_greeting_is_counted(cluster: Cluster, rogue: tuple[End, Link]) -> None:
+    end, link = rogue
+    hub = cluster.routers[0]
+    before = hub.num_rejected
+    end.do(lambda: end.transport.send(link, Lane.CONTROL, said(Kind.PING)))
+    wait_until(lambda: hub.num_rejected == before + 1)
+
+
+def test_a_large_message_that_does_not_come_to_its_end_is_counted(job: Job) -> None:
+    context: zmq.Context[Any] = zmq.Context()
+    with context, as_node_2(context, job, Lane.BULK) as lane:
+        before = job.hub.num_rejected
+        for stream in (1, 2):
+            [announcement, *_] = split([bytes(9 * 2**20)], stream)
+            lane.send_multipart(announcement)
+        wait_until(lambda: job.hub.num_rejected == before + 1)
+
+
+def test_a_peer_that_is_gone_gets_no_more_calls(cluster: Cluster, rogue: tuple[End, Link]) -> None:
+    end, link = rogue
+    hub = cluster.routers[0]
+    end.do(lambda: end.transport.send(link, Lane.CONTROL, said(Kind.HELLO, GREETING)))
+    wait_until(lambda: 2 in hub.peers)
+    end.do(lambda: end.transport.send(link, Lane.CONTROL, said(Kind.BYE)))
+    wait_until(lambda: 2 not in hub.peers)
+    with pytest.raises(PeerLost):
+        hub.call(2, "double", 1, timeout=5.0)

@@ -1,0 +1,166 @@
+"""A small job of the usual kind, and what ends its processes at a moment that they name.
+
+A learner, an evaluator that ends the job, a collector. The program says where it is, and a test
+kills a process as soon as it hears of that. No process waits to be killed, so the moment is never
+quite the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+
+from tests.procs.programs import Program, wait_until_gone
+from tests.procs.test_segments import segments
+
+ROLES = ["learner", "evaluator", "collector"]
+STAGES = ["import", "main", "step-5", "finish", "return"]
+PROGRAM = """
+import multiprocessing, pathlib, time
+import numpy as np
+from contextlib import suppress
+from ding_lite.errors import DeadlineExceeded, NodeFailed, PeerLost, RemoteError
+
+ROLES = ["learner", "evaluator", "collector"]
+
+def mark(stage):
+    node, warden = multiprocessing.current_process(), multiprocessing.parent_process()
+    if hasattr(node, "node_id"):
+        say("at", ROLES[node.node_id], stage, node.pid, warden.pid)
+
+def mark_steps():
+    counts = iter(range(1, 10))
+    def mark_step(ctx):
+        for number in counts:
+            return mark(f"step-{{number}}")
+    return mark_step
+
+def learn(task):
+    task.router.register("put", lambda data: task.emit("put", only_local=True) and None)
+    def learn(ctx):
+        task.wait_for("put")
+        ctx.train_iter = ctx.get("train_iter", 0) + 1
+        ctx.keep("train_iter")
+        ctx.state_dict = np.full(100_000, ctx.train_iter)
+    return learn
+
+def evaluate(task):
+    def evaluate(ctx):
+        newer = {{"train_iter": ctx.get("train_iter", -1)}}
+        try:
+            latest = task.wait_parallel_ctx(newer_than=newer, timeout=0.5)
+        except DeadlineExceeded:  # the learner has begun anew
+            latest = task.parallel_ctx
+        if latest is None or "state_dict" not in latest:
+            return
+        ctx.train_iter = latest.train_iter
+        ctx.num_seen = ctx.get("num_seen", 0) + 1
+        ctx.keep("train_iter", "num_seen")
+        assert (latest.state_dict == latest.state_dict[0]).all()
+        if ctx.num_seen >= 10 and pathlib.Path("go").exists():
+            ctx.finish = True
+            mark("finish")
+    return evaluate
+
+def collect(task):
+    def collect(ctx):
+        try:
+            task.router.call(0, "put", np.zeros(100), timeout=1.0)
+        except (PeerLost, DeadlineExceeded, RemoteError):  # gone, or not there yet
+            with suppress(DeadlineExceeded):
+                task.wait_for("node_joined", timeout=0.05)
+    return collect
+
+mark("import")
+
+def main():
+    mark("main")
+    with Task() as task:
+        task.use(learn(task), filter_labels="learner")
+        task.use(evaluate(task), filter_labels="evaluator")
+        task.use(collect(task), filter_labels="collector")
+        task.use(mark_steps()).run()
+    mark("return")
+    return task.ctx.finish
+
+if __name__ == "__main__":
+    try:
+        runner = Parallel.runner(
+            3, "{topology}", roles=ROLES, protocol="{protocol}", auto_recover={recover}
+        )
+        print(runner(main))
+    except NodeFailed:
+        say("failed", time.monotonic())
+        raise
+"""
+
+
+class Run:
+    """The program, and what is known of its processes."""
+
+    def __init__(self, folder: Path, program: Program) -> None:
+        self.program = program
+        self.pids = {"launcher": program.pid}
+        self.all_pids: set[int] = set()
+        self._folder = folder
+
+    def follow(self, role: str, stage: str, victim: str) -> None:
+        """Read on until a node has come so far, and the victim has begun."""
+        is_there = False
+        while not (is_there and victim in self.pids):
+            _, who, where, pid, parent = self.program.line("at ")
+            self.pids |= {who: int(pid), "warden": int(parent)}
+            is_there = is_there or (who, where) == (role, stage)
+
+    def kill(self, victim: str, signum: int = signal.SIGKILL) -> float:
+        """Kill a process, which may just have ended; return when."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pids[victim], signum)
+        return monotonic()
+
+    def wait_for_return(self, *victims: str) -> None:
+        """Read on until all of them are back, each in another process."""
+        dead = {self.pids[victim] for victim in victims}
+        while dead & {self.pids[victim] for victim in victims}:
+            _, who, where, pid, _ = self.program.line("at ")
+            if where == "main" and int(pid) not in dead:
+                self.pids[who] = int(pid)
+
+    def may_end(self) -> None:
+        (self._folder / "go").touch()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end of all processes; return the exit code and the last line."""
+        code, said = self.program.end()
+        for line in said.splitlines():
+            if line.startswith("at "):
+                self.all_pids |= {int(pid) for pid in line.split()[3:]}
+        wait_until_gone(*self.all_pids)
+        assert self.program.left_over() == []
+        assert segments(self.all_pids) == []
+        return code, said.splitlines()[-1]
+
+
+@contextmanager
+def running(
+    folder: Path,
+    *,
+    recover: bool,
+    number: int = 0,
+    topology: str = "star",
+    protocol: str = "",
+    preamble: str = "",
+) -> Iterator[Run]:
+    """Run the program; every other time over tcp where no protocol is asked for."""
+    protocol = protocol or ("ipc", "tcp")[number % 2]
+    source = PROGRAM.format(recover=recover, protocol=protocol, topology=topology)
+    with Program(folder, preamble + source) as program:
+        yield Run(folder, program)
+
+
+def others(role: str) -> list[str]:
+    return [other for other in ROLES if other != role]

@@ -1,0 +1,286 @@
+"""A long run under strikes: `python -m tests.procs.soak --seconds 3600 --strikes 300 --out DIR`.
+
+An IMPALA of a learner and three collectors trains by `Parallel.runner` while its nodes are
+killed, stopped and terminated, and strangers connect to its ports. Beside what they learn from,
+collectors send numbered items and the learner emits numbered events; both are written down when
+they arrive. In the end these ledgers are compared with the promises: no item twice, no event
+twice, out of order or missing while both nodes lived. The directory then holds a report and the
+learning curve, laid over that of a run without strikes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+from tests.procs.programs import Program, wait_until_gone
+
+ROLES = ["learner", "collector", "collector", "collector"]
+ITEMS_IN_FLIGHT = 4
+KINDS = {
+    "kill collector": 8,
+    "stop collector": 6,
+    "terminate collector": 3,
+    "kill learner": 3,
+    "stop learner": 3,
+    "strangers": 3,
+}
+"""What strikes, and how often beside the others."""
+
+PROGRAM = """
+import multiprocessing, pathlib, time
+from contextlib import suppress
+from ding_lite import middleware as mw
+from ding_lite.errors import DeadlineExceeded
+from ding_lite.distributed import World
+from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
+from ding_lite.rl.checkpoint import MANIFEST
+
+ROLES = {roles}
+ME = f"{{os.getpid()}}-{{time.monotonic_ns()}}"
+
+def write(name, *words):
+    with open(name, "ab", buffering=0) as file:
+        file.write((" ".join(map(str, words)) + "\\n").encode())
+
+def main():
+    world = World.current()
+    role = ROLES[world.node_id]
+    envs = make_envs("CartPole-v1", 8, seed=world.node_seed, mode="native")
+    eval_envs = make_envs("CartPole-v1", 10, seed=500, mode="native")
+    policy = IMPALA(envs.spec, IMPALAConfig(lr=2e-4, gamma=0.98))
+    with Task() as task:
+        router, numbers = task.router, iter(range(10**9))
+
+        def hear(sender, number):
+            write(f"events-{{world.node_id}}", sender, number, ME)
+
+        def send_number(ctx):
+            router.send("numbers", [world.node_id, ME, next(numbers)], to="learner",
+                        in_flight={in_flight}, timeout=120.0, until=lambda: ctx.finish)
+
+        def take_numbers(ctx):
+            while (item := router.receive("numbers", timeout=None, until=lambda: True)) is not None:
+                write("items", *item.value)
+
+        def emit_number(ctx):
+            task.emit("number", ME, next(numbers), only_remote=True)
+
+        def end(ctx):
+            if ctx.total_step % 20 == 0 and pathlib.Path("go").exists():
+                ctx.finish = True
+
+        def draw(ctx):
+            if "eval_value" in ctx:
+                write("curve", ctx.get("env_step", 0), ctx.eval_value)
+
+        if role == "collector":
+            task.on("number", hear)
+            task.use(mw.fetch_weights(policy, max_staleness=8, timeout=120.0))
+            task.use(mw.collect(policy, envs, unroll=32))
+            task.use(mw.send("trajectories", to="learner", in_flight=1, timeout=120.0))
+            task.use(send_number)
+        else:
+            parts = {{"policy": policy, "task": task}}
+            task.use(mw.receive("trajectories", timeout=120.0))
+            task.use(take_numbers)
+            task.use(mw.train(policy)).use(mw.publish_weights(policy)).use(mw.tally("collector"))
+            task.use(mw.evaluate(policy, eval_envs, every=500)).use(draw).use(emit_number)
+            task.use(mw.checkpoint(parts, "checkpoint", every=200)).use(end)
+            if pathlib.Path("checkpoint", MANIFEST).exists():
+                mw.resume(parts, "checkpoint")
+        port = (router.address or "").rpartition(":")[2] if "{protocol}" == "tcp" else ""
+        say("at", world.node_id, os.getpid(), multiprocessing.parent_process().pid, port or 0)
+        task.run()
+    return task.ctx.total_step
+
+if __name__ == "__main__":
+    print(Parallel.runner(len(ROLES), "star", roles=ROLES, protocol="{protocol}",
+                          auto_recover=True, max_retries=1000)(main))
+"""
+
+
+@dataclass
+class Soak:
+    """A run under strikes, and what is known of its processes."""
+
+    program: Program
+    rng: random.Random
+    pids: dict[int, int] = field(default_factory=dict)
+    """The process of each node that runs now."""
+    all_pids: set[int] = field(default_factory=set)
+    ports: set[int] = field(default_factory=set)
+    struck: Counter[str] = field(default_factory=Counter)
+
+    def follow(self) -> None:
+        """Read what the program says until it ends."""
+        assert self.program.process.stdout is not None
+        for line in self.program.process.stdout:
+            self.program.seen = (self.program.seen + line)[-100_000:]
+            words = line.split()
+            if words[:1] == ["at"]:
+                node, pid, parent, port = map(int, words[1:])
+                self.pids[node] = pid
+                self.all_pids |= {pid, parent}
+                self.ports |= {port} - {0}
+
+    def strike(self, wait: Event) -> None:
+        """Do something to a node, of which the others must not take harm."""
+        kind = self.rng.choices([*KINDS], weights=[*KINDS.values()])[0]
+        node = 0 if "learner" in kind else self.rng.randrange(1, len(ROLES))
+        pid = self.pids.get(node, 0)
+        self.struck[kind] += 1
+        with suppress(ProcessLookupError):
+            if kind == "strangers":
+                self._connect()
+            elif kind.startswith("kill"):
+                os.kill(pid, signal.SIGKILL)
+            elif kind.startswith("terminate"):
+                os.kill(pid, signal.SIGTERM)
+            else:
+                os.kill(pid, signal.SIGSTOP)
+                wait.wait(self.rng.uniform(0.3, 6.0))
+                os.kill(pid, signal.SIGCONT)
+
+    def _connect(self) -> None:
+        """Speak rubbish to every port of the job, as somebody without its key does."""
+        for port in self.ports:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as stranger:
+                stranger.sendall(self.rng.randbytes(self.rng.randrange(1, 100_000)))
+
+
+def soak(
+    folder: Path, *, seconds: float, strikes: int, protocol: str = "tcp", seed: int = 0
+) -> dict[str, object]:
+    """Run the program for a while under strikes, and say how it went."""
+    source = PROGRAM.format(roles=ROLES, in_flight=ITEMS_IN_FLIGHT, protocol=protocol)
+    wait = Event()
+    with Program(folder, source) as program:
+        run = Soak(program, random.Random(seed))
+        reader = Thread(target=run.follow, name="reads what the soak says")
+        reader.start()
+        begun = monotonic()
+        for number in range(1, strikes + 1):
+            # Anywhere within its share of the time.
+            at = begun + seconds * (number - run.rng.random()) / strikes
+            wait.wait(max(0.0, at - monotonic()))
+            if program.process.poll() is not None:
+                break
+            if len(run.pids) == len(ROLES):
+                run.strike(wait)
+        wait.wait(max(0.0, begun + seconds - monotonic()))
+        (folder / "go").touch()
+        reader.join()
+        code = program.process.wait()
+        wait_until_gone(*run.all_pids)
+    return {
+        "seconds": round(monotonic() - begun, 1),
+        "exit_code": code,
+        "strikes": sum(run.struck.values()),
+        "struck": dict(run.struck),
+        "left_over": program.left_over(),
+        **read_ledgers(folder, learner_deaths=run.struck["kill learner"]),
+        "last_words": "" if code == 0 else program.seen[-4_000:],
+    }
+
+
+def read_ledgers(folder: Path, *, learner_deaths: int) -> dict[str, object]:
+    """Compare what has arrived with what was promised."""
+    items = Counter(tuple(line.split()) for line in _lines(folder / "items"))
+    numbers: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
+    for node, of_sender, count in items:
+        numbers[node, of_sender].add(int(count))
+    missing = sum(max(seen) + 1 - len(seen) for seen in numbers.values())
+
+    events = wrong = 0
+    for receiving in range(1, len(ROLES)):
+        last: dict[tuple[str, str], int] = {}
+        for line in _lines(folder / f"events-{receiving}"):
+            sender, number, receiver = line.split()
+            events += 1
+            before = last.get((sender, receiver))
+            wrong += before is not None and int(number) != before + 1
+            last[sender, receiver] = int(number)
+    return {
+        "items": len(items),
+        "items_twice": sum(count - 1 for count in items.values()),
+        "items_missing": missing,
+        # What a learner has taken and not written down when it is killed.
+        "items_a_killed_learner_may_take_along": learner_deaths * ITEMS_IN_FLIGHT * 3,
+        "events": events,
+        "events_twice_missing_or_out_of_order": wrong,
+    }
+
+
+def read_curve(folder: Path) -> list[tuple[int, float]]:
+    """Return (env steps, mean return) of each evaluation."""
+    return [(int(a), float(b)) for a, b in (line.split() for line in _lines(folder / "curve"))]
+
+
+def draw(curves: dict[str, list[tuple[int, float]]], path: Path) -> None:
+    """Lay learning curves over each other."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
+    for name, rows in curves.items():
+        axes.plot(*zip(*sorted(rows), strict=True), label=name, linewidth=1, alpha=0.8)
+    axes.set(xscale="log", xlabel="env steps", ylabel="mean return of 10 episodes")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield whole lines; a node that is killed may leave a part of one."""
+    if path.exists():
+        yield from (line for line in path.read_text().split("\n")[:-1] if line)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.procs.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long it is struck")
+    parser.add_argument("--strikes", type=int, default=300, help="how often")
+    parser.add_argument("--undisturbed", type=float, default=300.0, help="seconds without strikes")
+    parser.add_argument("--protocol", choices=["tcp", "ipc"], default="tcp")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help="a directory for all of it")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run with strikes and without, and write the report and the curves."""
+    chosen = _parse()
+    curves = {}
+    for name, seconds, strikes in [
+        ("without strikes", chosen.undisturbed, 0),
+        (f"{chosen.strikes} strikes", chosen.seconds, chosen.strikes),
+    ]:
+        folder = chosen.out / name.replace(" ", "-")
+        folder.mkdir(parents=True)
+        report = soak(
+            folder, seconds=seconds, strikes=strikes, protocol=chosen.protocol, seed=chosen.seed
+        )
+        (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        sys.stdout.write(f"{name}: {json.dumps(report, indent=2)}\n")
+        curves[name] = read_curve(folder)
+    draw(curves, chosen.out / "soak.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Broken and hostile checkpoints are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.dtypes import DTYPES
+from ding_lite.errors import CheckpointError
+from ding_lite.rl.checkpoint import MANIFEST, load_checkpoint, save_checkpoint
+
+NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "100000")) // 200
+MIB = 2**20
+NASTY: list[Any] = [
+    *(None, True, False, 0, 1, -1, 2**31, 2**62, 2**63, 2**64, -(2**63), 1.5, -0.0, 1e308),
+    *("", "a", "|O8", "|O", "<M8[s]", "|V16", "<f4,<f4", "<U9", ">f8", "state.a", "x" * 300),
+    *("..", "/etc/passwd", "../rows.bin", "tensors-00000001.safetensors", MANIFEST, "a\0b"),
+    *([], [[]], [0], [-1], [2**40], [2**63, 2], [1] * 70, {}, {"a": 1}, {"$tensor": 5}),
+    *({"$array": "state.no"}, {"$tuple": 5}, {"$rows": {}}, {"$rows": {"dtype": "|O8"}}),
+]
+
+
+def write(folder: Path, body: Any) -> None:
+    """Write a manifest whose checksum is right."""
+    encoded = json.dumps(body).encode()
+    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(encoded), encoded)
+    (folder / MANIFEST).write_bytes(whole)
+
+
+def body_of(folder: Path) -> Any:
+    return json.loads((folder / MANIFEST).read_bytes())["body"]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    state = {
+        "a": torch.arange(6.0),
+        "b": [np.arange(3), (True, "x", None)],
+        "large": np.arange(140_000),
+        "flags": np.zeros(MIB, bool),
+    }
+    save_checkpoint(tmp_path, state, meta={"env_step": 5})
+    return tmp_path
+
+
+def mutate(rng: random.Random, value: Any) -> Any:
+    """Replace something somewhere in a tree."""
+    if rng.random() < 0.3 or not isinstance(value, dict | list) or not value:
+        return rng.choice(NASTY)
+    copy = value.copy()
+    key = rng.choice([*copy]) if isinstance(copy, dict) else rng.randrange(len(copy))
+    match rng.randrange(8):
+        case 0:
+            del copy[key]
+        case 1 if isinstance(copy, dict):
+            copy[rng.choice(["$rows", "$tensor", "$array", "$tuple", "zz"])] = rng.choice(NASTY)
+        case 2 if isinstance(copy, list):
+            copy.insert(key, rng.choice(NASTY))
+        case _:
+            copy[key] = mutate(rng, copy[key])
+    return copy
+
+
+def test_a_mutated_manifest_is_read_or_refused(saved: Path) -> None:
+    body, refused = body_of(saved), 0
+    tracemalloc.start()
+    try:
+        for seed in range(NUM_MUTANTS):
+            write(saved, mutate(random.Random(seed), body))
+            try:
+                load_checkpoint(saved)
+            except CheckpointError:
+                refused += 1
+            except Exception as error:
+                raise AssertionError(f"seed {seed}") from error
+        assert tracemalloc.get_traced_memory()[1] < 40 * MIB
+    finally:
+        tracemalloc.stop()
+    assert NUM_MUTANTS // 4 < refused < NUM_MUTANTS
+
+
+def test_mutated_tensors_are_read_or_refused(saved: Path) -> None:
+    body = body_of(saved)
+    file = saved / body["tensors_file"]
+    whole, refused = file.read_bytes(), 0
+    header_bytes = struct.unpack_from("<Q", whole)[0]
+    for seed in range(NUM_MUTANTS):
+        rng = random.Random(seed)
+        content = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(8 + header_bytes if rng.random() < 0.9 else len(content))
+            content[at] = rng.choice([0, 255, rng.randrange(256), *b'0123456789"[]{},:-FIUB'])
+        if rng.random() < 0.1:
+            del content[rng.randrange(len(content)) :]
+        file.write_bytes(content)
+        write(saved, body | {"tensors_crc32": zlib.crc32(content)})
+        try:
+            load_checkpoint(saved)
+        except CheckpointError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+    assert NUM_MUTANTS // 4 < refused <= NUM_MUTANTS
+
+
+def test_a_mutated_byte_of_any_kind_is_noticed(saved: Path) -> None:
+    whole = (saved / MANIFEST).read_bytes()
+    for seed in range(NUM_MUTANTS):
+        rng = random.Random(seed)
+        content = bytearray(whole)
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        (saved / MANIFEST).write_bytes(content)
+        with pytest.raises(CheckpointError):
+            load_checkpoint(saved)
+
+
+HOSTILE = """
+import json, sys, zlib
+from pathlib import Path
+from ding_lite.errors import CheckpointError
+from ding_lite.rl.checkpoint import load_checkpoint
+from tests.rl.test_checkpoint_fuzz import body_of, write
+
+folder = Path(sys.argv[1])
+body = body_of(folder)
+for code in sys.argv[2:]:
+    body["state"]["large"]["$rows"]["dtype"] = code
+    write(folder, body)
+    try:
+        array = load_checkpoint(folder).state["large"]
+        print(code, "read:", array.dtype, array[:3])
+    except CheckpointError:
+        print(code, "refused")
+"""
+
+
+def test_a_dtype_that_is_none_of_numbers_is_refused_before_numpy_hears_of_it(saved: Path) -> None:
+    codes = [
+        *("|O8", "|O", "O", "object", "<M8[s]", "<m8[ns]", "|V8", "<U2", "|S8", "<c8", "<f16"),
+        *("f8,i8", "(2,)<i4", "i8", "<i8 ", "=i8", "int64", "", "<", "<b1", "<i3", "<f3"),
+    ]
+    command = [sys.executable, "-c", HOSTILE, str(saved), *codes]  # in a process that may crash
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert [line for line in lines if not line.endswith("refused")] == []
+    assert len(lines) == len(codes)
+
+
+def test_what_can_be_saved_has_dtypes_of_the_one_list(tmp_path: Path) -> None:
+    for dtype in DTYPES.values():
+        for count in (3, MIB):
+            array = np.ones(count, dtype)
+            if dtype.kind == "c":
+                with pytest.raises(CheckpointError, match="complex"):
+                    save_checkpoint(tmp_path, {"x": array})
+            else:
+                save_checkpoint(tmp_path, {"x": array})
+                assert load_checkpoint(tmp_path).state["x"].dtype == dtype
+    for odd in (np.ones(3, "M8[s]"), np.ones(3, object), np.ones(MIB, np.longdouble)):
+        with pytest.raises(CheckpointError):
+            save_checkpoint(tmp_path, {"x": odd})
+
+
+@pytest.mark.parametrize("name", ["../rows.bin", "/etc/passwd", "rows-1.bin", ".", "", MANIFEST])
+def test_a_manifest_names_no_files_elsewhere(saved: Path, name: str) -> None:
+    body = body_of(saved)
+    write(saved, body | {"tensors_file": name})
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(saved)
+    body["state"]["large"]["$rows"]["files"] = [name]
+    write(saved, body)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(saved)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "loop"])
+@pytest.mark.parametrize("which", ["manifest", "tensors", "rows"])
+def test_something_in_place_of_a_file_is_refused(saved: Path, kind: str, which: str) -> None:
+    body = body_of(saved)
+    rows = saved / body["state"]["large"]["$rows"]["files"][0]
+    file = {"manifest": saved / MANIFEST, "tensors": saved / body["tensors_file"], "rows": rows}
+    file[which].unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(file[which])
+        case "directory":
+            file[which].mkdir()
+        case "device":
+            file[which].symlink_to("/dev/zero")
+        case _:
+            file[which].symlink_to(file[which].name)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(saved)
+
+
+def test_a_deep_manifest_is_refused(saved: Path) -> None:
+    (saved / MANIFEST).write_bytes(b"[" * 200_000)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(saved)
+    body = b'{"state":' + b"[" * 50_000 + b"]" * 50_000 + b',"meta":{},"tensors_file":"",'
+    body += b'"tensors_crc32":0}'
+    whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(body), body)
+    (saved / MANIFEST).write_bytes(whole)
+    with pytest.raises(CheckpointError, match="damaged"):
+        load_checkpoint(saved)
+
+
+def test_a_bool_array_of_other_bytes_is_refused(saved: Path) -> None:
+    body = body_of(saved)
+    body["state"]["large"]["$rows"] |= {"dtype": "|b1", "shape": [8 * 140_000]}
+    write(saved, body)
+    with pytest.raises(CheckpointError, match="bytes beside 0 and 1"):
+        load_checkpoint(saved)
+
+
+@pytest.mark.parametrize("dtype", ["I64", "BF16", "BOOL"])
+def test_a_tensor_that_is_no_array_is_refused_where_an_array_was_saved(
+    tmp_path: Path, dtype: str
+) -> None:
+    save_checkpoint(tmp_path, {"a": np.arange(3)})
+    body = body_of(tmp_path)
+    shape = {"I64": [1] * 70 + [3], "BF16": [12], "BOOL": [1] * 70 + [24]}[dtype]
+    head = json.dumps({"state.a": {"dtype": dtype, "shape": shape, "data_offsets": [0, 24]}})
+    content = struct.pack("<Q", len(head)) + head.encode() + bytes(24)
+    (tmp_path / body["tensors_file"]).write_bytes(content)
+    write(tmp_path, body | {"tensors_crc32": zlib.crc32(content)})
+    with pytest.raises(CheckpointError, match=r"`state\.a` is no array"):
+        load_checkpoint(tmp_path)

@@ -1,0 +1,396 @@
+"""Every fault of an environment is an `EnvError` that names it, in one process and in several."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ding_lite.errors import ConfigError, EnvError
+from ding_lite.rl import make_envs
+
+ZEROS = np.zeros(4, np.float32)
+GOOD_STEP: Any = (ZEROS, 1.0, False, False, {})
+SPACES: dict[str, Space[Any]] = {
+    "box": Box(-9.0, 9.0, (4,), np.float32),
+    "bytes": Box(0, 255, (4,), np.uint8),
+    "discrete": Discrete(3, start=2),
+}
+
+
+class _Words(Exception):
+    def __str__(self):
+        raise RuntimeError("not even this")
+
+
+class _Unshown:
+    def __repr__(self):
+        raise RuntimeError("not even this")
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("not even this")
+
+
+class Faulty(gymnasium.Env):
+    """Answers what it is told to; an exception among the answers is raised."""
+
+    action_space: Space[Any] = Discrete(2)
+
+    def __init__(self, step=GOOD_STEP, reset=(ZEROS, {}), made=None, closed=None, space="box"):
+        if made is not None:
+            raise made
+        self.observation_space = SPACES[space]
+        self.answers = {"step": step, "reset": reset, "close": closed}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._answer("reset")
+
+    def step(self, action):
+        return self._answer("step")
+
+    def close(self):
+        self._answer("close")
+
+    def _answer(self, method):
+        answer = self.answers[method]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def register(name, entry_point: Any, **settings: Any):
+    gymnasium.register(f"probe/{name}-v0", entry_point=entry_point, **settings)
+
+
+if "probe/Faulty-v0" not in gymnasium.registry:  # a worker process imports this file again
+    register("Faulty", Faulty)
+    register("FaultyTimed", Faulty, max_episode_steps=5)
+
+
+def play(*, env_id="probe/Faulty-v0", mode="sync", num_envs=2, wrappers=(), **settings):
+    with make_envs(env_id, num_envs, mode=mode, wrappers=wrappers, settings=settings) as envs:
+        return envs.step(np.zeros(num_envs, dtype=np.int64))
+
+
+def step(obs=ZEROS, reward=1.0, terminated=False, truncated=False, info=None):
+    return obs, reward, terminated, truncated, {} if info is None else info
+
+
+RAISES = {
+    "with words": (ValueError("no such place"), r"raised ValueError in `{}`: no such place\."),
+    "without words": (RuntimeError(), r"raised RuntimeError in `{}` without a message"),
+    "words that raise": (_Words(), r"raised _Words in `{}`: a message that cannot be shown"),
+    "StopIteration": (StopIteration(), r"raised StopIteration in `{}`"),
+    "GeneratorExit": (GeneratorExit(), r"raised GeneratorExit in `{}`"),
+    "assert": (AssertionError(), r"raised AssertionError in `{}`"),
+    "an unpacking": (
+        ValueError("too many values to unpack (expected 2)"),
+        r"raised ValueError in `{}`: too many values",
+    ),
+    "a file too many": (OSError(24, "Too many open files"), r"raised OSError in `{}`.*open files"),
+    "sys.exit": (SystemExit(0), r"called sys\.exit\(0\) in `{}`"),
+    "lines": (KeyError("a\nb"), r"raised KeyError in `{}`"),
+}
+
+
+@pytest.mark.parametrize("method", ["step", "reset", "close"])
+@pytest.mark.parametrize("fault", RAISES)
+def test_an_error_is_told_with_its_environment_and_method(method, fault):
+    error, told = RAISES[fault]
+    settings = {"closed" if method == "close" else method: error}
+    with pytest.raises(EnvError, match="Environment 0 of probe/Faulty-v0 " + told.format(method)):
+        play(**settings)
+
+
+@pytest.mark.parametrize("fault", RAISES)
+def test_an_error_in_the_constructor_is_told_with_the_environment(fault):
+    error, told = RAISES[fault]
+    with pytest.raises(EnvError, match="probe/Faulty-v0 " + told.format("__init__")):
+        play(made=error)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((ZEROS, 1.0, False, {}), r"returned 4 values from `step`; five were expected"),
+        ((ZEROS, 1.0, False, False, {}, 0), r"returned 6 values from `step`"),
+        (None, r"returned None from `step`"),
+        ([ZEROS, 1.0, False, False], r"from `step`; five were expected"),
+        (step(reward=np.array([1.0])), r"gave the reward array\(\[1\.\]\) from `step`; one number"),
+        (step(reward="1"), r"gave the reward '1'"),
+        (step(reward=None), r"gave the reward None"),
+        (step(reward=1j), r"gave the reward 1j"),
+        (step(reward=[1.0]), r"gave the reward \[1\.0\]"),
+        (step(terminated="no"), r"gave `terminated` 'no' from `step`; True or False"),
+        (step(terminated=np.nan), r"gave `terminated` nan"),
+        (step(terminated=None), r"gave `terminated` None"),
+        (step(terminated=2), r"gave `terminated` 2"),
+        (step(truncated=[False]), r"gave `truncated` \[False\]"),
+        (step(truncated=np.array([True, False])), r"gave `truncated` array"),
+        (step(info=[]), r"gave the info \[\] from `step`; a dict"),
+        (step(info="won"), r"gave the info 'won'"),
+        (step(obs=np.zeros(1, np.float32)), r"from `step` .*shape \(1,\) and dtype float32; "),
+        (step(obs=np.float32(0)), r"shape \(\) and dtype float32"),
+        (step(obs=0.0), r"shape \(\)"),
+        (step(obs=np.zeros((1, 4), np.float32)), r"shape \(1, 4\)"),
+        (step(obs=np.zeros((4, 1), np.float32)), r"shape \(4, 1\)"),
+        (step(obs=np.zeros(5, np.float32)), r"shape \(5,\)"),
+        (step(obs=np.zeros(0, np.float32)), r"shape \(0,\)"),
+        (step(obs=np.array(["a"] * 4)), r"dtype <U1"),
+        (step(obs=np.array([None] * 4)), r"dtype object"),
+        (step(obs=np.zeros(4, complex)), r"dtype complex128"),
+        (step(obs=np.zeros(4, "M8[s]")), r"dtype datetime64"),
+        (step(obs=None), r"dtype object"),
+        (step(obs="here"), r"dtype <U4"),
+        (step(obs=[[0.0], [0.0, 1.0], 2.0, 3.0]), r"observation from `step`"),
+        (step(obs={"x": 1}), r"dtype object"),
+        (step(obs=_Unshown()), r"_Unshown instance"),
+    ],
+)
+def test_a_step_that_returns_something_else_is_refused(answer, told):
+    with pytest.raises(EnvError, match=f"Environment 0 of probe/Faulty-v0 .*{told}"):
+        play(step=answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (ZEROS, r"from `reset`; two values were expected: obs, info"),
+        (None, r"returned None from `reset`"),
+        ((ZEROS,), r"from `reset`; two"),
+        ((ZEROS, {}, 0), r"from `reset`; two"),
+        ((ZEROS, None), r"gave the info None from `reset`"),
+        ((np.zeros(1, np.float32), {}), r"from `reset` .*shape \(1,\)"),
+        ((np.zeros((), np.float32), {}), r"from `reset` .*shape \(\)"),
+    ],
+)
+def test_a_reset_that_returns_something_else_is_refused(answer, told):
+    with pytest.raises(EnvError, match=f"Environment 0 of probe/Faulty-v0 .*{told}"):
+        play(reset=answer)
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        ("bytes", np.full(4, 0.5, np.float32)),
+        ("bytes", np.full(4, 256)),
+        ("bytes", np.full(4, -1)),
+        ("discrete", 1),
+        ("discrete", 5),
+        ("discrete", 2.5),
+        ("discrete", -1),
+        ("discrete", np.array([2])),
+        ("discrete", 2**70),
+    ],
+)
+def test_an_observation_outside_of_its_space_is_refused(space, obs):
+    with pytest.raises(EnvError, match=r"observation from `reset` that is not of its space"):
+        play(space=space, reset=(obs, {}))
+
+
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        ("box", [0, 1, 2, 3]),
+        ("box", np.arange(4.0)),
+        ("box", np.ones(4, bool)),
+        ("bytes", np.arange(4)),
+        ("bytes", [0, 1, 2, 255]),
+        ("discrete", 3),
+        ("discrete", np.int64(4)),
+        ("discrete", np.array(2)),
+    ],
+)
+def test_what_can_be_meant_in_one_way_only_is_taken(space, obs):
+    seen = play(space=space, reset=(obs, {}), step=step(obs=obs)).next_obs[1]
+    expected = np.eye(3)[int(obs) - 2] if space == "discrete" else obs
+    np.testing.assert_array_equal(seen, expected)
+
+
+@pytest.mark.parametrize(
+    ("reward", "flag"),
+    [
+        (1, 0),
+        (np.float64(1), np.bool_(False)),
+        (np.int8(1), np.array(False)),
+        (np.array(1.0), False),
+        (True, 0),
+    ],
+)
+def test_numbers_and_flags_of_numpy_are_taken(reward, flag):
+    seen = play(step=step(reward=reward, terminated=flag, truncated=flag))
+    assert seen.reward.tolist() == [1.0, 1.0]
+    assert not seen.terminated.any()
+
+
+@pytest.mark.parametrize("reward", [1e300, -(10**400), np.inf, np.nan])
+def test_a_reward_that_float32_cannot_hold_is_not_finite(reward):
+    with pytest.raises(ArithmeticError, match=r"Environment 0 .* reward -?(inf|nan)"):
+        play(step=step(reward=reward))
+
+
+def test_four_values_are_recognised_behind_the_wrappers_of_gymnasium():
+    with pytest.raises(EnvError, match=r"Environment 0 .* returned 4 values from `step`; five"):
+        play(env_id="probe/FaultyTimed-v0", step=(ZEROS, 1.0, False, {}))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"step": RuntimeError()},
+        {"reset": StopIteration()},
+        {"made": ValueError("never")},
+        {"step": (ZEROS, 1.0, False, {})},
+        {"step": step(obs=np.zeros(1, np.float32))},
+        {"step": step(terminated="no")},
+        {"step": SystemExit(0)},
+    ],
+)
+@pytest.mark.deadline(60)
+def test_a_fault_reads_the_same_in_each_mode(fault):
+    told = set()
+    for mode in ("sync", "async", "auto"):
+        with pytest.raises(EnvError) as caught:
+            play(mode=mode, **fault)
+        told.add(str(caught.value))
+    assert len(told) == 1
+
+
+def test_an_environment_that_is_not_the_first_is_named_by_its_number():
+    count = iter(range(9))
+
+    def faulty_if_third(env):
+        if next(count) == 3:  # the very first one is made to look at its spaces
+            env.unwrapped.answers["step"] = RuntimeError("it is me")
+        return env
+
+    with pytest.raises(EnvError, match="Environment 2 of"):
+        play(num_envs=4, wrappers=[faulty_if_third])
+
+
+def test_a_wrapper_that_fails_is_named():
+    def breaks(env):
+        raise LookupError("no wrapping today")
+
+    with pytest.raises(EnvError, match=r"`the wrapper breaks`: no wrapping today"):
+        play(wrappers=[breaks])
+    with pytest.raises(ConfigError, match=r"The wrapper `<lambda>` .* returned a NoneType"):
+        play(wrappers=[lambda env: None])
+
+
+def test_environments_that_were_made_are_closed_where_the_next_cannot_be():
+    open_ones: list[object] = []
+
+    class Opens(gymnasium.Wrapper):
+        def __init__(self, env):
+            if len(open_ones) == 2:
+                raise OSError(24, "Too many open files")
+            super().__init__(env)
+            open_ones.append(self)
+
+        def close(self):
+            open_ones.remove(self)
+            super().close()
+
+    first = Opens(Faulty())  # so that the failing one is the second of two
+    with pytest.raises(EnvError, match=r"raised OSError in `the wrapper Opens`"):
+        play(num_envs=4, wrappers=[Opens])
+    assert open_ones == [first]
+
+
+def test_all_environments_are_closed_where_one_raises_in_close():
+    closed = []
+
+    class Closes(gymnasium.Wrapper):
+        def close(self):
+            closed.append(self)
+            if len(closed) == 2:
+                raise OSError("the lid is stuck")
+
+    with pytest.raises(EnvError, match=r"Environment 0 .* raised OSError in `close`: the lid is"):
+        play(num_envs=3, wrappers=[Closes])
+    assert len(closed) == 4
+
+
+def test_an_environment_without_spaces_is_told():
+    class Bare(Faulty):
+        def __init__(self):
+            pass
+
+        def close(self):
+            pass
+
+    register("Bare", Bare)
+    with pytest.raises(EnvError, match=r"probe/Bare-v0 raised AttributeError in `its spaces`"):
+        make_envs("probe/Bare-v0", 2, mode="sync")
+    del gymnasium.registry["probe/Bare-v0"]
+
+
+def test_an_action_that_is_written_to_stays_what_was_asked():
+    class Greedy(gymnasium.ActionWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.action_space: Space[Any] = Box(-1.0, 1.0, (2,), np.float32)
+
+        def action(self, action):
+            action *= 0.0
+            return action
+
+    with make_envs("probe/Faulty-v0", 2, mode="sync", wrappers=[Greedy]) as envs:
+        asked = envs.random_actions()
+        before = asked.copy()
+        np.testing.assert_array_equal(envs.step(asked).action, before)
+        np.testing.assert_array_equal(
+            envs.state_dict()["source"]["histories"][0]["actions"][0], before[0]
+        )
+
+
+class FaultyTogether(VectorEnv):
+    fault: dict[str, Any] = {}  # noqa: RUF012
+    metadata = {"autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = SPACES["box"], Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((self.num_envs, 4), np.float32), {}
+
+    def step(self, action):
+        answer: dict[str, Any] = {
+            "obs": np.zeros((self.num_envs, 4), np.float32),
+            "reward": np.ones(self.num_envs),
+            "terminated": np.zeros(self.num_envs, bool),
+            "truncated": np.zeros(self.num_envs, bool),
+        } | self.fault
+        if "raise" in answer:
+            raise answer["raise"]
+        return *(answer[name] for name in ("obs", "reward", "terminated", "truncated")), {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ({"raise": RuntimeError()}, r"raised RuntimeError in `step` without a message"),
+        ({"obs": np.zeros((4, 1))}, r"gave `observations` of shape \(4, 1\)"),
+        ({"reward": 1.0}, r"gave `reward` of shape \(\)"),
+        ({"terminated": np.zeros(4)}, r"gave `terminated` .* dtype float64; .*True or False"),
+        ({"truncated": ["no"] * 4}, r"gave `truncated` .* dtype <U2"),
+    ],
+)
+def test_a_vector_form_is_checked_too(fault, told):
+    together = type("Together", (FaultyTogether,), {"fault": fault})
+    register("FaultyVector", Faulty, vector_entry_point=together)
+    try:
+        with make_envs("probe/FaultyVector-v0", 4, mode="native") as envs:
+            envs.reset()
+            with pytest.raises(EnvError, match=f"The vector form of probe/FaultyVector-v0 {told}"):
+                envs.step(np.zeros(4, dtype=np.int64))
+    finally:
+        del gymnasium.registry["probe/FaultyVector-v0"]

@@ -1,0 +1,63 @@
+"""Environments that end the program, or are broken off, in the middle of a run."""
+
+import os
+import signal
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite.errors import EnvError
+from ding_lite.rl import make_envs
+from ding_lite.runtime.task import Task
+from tests.rl.probes import EXITS
+
+DID = {
+    "sys.exit(0)": r"called sys.exit\(0\) in `step`",
+    "sys.exit(None)": r"called sys.exit\(None\) in `step`",
+    "sys.exit(3)": r"called sys.exit\(3\) in `step`",
+    "KeyboardInterrupt": "raised KeyboardInterrupt in `step`",
+}
+
+
+def run(envs, actions):
+    """Step the envs once in a task, where Ctrl-C is the task's."""
+    with Task() as task:
+        task.use(lambda ctx: envs.step(np.array(actions)) and None)
+        task.run(max_step=1)
+
+
+@pytest.mark.parametrize("how", EXITS)
+def test_an_exit_in_a_step_is_an_error_that_names_the_environment(how):
+    envs = make_envs("probe/Weak-v0", 4, mode="sync", settings={"how": how})
+    with pytest.raises(EnvError, match=f"Environment 2 of probe/Weak-v0 {DID[how]}"):
+        run(envs, [0, 0, 1, 0])
+
+
+def test_an_exit_in_a_reset_or_in_the_making_is_an_error():
+    class Exits(gymnasium.Wrapper):
+        def reset(self, **_):
+            raise SystemExit(0)
+
+    envs = make_envs("probe/Counter-v0", 2, mode="sync", wrappers=[Exits])
+    with pytest.raises(EnvError, match=r"Environment 0 of probe/Counter-v0 called sys.exit"):
+        envs.reset()
+
+    def exits(env):
+        raise SystemExit(0)
+
+    with pytest.raises(EnvError, match=r"probe/Counter-v0 called sys.exit"):
+        make_envs("probe/Counter-v0", 2, mode="sync", wrappers=[exits])
+
+
+def test_ctrl_c_in_an_environment_without_a_run_is_ctrl_c():
+    class Signals(gymnasium.Wrapper):
+        def step(self, action):
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(10.0)
+
+    envs = make_envs("probe/Counter-v0", 2, mode="sync", wrappers=[Signals])
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(np.zeros(2, dtype=np.int64))

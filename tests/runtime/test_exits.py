@@ -1,0 +1,160 @@
+"""`sys.exit` in the middle of a run: never an end that looks as if the program had finished."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import MiddlewareError, RemoteError
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.task import Task
+
+CODES = pytest.mark.parametrize("code", [None, 0], ids=repr)
+
+
+def _function(code: Any) -> Callable[[Context], object]:
+    def _leave(ctx: Context) -> None:
+        sys.exit(code)
+
+    return _leave
+
+
+def _generator(code: Any) -> Callable[[Context], object]:
+    def _leave(ctx: Context) -> Iterator[None]:
+        if ctx.total_step == 0:
+            sys.exit(code)
+        yield
+
+    return _leave
+
+
+def _generator_on_the_way_out(code: Any) -> Callable[[Context], object]:
+    def _leave(ctx: Context) -> Iterator[None]:
+        yield
+        sys.exit(code)
+
+    return _leave
+
+
+def _coroutine(code: Any) -> Callable[[Context], object]:
+    async def _leave(ctx: Context) -> None:
+        sys.exit(code)
+
+    return _leave
+
+
+def _async_generator(code: Any) -> Callable[[Context], object]:
+    async def _leave(ctx: Context) -> AsyncIterator[None]:
+        if ctx.total_step == 0:
+            sys.exit(code)
+        yield
+
+    return _leave
+
+
+SHAPES = [_function, _generator, _generator_on_the_way_out, _coroutine, _async_generator]
+
+
+@CODES
+@pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_exit_of_a_middleware_is_an_error_that_names_it(
+    shape: Callable[[Any], Any], async_mode: bool, code: Any
+) -> None:
+    with Task(async_mode=async_mode) as task:
+        task.use(shape(code))
+        with pytest.raises(
+            MiddlewareError, match=rf"`leave`.* called `sys.exit\({code}\)`"
+        ) as caught:
+            task.run(max_step=2)
+    assert type(caught.value.__cause__) is SystemExit
+    assert "in middleware `leave`" in caught.value.__notes__[0]
+
+
+def test_an_exit_within_composed_middleware_is_an_error() -> None:
+    with Task() as task:
+        task.use(task.serial(lambda ctx: None, _function(0)))
+        with pytest.raises(MiddlewareError, match=r"`serial\(lambda, leave\)`"):
+            task.run(max_step=1)
+
+
+def test_an_exit_of_a_middleware_run_by_hand_is_an_error() -> None:
+    with Task() as task, pytest.raises(MiddlewareError, match="`leave` called"):
+        task.forward(_function(0))
+
+
+@pytest.mark.parametrize("async_mode", [False, True], ids=["in order", "async"])
+def test_an_exit_of_a_listener_is_an_error_that_names_it(async_mode: bool) -> None:
+    with Task(async_mode=async_mode) as task:
+        task.on("go", _function(0))
+        task.use(lambda ctx: task.emit("go", ctx))
+        with pytest.raises(
+            MiddlewareError, match="Listener `leave` of event `go` called"
+        ) as caught:
+            task.run(max_step=1)
+    assert caught.value.__notes__[0] == "in listener `leave` of event `go`"
+
+
+def test_an_exit_with_another_code_says_so_itself_and_stays() -> None:
+    with Task() as task:
+        task.use(_function(3))
+        with pytest.raises(SystemExit) as caught:
+            task.run(max_step=1)
+    assert caught.value.code == 3
+
+
+def test_an_exit_of_the_program_itself_is_its_own_affair() -> None:
+    def program() -> None:
+        with Task() as task:
+            task.use(lambda ctx: None).run(max_step=1)
+            sys.exit(0)
+
+    with pytest.raises(SystemExit):
+        program()
+
+
+@pytest.mark.parametrize("as_object", [False, True], ids=["function", "object"])
+def test_an_exit_of_a_program_s_own_signal_handler_is_left_alone(as_object: bool) -> None:
+    class Leave:
+        def __call__(self, *_: object) -> None:
+            sys.exit(0)
+
+    before = signal.signal(signal.SIGUSR1, Leave() if as_object else lambda *_: sys.exit(0))
+    try:
+        with Task() as task:
+            task.use(lambda ctx: os.kill(os.getpid(), signal.SIGUSR1))
+            with pytest.raises(SystemExit):
+                task.run(max_step=1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_exit_of_a_handler_of_calls_is_the_answer() -> None:
+    asker, other = LocalRouter.group(2)
+    other.register("leave", lambda: sys.exit(0))
+    with pytest.raises(RemoteError, match="SystemExit"):
+        asker.call(1, "leave")
+
+
+def test_an_exit_of_a_listener_of_the_router_is_an_error() -> None:
+    asker, other = LocalRouter.group(2)
+    other.on("go", lambda: sys.exit(0))
+    raised: list[BaseException] = []
+
+    def emit() -> None:
+        try:
+            asker.emit("go")
+        except MiddlewareError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=emit)  # where an exit would end the thread and nothing else
+    thread.start()
+    thread.join()
+    assert len(raised) == 1

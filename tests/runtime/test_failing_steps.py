@@ -1,0 +1,578 @@
+"""A step of async mode in which one middleware raises: each blocked call beside it ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.clock import Deadline
+from ding_lite.errors import MiddlewareError, StepCancelled
+from ding_lite.parallel.group import World
+from ding_lite.runtime import concurrency
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.router import use_router
+from ding_lite.runtime.task import Task
+
+Waiting = Callable[[Task, Context], object]
+"""Waits for what never comes; what it returns is looked at by the test."""
+
+
+class Broken(Exception):
+    """What the other middleware raises."""
+
+
+def _wait_for(task: Task, ctx: Context) -> object:
+    return task.wait_for("never")
+
+
+def _wait_for_with_a_deadline(task: Task, ctx: Context) -> object:
+    return task.wait_for("never", timeout=3600.0)
+
+
+def _receive(task: Task, ctx: Context) -> object:
+    return task.receive("never", timeout=None)
+
+
+def _send(task: Task, ctx: Context) -> object:
+    return [task.send("work", k, to="node.0", in_flight=1, timeout=None) for k in (1, 2)][1] or None
+
+
+def _mw_receive(task: Task, ctx: Context) -> object:
+    mw.receive("trajectories", timeout=None)(ctx)
+    return ctx.trajectories or None
+
+
+def _loop_on_ctx(task: Task, ctx: Context) -> object:
+    while not ctx.finish:
+        threading.Event().wait(0.001)
+    return None if ctx["finish"] and ctx.get("finish") else "ctx.finish is False"
+
+
+def _loop_on_the_task_in_a_thread_of_its_own(task: Task, ctx: Context) -> object:
+    def watch() -> None:
+        while not task.finish:
+            threading.Event().wait(0.001)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    thread.join()
+    return None
+
+
+def _wait_in_a_thread_of_its_own(task: Task, ctx: Context) -> object:
+    heard: list[object] = []
+    thread = threading.Thread(target=lambda: heard.append(task.wait_for("never")))
+    thread.start()
+    thread.join()
+    return heard[0]
+
+
+def _watch(task: Task, ctx: Context) -> object:
+    watch = task.router.watch("train_iter")
+    assert watch.wait(lambda newest: False, Deadline.after(None), until=lambda: ctx.finish)
+    return None
+
+
+def _loop_with_waits(task: Task, ctx: Context) -> object:
+    while not task.finish:
+        assert task.receive("never", timeout=30.0) is None
+    return None
+
+
+def _raw_receive(task: Task, ctx: Context) -> object:
+    return task.router.receive("never", timeout=None)
+
+
+def _raw_send(task: Task, ctx: Context) -> object:
+    return task.router.send("work", 1, to="node.7", timeout=None)
+
+
+def _call(task: Task, ctx: Context) -> object:
+    task.router.register("slow", Future)
+    return task.router.call(0, "slow", timeout=None)
+
+
+AS_AT_THE_END = [
+    *(_wait_for, _wait_for_with_a_deadline, _receive, _send, _mw_receive, _loop_on_ctx),
+    *(_loop_on_the_task_in_a_thread_of_its_own, _wait_in_a_thread_of_its_own, _watch),
+    _loop_with_waits,
+]
+GIVEN_UP = [_raw_receive, _raw_send, _call]
+
+
+def run_beside(
+    waiting: Waiting, *, late: bool = False, compose: Callable[[Task, Any], Any] | None = None
+) -> tuple[BaseException, list[object]]:
+    """Run a step of which one part waits and the other one raises; return the error, the outcome.
+
+    Args:
+        waiting: What the one part does.
+        late: Whether it begins to wait only when the other one has raised.
+        compose: Makes the middleware from the part that waits.
+    """
+    begins, has_raised = threading.Event(), threading.Event()
+    outcomes: list[object] = []
+
+    def wait(ctx: Context) -> None:
+        begins.set()
+        if late:
+            has_raised.wait(10.0)
+            while not ctx.finish:
+                threading.Event().wait(0.001)
+        try:
+            outcomes.append(waiting(task, ctx))
+        except BaseException as error:
+            outcomes.append(type(error))
+            raise
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        if not late:  # so that it is most likely in its wait; either way it must end
+            threading.Event().wait(0.02)
+        has_raised.set()
+        raise Broken
+
+    with Task(async_mode=True) as task:
+        task.use(wait if compose is None else compose(task, wait)).use(bad)
+        with pytest.raises(Broken) as caught:
+            task.run(max_step=1)
+        assert not task.finish  # the job has not been ended by it
+    return caught.value, outcomes
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
+@pytest.mark.parametrize("waiting", AS_AT_THE_END, ids=lambda fn: fn.__name__)
+def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, late: bool) -> None:
+    error, outcomes = run_beside(waiting, late=late)
+    assert type(error) is Broken
+    assert error.__notes__ == [
+        "in middleware `bad`, step 0, node 0, labels: async, node.0, standalone"
+    ]
+    assert outcomes == [None]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
+@pytest.mark.parametrize("waiting", GIVEN_UP, ids=lambda fn: fn.__name__)
+def test_calls_of_the_router_raise_what_no_one_sees_beside_the_error(
+    waiting: Waiting, late: bool
+) -> None:
+    error, outcomes = run_beside(waiting, late=late)
+    assert type(error) is Broken
+    assert outcomes == [StepCancelled]
+
+
+@pytest.mark.parametrize(
+    "compose",
+    [
+        lambda task, wait: task.serial(wait),
+        lambda task, wait: task.parallel(wait, lambda ctx: None),
+        lambda task, wait: task.serial(task.parallel(task.serial(wait))),
+    ],
+    ids=["serial", "parallel", "nested"],
+)
+@pytest.mark.parametrize("waiting", [_wait_for, _raw_receive], ids=lambda fn: fn.__name__)
+def test_waits_within_composed_middleware_end_too(waiting: Waiting, compose: Any) -> None:
+    error, outcomes = run_beside(waiting, compose=compose)
+    assert type(error) is Broken
+    assert outcomes in ([None], [StepCancelled])
+
+
+def test_an_error_within_parallel_ends_the_waits_beside_it_in_a_task_that_is_not_async() -> None:
+    heard: list[object] = []
+    begins = threading.Event()
+
+    def wait(ctx: Context) -> None:
+        begins.set()
+        heard.append(task.wait_for("never"))
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        raise Broken
+
+    with Task() as task:
+        task.use(task.parallel(wait, bad))
+        with pytest.raises(Broken):
+            task.run(max_step=1)
+    assert heard == [None]
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "async generator", "generator", "serial coroutine"])
+def test_an_error_of_a_function_ends_waits_of_every_other_shape(kind: str) -> None:
+    log: list[str] = []
+
+    async def coroutine(ctx: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            log.append("ended")
+
+    async def async_generator(ctx: Context) -> AsyncIterator[None]:
+        try:
+            await asyncio.Event().wait()
+            yield
+        finally:
+            log.append("ended")
+
+    def generator(ctx: Context) -> Iterator[None]:
+        task.wait_for("never")
+        log.append("ended")
+        yield
+
+    def bad(ctx: Context) -> None:
+        raise Broken
+
+    with Task(async_mode=True) as task:
+        shapes: dict[str, Any] = {
+            "coroutine": coroutine,
+            "async generator": async_generator,
+            "generator": generator,
+            "serial coroutine": task.serial(coroutine),
+        }
+        with pytest.raises(Broken):
+            task.use(shapes[kind]).use(bad).run(max_step=1)
+    assert log in (["ended"], [])  # a coroutine may be cancelled before its first line
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "async generator", "generator"])
+def test_an_error_of_every_other_shape_ends_the_wait_of_a_function(kind: str) -> None:
+    heard: list[object] = []
+
+    async def coroutine(ctx: Context) -> None:
+        raise Broken
+
+    async def async_generator(ctx: Context) -> AsyncIterator[None]:
+        if ctx.total_step == 0:
+            raise Broken
+        yield
+
+    def generator(ctx: Context) -> Iterator[None]:
+        if ctx.total_step == 0:
+            raise Broken
+        yield
+
+    shapes: dict[str, Any] = {
+        "coroutine": coroutine,
+        "async generator": async_generator,
+        "generator": generator,
+    }
+    with Task(async_mode=True) as task:
+        task.use(lambda ctx: heard.append(task.wait_for("never"))).use(shapes[kind])
+        with pytest.raises(Broken):
+            task.run(max_step=1)
+    assert heard in ([None], [])
+
+
+def test_a_wait_that_a_coroutine_has_given_to_a_thread_ends_with_it() -> None:
+    heard: list[object] = []
+    begins = threading.Event()
+
+    def wait() -> None:
+        begins.set()
+        try:
+            heard.append(task.wait_for("never"))
+        except StepCancelled as error:  # it may look up only when the step is over
+            heard.append(type(error))
+
+    async def coroutine(ctx: Context) -> None:
+        await asyncio.to_thread(wait)
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        raise Broken
+
+    with Task(async_mode=True) as task:
+        task.use(coroutine).use(bad)
+        with pytest.raises(Broken):
+            task.run(max_step=1)
+    assert heard in ([None], [StepCancelled])
+
+
+def test_a_coroutine_that_blocks_its_loop_ends_too() -> None:
+    heard: list[object] = []
+    begins = threading.Event()
+
+    async def coroutine(ctx: Context) -> None:
+        begins.set()
+        heard.append(task.wait_for("never"))
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        raise Broken
+
+    with Task(async_mode=True) as task:
+        task.use(coroutine).use(bad)
+        with pytest.raises(Broken):
+            task.run(max_step=1)
+    assert heard == [None]
+
+
+def test_the_error_of_a_listener_ends_the_waits_beside_it() -> None:
+    heard: list[object] = []
+
+    def listener() -> None:
+        raise Broken
+
+    with Task(async_mode=True) as task:
+        task.on("bad", listener)
+        task.use(lambda ctx: heard.append(task.wait_for("never")))
+        task.use(lambda ctx: task.emit("bad"))
+        with pytest.raises(Broken) as caught:
+            task.run(max_step=1)
+    assert heard == [None]
+    assert caught.value.__notes__ == ["in listener `listener` of event `bad`"]
+
+
+def test_a_listener_that_waits_does_not_keep_an_error_from_being_raised() -> None:
+    begins = threading.Event()
+    heard: list[object] = []
+
+    def listener() -> None:
+        begins.set()
+        heard.append(task.wait_for("never"))
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        raise Broken
+
+    with Task(async_mode=True) as task:
+        task.on("begin", listener)
+        task.use(lambda ctx: task.emit("begin")).use(bad)
+        with pytest.raises(Broken):
+            task.run(max_step=1)
+    assert heard == [None]
+
+
+def test_several_errors_beside_a_wait_are_a_group_without_it() -> None:
+    meet = threading.Barrier(2, timeout=10.0)
+
+    def bad(ctx: Context) -> None:
+        meet.wait()
+        raise Broken
+
+    def worse(ctx: Context) -> None:
+        meet.wait()
+        raise KeyError("worse")
+
+    def wait(ctx: Context) -> None:
+        task.router.receive("never", timeout=None)
+
+    with Task(async_mode=True) as task:
+        task.use(bad).use(wait).use(worse)
+        with pytest.raises(ExceptionGroup) as caught:
+            task.run(max_step=1)
+    assert [type(error) for error in caught.value.exceptions] == [Broken, KeyError]
+
+
+def test_what_has_not_begun_when_the_step_fails_does_not_begin() -> None:
+    log: list[str] = []
+    begins = threading.Event()
+
+    def wait(ctx: Context) -> None:
+        begins.set()
+        task.wait_for("never")
+
+    async def bad(ctx: Context) -> None:
+        await asyncio.to_thread(begins.wait, 10.0)
+        raise Broken
+
+    with Task(async_mode=True, n_async_workers=1) as task:
+        task.use(task.serial(wait, lambda ctx: log.append("second part")))
+        task.use(lambda ctx: log.append("second function"))
+        task.use(bad)
+        with pytest.raises(Broken):
+            task.run(max_step=1)
+    assert log == []
+
+
+def test_what_waits_for_the_lock_does_not_begin_in_a_step_that_has_failed() -> None:
+    log: list[str] = []
+    begins = threading.Event()
+
+    def wait(ctx: Context) -> None:
+        begins.set()
+        task.wait_for("never")
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        raise Broken
+
+    with Task(async_mode=True) as task:
+        task.use(wait, lock=True)
+        task.use(lambda ctx: begins.wait(10.0) and log.append("has the lock"), lock=True)
+        task.use(bad)
+        with pytest.raises(Broken):
+            task.run(max_step=1)
+    assert log == []
+
+
+def test_a_generator_that_handles_the_error_lets_the_run_go_on_with_waits_that_wait() -> None:
+    seen: list[object] = []
+
+    def guard(ctx: Context) -> Iterator[None]:
+        try:
+            yield
+        except Broken:
+            seen.append(("handled", ctx.finish))
+
+    def wait(ctx: Context) -> None:
+        if ctx.total_step == 0:
+            seen.append(task.wait_for("never"))
+        else:
+            said = task.wait_for("said", timeout=10.0)
+            seen.append(said and said.args)
+
+    def bad(ctx: Context) -> None:
+        if ctx.total_step == 0:
+            raise Broken
+        while len(seen) < 3:
+            task.emit("said", ctx.finish)
+            threading.Event().wait(0.001)
+
+    with Task(async_mode=True) as task:
+        task.use(guard).use(wait).use(bad).run(max_step=2)
+    assert seen[:2] == [None, ("handled", False)] or seen[:1] == [("handled", False)]
+    assert (False,) in seen
+    assert task.ctx.total_step == 1
+
+
+def test_a_run_after_one_that_has_failed_waits_as_ever() -> None:
+    heard: list[object] = []
+    fails = True
+
+    def talk(ctx: Context) -> None:
+        if fails:
+            raise Broken
+        while not heard:
+            task.emit("said", 1)
+            threading.Event().wait(0.001)
+
+    def wait(ctx: Context) -> None:
+        said = task.wait_for("said")
+        if said is not None:
+            heard.append(said.args)
+
+    task = Task(async_mode=True).use(wait).use(talk)
+    for fails in (True, False, True, False):
+        heard.clear()
+        if fails:
+            with pytest.raises(Broken):
+                task.run(max_step=1)
+        else:
+            task.run(max_step=1)
+        assert heard == ([] if fails else [(1,)])
+
+
+@pytest.mark.parametrize("ends_by", ["sync", "leaving"])
+def test_what_was_started_by_hand_does_not_outlive_an_error(ends_by: str) -> None:
+    heard: list[object] = []
+    begins = threading.Event()
+
+    def wait(task: Task, ctx: Context) -> None:
+        begins.set()
+        heard.append(task.wait_for("never"))
+
+    def bad(ctx: Context) -> None:
+        begins.wait(10.0)
+        raise Broken
+
+    def drive() -> None:
+        with Task(async_mode=True) as task:
+            task.forward(partial(wait, task))
+            if ends_by == "sync":
+                task.forward(bad)
+                assert task.wait_for("never") is None  # here, before this thread meets the others
+                task.sync()
+            begins.wait(10.0)
+            raise Broken
+
+    with pytest.raises(Broken):
+        drive()
+    assert heard == [None]
+
+
+def _wait_parallel_ctx(task: Task, ctx: Context) -> object:
+    return task.wait_parallel_ctx(newer_than={"train_iter": 1})
+
+
+def _mw_send(task: Task, ctx: Context) -> object:
+    ctx.work = [1, 2, 3]
+    return mw.send("work", to="node.1", in_flight=1, timeout=None)(ctx)
+
+
+def _keep_pace(task: Task, ctx: Context) -> object:
+    ctx.env_step = 100
+    return mw.keep_pace(env_steps_per_update=1.0, at_first=1.0, timeout=None)(ctx)
+
+
+def _barrier(task: Task, ctx: Context) -> object:
+    return World.current().group([0, 1]).barrier(timeout=None)
+
+
+def _all_gather(task: Task, ctx: Context) -> object:
+    return World.current().group([1, 0]).all_gather(1)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "outcome"),
+    [
+        (_wait_parallel_ctx, None),
+        (_mw_send, None),
+        (_keep_pace, None),
+        (_barrier, StepCancelled),
+        (_all_gather, StepCancelled),
+    ],
+)
+def test_waits_for_another_node_end_where_the_step_fails(waiting: Waiting, outcome: object) -> None:
+    here, _ = LocalRouter.group(2)
+    with use_router(here):
+        error, outcomes = run_beside(waiting)
+    assert type(error) is Broken
+    assert outcomes == [outcome]
+
+
+def test_the_log_names_what_still_runs_when_a_step_has_failed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(concurrency, "PATIENCE_S", 0.05)
+    is_named = threading.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            is_named.set()
+
+    def _deaf(ctx: Context) -> None:
+        is_named.wait(10.0)
+
+    def _bad(ctx: Context) -> None:
+        raise Broken("no")
+
+    handler = Handler()
+    concurrency.logger.addHandler(handler)
+    try:
+        with Task(async_mode=True) as task, pytest.raises(Broken):
+            task.use(_deaf).use(_bad).run(max_step=1)
+    finally:
+        concurrency.logger.removeHandler(handler)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        "a step has failed: `bad` raised Broken('no'); the error is raised once `deaf` has"
+    )
+
+
+def test_a_middleware_error_of_another_kind_is_no_cancellation() -> None:
+    def bad(ctx: Context) -> None:
+        raise MiddlewareError("own")
+
+    with Task(async_mode=True) as task:
+        task.use(bad).use(lambda ctx: task.wait_for("never"))
+        with pytest.raises(MiddlewareError, match="own"):
+            task.run(max_step=1)
