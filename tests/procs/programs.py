@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import queue
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +29,10 @@ def say(*words):
 
 
 class Program:
-    """A running program; its output and its errors are one stream of lines."""
+    """A running program; its output and its errors are one stream of lines.
+
+    A thread reads them as they come: a program whose pipe is full would wait for its reader.
+    """
 
     def __init__(self, folder: Path, source: str, *command: str, stdin: str = "") -> None:
         (folder / "program.py").write_text(PREAMBLE + source)
@@ -44,20 +49,38 @@ class Program:
             start_new_session=True,
             text=True,
         )
-        self.seen = ""
+        self._read_lines()
         assert self.process.stdin is not None
         with self.process.stdin as file:
             file.write(stdin)
+
+    def _read_lines(self) -> None:
+        self.seen = ""
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as file:
+            for line in file:
+                self._lines.put(line)
+        self._lines.put(None)
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that have not been read yet, until the output ends."""
+        while (line := self._lines.get()) is not None:
+            self.seen += line
+            yield line
+        self._lines.put(None)  # it has ended for the next caller too
+
     def line(self, containing: str = "") -> list[str]:
         """Return the words of the next line that contains something."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.seen += line
+        for line in self.lines():
             if containing in line:
                 return line.split()
         raise AssertionError(f"no line contains {containing!r}:\n{self.seen}")
@@ -69,8 +92,8 @@ class Program:
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and all the output."""
-        assert self.process.stdout is not None
-        self.seen += self.process.stdout.read()
+        for _ in self.lines():
+            pass
         return self.process.wait(), self.seen
 
     def left_over(self) -> list[str]:
@@ -81,9 +104,9 @@ class Program:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with self.process:
-            if self.process.poll() is None:
-                self.process.kill()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
 
 
 def run(folder: Path, source: str, *command: str, stdin: str = "") -> tuple[int, str]:

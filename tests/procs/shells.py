@@ -20,7 +20,7 @@ class Shell(Program):
     def __init__(self, folder: Path, line: str, **environ: str) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
         path = f"{Path(sys.executable).parent}:{kept['PATH']}"
-        self.folder, self.seen = folder, ""
+        self.folder = folder
         self.process = subprocess.Popen(
             ["sh", "-c", line],
             cwd=folder,
@@ -31,6 +31,7 @@ class Shell(Program):
             start_new_session=True,
             text=True,
         )
+        self._read_lines()
 
     def kill(self) -> None:
         """End the program at once, and wait until it has ended."""
@@ -38,9 +39,8 @@ class Shell(Program):
         self.process.wait()
 
     def __exit__(self, *error: object) -> None:
-        with self.process:
-            if self.process.poll() is None:
-                self.kill()
+        if self.process.poll() is None:
+            self.kill()
 
 
 Type = Callable[..., Shell]

@@ -126,9 +126,8 @@ class Soak:
 
     def follow(self) -> None:
         """Read what the program says until it ends."""
-        assert self.program.process.stdout is not None
-        for line in self.program.process.stdout:
-            self.program.seen = (self.program.seen + line)[-100_000:]
+        for line in self.program.lines():
+            self.program.seen = self.program.seen[-100_000:]
             words = line.split()
             if words[:1] == ["at"]:
                 node, pid, parent, port = map(int, words[1:])
