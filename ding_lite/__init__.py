@@ -12,9 +12,11 @@ import importlib
 import logging
 from typing import TYPE_CHECKING
 
+from ding_lite.version import __version__
+
 if TYPE_CHECKING:
     from ding_lite.evolution.agent import Agent as Agent
-    from ding_lite.parallel.launch import Parallel as Parallel
+    from ding_lite.parallel.launch.launch import Parallel as Parallel
     from ding_lite.recipes.evolve import evolve as evolve
     from ding_lite.recipes.training import train as train
     from ding_lite.records import register as register
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from ding_lite.runtime.middleware import Middleware as Middleware, StepWrapper as StepWrapper
     from ding_lite.runtime.task import Task as Task
 
-__version__ = "0.1.0"
 __all__ = [
     "Agent",
     "Context",
@@ -40,7 +41,7 @@ _HOMES = {
     "Agent": "ding_lite.evolution.agent",
     "Context": "ding_lite.runtime.context",
     "Middleware": "ding_lite.runtime.middleware",
-    "Parallel": "ding_lite.parallel.launch",
+    "Parallel": "ding_lite.parallel.launch.launch",
     "StepWrapper": "ding_lite.runtime.middleware",
     "Task": "ding_lite.runtime.task",
     "evolve": "ding_lite.recipes.evolve",

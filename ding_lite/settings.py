@@ -143,7 +143,7 @@ def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 def process_environ() -> Mapping[str, str]:
     """Return the environment variables of this process as they are now, to be read only.
 
-    For those that ask who has started this process: see `ding_lite.parallel.environment`.
+    For those that ask who has started this process: see `ding_lite.parallel.launch.environment`.
     """
     return types.MappingProxyType(dict(os.environ))
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "ding_lite"
-GROUND = {"errors", "foreign", "cancellation", "interruption", "clock", "dtypes", "files", "memory"}
-GROUND |= {"settings", "log", "nest", "reading", "records"}
+GROUND = {"errors", "foreign", "cancellation", "interruption", "clock", "io"}
+GROUND |= {"settings", "log", "nest", "records", "version"}
 DOORWAYS = {"framework", "rl_utils"}
 ROOF = {"", "__main__"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -38,24 +38,24 @@ NO_TORCH_AT_IMPORT = {"ground", "runtime", "parallel"}
 
 # What may be imported or named in one place only: dotted name -> globs below ding_lite/.
 OWNERS: dict[str, tuple[str, ...]] = {
-    "zmq": ("parallel/transport/zeromq*.py",),
-    "multiprocessing.shared_memory": ("parallel/shared_memory.py",),
-    "mmap": ("parallel/shared_memory.py",),
+    "zmq": ("parallel/transport/zeromq/*.py",),
+    "multiprocessing.shared_memory": ("parallel/memory/segments.py",),
+    "mmap": ("parallel/memory/segments.py",),
     "os.environ": ("settings.py",),
     "os.environb": ("settings.py",),
     "os.getenv": ("settings.py",),
     "os.putenv": ("settings.py",),
     "time.sleep": ("clock.py",),
     "asyncio.sleep": ("clock.py",),
-    "tensorboard": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
-    "torch.utils.tensorboard": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
-    "matplotlib": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
-    "rich": ("middleware/report*.py", "middleware/report/*.py", "cli/*.py"),
+    "tensorboard": ("middleware/report/*.py", "cli/*.py", "cli/doctor/*.py"),
+    "torch.utils.tensorboard": ("middleware/report/*.py", "cli/*.py", "cli/doctor/*.py"),
+    "matplotlib": ("middleware/report/*.py", "cli/*.py", "cli/doctor/*.py"),
+    "rich": ("middleware/report/*.py", "cli/*.py", "cli/doctor/*.py"),
     "easydict": ("settings.py",),
     "accelerate": ("distributed/accelerate.py",),
-    "ray": ("parallel/ray_cluster.py",),
-    "numba": ("rl/sum_tree_numba.py",),
-    "Box2D": ("rl/envs.py",),
+    "ray": ("parallel/supervise/ray/cluster.py",),
+    "numba": ("rl/replay/sum_tree_numba.py",),
+    "Box2D": ("rl/envs/vector.py",),
     **dict.fromkeys(
         (
             *("pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"),
@@ -64,6 +64,23 @@ OWNERS: dict[str, tuple[str, ...]] = {
         (),
     ),
 }
+# Rows of sub-packages: each may import those of its own row and of the rows before it.
+ORDER: dict[str, tuple[str, ...]] = {
+    "parallel": (
+        "network wire memory",
+        "transport",
+        "link",
+        "observe",
+        "router",
+        "tree launch supervise",
+    ),
+    "rl": (
+        "batch spec seeding protocols",
+        "networks formulas replay envs checkpoint",
+        "evaluation policies",
+    ),
+}
+MAX_MODULES = 12
 NUMBER_OF_TYPE_IGNORES = 6
 """At most that many in ding_lite/; it may only fall."""
 
@@ -196,8 +213,6 @@ def doorways(house: House) -> Iterator[Fault]:
     """Roof and doorways re-export only, and nobody inside goes through them."""
     for module, item in _ours(house):
         through = floor_of(house.target(item))
-        if item.dotted == f"{PACKAGE}.__version__":  # it is defined there, and nowhere else
-            continue
         if through in ROOF | DOORWAYS and module.floor != through and module.floor not in ROOF:
             what = f"`{item.dotted}` comes through the front door; import where it is defined"
             yield Fault(module.path, item.line, what)
@@ -301,7 +316,51 @@ def type_ignores_have_codes(house: House) -> Iterator[Fault]:
                 yield Fault(module.path, line, what)
 
 
+def no_import_circles(house: House) -> Iterator[Fault]:
+    """No module imports itself by way of others, lazily or for type checkers included."""
+    of: dict[str, set[str]] = {module.name: set() for module in house}
+    for module, item in _ours(house):
+        of[module.name].add(house.target(item))
+    for circle in _circles(of):
+        path = house.modules[circle[0]].path
+        yield Fault(path, 1, f"an import circle: {' -> '.join([*circle, circle[0]])}")
+
+
+def order_of_sub_packages(house: House) -> Iterator[Fault]:
+    """Inside a floor, a sub-package imports those of its own row and of the rows before it."""
+    for module, item in _ours(house):
+        rows = ORDER.get(module.floor, ())
+        rank = {name: k for k, row in enumerate(rows) for name in row.split()}
+        own, other = _room(module.name), _room(house.target(item))
+        if floor_of(house.target(item)) != module.floor or not rows or not own or own == other:
+            continue
+        if own not in rank:
+            yield Fault(module.path, 1, f"`{module.floor}/{own}` is in no row of ORDER")
+        elif rank.get(other, 0) > rank[own]:
+            what = f"{module.floor}/{own} may not import {module.floor}/{other} (`{item.dotted}`)"
+            yield Fault(module.path, item.line, what)
+
+
+def small_folders(house: House) -> Iterator[Fault]:
+    """A folder holds at most a dozen modules; one that holds more says why in its `__init__`."""
+    of: dict[str, list[str]] = {}
+    for module in house:
+        folder, _, file = module.path.rpartition("/")
+        if file != "__init__.py":
+            of.setdefault(folder, []).append(file)
+    for folder, files in of.items():
+        door = house.modules.get(".".join([PACKAGE, *filter(None, folder.split("/"))]))
+        says_why = door is not None and f"{len(files)} modules" in (
+            ast.get_docstring(door.tree) or ""
+        )
+        if len(files) > MAX_MODULES and not says_why:
+            yield Fault(f"{folder}/__init__.py", 1, f"{len(files)} modules; at most {MAX_MODULES}")
+
+
 RULES: list[Rule] = [
+    no_import_circles,
+    order_of_sub_packages,
+    small_folders,
     floors,
     ground_stands_alone,
     doorways,
@@ -320,6 +379,38 @@ def _ours(house: House) -> Iterator[tuple[Module, Import]]:
         for item in module.imports:
             if item.module.split(".")[0] == PACKAGE:
                 yield module, item
+
+
+def _room(name: str) -> str:
+    """Return the sub-package, or module, of a floor that a dotted name of ours lies in."""
+    return name.split(".")[2] if name.count(".") >= 2 else ""
+
+
+def _circles(of: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other, by Tarjan's algorithm."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        number[name] = low[name] = len(number)
+        stack.append(name)
+        for other in sorted(of[name]):
+            if other not in number and other in of:
+                visit(other)
+            if other in stack:
+                low[name] = min(low[name], low[other])
+        if low[name] == number[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1 or name in of[name]:
+                found.append(group)
+
+    for name in of:
+        if name not in number:
+            visit(name)
+    return found
 
 
 def _imports(module: Module) -> Iterator[Import]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture import (
+    MAX_MODULES,
     NUMBER_OF_TYPE_IGNORES,
     PACKAGE,
     RULES,
@@ -16,11 +17,14 @@ from tests.architecture import (
     doorways,
     floors,
     ground_stands_alone,
+    no_import_circles,
     no_mutable_globals,
     no_shortcut_through_init,
     no_torch_at_import,
     no_unpickling_of_arrays,
+    order_of_sub_packages,
     single_owners,
+    small_folders,
     type_ignores_have_codes,
 )
 
@@ -49,8 +53,8 @@ def test_every_module_is_on_a_floor(house: House) -> None:
 MODULE_OF_EACH_FLOOR = {
     "ground": "log.py",
     "runtime": "runtime/task.py",
-    "parallel": "parallel/router.py",
-    "rl": "rl/envs.py",
+    "parallel": "parallel/router/node_router.py",
+    "rl": "rl/envs/vector.py",
     "evolution": "evolution/agent.py",
     "distributed": "distributed/mailbox.py",
     "middleware": "middleware/train.py",
@@ -98,6 +102,10 @@ def test_a_floor_imports_only_what_its_line_says(
 
 
 FAULTY: list[tuple[Rule, str, str]] = [
+    (no_import_circles, "log.py", "def f():\n    import ding_lite.errors"),
+    (no_import_circles, "log.py", "import ding_lite.log"),
+    (order_of_sub_packages, "rl/replay/uniform.py", "import ding_lite.rl.policies.dqn"),
+    (order_of_sub_packages, "rl/elsewhere/x.py", "import ding_lite.rl.replay.uniform"),
     (floors, "helpers/x.py", "import ding_lite.log"),
     (floors, "runtime/x.py", "from ..rl import replay"),
     (ground_stands_alone, "nest.py", "def f():\n    import torch"),
@@ -107,21 +115,29 @@ FAULTY: list[tuple[Rule, str, str]] = [
     (doorways, "cli/x.py", "from ding_lite.rl_utils import get_epsilon_greedy_fn"),
     (doorways, "rl_utils.py", "def get_epsilon_greedy_fn(): ..."),
     (doorways, "framework/wrapper.py", "STEP = 3"),
-    (no_shortcut_through_init, "rl/x.py", "from ding_lite.rl import DQN"),
-    (no_shortcut_through_init, "rl/x.py", "def f():\n    import ding_lite.rl"),
+    (no_shortcut_through_init, "rl/replay/x.py", "from ding_lite.rl import DQN"),
+    (no_shortcut_through_init, "rl/replay/x.py", "def f():\n    import ding_lite.rl"),
     (no_shortcut_through_init, "rl/policies/x.py", "from ding_lite.rl import DQN"),
-    (single_owners, "parallel/router.py", "import zmq"),
-    (single_owners, "parallel/router.py", "from zmq.utils import monitor"),
-    (single_owners, "rl/replay.py", "from multiprocessing import shared_memory"),
-    (single_owners, "rl/replay.py", "from multiprocessing.shared_memory import SharedMemory"),
-    (single_owners, "rl/checkpoint.py", "import pickle"),
-    (single_owners, "rl/checkpoint.py", "def f():\n    from cloudpickle import loads"),
-    (single_owners, "rl/checkpoint.py", "import dill as d"),
-    (single_owners, "rl/checkpoint.py", "import marshal"),
-    (single_owners, "rl/checkpoint.py", "import torch\nx = torch.load('x')"),
-    (single_owners, "rl/checkpoint.py", "import torch as t\nx = t.load('x')"),
-    (single_owners, "rl/checkpoint.py", "from torch import load"),
-    (single_owners, "rl/checkpoint.py", "import torch\nx = torch.serialization.load('x')"),
+    (single_owners, "parallel/router/node_router.py", "import zmq"),
+    (single_owners, "parallel/router/node_router.py", "from zmq.utils import monitor"),
+    (single_owners, "rl/replay/uniform.py", "from multiprocessing import shared_memory"),
+    (
+        single_owners,
+        "rl/replay/uniform.py",
+        "from multiprocessing.shared_memory import SharedMemory",
+    ),
+    (single_owners, "rl/checkpoint/save_load.py", "import pickle"),
+    (single_owners, "rl/checkpoint/save_load.py", "def f():\n    from cloudpickle import loads"),
+    (single_owners, "rl/checkpoint/save_load.py", "import dill as d"),
+    (single_owners, "rl/checkpoint/save_load.py", "import marshal"),
+    (single_owners, "rl/checkpoint/save_load.py", "import torch\nx = torch.load('x')"),
+    (single_owners, "rl/checkpoint/save_load.py", "import torch as t\nx = t.load('x')"),
+    (single_owners, "rl/checkpoint/save_load.py", "from torch import load"),
+    (
+        single_owners,
+        "rl/checkpoint/save_load.py",
+        "import torch\nx = torch.serialization.load('x')",
+    ),
     (single_owners, "runtime/task.py", "import os\nx = os.environ['X']"),
     (single_owners, "runtime/task.py", "import os\nx = os.getenv('X')"),
     (single_owners, "runtime/task.py", "from os import environ"),
@@ -132,26 +148,26 @@ FAULTY: list[tuple[Rule, str, str]] = [
     (single_owners, "rl/dqn.py", "import matplotlib.pyplot as plt"),
     (single_owners, "middleware/train.py", "def f():\n    from rich.table import Table"),
     (single_owners, "middleware/train.py", "import accelerate"),
-    (single_owners, "parallel/launch.py", "import ray"),
+    (single_owners, "parallel/launch/launch.py", "import ray"),
     (single_owners, "rl/dqn.py", "from easydict import EasyDict"),
-    (no_unpickling_of_arrays, "rl/x.py", "np.load(f, allow_pickle=True)"),
-    (no_unpickling_of_arrays, "rl/x.py", "np.load(f, allow_pickle=trusted)"),
+    (no_unpickling_of_arrays, "rl/replay/x.py", "np.load(f, allow_pickle=True)"),
+    (no_unpickling_of_arrays, "rl/replay/x.py", "np.load(f, allow_pickle=trusted)"),
     (no_torch_at_import, "runtime/task.py", "import torch"),
-    (no_torch_at_import, "parallel/codec.py", "from torch import nn"),
+    (no_torch_at_import, "parallel/wire/codec.py", "from torch import nn"),
     (no_torch_at_import, "runtime/task.py", "try:\n    import torch\nexcept ImportError: ..."),
     (no_torch_at_import, "runtime/task.py", "class A:\n    import torch"),
-    (bans, "rl/x.py", "print('hello')"),
+    (bans, "rl/replay/x.py", "print('hello')"),
     (bans, "testing/x.py", "def f():\n    print('hello')"),
-    (bans, "rl/x.py", "assert x"),
-    (bans, "rl/x.py", "eval('1')"),
-    (bans, "rl/x.py", "def f():\n    global x\n    x = 1"),
-    (no_mutable_globals, "rl/x.py", "registry = {}"),
-    (no_mutable_globals, "rl/x.py", "_seen: set[str] = set()"),
-    (no_mutable_globals, "rl/x.py", "seen = collections.defaultdict(int)"),
-    (no_mutable_globals, "rl/x.py", "SEEN = []\ndef f(x):\n    SEEN.append(x)"),
-    (no_mutable_globals, "rl/x.py", "SEEN = {}\ndef f(x):\n    SEEN[x] = 1"),
-    (no_mutable_globals, "rl/x.py", "SEEN = {}\ndef f(x):\n    del SEEN[x]"),
-    (type_ignores_have_codes, "rl/x.py", "x = 1  # type: ignore"),
+    (bans, "rl/replay/x.py", "assert x"),
+    (bans, "rl/replay/x.py", "eval('1')"),
+    (bans, "rl/replay/x.py", "def f():\n    global x\n    x = 1"),
+    (no_mutable_globals, "rl/replay/x.py", "registry = {}"),
+    (no_mutable_globals, "rl/replay/x.py", "_seen: set[str] = set()"),
+    (no_mutable_globals, "rl/replay/x.py", "seen = collections.defaultdict(int)"),
+    (no_mutable_globals, "rl/replay/x.py", "SEEN = []\ndef f(x):\n    SEEN.append(x)"),
+    (no_mutable_globals, "rl/replay/x.py", "SEEN = {}\ndef f(x):\n    SEEN[x] = 1"),
+    (no_mutable_globals, "rl/replay/x.py", "SEEN = {}\ndef f(x):\n    del SEEN[x]"),
+    (type_ignores_have_codes, "rl/replay/x.py", "x = 1  # type: ignore"),
 ]
 
 
@@ -162,13 +178,21 @@ def test_a_fault_is_caught(tmp_path: Path, rule: Rule, path: str, source: str) -
 
 def test_one_ignore_more_than_agreed_is_caught(tmp_path: Path) -> None:
     lines = "x = 1  # type: ignore[assignment]\n" * (NUMBER_OF_TYPE_IGNORES + 1)
-    (fault,) = caught(type_ignores_have_codes, tmp_path, {"rl/x.py": lines})
+    (fault,) = caught(type_ignores_have_codes, tmp_path, {"rl/replay/x.py": lines})
     assert f"number {NUMBER_OF_TYPE_IGNORES + 1}" in fault
 
 
+def test_a_folder_of_many_modules_is_caught_unless_it_says_why(tmp_path: Path) -> None:
+    many = {f"rl/replay/x{k}.py": "" for k in range(MAX_MODULES)}
+    (fault,) = caught(small_folders, tmp_path, many)
+    assert "13 modules; at most 12" in fault
+    reason = {"rl/replay/__init__.py": '"""Buffers. 13 modules, since each is one kind."""'}
+    assert caught(small_folders, tmp_path, many | reason) == []
+
+
 INNOCENT: list[tuple[str, str]] = [
-    ("rl/x.py", "from ding_lite.rl import replay\nfrom ding_lite.rl.replay import ReplayBuffer"),
-    ("rl/__init__.py", "from ding_lite.rl.replay import ReplayBuffer"),
+    ("rl/replay/x.py", "from ding_lite.rl.replay import uniform\nuniform.x()"),
+    ("rl/__init__.py", "from ding_lite.rl.replay.uniform import ReplayBuffer"),
     ("middleware/x.py", "from ding_lite.runtime import Context\nfrom ding_lite.rl import DQN"),
     ("__init__.py", "from ding_lite.framework import Task\nfrom ding_lite.runtime import Context"),
     ("framework/__init__.py", '"""Door."""\nfrom ding_lite.runtime.task import Task\n__all__ = []'),
@@ -176,18 +200,21 @@ INNOCENT: list[tuple[str, str]] = [
     ("nest.py", "import ast\nimport numpy as np\nfrom ding_lite.errors import ConfigError"),
     ("settings.py", "import os\nfrom easydict import EasyDict\nx = os.environ"),
     ("clock.py", "import time\ntime.sleep(1)"),
-    ("parallel/transport/zeromq.py", "import zmq"),
-    ("parallel/shared_memory.py", "from multiprocessing import shared_memory"),
-    ("middleware/report.py", "def f():\n    import matplotlib\n    from rich import table"),
-    ("middleware/report_files.py", "from torch.utils.tensorboard import SummaryWriter"),
+    ("parallel/transport/zeromq/transport.py", "import zmq"),
+    ("parallel/memory/segments.py", "from multiprocessing import shared_memory"),
+    ("middleware/report/log.py", "def f():\n    import matplotlib\n    from rich import table"),
+    ("middleware/report/files.py", "from torch.utils.tensorboard import SummaryWriter"),
     ("cli/top.py", "from rich.live import Live\nprint('hello')"),
     ("runtime/x.py", "import os, time\nx = os.path, time.monotonic()"),
     ("runtime/x.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
     ("runtime/x.py", "def f():\n    import torch"),
-    ("rl/x.py", "import torch\nclass A:\n    def load(self): ...\nA().load()\nself.sleep()"),
-    ("rl/x.py", "np.load(f, allow_pickle=False)"),
-    ("rl/x.py", "TABLE = {'a': 1}\n__all__ = ['f']\ndef f(seen):\n    seen.append(TABLE['a'])"),
-    ("rl/x.py", "'''print('x'); assert x; # type: ignore'''"),
+    ("rl/replay/x.py", "import torch\nclass A:\n    def load(self): ...\nA().load()\nself.sleep()"),
+    ("rl/replay/x.py", "np.load(f, allow_pickle=False)"),
+    (
+        "rl/replay/x.py",
+        "TABLE = {'a': 1}\n__all__ = ['f']\ndef f(seen):\n    seen.append(TABLE['a'])",
+    ),
+    ("rl/replay/x.py", "'''print('x'); assert x; # type: ignore'''"),
 ]
 
 
@@ -199,7 +226,12 @@ def test_what_is_allowed_is_left_alone(tmp_path: Path, path: str, source: str) -
 
 def caught(rule: Rule, folder: Path, files: dict[str, str]) -> list[str]:
     """Build a small house with these files and return what a rule says about it."""
-    common = {"log.py": "", "errors.py": "", "rl/__init__.py": "", "rl/replay.py": ""}
+    common = {
+        "log.py": "",
+        "errors.py": "import ding_lite.log",
+        "rl/__init__.py": "",
+        "rl/replay/uniform.py": "",
+    }
     for path, source in (common | files).items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from ding_lite import Context, Task
-from ding_lite.recipes.run import _JUDGE_SEED
+from ding_lite.recipes.runs.run import _JUDGE_SEED
 from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, mean_return
 
 ROOT = Path(__file__).resolve().parent.parent

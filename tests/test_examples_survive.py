@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ding_lite.parallel.running import Node, running_jobs
+from ding_lite.parallel.observe.job_discovery import Node, running_jobs
 from tests.procs.programs import run, short_folder
 from tests.test_examples import ROOT, running_in, started
 

@@ -31,7 +31,7 @@ def run_fresh(program: str) -> str:
     [
         ("Context", "ding_lite.runtime.context"),
         ("Middleware", "ding_lite.runtime.middleware"),
-        ("Parallel", "ding_lite.parallel.launch"),
+        ("Parallel", "ding_lite.parallel.launch.launch"),
         ("StepWrapper", "ding_lite.runtime.middleware"),
         ("Task", "ding_lite.runtime.task"),
         ("train", "ding_lite.recipes.training"),
@@ -110,11 +110,11 @@ def test_the_line_of_the_readme_finds_the_middleware() -> None:
     ("doorway", "name", "home"),
     [
         ("ding_lite.framework", "Context", "ding_lite.runtime.context"),
-        ("ding_lite.framework", "Parallel", "ding_lite.parallel.launch"),
+        ("ding_lite.framework", "Parallel", "ding_lite.parallel.launch.launch"),
         ("ding_lite.framework", "Task", "ding_lite.runtime.task"),
         ("ding_lite.framework.wrapper", "StepTimer", "ding_lite.runtime.wrappers"),
         ("ding_lite.framework.wrapper", "Trace", "ding_lite.runtime.wrappers"),
-        ("ding_lite.rl_utils", "get_epsilon_greedy_fn", "ding_lite.rl.schedules"),
+        ("ding_lite.rl_utils", "get_epsilon_greedy_fn", "ding_lite.rl.formulas.schedules"),
     ],
 )
 def test_a_doorway_leads_to_the_real_thing(doorway: str, name: str, home: str) -> None:

@@ -9,10 +9,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from ding_lite.cli.main import DONE, WRONG_USAGE
+from ding_lite.cli.exit_codes import DONE, WRONG_USAGE
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.environment.base import Place
-from ding_lite.parallel.environment.detect import as_settings, place_of
+from ding_lite.parallel.launch.environment.base import Place
+from ding_lite.parallel.launch.environment.detect import as_settings, place_of
 from ding_lite.settings import PREFIX, Settings, process_environ, variables_set
 
 HEADINGS = ("name", "value", "source", "meaning")

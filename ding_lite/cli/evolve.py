@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from ding_lite.cli.evolve_options import Searched
-from ding_lite.cli.main import DONE
+from ding_lite.cli.exit_codes import DONE
+from ding_lite.cli.options.evolve import Searched
 from ding_lite.cli.train import choices_of, run_and_tell, show_settings
 from ding_lite.evolution.search import Parameter, Search, choice, integer, log_uniform, uniform
 from ding_lite.recipes.evolve import plan_evolution, run_evolution

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ding_lite.cli.main import DONE
-from ding_lite.parallel.security import make_key
+from ding_lite.cli.exit_codes import DONE
+from ding_lite.parallel.network.security import make_key
 
 
 def write_key(file: str) -> int:

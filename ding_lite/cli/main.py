@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ding_lite import __version__
-from ding_lite.cli import arguments, evolve_options, learning
+from ding_lite.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USAGE
+from ding_lite.cli.options import arguments, evolve as evolve_options, learning
 from ding_lite.errors import (
     CheckpointError,
     ConfigError,
@@ -24,10 +24,9 @@ from ding_lite.errors import (
     SaveError,
     did_you_mean,
 )
-from ding_lite.files import naming, why
+from ding_lite.io.files import naming, why
+from ding_lite.version import __version__
 
-DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
-"""The exit codes; the last one is what a shell expects after Ctrl-C."""
 COMMANDS = ("train", "evolve", "plot", "watch", "run", "top", "env", "doctor", "keygen")
 
 
@@ -114,7 +113,7 @@ def _do(options: argparse.Namespace) -> int:
 
             return watch_run(options)
         case "doctor":
-            from ding_lite.cli.doctor import examine
+            from ding_lite.cli.doctor.doctor import examine
 
             return examine()
         case "run":

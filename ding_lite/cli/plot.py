@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.main import DONE
+from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.tables import print_table
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.files import why
+from ding_lite.io.files import why
 from ding_lite.log import configure
-from ding_lite.middleware.report import spell
-from ding_lite.middleware.report_drawing import (
+from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.style import (
     COLORS,
     add_legend,
     add_titles,
@@ -22,7 +22,7 @@ from ding_lite.middleware.report_drawing import (
     picture_path,
     save_picture,
 )
-from ding_lite.recipes.results import (
+from ding_lite.recipes.runs.results import (
     Group,
     Result,
     find_results,

@@ -19,14 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeAlias
 
-from ding_lite.cli.arguments import show
-from ding_lite.cli.main import DONE, FAILED, WRONG_USAGE
+from ding_lite.cli.exit_codes import DONE, FAILED, WRONG_USAGE
+from ding_lite.cli.options.arguments import show
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
 from ding_lite.log import configure
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.environment.detect import place_of
-from ding_lite.parallel.traces import within_program
+from ding_lite.parallel.launch.environment.detect import place_of
+from ding_lite.parallel.supervise.tracebacks import within_program
 from ding_lite.settings import Settings, process_environ
 
 MOST_SHOWN = 8

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ding_lite.cli.main import DONE, FAILED
+from ding_lite.cli.exit_codes import DONE, FAILED
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.parallel.metrics import NodeMetrics
-from ding_lite.parallel.running import Node, RunningJob, choose, running_jobs
-from ding_lite.runtime.labels import roles_of
+from ding_lite.parallel.observe.job_discovery import Node, RunningJob, choose, running_jobs
+from ding_lite.parallel.observe.metrics import NodeMetrics
+from ding_lite.runtime.messaging.labels import roles_of
 
 NOBODY = "No job of yours runs on this machine."
 _PLAIN_WIDTH = 1000

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.main import DONE, INTERRUPTED
+from ding_lite.cli.exit_codes import DONE, INTERRUPTED
 from ding_lite.cli.tables import print_table
 from ding_lite.log import configure
 from ding_lite.recipes.plan import Choices, Plan, make_plan

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 
-from ding_lite.cli.main import DONE
+from ding_lite.cli.exit_codes import DONE
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.log import configure
-from ding_lite.middleware.report import spell
-from ding_lite.recipes.directory import make_directory
-from ding_lite.recipes.loading import find_policy, load_policy
-from ding_lite.recipes.video import check_render_mode, play, play_and_film
-from ding_lite.rl.checkpoint import load_checkpoint
-from ding_lite.rl.envs import Episode
+from ding_lite.middleware.report.log import spell
+from ding_lite.recipes.runs.directory import make_directory
+from ding_lite.recipes.runs.loading import find_policy, load_policy
+from ding_lite.recipes.runs.video import check_render_mode, play, play_and_film
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
+from ding_lite.rl.envs.vector import Episode
 from ding_lite.rl.protocols import Policy
 from ding_lite.settings import process_environ
 

@@ -6,7 +6,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from ding_lite.parallel.group import Group, World
+from ding_lite.parallel.router.group import Group, World
 
 if TYPE_CHECKING:
     from ding_lite.distributed.accelerate import (

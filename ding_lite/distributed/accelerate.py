@@ -24,15 +24,15 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ding_lite.errors import CodecError, ConfigError, MiddlewareError, MissingExtraError, PeerLost
 from ding_lite.nest import leaves, map_leaves
-from ding_lite.parallel.address import LOOPBACK
-from ding_lite.parallel.codec import Encoded, decode, encode
-from ding_lite.parallel.group import COLLECTIVE_TIMEOUT_S
-from ding_lite.parallel.interfaces import interface_beyond
-from ding_lite.parallel.leaving import leave_groups_at_exit
+from ding_lite.parallel.network.address import LOOPBACK
+from ding_lite.parallel.network.interfaces import interface_beyond
+from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S
+from ding_lite.parallel.router.process_groups import leave_groups_at_exit
+from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.protocols import Prioritized, Replay
+from ding_lite.rl.replay.storage import FIELDS
 from ding_lite.rl.seeding import spawn_seeds
-from ding_lite.rl.storage import FIELDS
 from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
 
 BLOCK_BATCHES = 8

@@ -20,7 +20,7 @@ import torch
 from ding_lite.distributed.shards import Asked, Share, Update
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions, Transitions
-from ding_lite.rl.prioritized import importance_weights
+from ding_lite.rl.replay.prioritized import importance_weights
 
 _FIELDS = tuple(field.name for field in fields(Transitions))
 

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost, RemoteError
-from ding_lite.parallel.group import Group
-from ding_lite.parallel.rpc import REGISTRATION_S
+from ding_lite.parallel.router.calls import REGISTRATION_S
+from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.settings import check_all, positive, whole

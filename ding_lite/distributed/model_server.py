@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.halves import Halves
+from ding_lite.distributed.half_precision import Halves
 from ding_lite.errors import ConfigError, DeadlineExceeded
-from ding_lite.parallel.group import World
+from ding_lite.parallel.router.group import World
 
 
 class Model(NamedTuple):

@@ -17,8 +17,8 @@ from typing import Any, Protocol, Self
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
-from ding_lite.parallel.group import Group
-from ding_lite.parallel.rpc import REGISTRATION_S
+from ding_lite.parallel.router.calls import REGISTRATION_S
+from ding_lite.parallel.router.group import Group
 from ding_lite.settings import check_all, positive
 
 COUNTERS = ("env_step", "train_iter", "eval_steps")

@@ -34,12 +34,12 @@ from ding_lite.clock import Deadline
 from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
 from ding_lite.distributed.shards import ANSWER_S, Asked, Shards, Share, Update, count_of
 from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
-from ding_lite.parallel.group import Group
+from ding_lite.parallel.router.group import Group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
-from ding_lite.rl.prioritized import PrioritizedReplay, refuse_priorities
+from ding_lite.rl.replay.prioritized import PrioritizedReplay, refuse_priorities
+from ding_lite.rl.replay.storage import layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.storage import layout_of_spec
 from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25

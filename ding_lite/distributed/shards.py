@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import PeerLost, RemoteError
-from ding_lite.parallel.group import Group
+from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.prioritized import Drawn
+from ding_lite.rl.replay.prioritized import Drawn
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ding_lite.evolution.stack_box import ActorStack, SACStack
-from ding_lite.evolution.stack_dqn import DQNStack
-from ding_lite.evolution.stacks import Outcome, Stack
+from ding_lite.evolution.batched_box import ActorStack, SACStack
+from ding_lite.evolution.batched_dqn import DQNStack
+from ding_lite.evolution.batched_policies import Outcome, Stack
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.sac import SAC

@@ -15,9 +15,9 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_like
-from ding_lite.evolution.anatomy import Anatomy, anatomy_of
+from ding_lite.evolution.growth import Body, deepen, narrow, shake, shorten, widen
+from ding_lite.evolution.parameter_layout import Anatomy, anatomy_of
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
-from ding_lite.evolution.surgery import Body, deepen, narrow, shake, shorten, widen
 from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state

@@ -1,6 +1,6 @@
 """The doorway of seed-era programs: `from ding_lite.framework import Task, Parallel`."""
 
-from ding_lite.parallel.launch import Parallel
+from ding_lite.parallel.launch.launch import Parallel
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 

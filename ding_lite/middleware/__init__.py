@@ -1,34 +1,38 @@
 """The stages of a training pipeline: `from ding_lite import middleware as mw`."""
 
-from ding_lite.middleware.best import keep_best
-from ding_lite.middleware.budget import stay_within
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
-from ding_lite.middleware.champion import keep_champion
 from ding_lite.middleware.checkpoint import checkpoint, resume
-from ding_lite.middleware.checkpoint_together import checkpoint_together, resume_together
 from ding_lite.middleware.collect import collect, random_warmup
+from ding_lite.middleware.distributed.checkpoint import checkpoint_together, resume_together
+from ding_lite.middleware.distributed.count_collected import tally
+from ding_lite.middleware.distributed.exchange import receive, send
+from ding_lite.middleware.distributed.gradients import pull_weights, push_gradients, serve_gradients
+from ding_lite.middleware.distributed.rate_limit import keep_pace
+from ding_lite.middleware.distributed.weights import fetch_weights, publish_weights
+from ding_lite.middleware.env_step_budget import stay_within
 from ding_lite.middleware.evaluate import evaluate, stop_at
-from ding_lite.middleware.evaluate_population import evaluate_population
-from ding_lite.middleware.evolve import evolve, for_each
-from ding_lite.middleware.exchange import receive, send
-from ding_lite.middleware.gradients import pull_weights, push_gradients, serve_gradients
-from ding_lite.middleware.measure import measure
-from ding_lite.middleware.members import (
+from ding_lite.middleware.keep_best import keep_best
+from ding_lite.middleware.population.accelerate import (
+    average_agents,
+    evaluate_together,
+    share_generation,
+)
+from ding_lite.middleware.population.evaluate import evaluate_population
+from ding_lite.middleware.population.evolve import evolve, for_each
+from ding_lite.middleware.population.keep_best import keep_champion
+from ding_lite.middleware.population.workers import (
     confirm_best,
     gather_members,
     return_members,
     take_members,
 )
-from ding_lite.middleware.pace import keep_pace
-from ding_lite.middleware.processes import average_agents, evaluate_together, share_generation
-from ding_lite.middleware.recall import recall
-from ding_lite.middleware.report import log
-from ding_lite.middleware.report_curve import curve
-from ding_lite.middleware.report_progress import progress
-from ding_lite.middleware.report_tensorboard import tensorboard
-from ding_lite.middleware.tally import tally
+from ding_lite.middleware.replay_rollouts import recall
+from ding_lite.middleware.report.curve import curve
+from ding_lite.middleware.report.log import log
+from ding_lite.middleware.report.progress import progress
+from ding_lite.middleware.report.tensorboard import tensorboard
+from ding_lite.middleware.report.throughput import measure
 from ding_lite.middleware.train import train
-from ding_lite.middleware.weights import fetch_weights, publish_weights
 
 __all__ = [
     "add_to",

@@ -24,7 +24,7 @@ from ding_lite.errors import (
 )
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.nest import leaves, path_name
-from ding_lite.rl.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context

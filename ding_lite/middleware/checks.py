@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import SupportsFloat
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 

@@ -13,13 +13,13 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.middleware.unroll import CollectUnroll
+from ding_lite.middleware.rollout import CollectUnroll
 from ding_lite.rl.batch import NumpyArray, Transitions
-from ding_lite.rl.env_sizes import check_steps_fit
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.sizes import check_steps_fit
+from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.formulas.returns import NStep
+from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay
-from ding_lite.rl.returns import NStep
-from ding_lite.rl.schedules import Schedule
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, whole

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
 
 RECENT_EPISODES = 20

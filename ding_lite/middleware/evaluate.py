@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ding_lite.middleware.checks import check_fits, due
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context

@@ -10,6 +10,7 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_batch, check_has, check_schedule
 from ding_lite.rl.batch import Transitions
+from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.rl.protocols import (
     ActorCritic,
     BatchConfig,
@@ -18,10 +19,9 @@ from ding_lite.rl.protocols import (
     Prioritized,
     Replay,
 )
-from ding_lite.rl.schedules import Schedule
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.router import current_router
 from ding_lite.settings import at_least, check_all
 
 END_S = 3.0

@@ -1,14 +1,14 @@
 """Train a policy by its name; and what the training programs of this project share."""
 
-from ding_lite.recipes.criterion import Criterion
 from ding_lite.recipes.evolve import EvolveResult, evolve
-from ding_lite.recipes.loading import load_policy
-from ding_lite.recipes.nodes import launch_nodes
 from ding_lite.recipes.options import Options, parse_options
-from ding_lite.recipes.program import run_program
-from ding_lite.recipes.run import Run
+from ding_lite.recipes.runs.criterion import Criterion
+from ding_lite.recipes.runs.loading import load_policy
+from ding_lite.recipes.runs.nodes import launch_nodes
+from ding_lite.recipes.runs.program import run_program
+from ding_lite.recipes.runs.run import Run
+from ding_lite.recipes.runs.video import record_video
 from ding_lite.recipes.training import TrainResult, train
-from ding_lite.recipes.video import record_video
 
 __all__ = [
     "Criterion",

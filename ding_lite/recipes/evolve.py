@@ -15,10 +15,9 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
-from ding_lite.middleware.champion import Champion
-from ding_lite.middleware.evaluate_population import longest_evaluation
-from ding_lite.middleware.report_evolution import draw_lives
-from ding_lite.recipes.directory import make_next
+from ding_lite.middleware.population.evaluate import longest_evaluation
+from ding_lite.middleware.population.keep_best import Champion
+from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
     SMOKE_GENERATION,
@@ -31,12 +30,13 @@ from ding_lite.recipes.evolve_config import (
 )
 from ding_lite.recipes.generations import tell_generations
 from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
-from ding_lite.recipes.reporting import save_and_report
-from ding_lite.recipes.run import Run
+from ding_lite.recipes.runs.directory import make_next
+from ding_lite.recipes.runs.reporting import save_and_report
+from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import RECIPES, find_recipe
-from ding_lite.rl.env_sizes import check_envs_fit
-from ding_lite.rl.envs import Envs, make_envs
-from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.envs.sizes import check_envs_fit
+from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 

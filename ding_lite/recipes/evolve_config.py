@@ -13,8 +13,8 @@ from ding_lite.evolution.tournament import Tournament
 from ding_lite.recipes.off_policy import UPDATE_RATIOS, OffPolicyConfig, check_replay_sizes
 from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
-from ding_lite.rl.env_sizes import check_steps_fit
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.sizes import check_steps_fit
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import spawn_seeds

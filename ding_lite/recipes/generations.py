@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ding_lite.evolution.population import Population
-from ding_lite.middleware.report import spell, terminal
+from ding_lite.middleware.report.log import spell, terminal
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 

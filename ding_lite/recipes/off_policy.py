@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ding_lite import middleware as mw
 from ding_lite.middleware.checks import check_batch
 from ding_lite.recipes.recipe import Ingredients, TrainConfig
-from ding_lite.rl.env_sizes import check_steps_fit
-from ding_lite.rl.envs import Envs
-from ding_lite.rl.prioritized import PrioritizedReplay
+from ding_lite.rl.envs.sizes import check_steps_fit
+from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.protocols import BatchConfig, Policy
-from ding_lite.rl.replay import ReplayBuffer
-from ding_lite.rl.schedules import linear
-from ding_lite.rl.storage import check_replay_fits
+from ding_lite.rl.replay.prioritized import PrioritizedReplay
+from ding_lite.rl.replay.storage import check_replay_fits
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings import check_all, inside, suggests, whole

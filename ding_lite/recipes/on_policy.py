@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.recipes.recipe import Ingredients, TrainConfig
-from ding_lite.rl.env_sizes import check_steps_fit
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.sizes import check_steps_fit
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task

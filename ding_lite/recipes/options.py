@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from ding_lite.errors import ConfigError
-from ding_lite.files import path_fault
-from ding_lite.recipes.directory import saved_description
+from ding_lite.io.files import path_fault
+from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import at_least, check_all, whole
 

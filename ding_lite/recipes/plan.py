@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.recipes.directory import saved_description
 from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options
 from ding_lite.recipes.recipe import Recipe, TrainConfig
+from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.recipes.table import find_recipe
-from ding_lite.rl.env_making import find_registered
+from ding_lite.rl.envs.making import find_registered
 from ding_lite.settings import as_config, check_all, whole
 
 NUM_ENVS = 8

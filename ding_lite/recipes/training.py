@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.directory import has_best, make_next
-from ding_lite.recipes.loading import load_policy
 from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
 from ding_lite.recipes.recipe import Ingredients
-from ding_lite.recipes.reporting import save_and_report
-from ding_lite.recipes.run import JUDGED_EPISODES, Run
-from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.recipes.runs.directory import has_best, make_next
+from ding_lite.recipes.runs.loading import load_policy
+from ding_lite.recipes.runs.reporting import save_and_report
+from ding_lite.recipes.runs.run import JUDGED_EPISODES, Run
+from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.task import Task
 

@@ -8,11 +8,17 @@ from ding_lite.rl.batch import (
     Transitions,
     Unroll,
 )
-from ding_lite.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from ding_lite.rl.envs import Envs, Episode, make_envs
-from ding_lite.rl.episodes import EpisodeBuffer
+from ding_lite.rl.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
+from ding_lite.rl.envs.vector import Envs, Episode, make_envs
 from ding_lite.rl.evaluation import mean_return
-from ding_lite.rl.exploration import epsilon_ladder
+from ding_lite.rl.formulas.exploration import epsilon_ladder
+from ding_lite.rl.formulas.returns import Advantages, NStep, gae, vtrace
+from ding_lite.rl.formulas.returns_on_device import (
+    TensorAdvantages,
+    gae_on_device,
+    vtrace_on_device,
+)
+from ding_lite.rl.formulas.schedules import Schedule, constant, exponential, linear
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -20,13 +26,11 @@ from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
-from ding_lite.rl.prioritized import PrioritizedReplay
 from ding_lite.rl.protocols import ActorCritic, Policy, Prioritized, Replay
-from ding_lite.rl.replay import ReplayBuffer
-from ding_lite.rl.returns import Advantages, NStep, gae, vtrace
-from ding_lite.rl.returns_on_device import TensorAdvantages, gae_on_device, vtrace_on_device
-from ding_lite.rl.rollout import RolloutBuffer
-from ding_lite.rl.schedules import Schedule, constant, exponential, linear
+from ding_lite.rl.replay.episodes import EpisodeBuffer
+from ding_lite.rl.replay.prioritized import PrioritizedReplay
+from ding_lite.rl.replay.rollout import RolloutBuffer
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
 
 __all__ = [

@@ -10,7 +10,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 
 

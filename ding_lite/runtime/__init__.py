@@ -1,9 +1,9 @@
 """One process, one pipeline: the task, its context, and what wraps a step."""
 
 from ding_lite.runtime.context import Context, ParallelContext
-from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import Router, current_router, use_router
 from ding_lite.runtime.middleware import Middleware, StepWrapper
-from ding_lite.runtime.router import Router, current_router, use_router
 from ding_lite.runtime.task import Task
 from ding_lite.runtime.wrappers import StepTimer, Trace
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.errors import LabelError, MiddlewareError
 from ding_lite.log import Throttle
-from ding_lite.runtime.labels import check_patterns, matches
+from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.middleware import (
     Middleware,
     StepWrapper,
@@ -25,8 +25,8 @@ from ding_lite.runtime.middleware import (
     parts_of,
     resources_of,
 )
+from ding_lite.runtime.reentrant_lock import Turnstile
 from ding_lite.runtime.saving import Stateful
-from ding_lite.runtime.turnstile import Turnstile
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,8 @@ from ding_lite.cancellation import current_scope
 from ding_lite.errors import StepCancelled
 from ding_lite.runtime.concurrency import Bell, Crew, Gathering, Open
 from ding_lite.runtime.context import Context, Lineage, latch_of
-from ding_lite.runtime.events import Events
+from ding_lite.runtime.messaging.events import Events
+from ding_lite.runtime.messaging.router import Router
 from ding_lite.runtime.middleware import (
     Middleware,
     composed_of,
@@ -30,7 +31,6 @@ from ding_lite.runtime.middleware import (
     refuse_second_yield,
     refuse_silent_exit,
 )
-from ding_lite.runtime.router import Router
 
 
 class Onion:

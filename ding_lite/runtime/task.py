@@ -14,18 +14,18 @@ from ding_lite.errors import ConfigError, EnvError, MiddlewareError
 from ding_lite.runtime.composition import Composition
 from ding_lite.runtime.concurrency import Crew
 from ding_lite.runtime.context import Context, ParallelContext, latch_of
-from ding_lite.runtime.draw import Drawing, draw
-from ding_lite.runtime.events import Emission, Events, Listener
-from ding_lite.runtime.inbox import FINISH
 from ding_lite.runtime.interrupt import interruptible
-from ding_lite.runtime.labels import check_labels, check_patterns, matches
+from ding_lite.runtime.messaging.events import Emission, Events, Listener
+from ding_lite.runtime.messaging.inbox import FINISH
+from ding_lite.runtime.messaging.labels import check_labels, check_patterns, matches
+from ding_lite.runtime.messaging.neighbours import Neighbours
+from ding_lite.runtime.messaging.router import Router, current_router
+from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
-from ding_lite.runtime.neighbours import Neighbours
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
-from ding_lite.runtime.router import Router, current_router
 from ding_lite.runtime.saving import load_state, state_of
-from ding_lite.runtime.streams import Item
+from ding_lite.runtime.trace.diagram import Drawing, draw
 from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)

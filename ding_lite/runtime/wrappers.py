@@ -16,6 +16,7 @@ from typing import Any, Self
 from ding_lite.errors import ConfigError
 from ding_lite.runtime.composition import distinct
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import (
     Middleware,
     Shape,
@@ -25,8 +26,7 @@ from ding_lite.runtime.middleware import (
     named,
     shape_of,
 )
-from ding_lite.runtime.router import current_router
-from ding_lite.runtime.timeline import Timeline
+from ding_lite.runtime.trace.timeline import Timeline
 from ding_lite.settings import check_all, whole
 
 

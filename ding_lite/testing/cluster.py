@@ -18,12 +18,20 @@ from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.topology import NodeSpec, Topology, edges, fan_out, listeners, neighbours
-from ding_lite.parallel.transport.inproc import InprocTransport, Network
-from ding_lite.runtime.inbox import FINISH
-from ding_lite.runtime.labels import check_labels, count_roles, node_labels
-from ding_lite.runtime.router import use_router
+from ding_lite.parallel.network.topology import (
+    NodeSpec,
+    Topology,
+    edges,
+    fan_out,
+    listeners,
+    neighbours,
+)
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.transport.in_process import InprocTransport, Network
+from ding_lite.parallel.tree.router import make_router
+from ding_lite.runtime.messaging.inbox import FINISH
+from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import check_all, whole
 
 RUN_TIMEOUT_S = 60.0
@@ -45,7 +53,7 @@ class Cluster:
         ConfigError: An argument is wrong.
 
     Example:
-        >>> from ding_lite.runtime.router import current_router
+        >>> from ding_lite.runtime.messaging.router import current_router
         >>> def main():
         ...     return sorted(current_router().labels)
         >>> with Cluster(2, "star", roles=["learner", "collector"]) as cluster:
@@ -183,7 +191,7 @@ class Cluster:
         transport = InprocTransport(
             self.network, spec.node_id, peers=spec.neighbours, clock=self._clock
         )
-        return NodeRouter(spec, transport=transport, clock=self._clock)
+        return make_router(spec, transport=transport, clock=self._clock)
 
 
 def _specs(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ding_lite.parallel.codec import decode, encode
-from ding_lite.parallel.envelope import Envelope, Kind, pack_batch, unpack_batch
+from ding_lite.parallel.wire.codec import decode, encode
+from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch, unpack_batch
 from tests.bench.harness import Row, compare
 
 NUM_TENSORS = 20

@@ -27,7 +27,7 @@ from ding_lite.evolution import (
     log_uniform,
 )
 from ding_lite.evolution.batched import make_stack
-from ding_lite.evolution.stack_dqn import DQNStack
+from ding_lite.evolution.batched_dqn import DQNStack
 from ding_lite.rl import DDPG, DQN, SAC, TD3, DQNConfig, ReplayBuffer, Transitions, make_envs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ding_lite.parallel.security import make_key
+from ding_lite.parallel.network.security import make_key
 from tests.bench.harness import Row, row_from_samples
 from tests.procs.network import Network
 from tests.procs.programs import PREAMBLE

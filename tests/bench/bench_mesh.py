@@ -113,7 +113,7 @@ OUR_MEMORY = (
     MEMORY
     + """
 from ding_lite import Parallel
-from ding_lite.parallel.group import World
+from ding_lite.parallel.router.group import World
 
 def main():
     everybody = World.current().group("*")

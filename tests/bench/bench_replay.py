@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from ding_lite.rl import EnvSpec, ReplayBuffer, Transitions, make_envs
-from ding_lite.rl.envs import EnvsMode
+from ding_lite.rl.envs.vector import EnvsMode
 from tests.bench import replay_peers
 from tests.bench.harness import Row, compare
 

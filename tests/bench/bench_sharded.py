@@ -24,9 +24,9 @@ import torch
 
 from ding_lite import Parallel
 from ding_lite.distributed import ShardedReplay, World
-from ding_lite.parallel.group import Group
+from ding_lite.parallel.router.group import Group
 from ding_lite.rl import PrioritizedReplay, Replay, Transitions, make_envs
-from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.messaging.local_router import LocalRouter
 from tests.bench.bench_replay import NUM_ADDED, some
 from tests.bench.harness import Row, compare, row_from_samples
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from time import monotonic
 
-from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.router.node_router import NodeRouter
 from tests.bench.bench_state import MEGABYTE, ROOT, Readers, job, state_of
 from tests.bench.harness import Row, row_from_samples
 

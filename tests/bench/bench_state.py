@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.security import make_key
-from ding_lite.parallel.topology import NodeSpec, edges, neighbours
+from ding_lite.parallel.network.security import make_key
+from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
+from ding_lite.parallel.router.node_router import NodeRouter
 from tests.bench.harness import Row, row_from_samples
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -26,10 +26,10 @@ import numpy as np
 import zmq
 from zmq.utils import z85
 
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.security import load_key, make_key
-from ding_lite.parallel.topology import NodeSpec
-from ding_lite.runtime.router import use_router
+from ding_lite.parallel.network.security import load_key, make_key
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from tests.bench.harness import Row, row_from_samples
 

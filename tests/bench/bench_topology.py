@@ -23,7 +23,7 @@ from statistics import median
 
 import numpy as np
 
-from ding_lite.parallel.topology import edges
+from ding_lite.parallel.network.topology import edges
 from tests.bench.counted import CountedCluster, Traffic
 from tests.bench.harness import Row, row_from_samples
 

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ding_lite.clock import SYSTEM_CLOCK, Deadline
-from ding_lite.parallel.envelope import Kind
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.topology import NodeSpec, Topology
+from ding_lite.parallel.network.topology import NodeSpec, Topology
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
-from ding_lite.parallel.transport.inproc import InprocTransport
-from ding_lite.runtime.watch import Watch
+from ding_lite.parallel.transport.in_process import InprocTransport
+from ding_lite.parallel.wire.envelope import Kind
+from ding_lite.runtime.messaging.watch import Watch
 from ding_lite.testing import Cluster, ManualClock
 
 SETTLING_S = 60.0

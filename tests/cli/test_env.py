@@ -14,7 +14,7 @@ from typing import Any
 
 from ding_lite.settings import PREFIX, Settings, variables_set
 from tests.cli.calls import MODULE, call, environment
-from tests.parallel.environment.environs import MPICH, TORCHRUN
+from tests.parallel.launch.environment.environs import MPICH, TORCHRUN
 
 NAMES = [PREFIX + field.name.upper() for field in fields(Settings)]
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from ding_lite.cli.evolve import search_of
-from ding_lite.cli.evolve_options import searched
 from ding_lite.cli.main import main
+from ding_lite.cli.options.evolve import searched
 from ding_lite.evolution.search import choice, integer, log_uniform, uniform
 
 QUICK = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from ding_lite.parallel.security import load_key
+from ding_lite.parallel.network.security import load_key
 from tests.cli.calls import call
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.cli.main import main
-from tests.recipes.test_results import leave
+from tests.recipes.runs.test_results import leave
 
 pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ding_lite.cli.run import summary
-from ding_lite.parallel.address import free_ports
+from ding_lite.parallel.network.address import free_ports
 from tests.cli.calls import MODULE, PROGRAM, call, environment
-from tests.parallel.environment.environs import TORCHRUN
+from tests.parallel.launch.environment.environs import TORCHRUN
 
 pytestmark = pytest.mark.procs
 BY_HAND = {"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "1"}

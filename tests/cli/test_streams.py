@@ -12,7 +12,7 @@ import pytest
 from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
 from tests.cli.warm import Warm, warm
-from tests.recipes.test_results import leave
+from tests.recipes.runs.test_results import leave
 
 pytestmark = pytest.mark.procs
 PRINTING = [

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ding_lite.cli.top import COLUMNS, NOBODY, Table, plain_table, title
-from ding_lite.parallel.metrics import Counts, NodeMetrics, PeerMetrics
-from ding_lite.parallel.running import Node, RunningJob
+from ding_lite.parallel.observe.job_discovery import Node, RunningJob
+from ding_lite.parallel.observe.metrics import Counts, NodeMetrics, PeerMetrics
 from tests.cli.calls import call
 
 LEARNER = NodeMetrics(
@@ -97,7 +97,7 @@ def test_the_title_tells_how_many_nodes_are_here() -> None:
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder for jobs in which there are none, so that others' are not in the way."""
-    monkeypatch.setattr("ding_lite.parallel.address._usual_folders", lambda: (tmp_path,))
+    monkeypatch.setattr("ding_lite.parallel.network.address._usual_folders", lambda: (tmp_path,))
     return tmp_path
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.cli.main import main
-from ding_lite.recipes import video
+from ding_lite.recipes.runs import video
 from ding_lite.recipes.table import find_recipe
-from ding_lite.rl.catch import CATCH_ID
-from ding_lite.rl.envs import make_envs
+from ding_lite.rl.envs.catch import CATCH_ID
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.testing import run_step
 

@@ -6,7 +6,7 @@ import hashlib
 import sys
 
 from ding_lite.rl import DQN, DQNConfig, NStep, ReplayBuffer, make_envs
-from ding_lite.rl.envs import EnvsMode
+from ding_lite.rl.envs.vector import EnvsMode
 
 
 def trained_hash(*, seed: int, mode: EnvsMode = "auto", updates: int = 200) -> str:

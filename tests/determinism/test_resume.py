@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.middleware.measure import MEASURED
+from ding_lite.middleware.report.throughput import MEASURED
 from ding_lite.nest import leaves
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON: dict[str, Any] = {

@@ -19,7 +19,7 @@ from ding_lite.distributed.accelerate import (
     mean_of_states,
 )
 from ding_lite.errors import CodecError, ConfigError, MissingExtraError
-from ding_lite.parallel.codec import encode
+from ding_lite.parallel.wire.codec import encode
 from ding_lite.rl import PrioritizedReplay, ReplayBuffer, make_envs
 from tests.evolution.conftest import some_transitions
 

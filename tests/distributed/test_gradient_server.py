@@ -18,11 +18,11 @@ from hypothesis import given, settings, strategies as st
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, World
 from ding_lite.errors import ConfigError, DeadlineExceeded, RemoteError
-from ding_lite.parallel import rpc
-from ding_lite.parallel.group import Group
+from ding_lite.parallel.router import calls as rpc
+from ding_lite.parallel.router.group import Group
 from ding_lite.rl import A2C, DQN, A2CConfig, make_envs
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import current_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 

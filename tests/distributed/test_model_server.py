@@ -11,8 +11,8 @@ import torch
 from ding_lite.distributed import ModelServer, World
 from ding_lite.distributed.model_server import Model
 from ding_lite.errors import ConfigError, DeadlineExceeded
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import current_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.testing import Cluster
 
 

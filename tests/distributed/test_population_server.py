@@ -14,11 +14,11 @@ from ding_lite.distributed import PopulationServer
 from ding_lite.distributed.population_server import Share
 from ding_lite.errors import ConfigError, DeadlineExceeded, RemoteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
-from ding_lite.parallel import rpc
-from ding_lite.parallel.group import World
+from ding_lite.parallel.router import calls as rpc
+from ding_lite.parallel.router.group import World
 from ding_lite.rl import DQN, make_envs
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import use_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.testing import Cluster
 
 SPEC = make_envs("CartPole-v1", 1).spec

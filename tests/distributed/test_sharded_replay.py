@@ -21,8 +21,8 @@ from ding_lite.errors import (
     RemoteError,
     ShapeError,
 )
-from ding_lite.parallel import rpc
-from ding_lite.parallel.group import Group
+from ding_lite.parallel.router import calls as rpc
+from ding_lite.parallel.router.group import Group
 from ding_lite.rl import (
     DQN,
     DQNConfig,
@@ -33,8 +33,8 @@ from ding_lite.rl import (
     make_envs,
 )
 from ding_lite.rl.protocols import FilledElsewhere, Prioritized
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import current_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, run_step
 

@@ -9,7 +9,7 @@ import pytest
 
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.rl.batch import NumpyArray, Transitions
-from ding_lite.rl.envs import make_envs
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.spec import EnvSpec
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from ding_lite.evolution.batched import make_stack, stack_key
-from ding_lite.evolution.stack_dqn import DQNStack
+from ding_lite.evolution.batched_dqn import DQNStack
 from ding_lite.rl.batch import Transitions
-from ding_lite.rl.envs import make_envs
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.a2c import A2C
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, make_agent
-from ding_lite.evolution.anatomy import anatomy_of
 from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.parameter_layout import anatomy_of
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.envs import make_envs
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig

@@ -14,8 +14,8 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.rl.checkpoint import load_checkpoint, save_checkpoint
-from ding_lite.rl.envs import make_envs
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.policies.sac import SAC

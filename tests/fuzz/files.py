@@ -17,15 +17,15 @@ import torch
 
 from ding_lite import Task, middleware as mw
 from ding_lite.cli.top import plain_table, title
-from ding_lite.parallel.address import PrivateDirectory
-from ding_lite.parallel.codec import decode, encode
-from ding_lite.parallel.metrics import PREFIX, MetricsFile, read_metrics
-from ding_lite.parallel.running import running_jobs
-from ding_lite.parallel.security import load_key, make_key
-from ding_lite.parallel.shared_memory import DIRECTORY, Segment, SegmentReader, slot_bytes_of
+from ding_lite.parallel.memory.segments import DIRECTORY, Segment, SegmentReader, slot_bytes_of
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.network.security import load_key, make_key
+from ding_lite.parallel.observe.job_discovery import running_jobs
+from ding_lite.parallel.observe.metrics import PREFIX, MetricsFile, read_metrics
+from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.recipes import load_policy
 from ding_lite.recipes.options import parse_options
-from ding_lite.recipes.results import find_results, group_results, spread_of, title_of
+from ding_lite.recipes.runs.results import find_results, group_results, spread_of, title_of
 from ding_lite.rl import (
     DQN,
     DQNConfig,
@@ -34,11 +34,11 @@ from ding_lite.rl import (
     make_envs,
     save_checkpoint,
 )
-from ding_lite.rl.checkpoint import MANIFEST
-from ding_lite.runtime.trace_file import TraceFile
+from ding_lite.rl.checkpoint.save_load import MANIFEST
+from ding_lite.runtime.trace.file import TraceFile
 from ding_lite.testing import run_step
 from tests.fuzz.mutation import as_json, broken_bytes, broken_json, changed
-from tests.parallel.test_metrics import RECORD
+from tests.parallel.observe.test_metrics import RECORD
 
 Attempt = Callable[[random.Random], object]
 """Breaks something by a seed and reads it; what it raises must be an error of this package."""

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from ding_lite.distributed.accelerate import _unpack
-from ding_lite.parallel.codec import decode
-from ding_lite.parallel.envelope import Envelope, Kind
-from ding_lite.parallel.messages import (
+from ding_lite.parallel.transport.base import Lane, Link
+from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
+from ding_lite.parallel.wire.codec import decode
+from ding_lite.parallel.wire.envelope import Envelope, Kind
+from ding_lite.parallel.wire.messages import (
     read_call,
     read_ctx,
     read_event,
@@ -22,8 +24,6 @@ from ding_lite.parallel.messages import (
     read_greeting,
     read_reply,
 )
-from ding_lite.parallel.transport.base import Lane, Link
-from ding_lite.parallel.transport.chunks import Assembler, is_chunk, split
 from tests.fuzz.files import Attempt, UnreadError
 from tests.fuzz.mutation import broken_bytes
 from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames
@@ -89,7 +89,7 @@ def chunks(_folder: Path) -> Iterator[Attempt]:
 def broadcasts(_folder: Path) -> Iterator[Attempt]:
     """Break what the processes of Accelerate tell each other."""
     from ding_lite.distributed.accelerate import _pack
-    from ding_lite.parallel.codec import encode
+    from ding_lite.parallel.wire.codec import encode
 
     value = encode({"a": np.arange(600.0), "b": [1, "x"], "c": torch.ones(2)})
     whole = _pack(value).numpy().tobytes()

@@ -37,7 +37,7 @@ def record(
     message: str = "connected to node %d",
     *args: object,
     level: int = logging.INFO,
-    name: str = "ding_lite.parallel.router",
+    name: str = "ding_lite.parallel.router.node_router",
     error: BaseException | None = None,
 ) -> logging.LogRecord:
     exc_info = (type(error), error, None) if error else None

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from ding_lite.errors import CodecError, ConfigError
-from ding_lite.parallel.codec import decode, encode
+from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.records import Records, register
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from tests.fonts import open_fonts
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, ContextError
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 

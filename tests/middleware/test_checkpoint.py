@@ -14,10 +14,10 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError
 from ding_lite.middleware.checkpoint import described_policy
-from ding_lite.rl.checkpoint import load_checkpoint, save_checkpoint
-from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
+from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task

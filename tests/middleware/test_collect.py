@@ -11,11 +11,11 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.rl.batch import Transitions
-from ding_lite.rl.env_sources import SyncSource
-from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.envs.sources import SyncSource
+from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl.formulas.schedules import constant, linear
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.replay import ReplayBuffer
-from ding_lite.rl.schedules import constant, linear
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step

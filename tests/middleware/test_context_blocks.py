@@ -15,16 +15,16 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, PopulationServer, Processes
 from ding_lite.evolution import Mutation, Population, Tournament
-from ding_lite.middleware.weights import ANNOUNCED, PUBLISHED
-from ding_lite.parallel.group import Group
-from ding_lite.rl.envs import Envs
+from ding_lite.middleware.distributed.weights import ANNOUNCED, PUBLISHED
+from ding_lite.parallel.router.group import Group
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.dqn import DQN
-from ding_lite.rl.prioritized import PrioritizedReplay
-from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.replay.prioritized import PrioritizedReplay
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import use_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.testing import ManualClock, StepRecord, run_step
 
 BY_THE_POLICY = {"loss", "q_mean", "policy_loss", "value_loss", "entropy", "grad_norm"}

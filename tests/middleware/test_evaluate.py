@@ -8,7 +8,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.envs import Envs, make_envs
+from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task

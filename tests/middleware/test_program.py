@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 
 PROGRAM = '''
 """DQN on CartPole in one process."""

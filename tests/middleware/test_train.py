@@ -12,11 +12,11 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.rl.batch import Transitions
-from ding_lite.rl.checkpoint import load_checkpoint
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
-from ding_lite.rl.prioritized import PrioritizedReplay
-from ding_lite.rl.replay import ReplayBuffer
+from ding_lite.rl.replay.prioritized import PrioritizedReplay
+from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step

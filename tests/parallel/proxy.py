@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Self
 
-from ding_lite.parallel.address import Address
+from ding_lite.parallel.network.address import Address
 
 UP, DOWN = "up", "down"
 """The ways of a connection: from whom has dialled, and back."""

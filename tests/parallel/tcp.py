@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.topology import NodeSpec
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
 
 LOOPBACK = "tcp://127.0.0.1:0"
 

@@ -20,17 +20,17 @@ import pytest
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
-from ding_lite.parallel.envelope import Kind
-from ding_lite.parallel.messages import EventArrived, Identity, encode_event
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.rpc import Calls
-from ding_lite.parallel.session import SILENCE_S, Session
-from ding_lite.parallel.topology import Edge, Topology, edges
+from ding_lite.parallel.link.session import SILENCE_S, Session
+from ding_lite.parallel.network.topology import Edge, Topology, edges
+from ding_lite.parallel.router.calls import Calls
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Lane
-from ding_lite.parallel.transport.inproc import Network
+from ding_lite.parallel.transport.in_process import Network
+from ding_lite.parallel.wire.envelope import Kind
+from ding_lite.parallel.wire.messages import EventArrived, Identity, encode_event
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.inbox import FINISH
-from ding_lite.runtime.router import current_router
+from ding_lite.runtime.messaging.inbox import FINISH
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 

@@ -11,10 +11,10 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.distributed import ShardedReplay
 from ding_lite.errors import StepCancelled
-from ding_lite.parallel.group import World
+from ding_lite.parallel.router.group import World
 from ding_lite.rl import make_envs
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.router import current_router
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster
 

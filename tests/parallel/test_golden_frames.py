@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.envelope import VERSION, Envelope, Kind
+from ding_lite.parallel.wire.envelope import VERSION, Envelope, Kind
 from tests.parallel.golden_frames import (
     FOLDER,
     MESSAGES,
@@ -14,7 +14,7 @@ from tests.parallel.golden_frames import (
     read_message,
     write_frames,
 )
-from tests.parallel.test_codec import same
+from tests.parallel.wire.test_codec import same
 
 
 def test_there_is_a_golden_message_of_every_kind_and_no_other_file() -> None:

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import CodecError, RemoteError
-from ding_lite.parallel.codec import MAX_META_BYTES, decode, encode
-from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
 from ding_lite.records import register
-from tests.parallel.test_codec import same, travel
-from tests.parallel.test_router import Ears, Start, start
+from tests.parallel.router.test_node_router import Ears, Start, start
+from tests.parallel.wire.test_codec import same, travel
 
 __all__ = ["start"]
 

@@ -12,13 +12,13 @@ import zmq
 from msgspec.structs import replace
 
 from ding_lite.errors import CodecError, PeerLost
-from ding_lite.parallel.codec import encode
-from ding_lite.parallel.envelope import Envelope, Kind, pack_batch
-from ding_lite.parallel.messages import Identity
-from ding_lite.parallel.session import Session
+from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.transport.base import Lane, Link
 from ding_lite.parallel.transport.chunks import split
-from ding_lite.parallel.transport.inproc import InprocTransport
+from ding_lite.parallel.transport.in_process import InprocTransport
+from ding_lite.parallel.wire.codec import encode
+from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch
+from ding_lite.parallel.wire.messages import Identity
 from ding_lite.testing import Cluster
 from tests.parallel.contract import End
 from tests.parallel.test_socket_fuzz import Job, as_node_2, job, wait_until

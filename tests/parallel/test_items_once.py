@@ -12,8 +12,8 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.runtime.streams import ItemId
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.streams import ItemId
 from ding_lite.testing import Cluster, ManualClock
 from tests.parallel.proxy import Proxy
 from tests.parallel.tcp import hub_spec, leaf_spec

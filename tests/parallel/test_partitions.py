@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ding_lite.errors import PeerLost
-from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.router.node_router import NodeRouter
 from tests.parallel.proxy import DOWN, UP, Proxy
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 

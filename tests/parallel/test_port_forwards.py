@@ -13,10 +13,10 @@ import pytest
 import zmq
 
 from ding_lite.errors import AuthenticationError, DeadlineExceeded
-from ding_lite.parallel.address import Address
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.security import make_key
-from ding_lite.parallel.transport.zeromq_dealers import OPTIONS
+from ding_lite.parallel.network.address import Address
+from ding_lite.parallel.network.security import make_key
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
 from tests.parallel.tcp import hub_spec, leaf_spec
 
 _RESET = struct.pack("ii", 1, 0)

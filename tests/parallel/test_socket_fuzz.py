@@ -18,13 +18,13 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from ding_lite.parallel.address import Address
-from ding_lite.parallel.codec import encode
-from ding_lite.parallel.envelope import HEADER_BYTES, Envelope, Kind
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.security import load_key, make_key
+from ding_lite.parallel.network.address import Address
+from ding_lite.parallel.network.security import load_key, make_key
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Lane
-from ding_lite.parallel.transport.zeromq_dealers import OPTIONS
+from ding_lite.parallel.transport.zeromq.dealers import OPTIONS
+from ding_lite.parallel.wire.codec import encode
+from ding_lite.parallel.wire.envelope import HEADER_BYTES, Envelope, Kind
 from tests.parallel.golden_frames import FOLDER, read_frames
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 

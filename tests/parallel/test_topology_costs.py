@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ding_lite.parallel.envelope import Kind
-from ding_lite.parallel.topology import FAN_OUT
+from ding_lite.parallel.network.topology import FAN_OUT
+from ding_lite.parallel.wire.envelope import Kind
 from tests.bench.counted import LARGE_BYTES, CountedCluster
 
 WEIGHTS = np.zeros(LARGE_BYTES // 4, np.float32)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ding_lite.parallel.address import PrivateDirectory
-from ding_lite.parallel.job import Job
-from ding_lite.parallel.plan import Plan
-from ding_lite.parallel.supervise import run_job
+from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.supervise.job import Job
+from ding_lite.parallel.supervise.supervisor import run_job
 from tests.procs import mains
 from tests.procs.programs import short_folder
 from tests.procs.shells import Desk, Type

@@ -9,10 +9,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from ding_lite.parallel.topology import NodeSpec
+from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.runtime.interrupt import Patience
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import current_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router
 
 
 class LoneRouter(LocalRouter):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from ding_lite.parallel.address import _base
+from ding_lite.parallel.network.address import _base
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PREAMBLE = """

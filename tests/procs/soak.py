@@ -46,7 +46,7 @@ from ding_lite import middleware as mw
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.distributed import World
 from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
-from ding_lite.rl.checkpoint import MANIFEST
+from ding_lite.rl.checkpoint.save_load import MANIFEST
 
 ROLES = {roles}
 ME = f"{{os.getpid()}}-{{time.monotonic_ns()}}"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.parallel.proxy import Proxy
 from tests.procs.shells import Shell, Type
 from tests.procs.test_environment import NODE_0, NODE_1

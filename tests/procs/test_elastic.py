@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.shells import Shell, Type
 
 LEARNER = (
@@ -29,7 +29,7 @@ LATER = (
 WORK = """
 from contextlib import suppress
 from ding_lite.errors import DeadlineExceeded
-from ding_lite.parallel.group import World
+from ding_lite.parallel.router.group import World
 
 HOW = sys.argv[1:] and sys.argv[1]
 

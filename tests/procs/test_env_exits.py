@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.programs import Program, run, wait_until_gone
 
 pytestmark = pytest.mark.deadline(60)
@@ -20,7 +20,7 @@ import ding_lite.log
 import gymnasium, time
 from ding_lite import middleware as mw
 from ding_lite.middleware import resume
-from ding_lite.recipes.program import run_program
+from ding_lite.recipes.runs.program import run_program
 from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 import tests.rl.probes
 

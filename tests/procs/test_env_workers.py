@@ -10,8 +10,9 @@ import pytest
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError, EnvError
-from ding_lite.rl import env_workers, make_envs
-from ding_lite.rl.env_workers import WorkerSource
+from ding_lite.rl import make_envs
+from ding_lite.rl.envs import workers as env_workers
+from ding_lite.rl.envs.workers import WorkerSource
 from ding_lite.runtime.task import Task
 from tests.procs.programs import Program, run, wait_until_gone
 

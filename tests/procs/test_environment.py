@@ -7,8 +7,8 @@ import signal
 import socket
 from pathlib import Path
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
-from ding_lite.parallel.security import make_key
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.security import make_key
 from tests.docpages import blocks
 from tests.procs.programs import ROOT
 from tests.procs.shells import Type

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.programs import Program, run, wait_until_gone
 
 # -- nodes that are silent for a while -----------------------------------------------------

@@ -15,8 +15,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from ding_lite.parallel.environment.kubernetes import detect
-from ding_lite.parallel.security import load_key, make_key
+from ding_lite.parallel.launch.environment.kubernetes import detect
+from ding_lite.parallel.network.security import load_key, make_key
 from tests.docpages import blocks
 from tests.procs.programs import ROOT
 from tests.procs.shells import Type

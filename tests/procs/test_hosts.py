@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.security import make_key
+from ding_lite.parallel.network.security import make_key
 from tests.procs.network import Machine, Network, why_not
 from tests.procs.programs import PREAMBLE, ROOT
 from tests.procs.shells import Shell

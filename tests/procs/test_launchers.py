@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
-from ding_lite.parallel.environment.torchrun import detect
+from ding_lite.parallel.launch.environment.torchrun import detect
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.docpages import blocks
 from tests.procs.programs import ROOT
 from tests.procs.shells import Type

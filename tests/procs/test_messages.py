@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.programs import Program, run
 from tests.procs.terminals import CTRL_C, Terminal
 

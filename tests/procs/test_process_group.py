@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.group import _own_host
-from ding_lite.parallel.interfaces import interface_beyond
-from ding_lite.parallel.router import NodeRouter
-from ding_lite.parallel.security import make_key
-from ding_lite.parallel.topology import NodeSpec
+from ding_lite.parallel.network.interfaces import interface_beyond
+from ding_lite.parallel.network.security import make_key
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.group import _own_host
+from ding_lite.parallel.router.node_router import NodeRouter
 from tests.procs.programs import run
 
 pytestmark = pytest.mark.deadline(60.0)  # several processes that import PyTorch at a time

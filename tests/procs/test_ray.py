@@ -15,7 +15,7 @@ import pytest
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.ray_cluster import check_guarded, wanted_by_nodes
+from ding_lite.parallel.supervise.ray.cluster import check_guarded, wanted_by_nodes
 from tests.procs.programs import Program, run, short_folder, wait_until_gone
 from tests.procs.test_apex import APEX as TWO_LEARNERS
 from tests.procs.test_training_faults import APEX, COMMON

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.shells import Shell, Type
 
 TALK = """

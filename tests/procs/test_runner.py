@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import ConfigError, NodeFailed
-from ding_lite.parallel import Parallel, launch
+from ding_lite.parallel import Parallel
+from ding_lite.parallel.launch import launch
 from tests.procs import mains
 from tests.procs.programs import PREAMBLE, Program, run, wait_until_gone
 
@@ -386,4 +387,4 @@ def test_a_failure_is_shown_from_the_program_on(folder: Path) -> None:
     told = said[said.index("NodeFailed: Node ") :]
     trace = told[told.index("Traceback (most recent call last):") :].splitlines()
     assert [line.rpartition(", in ")[2] for line in trace if ", in " in line] == ["main", "fail"]
-    assert "parallel/node.py" not in told
+    assert "parallel/supervise/node_process.py" not in told

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.shared_memory import DIRECTORY, domain
+from ding_lite.parallel.memory.segments import DIRECTORY, domain
 from tests.procs.programs import Program, wait_until_gone
 
 pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.procs.programs import Program, run
 from tests.procs.shells import Type
 

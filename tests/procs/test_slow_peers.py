@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.parallel import Parallel, launch
+from ding_lite.parallel import Parallel
+from ding_lite.parallel.launch import launch
 from tests.procs import mains
 from tests.procs.programs import Program, run
 

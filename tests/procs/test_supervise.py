@@ -15,11 +15,11 @@ import pytest
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed
-from ding_lite.parallel import supervise
-from ding_lite.parallel.address import PrivateDirectory
-from ding_lite.parallel.job import Job, NodeRecord
-from ding_lite.parallel.node import CONNECTING, RUNNING, Entered, Returned
-from ding_lite.parallel.plan import Plan
+from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.supervise import supervisor as supervise
+from ding_lite.parallel.supervise.job import Job, NodeRecord
+from ding_lite.parallel.supervise.node_process import CONNECTING, RUNNING, Entered, Returned
 from tests.procs import mains
 from tests.procs.conftest import RunJob
 from tests.procs.programs import wait_until_gone

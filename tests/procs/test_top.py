@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ding_lite.clock import SYSTEM_CLOCK
-from ding_lite.parallel.address import LOOPBACK, free_ports
-from ding_lite.parallel.running import Node, RunningJob, running_jobs
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from ding_lite.parallel.observe.job_discovery import Node, RunningJob, running_jobs
 from tests.cli.calls import environment
 from tests.procs.programs import Program
 from tests.procs.terminals import CTRL_C, Terminal

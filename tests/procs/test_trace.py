@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ding_lite.parallel.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from tests.procs.programs import Program, run
 
 MESSAGES = """

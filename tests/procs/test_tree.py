@@ -164,7 +164,7 @@ if __name__ == "__main__":
 
 
 def test_the_runner_the_command_line_and_the_environment_know_a_tree(folder: Path) -> None:
-    source = "from ding_lite.parallel.group import World\n" + CHAIN
+    source = "from ding_lite.parallel.router.group import World\n" + CHAIN
     said = "[0, 2, 4, 6]"
     assert run(folder, source.format(topology=', "tree:1"'))[1].splitlines()[-1] == said
     command = ["-m", "ding_lite", "run", "program.py:main", "--nodes", "4", "--topology", "tree:1"]

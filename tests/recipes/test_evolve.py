@@ -15,13 +15,13 @@ import ding_lite
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
 from ding_lite.evolution import Population, Search, integer, log_uniform
-from ding_lite.middleware.report_evolution import draw_lives
+from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes import EvolveResult, evolve, load_policy
 from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.generations import lines_of
 from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.table import RECIPES
-from ding_lite.rl.envs import make_envs
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.runtime.context import Context

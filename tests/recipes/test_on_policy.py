@@ -14,7 +14,7 @@ from ding_lite.recipes.on_policy import OnPolicyConfig, ShortUnrollConfig
 from ding_lite.recipes.plan import Choices, make_plan
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl import A2C, IMPALA, PPO
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 
 QUICK: dict[str, Any] = {"quiet": True, "max_env_steps": 160, "hidden": (8,), "num_envs": 4}
 KINDS: dict[str, type[object]] = {"a2c": A2C, "ppo": PPO, "impala": IMPALA}

@@ -13,8 +13,8 @@ from easydict import EasyDict
 import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import TrainResult, load_policy
-from ding_lite.rl.checkpoint import load_checkpoint
-from ding_lite.rl.envs import Envs
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.protocols import Policy

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.dtypes import DTYPES
 from ding_lite.errors import CheckpointError
-from ding_lite.rl.checkpoint import MANIFEST, load_checkpoint, save_checkpoint
+from ding_lite.io.dtypes import DTYPES
+from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint, save_checkpoint
 
 NUM_MUTANTS = int(os.environ.get("FUZZ_MUTANTS", "100000")) // 200
 MIB = 2**20
@@ -130,7 +130,7 @@ HOSTILE = """
 import json, sys, zlib
 from pathlib import Path
 from ding_lite.errors import CheckpointError
-from ding_lite.rl.checkpoint import load_checkpoint
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from tests.rl.test_checkpoint_fuzz import body_of, write
 
 folder = Path(sys.argv[1])

@@ -19,8 +19,8 @@ from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError
 from ding_lite.recipes import load_policy
 from ding_lite.rl import DQN, Checkpoint, DQNConfig, load_checkpoint, make_envs, save_checkpoint
-from ding_lite.rl.checkpoint import PATIENCE_S
-from ding_lite.rl.checkpoint_folder import ROOM_FOR_READERS, Folder
+from ding_lite.rl.checkpoint.folder import ROOM_FOR_READERS, Folder
+from ding_lite.rl.checkpoint.save_load import PATIENCE_S
 from ding_lite.testing import ManualClock, run_step
 
 WRITER = """
@@ -175,7 +175,7 @@ def test_a_policy_is_made_from_one_checkpoint_also_if_its_networks_have_grown_me
         return found
 
     save(8)
-    monkeypatch.setattr("ding_lite.recipes.loading.load_checkpoint", load_and_replace)
+    monkeypatch.setattr("ding_lite.recipes.runs.loading.load_checkpoint", load_and_replace)
     policy = load_policy(tmp_path)
     assert isinstance(policy, DQN)
     assert policy.config.hidden == (8,)

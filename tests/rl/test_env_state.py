@@ -8,7 +8,7 @@ import pytest
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import CheckpointError
 from ding_lite.rl import load_checkpoint, make_envs, save_checkpoint
-from ding_lite.rl.env_sources import SyncSource
+from ding_lite.rl.envs.sources import SyncSource
 
 CASES = [
     ("CartPole-v1", "native", {}),
@@ -74,7 +74,7 @@ def test_long_runs_of_short_episodes_remember_only_the_last_ones():
 
 
 def test_an_episode_too_long_to_be_remembered_is_begun_anew(monkeypatch, caplog):
-    monkeypatch.setattr("ding_lite.rl.env_sources.MAX_HISTORY", 1_000)
+    monkeypatch.setattr("ding_lite.rl.envs.sources.MAX_HISTORY", 1_000)
     envs = make_envs("probe/Shifted-v0", 2, seed=0, mode="sync")
     play(envs, 2_100)
     state = envs.state_dict()
@@ -126,14 +126,14 @@ def test_environments_that_were_free_to_choose_go_on_in_the_mode_that_was_saved(
     saved, chosen, monkeypatch, caplog
 ):
     def make(mode):
-        monkeypatch.setattr("ding_lite.rl.envs.choose", lambda *_: mode)
+        monkeypatch.setattr("ding_lite.rl.envs.vector.choose", lambda *_: mode)
         return make_envs("CartPole-v1", 3, seed=1)
 
     envs, loaded = make(saved), make(chosen)
     play(envs, 37)
     play(loaded, 5)
     assert loaded.mode == chosen
-    with caplog.at_level(logging.INFO, logger="ding_lite.rl.envs"):
+    with caplog.at_level(logging.INFO, logger="ding_lite.rl.envs.vector"):
         loaded.load_state_dict(envs.state_dict())
     assert loaded.mode == saved
     assert f"3 environments of CartPole-v1 go on in mode {saved}" in caplog.text

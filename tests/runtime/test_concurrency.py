@@ -10,8 +10,8 @@ import pytest
 
 from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import current_router, use_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router, use_router
 from ding_lite.runtime.task import Task
 
 

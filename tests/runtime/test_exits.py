@@ -13,7 +13,7 @@ import pytest
 
 from ding_lite.errors import MiddlewareError, RemoteError
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.task import Task
 
 CODES = pytest.mark.parametrize("code", [None, 0], ids=repr)

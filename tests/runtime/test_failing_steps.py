@@ -15,11 +15,11 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.clock import Deadline
 from ding_lite.errors import MiddlewareError, StepCancelled
-from ding_lite.parallel.group import World
+from ding_lite.parallel.router.group import World
 from ding_lite.runtime import concurrency
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.local_router import LocalRouter
-from ding_lite.runtime.router import use_router
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 
 Waiting = Callable[[Task, Context], object]

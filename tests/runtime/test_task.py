@@ -17,9 +17,9 @@ from ding_lite.errors import (
     MiddlewareError,
 )
 from ding_lite.runtime.context import Context, ParallelContext
-from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.runtime.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
 

@@ -16,9 +16,9 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.local_router import LocalRouter
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.middleware import Middleware, Shape, shape_of
-from ding_lite.runtime.router import use_router
 from ding_lite.runtime.task import Task
 from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
 from ding_lite.testing.clock import ManualClock
@@ -639,7 +639,7 @@ def test_a_wall_clock_that_is_set_back_changes_nothing(
     clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wall_ns = 5_000_000_000
-    monkeypatch.setattr("ding_lite.runtime.trace_file.time_ns", lambda: wall_ns)
+    monkeypatch.setattr("ding_lite.runtime.trace.file.time_ns", lambda: wall_ns)
 
     def train(ctx: Context) -> None:
         nonlocal wall_ns

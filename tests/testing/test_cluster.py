@@ -10,9 +10,9 @@ import pytest
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
-from ding_lite.parallel.router import NodeRouter
+from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.router import current_router
+from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.task import Task
 from ding_lite.testing import Cluster, ManualClock
 

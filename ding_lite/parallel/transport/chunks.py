@@ -16,7 +16,7 @@ from struct import Struct
 import numpy as np
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.pool import Pool, keep_freed_memory, places
+from ding_lite.parallel.memory.pool import Pool, keep_freed_memory, places
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20

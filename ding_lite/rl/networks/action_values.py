@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.flat import FlatWeights
+from ding_lite.rl.networks.flat import FlatWeights
 
 
 class NamedTensors(Protocol):

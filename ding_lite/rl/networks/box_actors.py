@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.flat import FlatWeights
+from ding_lite.rl.networks.flat import FlatWeights
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
 from ding_lite.rl.networks.torso import MLP, Linear
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.flat import FlatWeights
+from ding_lite.rl.networks.flat import FlatWeights
 
 TorsoName: TypeAlias = Literal["auto", "mlp", "nature", "small"]
 

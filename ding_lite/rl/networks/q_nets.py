@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.flat import FlatWeights
 from ding_lite.rl.networks.conv import Conv, ConvTorso, num_features, recorded
+from ding_lite.rl.networks.flat import FlatWeights
 from ding_lite.rl.networks.heads import DuelingHead, LinearHead, QHead
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.torso import MLP, Activation

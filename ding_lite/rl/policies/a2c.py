@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import Unroll
+from ding_lite.rl.formulas.returns import gae
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
     normalized,
 )
-from ding_lite.rl.returns import gae
+from ding_lite.rl.replay.unrolls import join_unrolls, merged, next_values, unseen_obs
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.unrolls import join_unrolls, merged, next_values, unseen_obs
 from ding_lite.settings import check_all, inside, suggests
 
 

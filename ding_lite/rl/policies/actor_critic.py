@@ -19,16 +19,18 @@ from torch import Tensor
 
 from ding_lite.errors import NonFiniteError, ShapeError
 from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
-from ding_lite.rl.distributions import (
+from ding_lite.rl.formulas.distributions import (
     Gaussian,
     Likelihood,
     distribution_shapes,
     make_distribution,
     num_outputs,
 )
-from ding_lite.rl.flat import FlatAdam
+from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.networks.actor_critic import draw_orthogonal, make_actor_critic
 from ding_lite.rl.networks.conv import TorsoName, torso_for
+from ding_lite.rl.networks.flat import FlatAdam
+from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.policies.base import (
     check_obs,
@@ -37,12 +39,10 @@ from ding_lite.rl.policies.base import (
     step_size,
     usable_device,
 )
-from ding_lite.rl.policies.norm import make_norm, read_norm, with_norm
-from ding_lite.rl.policies.together import LearnsTogether
-from ding_lite.rl.schedules import linear
+from ding_lite.rl.policies.data_parallel import LearnsTogether
+from ding_lite.rl.replay.unrolls import merged
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.unrolls import merged
 from ding_lite.settings import at_least, check_all, finite, inside, one_of, positive, whole
 
 _ADAM_EPS = 1e-5

@@ -25,9 +25,10 @@ from ding_lite.rl.batch import (
     Transitions,
     to_numpy,
 )
-from ding_lite.rl.flat import FlatAdam, FlatWeights
+from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.networks.action_values import ActionValues, draw_stacked_weights
 from ding_lite.rl.networks.box_actors import BoxActor
+from ding_lite.rl.networks.flat import FlatAdam, FlatWeights
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.q_nets import draw_weights
 from ding_lite.rl.policies.base import (
@@ -38,8 +39,7 @@ from ding_lite.rl.policies.base import (
     step_size,
     usable_device,
 )
-from ding_lite.rl.policies.together import LearnsTogether
-from ding_lite.rl.returns import bootstrapped_targets
+from ding_lite.rl.policies.data_parallel import LearnsTogether
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, positive, whole

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.exploration import add_noise
+from ding_lite.rl.formulas.exploration import add_noise
 from ding_lite.rl.networks.box_actors import DeterministicActor
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
 from ding_lite.rl.spec import EnvSpec

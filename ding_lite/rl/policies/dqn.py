@@ -25,10 +25,13 @@ from ding_lite.rl.batch import (
     Transitions,
     to_numpy,
 )
-from ding_lite.rl.exploration import epsilon_greedy
-from ding_lite.rl.flat import FlatAdam, FlatWeights
-from ding_lite.rl.losses import huber, squared
+from ding_lite.rl.formulas.exploration import epsilon_greedy
+from ding_lite.rl.formulas.losses import huber, squared
+from ding_lite.rl.formulas.returns import bootstrapped_targets
+from ding_lite.rl.formulas.schedules import Schedule, constant, linear
 from ding_lite.rl.networks.conv import TorsoName, torso_for
+from ding_lite.rl.networks.flat import FlatAdam, FlatWeights
+from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network
 from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.policies.base import (
@@ -39,10 +42,7 @@ from ding_lite.rl.policies.base import (
     step_size,
     usable_device,
 )
-from ding_lite.rl.policies.norm import make_norm, read_norm, with_norm
-from ding_lite.rl.policies.together import LearnsTogether
-from ding_lite.rl.returns import bootstrapped_targets
-from ding_lite.rl.schedules import Schedule, constant, linear
+from ding_lite.rl.policies.data_parallel import LearnsTogether
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, Unroll
+from ding_lite.rl.formulas.returns import vtrace
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
 )
-from ding_lite.rl.policies.rows import Rows
-from ding_lite.rl.returns import vtrace
+from ding_lite.rl.policies.minibatches import Rows
+from ding_lite.rl.replay.unrolls import join_unrolls, merged, next_values, unseen_obs
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.unrolls import join_unrolls, merged, next_values, unseen_obs
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
 _Forward: TypeAlias = tuple[FloatArray, FloatArray, Any]

@@ -6,9 +6,9 @@ import torch
 from torch.distributions import Normal
 from torch.nn import functional as F
 
-from ding_lite.rl.flat import FlatWeights
 from ding_lite.rl.networks.action_values import ActionValues, draw_stacked_weights
 from ding_lite.rl.networks.box_actors import DeterministicActor, SquashedGaussianActor
+from ding_lite.rl.networks.flat import FlatWeights
 from ding_lite.rl.networks.q_nets import draw_weights
 
 NUM_OBS, NUM_ACTIONS, BATCH = 5, 3, 11

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
-from ding_lite.middleware.unroll import CollectUnroll
+from ding_lite.middleware.rollout import CollectUnroll
 from ding_lite.rl import (
     A2C,
     IMPALA,

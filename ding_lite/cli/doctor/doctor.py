@@ -1,0 +1,368 @@
+"""`ding-lite doctor`: does this machine have what ding_lite needs, and what to do where not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ding_lite.cli.exit_codes import DONE, FAILED
+from ding_lite.errors import ConfigError
+from ding_lite.settings import PREFIX, Settings, process_environ
+
+Level: TypeAlias = Literal["ok", "warn", "fail"]
+
+PACKAGE = "ding_lite"
+OLDEST_PYTHON = (3, 11)
+LITTLE_MEMORY = 1 << 30
+LITTLE_SHARED = 256 << 20
+LITTLE_DISK = 1 << 30
+MEETING_S = 40.0
+_COLORS = {"ok": "32", "warn": "33", "fail": "31"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look has found."""
+
+    level: Level
+    subject: str
+    found: str
+    advice: str = ""
+    """What to do, unless all is well."""
+
+
+def examine() -> int:
+    """Look at everything, and print a line about each.
+
+    Returns:
+        The exit code: 1 where something must be mended before ding_lite can work.
+    """
+    levels = []
+    meeting = _Meeting()
+    for look in (
+        _python,
+        _environment,
+        _packages,
+        _processors,
+        _memory,
+        _shared_memory,
+        _ports,
+        _disk,
+        _extras,
+        _torch,
+        meeting.look,
+    ):
+        for finding in _findings(look):
+            levels.append(finding.level)
+            _print(finding)
+    if "fail" not in levels:
+        warned = levels.count("warn")
+        print(f"\n{f'{warned} to look at; ' if warned else ''}ding_lite can work here.")
+        return DONE
+    print(f"\n{levels.count('fail')} to mend.")
+    return FAILED
+
+
+def _findings(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Look at one thing; that looking fails is a finding, too."""
+    try:
+        yield from look()
+    except Exception as error:  # noqa: BLE001 - whatever it is, a person is told
+        subject = look.__name__.strip("_").replace("_", " ")
+        yield Finding("fail", subject, f"{type(error).__name__}: {error}", "Mend that first.")
+
+
+def _print(finding: Finding) -> None:
+    level = f"{finding.level:<4}"
+    if sys.stdout.isatty():
+        level = f"\x1b[{_COLORS[finding.level]}m{level}\x1b[0m"
+    print(f"{level}  {finding.subject:<14}  {finding.found}", flush=True)
+    if finding.advice:
+        print(f"{'':<22}{finding.advice}")
+
+
+def _python() -> Iterator[Finding]:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info < OLDEST_PYTHON:
+        yield Finding("fail", "python", found, "Install Python 3.11 or newer.")
+    elif sys.platform != "linux":
+        yield Finding("warn", "python", found, "ding_lite is tested on Linux only.")
+    else:
+        yield Finding("ok", "python", found)
+
+
+def _environment() -> Iterator[Finding]:
+    try:
+        Settings.from_environ()
+    except ConfigError as error:
+        yield Finding("fail", "environment", str(error), "`ding-lite env` shows all variables.")
+    else:
+        yield Finding("ok", "environment", "every DING_LITE_* variable that is set makes sense")
+
+
+# -- packages ----------------------------------------------------------------------------
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        wanted = importlib.metadata.requires(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        advice = "Run `pip install -e .` in the checkout, so that what it needs is known."
+        yield Finding("warn", "packages", f"{PACKAGE} is not installed, only found", advice)
+        return
+    fine = []
+    for requirement in wanted:
+        name, limits, extra = split_requirement(requirement)
+        if extra is not None:
+            continue
+        version = _version_of(name)
+        if version is not None and satisfies(version, limits):
+            fine.append(f"{name} {version}")
+            continue
+        found = "is not installed" if version is None else f"{version} is not {limits}"
+        yield Finding("fail", name, found, f'pip install "{name}{limits}"')
+    yield Finding("ok", "packages", ", ".join(fine))
+
+
+def _extras() -> Iterator[Finding]:
+    try:
+        wanted = map(split_requirement, importlib.metadata.requires(PACKAGE) or [])
+    except importlib.metadata.PackageNotFoundError:
+        return
+    of_users: dict[str, tuple[str, str]] = {
+        "box2d": ("Box2D", "LunarLander, BipedalWalker and CarRacing"),
+        "fast": ("numba", "a faster prioritized replay"),
+        "ray": ("ray", "nodes on a Ray cluster"),
+        "accelerate": ("accelerate", "several GPUs by Hugging Face Accelerate"),
+    }
+    offered = {extra for _, _, extra in wanted}
+    for extra, (name, purpose) in of_users.items():
+        version = _version_of(name)
+        if version is not None:
+            yield Finding("ok", extra, f"{name} {version}, for {purpose}")
+        elif extra in offered:
+            hint = f'not installed; for {purpose}: pip install "ding-lite[{extra}]"'
+            yield Finding("ok", extra, hint)
+
+
+def split_requirement(requirement: str) -> tuple[str, str, str | None]:
+    """Split what a package says it needs into a name, limits of the version, and an extra.
+
+    Example:
+        >>> split_requirement("gymnasium[box2d]<2,>=1.1; extra == 'box2d'")
+        ('gymnasium', '<2,>=1.1', 'box2d')
+    """
+    text, _, marker = requirement.partition(";")
+    parts = re.fullmatch(r"\s*([\w.-]+)\s*(?:\[[^\]]*\])?\s*\(?([^)]*?)\)?\s*", text)
+    extra = re.search(r"extra\s*==\s*[\"']([^\"']+)", marker)
+    name, limits = (parts[1], parts[2]) if parts else (text.strip(), "")
+    return name, limits, extra[1] if extra else None
+
+
+def satisfies(version: str, limits: str) -> bool:
+    """Tell whether a version lies within limits such as `>=1.1,<2`.
+
+    Example:
+        >>> (
+        ...     satisfies("1.10.0", ">=1.9,<2"),
+        ...     satisfies("2.0", "<2"),
+        ...     satisfies("2.13.0+cpu", ">=2.6"),
+        ... )
+        (True, False, True)
+    """
+    for limit in filter(None, (part.strip() for part in limits.split(","))):
+        parts = re.fullmatch(r"(>=|<=|==|<|>)\s*([0-9.]+)", limit)
+        if parts is None:
+            continue  # none of ours has such a limit
+        have, want = _numbers(version), _numbers(parts[2])
+        width = max(len(have), len(want))
+        have, want = have + (0,) * (width - len(have)), want + (0,) * (width - len(want))
+        holds = {
+            ">=": have >= want,
+            "<=": have <= want,
+            "==": have == want,
+            "<": have < want,
+            ">": have > want,
+        }
+        if not holds[parts[1]]:
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# -- the machine -------------------------------------------------------------------------
+
+
+def _processors() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    found = "1 core" if cores == 1 else f"{cores} cores"
+    quota = _core_quota()
+    if quota is not None and quota < cores:
+        found += f", of which this container may use {quota:g}"
+    if min(cores, quota or cores) < 2:
+        yield Finding("warn", "processors", found, "Nodes of one machine will take turns.")
+    else:
+        yield Finding("ok", "processors", found)
+
+
+def _core_quota() -> float | None:
+    """Read how many cores a container may use; None where nothing limits it."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _memory() -> Iterator[Finding]:
+    text = Path("/proc/meminfo").read_text()
+    kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE))
+    total, free = (int(kilobytes[name]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    found = f"{_spell_bytes(free)} free of {_spell_bytes(total)}"
+    if free < LITTLE_MEMORY:
+        yield Finding("warn", "memory", found, "Choose small replays, and few nodes.")
+    else:
+        yield Finding("ok", "memory", found)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    path = Path("/dev/shm")
+    if not path.is_dir() or not os.access(path, os.W_OK):
+        advice = "Weights cannot pass from node to node: mount a tmpfs there."
+        yield Finding("fail", "shared memory", f"{path} cannot be written to", advice)
+        return
+    free = shutil.disk_usage(path).free
+    found = f"{_spell_bytes(free)} free in {path}"
+    if free < LITTLE_SHARED:
+        advice = "Large weights need more: docker run --shm-size=1g."
+        yield Finding("warn", "shared memory", found, advice)
+    else:
+        yield Finding("ok", "shared memory", found)
+
+
+def _disk() -> Iterator[Finding]:
+    runs = Path("runs")
+    place = runs if runs.is_dir() else Path()
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"x")
+    except OSError as error:
+        advice = "Change to a directory that you may write to, or give programs `--out DIR`."
+        yield Finding("fail", "runs", f"{place.resolve()}: {error.strerror}", advice)
+        return
+    free = shutil.disk_usage(place).free
+    found = f"{place.resolve()} can be written to, {_spell_bytes(free)} free"
+    if free < LITTLE_DISK:
+        yield Finding("warn", "runs", found, "Checkpoints with large replays need more.")
+    else:
+        yield Finding("ok", "runs", found)
+
+
+def _spell_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+# -- nodes -------------------------------------------------------------------------------
+
+
+def _ports() -> Iterator[Finding]:
+    try:
+        settings = Settings.from_environ()
+    except ConfigError:  # told already
+        return
+    address = settings.address or "127.0.0.1"
+    taken = []
+    for port in settings.ports or (0,):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((address, port))
+            except OSError as error:
+                taken.append(f"{address}:{port} ({error.strerror})")
+    if taken:
+        advice = "Choose others with DING_LITE_ADDRESS and DING_LITE_PORTS."
+        yield Finding("fail", "ports", f"cannot listen on {', '.join(taken)}", advice)
+    elif settings.ports:
+        listed = ", ".join(map(str, settings.ports))
+        yield Finding("ok", "ports", f"{listed} of {address} can be listened on")
+    else:
+        yield Finding("ok", "ports", f"there are free ones on {address}")
+
+
+class _Meeting:
+    """Two nodes that try to meet while other things are looked at."""
+
+    def __init__(self) -> None:
+        environ = process_environ()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ding_lite.cli.doctor.nodes"],
+            env={name: environ[name] for name in environ if not name.startswith(PREFIX)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def look(self) -> Iterator[Finding]:
+        """Wait for what became of it."""
+        try:
+            out, error = self._process.communicate(timeout=MEETING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            out, error = self._process.communicate()
+            error = f"not within {MEETING_S:.0f} s; {error}"
+        advice = "docs/troubleshooting.md tells what may stand between two nodes."
+        heard = {said["protocol"]: said for said in map(json.loads, out.splitlines())}
+        for protocol in ("ipc", "tcp"):
+            said = heard.get(protocol, {"error": (error.strip().splitlines() or ["no answer"])[-1]})
+            subject = f"nodes by {protocol}"
+            if said["error"]:
+                yield Finding("fail", subject, said["error"].splitlines()[0], advice)
+            else:
+                found = f"two have met and heard of each other, in {said['seconds']:.1f} s"
+                yield Finding("ok", subject, found)
+
+
+# -- PyTorch -----------------------------------------------------------------------------
+
+
+def _torch() -> Iterator[Finding]:
+    try:
+        threads = Settings.from_environ().torch_threads
+    except ConfigError:  # told already
+        threads = Settings().torch_threads
+    found = f"PyTorch uses {threads or 'as many as it likes'} in each process"
+    yield Finding("ok", "threads", f"{found} (DING_LITE_TORCH_THREADS)")
+    import torch  # not before it is needed: it takes longest
+
+    if torch.cuda.is_available():
+        names = {torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())}
+        yield Finding("ok", "gpu", f"{torch.cuda.device_count()}: {', '.join(sorted(names))}")
+    else:
+        yield Finding("ok", "gpu", "none; policies of this size learn on the processor")

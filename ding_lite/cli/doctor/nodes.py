@@ -1,0 +1,49 @@
+"""Two nodes that meet: a program that `ding-lite doctor` starts, to see whether they can.
+
+It is one of its own, so that it can be tried while other things are looked at, and without the
+DING_LITE_* variables, which may be meant for another program.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.parallel.launch.launch import Parallel
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.task import Task
+
+STARTUP_S = 10.0
+
+
+def greet() -> None:
+    """Send the other node a greeting, and wait for its own."""
+
+    def exchange(ctx: Context) -> None:
+        other = 1 - task.router.node_id
+        task.send("greetings", "hello", to=f"node.{other}", timeout=STARTUP_S)
+        task.receive("greetings", timeout=STARTUP_S)
+
+    with Task() as task:
+        task.use(exchange)
+        task.run(max_step=1)
+
+
+def main() -> None:
+    """Let two nodes meet by each protocol, and print what became of it, a line of JSON each."""
+    for protocol in ("ipc", "tcp"):
+        began = SYSTEM_CLOCK.now()
+        said = {"protocol": protocol, "error": ""}
+        try:
+            Parallel.runner(
+                2, topology="star", protocol=protocol, engine="local", startup_timeout=STARTUP_S
+            )(greet)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a person is told
+            said["error"] = str(error) or type(error).__name__
+        sys.stdout.write(json.dumps({**said, "seconds": SYSTEM_CLOCK.now() - began}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

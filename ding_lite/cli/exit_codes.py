@@ -1,0 +1,7 @@
+"""The exit codes of `ding-lite`."""
+
+from __future__ import annotations
+
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
+INTERRUPTED = 130
+"""What a shell expects after Ctrl-C: 128 and the number of SIGINT."""

@@ -1,0 +1,1 @@
+"""The options of the commands, and how what is typed is checked."""

@@ -1,0 +1,246 @@
+"""What a word on the command line may be, and what is said when it is not.
+
+The names of topologies and protocols stand here a second time: those who own them import far
+more than `--help` has time for. A test compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from ding_lite.errors import did_you_mean
+from ding_lite.io.files import path_fault
+
+TOPOLOGIES = ("star", "mesh", "tree", "alone")
+PROTOCOLS = ("ipc", "tcp")
+MOST = 2**63 - 1
+"""The greatest whole number: checkpoints and messages hold 64 bits with a sign."""
+MOST_OF_A_ROLE = 999
+MOST_SECONDS = 1e9
+"""Some 30 years; the system's clocks end at ten times that."""
+_MOST_SHOWN = 60
+
+Roles: TypeAlias = tuple[tuple[str, ...], ...]
+"""The roles of each node."""
+Topology: TypeAlias = str | tuple[tuple[int, int], ...]
+"""One of TOPOLOGIES, `tree:4` or the like, or the pairs of connected nodes."""
+
+
+def whole_number(low: int) -> Callable[[str], int]:
+    """Return what reads a whole number from `low` on."""
+
+    def read(word: str) -> int:
+        is_number = word.isascii() and word.isdigit() and len(word) <= _MOST_SHOWN
+        number = int(word) if is_number else low - 1
+        if not low <= number <= MOST:
+            most = f", and at most {MOST}" if number > MOST else ""
+            raise argparse.ArgumentTypeError(
+                f"found {show(word)}; a whole number from {low} on was expected{most}."
+            )
+        return number
+
+    return read
+
+
+def show(word: str) -> str:
+    """Spell what was typed, shortened where it is long.
+
+    Example:
+        >>> show("9" * 500)
+        "'999999999999999999999999999999...' (500 characters)"
+    """
+    if len(word) <= _MOST_SHOWN:
+        return repr(word)
+    return f"{word[: _MOST_SHOWN // 2] + '...'!r} ({len(word)} characters)"
+
+
+def path(word: str) -> str:
+    """Read the path of a file or a directory, which need not be there."""
+    if fault := path_fault(word):
+        raise argparse.ArgumentTypeError(f"found {show(word)}; {fault}")
+    return word
+
+
+def one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """Return what reads one of several words."""
+
+    def read(word: str) -> str:
+        if word not in choices:
+            raise argparse.ArgumentTypeError(
+                f"found {show(word)}; expected is one of: {', '.join(choices)}."
+                f"{did_you_mean(word, choices)}"
+            )
+        return word
+
+    return read
+
+
+def seconds(word: str) -> float:
+    """Read a number of seconds above 0."""
+    return _seconds(word, "")
+
+
+def seconds_or_none(word: str) -> float | None:
+    """Read a number of seconds above 0, or `none`."""
+    return None if word.lower() == "none" else _seconds(word, ", or `none` to wait for ever")
+
+
+def _seconds(word: str, or_else: str) -> float:
+    try:
+        number = float(word)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"found {show(word)}; expected are seconds, a number above 0{or_else}."
+        )
+    return number
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Read names that are separated by commas.
+
+    Example:
+        >>> names("gpu, fast")
+        ('gpu', 'fast')
+    """
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise argparse.ArgumentTypeError(
+            f"found {show(text)}; expected are names, separated by commas: gpu,fast."
+        )
+    return found
+
+
+def topology(text: str) -> Topology:
+    """Read who is connected to whom.
+
+    Example:
+        >>> topology("star")
+        'star'
+        >>> topology("0-1, 1-2")
+        ((0, 1), (1, 2))
+    """
+    if text in TOPOLOGIES or re.fullmatch(r"tree:[1-9][0-9]{0,5}", text):
+        return text
+    pairs = []
+    for entry in text.split(","):
+        pair = re.fullmatch(r"\s*([0-9]{1,6})\s*-\s*([0-9]{1,6})\s*", entry)
+        if pair is None or int(pair[1]) == int(pair[2]):
+            is_word = text.replace("-", "").isalpha()
+            raise argparse.ArgumentTypeError(
+                f"found {show(text)}; expected is one of: {', '.join(TOPOLOGIES)}, or the pairs of "
+                f"connected nodes: 0-1,1-2."
+                + (
+                    did_you_mean(text, TOPOLOGIES)
+                    if is_word
+                    else f" {show(entry)} is no such pair."
+                )
+            )
+        pairs.append((int(pair[1]), int(pair[2])))
+    return tuple(pairs)
+
+
+def ports(text: str) -> int | tuple[int, ...]:
+    """Read one port, or that of each node.
+
+    Example:
+        >>> ports("50515"), ports("7000,7001")
+        (50515, (7000, 7001))
+    """
+    words = [word.strip() for word in text.split(",")]
+    digits = all(word.isascii() and word.isdigit() and len(word) < 6 for word in words)
+    if not digits or not all(0 < int(word) < 65_536 for word in words):
+        raise argparse.ArgumentTypeError(
+            f"found {show(text)}; expected is a port from 1 to 65535, from which the nodes count "
+            f"on, or that of each node, separated by commas: 7000,7001."
+        )
+    numbers = tuple(map(int, words))
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def roles(text: str) -> Roles:
+    """Read the roles of the nodes.
+
+    Example:
+        >>> roles("learner+evaluator, collector*2")
+        (('learner', 'evaluator'), ('collector',), ('collector',))
+    """
+    nodes: list[tuple[str, ...]] = []
+    for entry in text.split(","):
+        names, times, count = (part.strip() for part in entry.partition("*"))
+        together = tuple(name.strip() for name in names.split("+"))
+        is_number = count.isascii() and count.isdigit() and len(count) <= len(str(MOST_OF_A_ROLE))
+        if not all(together) or (times and not (is_number and int(count) > 0)):
+            raise argparse.ArgumentTypeError(
+                f"found {show(entry.strip())} in {show(text)}; expected is a role, several joined "
+                f"by `+`, or either of them with `*` and a count from 1 to {MOST_OF_A_ROLE}: "
+                f"learner,collector*3."
+            )
+        nodes += [together] * (int(count) if times else 1)
+    return tuple(nodes)
+
+
+def number(word: str) -> float:
+    """Read a number.
+
+    Example:
+        >>> number("-110")
+        -110.0
+    """
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"found {show(word)}; a number was expected.")
+    return value
+
+
+def assignment(word: str) -> tuple[str, object]:
+    """Read a name and its value: a number, true, false, none, several with commas, or a word.
+
+    Example:
+        >>> assignment("lr=3e-4"), assignment("hidden=64,64"), assignment("double=false")
+        (('lr', 0.0003), ('hidden', (64, 64)), ('double', False))
+    """
+    name, equals, text = (part.strip() for part in word.partition("="))
+    if not equals or not name.isidentifier() or not text:
+        raise argparse.ArgumentTypeError(
+            f"found {show(word)}; expected is the name of a setting, `=` and its value: lr=3e-4."
+        )
+    value = _value(text)
+    for one in value if isinstance(value, tuple) else (value,):
+        if not _is_held(one):
+            raise argparse.ArgumentTypeError(
+                f"found {show(word)}; a number was expected that is held by 64 bits."
+            )
+    return name, value
+
+
+def _is_held(value: object) -> bool:
+    """Tell whether 64 bits hold a number; what is too large for them is read as infinity."""
+    if isinstance(value, int):
+        return abs(value) <= MOST
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _value(text: str) -> object:
+    if "," in text:
+        inner = text.removeprefix("(").removeprefix("[").removesuffix(")").removesuffix("]")
+        return tuple(_value(part.strip()) for part in inner.split(",") if part.strip())
+    words: dict[str, object] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            found = kind(text)
+        except ValueError:
+            continue
+        is_whole = isinstance(found, float) and found.is_integer() and abs(found) < 2**53
+        return int(found) if is_whole and "." not in text else found  # 1e5 is a count, too
+    return text

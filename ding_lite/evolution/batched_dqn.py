@@ -1,0 +1,128 @@
+"""DQNs of one architecture that act and learn as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.evolution.batched_policies import Layout, Metrics, Network, Rows, Stack
+from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
+from ding_lite.rl.formulas.returns import bootstrapped_targets
+from ding_lite.rl.networks.inputs import as_floats
+from ding_lite.rl.policies.dqn import DQN
+
+
+class DQNStack(Stack[DQN]):
+    """Room for some DQNs of one architecture.
+
+    Example:
+        >>> from ding_lite.rl import DQNConfig, make_envs
+        >>> spec = make_envs("CartPole-v1", 1).spec
+        >>> policies = [DQN(spec, DQNConfig(seed=seed)) for seed in range(3)]
+        >>> DQNStack(policies[0], 3).q_values(policies, np.zeros((3, 5, 4), np.float32)).shape
+        (3, 5, 2)
+    """
+
+    def __init__(self, like: DQN, count: int) -> None:
+        """Reserve memory."""
+        super().__init__(like, count)
+        config = like.config
+        self._layers = [*(f"torso.{layer}" for layer in range(len(config.hidden))), "head"]
+        self._is_relu = config.activation == "relu"
+        self._is_double = config.double
+        self._is_huber = config.loss == "huber"
+        self._first_online = cache(partial(self._make_network, self._weights))
+        self._first_target = cache(partial(self._make_network, self._target))
+
+    @classmethod
+    def key(cls, policy: DQN) -> Hashable | None:
+        """Refuse those that see images, duel, normalise observations or share gradients."""
+        config = policy.config
+        if policy.spec.is_image or config.dueling or config.normalize_obs or policy.reduce_gradient:
+            return None
+        weights, _ = policy.flat_weights
+        return (tuple(weights.shapes.items()), config.activation, config.loss, config.double)
+
+    def q_values(self, policies: Sequence[DQN], obs: FloatArray) -> FloatArray:
+        """Estimate the returns of the actions for observations of each policy.
+
+        Args:
+            policies: As many as there is room for, or fewer.
+            obs: [G, N, ...], N observations for each of the G policies, or [1, N, ...] for all.
+
+        Returns:
+            Values, [G, N, A].
+        """
+        return self._values(self._take(policies), obs)
+
+    def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray]:
+        """Take over the weights of some policies, and choose what they find best."""
+        count = self._take(policies)
+        return lambda obs: self._values(count, obs).argmax(axis=2)
+
+    def _values(self, count: int, obs: FloatArray) -> FloatArray:
+        vectors = as_floats(torch.from_numpy(obs)).flatten(2).expand(count, -1, -1)
+        values: FloatArray = self._first_online(count).forward(vectors)[-1].numpy()
+        return values
+
+    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is a fault, not warned of
+    def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
+        """Do one update of those who still learn."""
+        q_GBA, saved, next_q_GB = self._evaluate(layout, batch)
+        target_GB = bootstrapped_targets(
+            layout.fold(batch.reward),
+            layout.fold(batch.terminated),
+            layout.fold(batch.num_steps),
+            next_q_GB,
+            gamma=layout.gamma_G1,
+        )
+        of_action = (*layout.index, layout.fold(batch.action))
+        q_GB = q_GBA[of_action]
+        error_GB = q_GB - target_GB
+        slope_GB = np.minimum(np.maximum(error_GB, np.float32(-1.0)), np.float32(1.0))
+        if not self._is_huber:
+            slope_GB = error_GB
+        loss_G = layout.mean(slope_GB * (error_GB - np.float32(0.5 * self._is_huber) * slope_GB))
+        grad_GBA = np.zeros(q_GBA.shape, dtype=np.float32)
+        grad_GBA[of_action] = layout.per_size(slope_GB * np.float32(2.0 - self._is_huber))
+        self._first_online(layout.count).backward(saved, torch.from_numpy(grad_GBA))
+
+        for row, turn in layout.learning():
+            policy, loss = turn.policy, float(loss_G[row])
+            if not turn.passes(partial(policy.check_loss, loss)):
+                continue
+            policy.step(self._grads.rows[row], self._weights.rows[row], self._target.rows[row])
+            if turn.count():
+                turn.outcome.metrics = _metrics(policy, loss, float(layout.mean(q_GB)[row]))
+                turn.outcome.batch = layout.part(batch, row)
+
+    def _evaluate(
+        self, layout: Layout[DQN], batch: Transitions
+    ) -> tuple[FloatArray, list[Tensor], FloatArray]:
+        """Return Q(x, .), what its backward needs, and the value of x'."""
+        count, largest = layout.count, layout.largest
+        online, target = self._first_online(count), self._first_target(count)
+        obs, next_obs = (self._vectors(found, count) for found in (batch.obs, batch.next_obs))
+        next_target_GBA = target.forward(next_obs)[-1].numpy()
+        if not self._is_double:
+            outputs = online.forward(obs)
+            return outputs[-1].numpy(), outputs, next_target_GBA.max(axis=2)
+        both = online.forward(torch.cat((obs, next_obs), dim=1))
+        saved = [output[:, :largest] for output in both]
+        best_GB = both[-1].numpy()[:, largest:].argmax(axis=2)
+        return saved[-1].numpy(), saved, next_target_GBA[(*layout.index, best_GB)]
+
+    def _make_network(self, weights: Rows, first: int) -> Network:
+        return Network(weights, self._grads, self._layers, first=first, is_relu=self._is_relu)
+
+
+def _metrics(policy: DQN, loss: float, q_mean: float) -> Metrics:
+    """Return what an update of the policy alone reports."""
+    metrics = {"loss": loss, "q_mean": q_mean}
+    if policy.config.lr_end is not None:
+        metrics["lr"] = policy.lr
+    return metrics

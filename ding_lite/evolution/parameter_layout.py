@@ -1,0 +1,141 @@
+"""Which tensors of a policy belong together: what evolution knows of each kind of policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.growth import Body, Chain, Tensors
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.box_policy import BoxPolicy
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.protocols import Policy
+
+
+@dataclass(frozen=True)
+class _Adam:
+    """Where the state of an optimiser is, and which weights it is of."""
+
+    key: str
+    prefixes: tuple[str, ...] = ("",)
+    """How their names begin."""
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Where what belongs together is in a policy's `state_dict`."""
+
+    values: tuple[str, ...]
+    """The keys of its weights and then of what follows them."""
+    adams: tuple[_Adam, ...]
+    chains: Callable[[int], tuple[Chain, ...]]
+    """The chains of a policy with so many hidden layers."""
+    activation: str
+    """What comes after a hidden layer."""
+
+    def open(self, state: Mapping[str, Any]) -> Body:
+        """Take the tensors out of a state."""
+        values = [_own(state[key]) for key in self.values]
+        moments = []
+        for adam in self.adams:
+            names = _names_of(adam, values[0])
+            sizes = [values[0][name].numel() for name in names]
+            parts = []
+            for kind in ("mean", "square"):
+                split = state[adam.key][kind].split(sizes)
+                pairs = zip(names, split, strict=True)
+                parts.append({name: part.view_as(values[0][name]) for name, part in pairs})
+            moments.append((parts[0], parts[1]))
+        return Body(values, moments)
+
+    def close(
+        self, body: Body, state: Mapping[str, Any], like: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Put the tensors back.
+
+        Args:
+            body: The tensors.
+            state: The state they were taken from.
+            like: The state of a policy of the shape that they have now.
+        """
+        closed = dict(state)
+        for key, values in zip(self.values, body.values, strict=True):
+            closed[key] = {**values, **_norm(state[key])}
+        order = list(_own(like[self.values[0]]))
+        for adam, (means, squares) in zip(self.adams, body.moments, strict=True):
+            names = [name for name in order if name in means]
+            closed[adam.key] = {
+                **state[adam.key],
+                "mean": torch.cat([means[name].reshape(-1) for name in names]),
+                "square": torch.cat([squares[name].reshape(-1) for name in names]),
+            }
+        return closed
+
+
+def anatomy_of(policy: Policy) -> Anatomy:
+    """Return where what is in a policy.
+
+    Raises:
+        ConfigError: Nobody knows.
+    """
+    config: Any = policy.config
+    if isinstance(policy, DQN):
+        heads = ("head.value", "head.advantage") if config.dueling else ("head",)
+        return Anatomy(
+            values=("q_net", "target_net"),
+            adams=(_Adam("adam"),),
+            chains=lambda depth: (Chain(_numbered("torso", depth), heads, config.dueling),),
+            activation="relu" if policy.spec.is_image else config.activation,
+        )
+    if isinstance(policy, BoxPolicy):
+        return Anatomy(
+            values=("weights", "target"),
+            adams=(_Adam("critic_adam", ("critics.",)), _Adam("actor_adam", ("actor.", "log_"))),
+            chains=lambda depth: (
+                Chain(_numbered("critics", depth), (f"critics.{depth}",)),
+                Chain(_numbered("actor.torso", depth), ("actor.head",)),
+            ),
+            activation="relu",
+        )
+    if isinstance(policy, ActorCriticPolicy):
+        heads = ("actor.head", "critic.head")
+        shared = policy.spec.is_image and "conv.0.weight" in policy.weights()
+        return Anatomy(
+            values=("network",),
+            adams=(_Adam("adam"),),
+            chains=lambda depth: (
+                (Chain(_numbered("torso", depth), heads),)
+                if shared
+                else tuple(
+                    Chain(_numbered(name, depth), (f"{name}.head",)) for name in ("actor", "critic")
+                )
+            ),
+            activation="relu" if shared else config.activation,
+        )
+    raise ConfigError(
+        f"The networks of a {type(policy).__name__} cannot be mutated: evolution knows those of "
+        f"DQN, DDPG, TD3, SAC, A2C, PPO and IMPALA. Mutate its settings only: "
+        f"`Mutation(search, architecture=0.0, weights=0.0)`."
+    )
+
+
+def _own(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Leave out what no optimiser changes: the running means of `normalize_obs`."""
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith("norm.")}
+
+
+def _norm(tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("norm.")}
+
+
+def _names_of(adam: _Adam, values: Mapping[str, Tensor]) -> list[str]:
+    return [name for name in values if name.startswith(adam.prefixes)]
+
+
+def _numbered(name: str, depth: int) -> tuple[str, ...]:
+    return tuple(f"{name}.{layer}" for layer in range(depth))

@@ -1,0 +1,1 @@
+"""Middleware for training on several nodes."""

@@ -1,0 +1,101 @@
+"""Add up what the collectors of a job have done, on a node that learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.labels import check_patterns, matches
+from ding_lite.runtime.messaging.router import Router, current_router
+from ding_lite.runtime.middleware import Middleware
+
+_MEANS = ("return", "episode_length")
+
+
+def tally(collectors: str | Iterable[str] = "collector") -> Middleware:
+    """Let a learner know how far the nodes that collect for it have come.
+
+    `ctx.env_step` becomes the sum of theirs, and the metrics say `return` and `episode_length`
+    (the means of theirs) and `episodes` (the sum). So `log`, `progress`, `curve`, `tensorboard`
+    and `stop_at` work on a node without envs. A collector that was restarted counts on. In a job
+    of one node it leaves alone what `collect` says.
+
+    Context:
+        writes: env_step, metrics (return, episode_length, episodes)
+        keeps: env_step
+
+    Args:
+        collectors: Patterns of the labels of the nodes that collect.
+
+    Raises:
+        LabelError: A pattern is none.
+    """
+    return _Tally(current_router(), check_patterns(collectors))
+
+
+class _Tally:
+    __name__ = "tally"
+
+    def __init__(self, router: Router, collectors: tuple[str, ...]) -> None:
+        self._router = router
+        self._collectors = collectors
+        self._watch = router.watch("env_step", "collected")
+        self._ledgers: dict[int, _Ledger] = {}
+        self._before = _Ledger()
+
+    def __call__(self, ctx: Context) -> None:
+        world = self._router.world
+        for node, values in self._watch.of_nodes.items():
+            if node in self._ledgers or matches(world[node], self._collectors):
+                self._ledgers.setdefault(node, _Ledger()).note(values)
+        if not self._ledgers:
+            return
+
+        ledgers = [*self._ledgers.values()]
+        ctx.env_step = sum(ledger.env_step for ledger in [*ledgers, self._before])
+        ctx.keep("env_step")
+        played = [ledger for ledger in ledgers if ledger.means]
+        if played:
+            ctx.metrics["episodes"] = sum(each.episodes for each in [*ledgers, self._before])
+            for name in _MEANS:
+                ctx.metrics[name] = sum(ledger.means[name] for ledger in played) / len(played)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was done so far: in a resumed run the collectors begin to count anew."""
+        ledgers = [*self._ledgers.values(), self._before]
+        return {
+            "env_step": sum(ledger.env_step for ledger in ledgers),
+            "episodes": sum(ledger.episodes for ledger in ledgers),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from there."""
+        self._before = _Ledger(state["env_step"], state["episodes"])
+
+
+class _Ledger:
+    """What one collector has done, in all its lives."""
+
+    def __init__(self, env_step: int = 0, episodes: int = 0) -> None:
+        self.means: dict[str, float] = {}
+        self._before = {"env_step": env_step, "episodes": episodes}
+        self._done = {"env_step": 0, "episodes": 0}
+
+    @property
+    def env_step(self) -> int:
+        return self._before["env_step"] + self._done["env_step"]
+
+    @property
+    def episodes(self) -> int:
+        return self._before["episodes"] + self._done["episodes"]
+
+    def note(self, values: Mapping[str, Any]) -> None:
+        """Take what it has said last."""
+        collected = values.get("collected", {})
+        self.means = {name: collected[name] for name in _MEANS if name in collected}
+        said = {"env_step": values.get("env_step", 0), "episodes": collected.get("episodes", 0)}
+        for name, number in said.items():
+            if number < self._done[name]:  # it has begun anew
+                self._before[name] += self._done[name]
+            self._done[name] = number

@@ -1,0 +1,229 @@
+"""Hand what collectors have made on to learners, each piece to exactly one of them.
+
+Both sides wait for each other: a sender for room, a receiver for items. So nothing piles up,
+whichever of them is faster, and both stop waiting when the job ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.errors import ConfigError, LabelError, did_you_mean
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.labels import check_patterns, matches
+from ding_lite.runtime.messaging.router import Router, current_router, is_alone
+from ding_lite.runtime.messaging.streams import Item
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least as at_least_fault, check_all, whole
+
+WAIT_S = 60.0
+"""How long `send` and `receive` wait by default for somebody who does not come."""
+
+
+def send(
+    key: str,
+    *,
+    to: str | Iterable[str],
+    in_flight: int = 2,
+    timeout: float | None = WAIT_S,
+) -> Middleware:
+    """Move a ctx key to other nodes: each element of a list to exactly one of them.
+
+    It waits while every receiver has `in_flight` items that it has not taken: so a collector is
+    never further ahead of the learners than that, and neither side needs more memory when it
+    is the faster one. Items that a node had not taken when it died go to another one; those of a
+    node that is cut off wait for it for two minutes. The key is gone from the ctx afterwards.
+    When the job ends, what nobody has room for is dropped.
+
+    Context:
+        reads: trajectories
+        writes: trajectories, metrics (send_wait_s)
+
+    Args:
+        key: The ctx key, usually `trajectories`, which is also the name of the stream. A value
+            that is no list is one item.
+        to: Patterns of the labels of the receivers. This node may be one of them.
+        in_flight: Items that each receiver may have under way or waiting. More hides more of
+            the time that travelling takes, and lets older weights collect; 2 is usual.
+        timeout: Seconds to wait for room, with a receiver or without; None waits for ever.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        LabelError: In a step: no node of the job has such a label.
+        DeadlineExceeded: In a step: nobody has taken anything for that long.
+    """
+    _check(key, timeout)
+    check_all(whole(1, in_flight=in_flight))
+    return _Send(current_router(), key, check_patterns(to), in_flight, timeout)
+
+
+class _Send:
+    __name__ = "send"
+
+    def __init__(
+        self,
+        router: Router,
+        key: str,
+        to: tuple[str, ...],
+        in_flight: int,
+        timeout: float | None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._router = router
+        self._key = key
+        self._to = to
+        self._in_flight = in_flight
+        self._timeout = timeout
+        self._clock = clock
+        self._has_checked = False
+
+    def __call__(self, ctx: Context) -> None:
+        if not self._has_checked:
+            _check_receivers(self._router, self._to)
+            self._has_checked = True
+        value = ctx[self._key]
+        items = value if isinstance(value, list) else [value]
+        del ctx[self._key]
+
+        in_flight = self._in_flight
+        if is_alone(self._router):
+            # The receiver is this node, further down: it can make no room while we wait here.
+            in_flight = max(in_flight, 2 * len(items))
+        began = self._clock.now()
+        for item in items:
+            is_sent = self._router.send(
+                self._key,
+                item,
+                to=self._to,
+                in_flight=in_flight,
+                timeout=self._timeout,
+                until=lambda: ctx.finish,
+            )
+            if not is_sent:
+                break
+        ctx.metrics["send_wait_s"] = self._clock.now() - began
+
+
+def receive(
+    stream: str,
+    *,
+    at_least: int = 1,
+    at_most: int | None = None,
+    timeout: float | None = WAIT_S,
+) -> Middleware:
+    """Wait for items that other nodes send, and put a list of them on the ctx.
+
+    It waits until there are `at_least` items, and takes along what else is there. When the job
+    ends while it waits, the list holds what has come. In a job of one node, which also sends,
+    nothing more can come while it waits: then the list is empty until there are enough.
+
+    Context:
+        reads: weights_version
+        writes: trajectories, metrics (received, receive_wait_s, staleness)
+
+    Args:
+        stream: The name of the stream, and the ctx key of the list: what `send` was told,
+            usually `trajectories`.
+        at_least: Items of a step. More makes steadier updates of older data.
+        at_most: Items of a step, however many there are; four times `at_least` by default.
+        timeout: Seconds to wait for the next item; None waits for ever.
+
+    Raises:
+        ConfigError: A setting is out of range, or `at_most` is below `at_least`.
+        DeadlineExceeded: In a step: nothing has come for that long.
+    """
+    _check(stream, timeout)
+    check_all(whole(1, at_least=at_least))
+    most = 4 * at_least if at_most is None else at_most
+    check_all(whole(1, at_most=most))
+    if most < at_least:
+        raise ConfigError(
+            f"`at_most` is {most}, `at_least` is {at_least}: a step would wait for items that it "
+            f"may not take. Give an `at_most` of {at_least} or more."
+        )
+    return _Receive(current_router(), stream, at_least, most, timeout)
+
+
+class _Receive:
+    __name__ = "receive"
+
+    def __init__(
+        self,
+        router: Router,
+        stream: str,
+        at_least: int,
+        at_most: int,
+        timeout: float | None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._router = router
+        self._stream = stream
+        self._at_least = at_least
+        self._at_most = at_most
+        self._timeout = timeout
+        self._clock = clock
+        self._taken: list[Any] = []
+        self._hears_itself = False
+
+    def __call__(self, ctx: Context) -> None:
+        began, taken = self._clock.now(), self._taken
+        while len(taken) < self._at_least and (item := self._next(ctx)) is not None:
+            self._keep(item)
+        while len(taken) < self._at_most and (item := self._at_hand()) is not None:
+            self._keep(item)
+
+        is_enough = len(taken) >= self._at_least or ctx.finish
+        ctx[self._stream] = taken if is_enough else []
+        if is_enough:
+            self._taken = []
+            ctx.metrics["received"] = len(taken)
+            self._report_staleness(ctx, taken)
+        ctx.metrics["receive_wait_s"] = self._clock.now() - began
+
+    def _next(self, ctx: Context) -> Item | None:
+        item = self._at_hand()
+        if item is not None:
+            return item
+        if self._hears_itself and is_alone(self._router):
+            return None
+        return self._router.receive(self._stream, timeout=self._timeout, until=lambda: ctx.finish)
+
+    def _at_hand(self) -> Item | None:
+        return self._router.receive(self._stream, timeout=None, until=lambda: True)
+
+    def _keep(self, item: Item) -> None:
+        self._hears_itself |= item.node_id == self._router.node_id
+        self._taken.append(item.value)
+
+    @staticmethod
+    def _report_staleness(ctx: Context, taken: list[Any]) -> None:
+        """Say how many versions ago the weights were published that have collected this."""
+        newest = ctx.get("weights_version")
+        versions = [item.version for item in taken if hasattr(item, "version")]
+        if newest is not None and versions:
+            behind = [max(0, newest - version) for version in versions]
+            ctx.metrics["staleness"] = sum(behind) / len(behind)
+
+
+def _check(key: object, timeout: float | None) -> None:
+    if not isinstance(key, str) or not key:
+        raise ConfigError(
+            f"A stream is named after a ctx key, and {key!r}, a {type(key).__name__}, is none. "
+            f'Write `send("trajectories", to="learner")`.'
+        )
+    if timeout is not None:
+        check_all(at_least_fault(0.0, timeout=timeout))
+
+
+def _check_receivers(router: Router, to: tuple[str, ...]) -> None:
+    """Refuse labels that nobody has, where the labels of all are known."""
+    world = router.world
+    if not router.grows and all(world) and not any(matches(labels, to) for labels in world):
+        known = sorted(frozenset().union(*world))
+        raise LabelError(
+            f"No node of this job is matched by `to={list(to)}`, so nobody would ever take what "
+            f"is sent.{did_you_mean(to[0], known)} The labels of the nodes are: "
+            f"{', '.join(known)}."
+        )

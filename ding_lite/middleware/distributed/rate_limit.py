@@ -1,0 +1,110 @@
+"""Keep collectors from running away from the learners that share the machine with them."""
+
+from __future__ import annotations
+
+import math
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import DeadlineExceeded
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import Router, current_router, is_alone
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least, check_all, positive
+
+WAIT_S = 60.0
+"""How long `keep_pace` waits by default for a learner that does nothing."""
+
+
+def keep_pace(
+    *,
+    env_steps_per_update: float,
+    ahead: float = 1_000.0,
+    at_first: float | None = None,
+    timeout: float | None = WAIT_S,
+) -> Middleware:
+    """Let a collector wait for the learner where it makes too many env steps for its updates.
+
+    A replay lets both go at their own pace, so collectors on the learner's machine take the time
+    that it would learn in. It counts from the moment at which the learner has begun to learn:
+    until then nobody waits, unless `at_first` says so, and whatever the learner waits for can be
+    collected. In a job of one node it does nothing. Place it before `collect`.
+
+    Context:
+        reads: env_step
+        writes: metrics (pace_wait_s)
+
+    Args:
+        env_steps_per_update: Env steps of this collector for each update of the learner. More
+            collects more and learns less from each; in all 4 to 32 are usual.
+        ahead: Env steps that it may be ahead of that.
+        at_first: Env steps that this collector may make before the learner's first update. What
+            an untrained policy has found fills the replay where the learner begins late. All
+            collectors together must be allowed what the learner waits for.
+        timeout: Seconds to wait for the learner's next update; None waits for ever.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        DeadlineExceeded: In a step: the learner has made no update for that long.
+    """
+    check_all(
+        positive(env_steps_per_update=env_steps_per_update),
+        at_least(0.0, ahead=ahead),
+        [] if at_first is None else positive(at_first=at_first),
+        [] if timeout is None else at_least(0.0, timeout=timeout),
+    )
+    return _KeepPace(current_router(), env_steps_per_update, ahead, at_first, timeout)
+
+
+class _KeepPace:
+    __name__ = "keep_pace"
+
+    def __init__(
+        self,
+        router: Router,
+        env_steps_per_update: float,
+        ahead: float,
+        at_first: float | None,
+        timeout: float | None,
+    ) -> None:
+        self._watch = router.watch("train_iter")
+        self._per_update = env_steps_per_update
+        self._ahead = ahead
+        self._at_first = math.inf if at_first is None or is_alone(router) else at_first
+        self._timeout = timeout
+        self._begun: tuple[int, int] | None = None
+        """The learner's updates and this node's env steps at which counting began."""
+
+    def __call__(self, ctx: Context) -> None:
+        env_step = ctx.get("env_step", 0)
+        if self._may_go_on(env_step):
+            return
+        deadline = Deadline.after(self._timeout)
+        began = deadline.clock.now()
+        in_time = self._watch.wait(
+            lambda _: self._may_go_on(env_step), deadline, until=lambda: ctx.finish
+        )
+        ctx.metrics["pace_wait_s"] = deadline.clock.now() - began
+        if not in_time and self._begun is None:
+            raise DeadlineExceeded(
+                f"This collector is at env step {env_step:,} and waits for the learner's first "
+                f"update, which has not come within {self._timeout:g} s. `keep_pace` allows "
+                f"{self._at_first:,g} env steps before it: does the learner wait for more than "
+                f"all collectors may make (`wait_for`), or for anything else?"
+            )
+        if not in_time:
+            raise DeadlineExceeded(
+                f"This collector is at env step {env_step:,} and waits for the learner, which has "
+                f"made {self._watch.newest['train_iter']:,} updates, and too few more within "
+                f"{self._timeout:g} s. Is the learner busy with something else, or gone? "
+                f"`keep_pace` allows {self._per_update:g} env steps for each update, and "
+                f"{self._ahead:g} ahead."
+            )
+
+    def _may_go_on(self, env_step: int) -> bool:
+        train_iter = self._watch.newest.get("train_iter", 0)
+        if self._begun is None or train_iter < self._begun[0]:  # a learner that began anew, too
+            self._begun = (train_iter, env_step) if train_iter > 0 else None
+        if self._begun is None:
+            return env_step < self._at_first
+        learned, collected = train_iter - self._begun[0], env_step - self._begun[1]
+        return bool(collected <= self._ahead + self._per_update * learned)

@@ -1,0 +1,1 @@
+"""Middleware that trains, evaluates and breeds a population."""

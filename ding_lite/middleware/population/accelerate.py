@@ -1,0 +1,235 @@
+"""Train one population in several processes that Accelerate has connected (`Processes`).
+
+Each process collects for all agents in environments of its own and learns from that. What the
+agents have become on each of them is averaged once a step, and what they are worth is judged by
+all; the main process breeds, and all go on with its population.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from ding_lite.distributed.accelerate import Processes, mean_of_states
+from ding_lite.errors import NonFiniteError
+from ding_lite.evolution.population import Population
+from ding_lite.middleware.checks import check_has, due
+from ding_lite.middleware.population.evaluate import evaluate_population
+from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.evaluation import play
+from ding_lite.rl.seeding import make_rng, rng_state, spawn_seeds
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least, check_all
+
+
+def average_agents(population: Population, processes: Processes) -> Middleware:
+    """Let every agent go on with the mean of what it has become on all processes.
+
+    That are its weights, targets and what its optimiser remembers. `ctx.env_step` counts the env
+    steps of all processes from here on; schedules of the agents count those of one. When one
+    process sets `ctx.finish` all finish with the same step. Place it behind `for_each`.
+
+    Context:
+        reads: env_step, finish
+        writes: env_step, finish
+        keeps: env_step
+
+    Args:
+        population: The same on all processes, with environments of their own for each.
+        processes: All of them must come here in every step.
+
+    Raises:
+        MiddlewareError: When the run begins: a process has another population than the main
+            one. In a step: another process is somewhere else in its program.
+        PeerLost: In a step: another process is gone, or has not come in time.
+    """
+    check_has(processes, "gather", "processes")
+    return _AverageAgents(population, processes)
+
+
+class _AverageAgents:
+    __name__ = "average_agents"
+
+    def __init__(self, population: Population, processes: Processes) -> None:
+        self._population = population
+        self._processes = processes
+        self._env_step = 0
+        self._is_checked = self._has_begun = False
+
+    def __enter__(self) -> Self:
+        """Begin a run; the first one with a population that is the same everywhere."""
+        if not self._is_checked:
+            self._is_checked = True
+            _check_same(self._population, self._processes)
+        if not self._has_begun:
+            self._has_begun = True
+            _explore_apart(self._population, self._processes)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave everything as it is."""
+
+    def __call__(self, ctx: Context) -> Iterator[None]:
+        self._count(ctx)
+        agents = [agent for agent in self._population if not agent.rests]
+        states = [agent.policy.state_dict() for agent in agents]
+        means = mean_of_states(self._processes, "average_agents", states)
+        for agent, state in zip(agents, means, strict=True):
+            agent.policy.load_state_dict(state)
+        yield
+        if self._processes.gather("the end of a step", [ctx.finish]).any():
+            ctx.finish = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how far all have come."""
+        return {"env_step": self._env_step, "has_begun": self._has_begun}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from there."""
+        self._env_step = int(state["env_step"])
+        self._has_begun = bool(state["has_begun"])
+
+    def _count(self, ctx: Context) -> None:
+        """Add up env steps, and let agents rest everywhere that are broken on one process."""
+        made = ctx.get("env_step", 0) - self._env_step
+        faults = [agent.fault is not None for agent in self._population]
+        rows = self._processes.gather("env steps and faults", [made, *faults])
+        self._env_step += int(rows[:, 0].sum())
+        ctx.env_step = self._env_step
+        ctx.keep("env_step")
+        for agent, on_processes in zip(self._population, rows[:, 1:].T, strict=True):
+            if on_processes.any() and agent.fault is None:
+                agent.set_aside(NonFiniteError("It is broken on another process."))
+
+
+def evaluate_together(
+    population: Population,
+    envs: Envs,
+    processes: Processes,
+    *,
+    every: int,
+    stop_at: float | None = None,
+    episodes: int | None = None,
+    confirm: int = 20,
+) -> Middleware:
+    """Judge the agents by what all processes have seen of them; finish once the best is good.
+
+    Each process plays with all agents, as `evaluate_population` does, and fitness is the mean of
+    all; `eval_steps` counts what all have made.
+
+    Context:
+        reads: eval_steps, total_step
+        writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps, fitness_mean)
+        keeps: eval_steps
+
+    Args:
+        population: The same on all processes.
+        envs: Envs of their own, with another seed on each process.
+        processes: All of them.
+        every: Steps of a generation.
+        stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
+        episodes: Episodes of a process for each agent; as many as there are envs by default.
+        confirm: Fresh episodes of all processes together that must reach `stop_at` too; 0
+            believes the first ones.
+
+    Raises:
+        ConfigError: A setting is out of range, or the agents were made for other envs.
+        MiddlewareError: In a step: another process is somewhere else in its program.
+        PeerLost: In a step: another process is gone, or has not come in time.
+    """
+    check_has(processes, "gather", "processes")
+    check_all(at_least(0, confirm=confirm))
+    judge_here = evaluate_population(population, envs, every=every, episodes=episodes)
+    goal = math.inf if stop_at is None else stop_at
+    of_each_env = math.ceil(confirm / (processes.size * envs.num_envs))
+
+    def _evaluate_together(ctx: Context) -> None:
+        before = ctx.setdefault("eval_steps", 0)
+        judge_here(ctx)
+        if not due(ctx, every):
+            return
+        healthy = [agent for agent in population if not agent.rests]
+        own = [agent.evaluations[-1] for agent in healthy]
+        rows = processes.gather("evaluate_together", [ctx.eval_steps - before, *own])
+        for agent, value in zip(healthy, rows[:, 1:].mean(axis=0).tolist(), strict=True):
+            agent.evaluations[-1] = value
+        eval_steps, best = before + int(rows[:, 0].sum()), population.best
+        value = -math.inf if best.fitness is None else best.fitness
+        if value >= goal and confirm:
+            played = play(best, envs, episodes=of_each_env * envs.num_envs)
+            rows = processes.gather("confirm", [played.env_steps, played.mean_return])
+            eval_steps += int(rows[:, 0].sum())
+            value = float(rows[:, 1].mean())
+
+        ctx.eval_steps = ctx.metrics["eval_steps"] = eval_steps
+        ctx.eval_value = ctx.metrics["eval_return"] = value
+        if healthy:
+            worth = [agent.evaluations[-1] for agent in healthy]
+            ctx.metrics["fitness_mean"] = sum(worth) / len(worth)
+        if value >= goal:
+            ctx.finish = True
+
+    return _evaluate_together
+
+
+def share_generation(population: Population, processes: Processes, *, every: int) -> Middleware:
+    """Let all processes go on with the population that the main process has bred.
+
+    Afterwards they compare what they have, to the last bit. Place it behind `evolve`, which only
+    the main process uses: `if processes.is_main: task.use(mw.evolve(...))`.
+
+    Context:
+        reads: total_step
+        writes: generation
+        keeps: generation
+
+    Args:
+        population: The same on all processes.
+        processes: All of them.
+        every: Steps of a generation.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        MiddlewareError: In a step: a process has another population than the main one, or is
+            somewhere else in its program.
+        PeerLost: In a step: another process is gone, or has not come in time.
+    """
+    check_has(processes, "broadcast", "processes")
+    check_all(at_least(1, every=every))
+
+    def _share_generation(ctx: Context) -> None:
+        if not due(ctx, every):
+            return
+        # Who lived before is known to the main process alone, which reports it.
+        bred = processes.broadcast("population", population.state_dict() | {"lives": []})
+        if not processes.is_main:
+            population.load_state_dict(bred)
+        _check_same(population, processes)
+        _explore_apart(population, processes)
+        ctx.generation = population.generation
+        ctx.keep("generation")
+
+    return _share_generation
+
+
+def _check_same(population: Population, processes: Processes) -> None:
+    """Compare the population of all processes, but for who lived before, and what they draw."""
+    generation, agents = population.generation, population.state_dict()["agents"]
+    for agent in agents:
+        agent["policy"] = {name: part for name, part in agent["policy"].items() if name != "rng"}
+    same = {"agents": agents, "generation": generation}
+    processes.check_same("population", same, generation=generation)
+
+
+def _explore_apart(population: Population, processes: Processes) -> None:
+    """Let the agents of each process draw random numbers of their own."""
+    if processes.is_main:
+        return
+    for agent in population:
+        state = agent.policy.state_dict()
+        if "rng" in state:
+            [seed] = spawn_seeds(population.generation, f"agent {agent.birth.id}", count=1)
+            rng = rng_state(make_rng(processes.seed(seed), "exploration"))
+            agent.policy.load_state_dict({**state, "rng": rng})

@@ -1,0 +1,315 @@
+"""Let a population learn, measure what its agents are worth, and breed the next generation."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.population import Life, Population
+from ding_lite.evolution.tournament import Tournament
+from ding_lite.io.files import naming
+from ding_lite.middleware.checks import check_has, due
+from ding_lite.middleware.population.batched_train import TrainTogether
+from ding_lite.middleware.report.log import file_path
+from ding_lite.middleware.train import TrainAgent
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import (
+    Middleware,
+    check_middleware,
+    composed_of,
+    name_of,
+    shape_of,
+)
+from ding_lite.runtime.pipeline import Onion
+from ding_lite.settings import at_least, check_all
+
+_COUNTERS = ("env_step", "train_iter")
+_SUMS = {"episodes"}
+_NEWEST = {"replay_size"}
+
+
+def for_each(population: Population, learn: Callable[[Agent], Sequence[Middleware]]) -> Middleware:
+    """Take every agent of a population through a pipeline of its own.
+
+    `learn(agent)` is called once for each agent, and returns its middleware. In each step the
+    first middleware runs for one agent after the other, then the second one, and so on. Each
+    agent has a ctx of its own: what one collects no other sees, unless it goes to a replay that
+    they share. Counted together are `env_step` and `train_iter`.
+
+    Agents whose networks have the same shape learn as one batched computation, where all train
+    from one `ReplayBuffer`; each ends where it would have ended alone. An agent whose loss is no
+    longer finite does nothing more until a better one takes its place.
+
+    Context:
+        reads: env_step, train_iter
+        writes: env_step, train_iter, metrics (what the agents report)
+        keeps: env_step, train_iter
+
+    Args:
+        population: Whose agents take part.
+        learn: Makes the middleware of an agent, such as `[mw.collect(agent, envs, steps=64),
+            mw.add_to(replay), mw.train(agent, replay)]`. Metrics are means over the agents.
+
+    Raises:
+        ConfigError: It makes none, or of another number for one agent than for another, or one
+            that is asynchronous.
+    """
+    return _ForEach(population, learn)
+
+
+class _ForEach:
+    __name__ = "for_each"
+
+    def __init__(
+        self, population: Population, learn: Callable[[Agent], Sequence[Middleware]]
+    ) -> None:
+        self._population = population
+        pipelines = [_checked(learn(agent), agent) for agent in population]
+        lengths = {len(pipeline) for pipeline in pipelines}
+        if len(lengths) > 1:
+            raise ConfigError(
+                f"`learn` made pipelines of {sorted(lengths)} middleware; as many for each agent "
+                f"were expected, as all agents finish one before the next begins."
+            )
+        self._stages = [_Stage(stage) for stage in zip(*pipelines, strict=True)]
+        self._kept: list[dict[str, Any]] = [{} for _ in population]
+        self._sums: list[dict[str, int]] = [{} for _ in population]
+        composed_of(self, [fn for pipeline in pipelines for fn in pipeline])
+
+    def __call__(self, ctx: Context) -> Iterator[None] | None:
+        own = [
+            _Own(agent, Context(_visible(ctx) | kept))
+            for agent, kept in zip(self._population, self._kept, strict=True)
+        ]
+        counters = {name: ctx.get(name, 0) for name in _COUNTERS}
+        onion = Onion()
+        try:
+            for stage in self._stages:
+                stage.run(own, counters, onion)
+        except BaseException as error:  # noqa: BLE001 - raised again unless handled
+            onion.unwind(error)
+
+        for name, value in counters.items():
+            ctx[name] = value
+            ctx.keep(name)
+        for turn, kept in zip(own, self._kept, strict=True):
+            names = set(turn.ctx.kept).difference(_COUNTERS)
+            kept |= {name: turn.ctx[name] for name in names if name in turn.ctx}
+            if turn.ctx.finish:
+                ctx.finish = True
+        # Who has ended no episode in this step says nothing of those that it has ended before.
+        for name in _SUMS:
+            for turn, sums in zip(own, self._sums, strict=True):
+                sums[name] = turn.ctx.metrics.get(name, sums.get(name, 0))
+        ctx.metrics.update(_joined([turn.ctx.metrics for turn in own], self._sums))
+        return _way_out(onion) if onion.opened else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the agents' pipelines keep from step to step."""
+        return {"kept": [dict(kept) for kept in self._kept], "sums": [*map(dict, self._sums)]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._kept = [dict(kept) for kept in state["kept"]]
+        self._sums = [dict(sums) for sums in state["sums"]]
+
+
+@dataclasses.dataclass
+class _Own:
+    """An agent and its ctx of this step."""
+
+    agent: Agent
+    ctx: Context
+
+
+class _Stage:
+    """The same middleware of all agents."""
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = middleware
+        trains = [fn for fn in middleware if isinstance(fn, TrainAgent)]
+        self._together = TrainTogether(trains) if len(trains) == len(middleware) else None
+
+    def run(self, own: Sequence[_Own], counters: dict[str, int], onion: Onion) -> None:
+        """Run it for one agent after the other, or for several at once where that can be."""
+        done: set[int] = set()
+        if self._together is not None:
+            done = self._together([turn.ctx for turn in own], counters)
+        for index, (fn, turn) in enumerate(zip(self._middleware, own, strict=True)):
+            if index not in done and not turn.agent.rests:
+                self._run_one(fn, turn, counters, onion)
+
+    def _run_one(self, fn: Middleware, turn: _Own, counters: dict[str, int], onion: Onion) -> None:
+        ctx = turn.ctx
+        ctx.update(counters)
+        try:
+            out = fn(ctx)
+            if out is not None:
+                for _ in out:
+                    onion.opened.append(out)
+                    break
+        except NonFiniteError as error:
+            turn.agent.set_aside(error)
+        counters.update({name: ctx[name] for name in counters})
+
+
+def evolve(
+    population: Population,
+    tournament: Tournament,
+    mutation: Mutation,
+    *,
+    every: int,
+    lineage: str | os.PathLike[str] | None = None,
+) -> Middleware:
+    """Breed the next generation now and then: select, copy, mutate.
+
+    Place it behind `evaluate_population`: each agent must have been evaluated since the
+    generation before. In a step that ends the run nothing is bred, so that the best agent is what
+    it was when it was measured.
+
+    Context:
+        reads: finish, total_step
+        writes: fitness, generation, metrics (generation)
+        keeps: fitness, generation
+
+    Args:
+        population: Its agents stay where they are; what lives in them changes.
+        tournament: Chooses whose copies take the places of others.
+        mutation: Changes all of them but the best.
+        every: Steps from one generation to the next. More gives hyper-parameters longer to show
+            what they are worth.
+        lineage: A file that gets one JSON object a line for each agent of each generation: where
+            it came from, what had changed, and what it was worth.
+
+    Raises:
+        ConfigError: A setting is out of range, or the policies cannot be mutated in this way; in
+            a step: an agent was not evaluated.
+    """
+    check_has(tournament, "select", "tournament")
+    check_has(mutation, "mutate", "mutation")
+    check_all(at_least(1, every=every))
+    mutation.check(population[0].policy)
+    path = None if lineage is None else file_path(lineage)
+    return _Evolve(population, tournament, mutation, every=every, lineage=path)
+
+
+class _Evolve:
+    __name__ = "evolve"
+
+    def __init__(
+        self,
+        population: Population,
+        tournament: Tournament,
+        mutation: Mutation,
+        *,
+        every: int,
+        lineage: Path | None,
+    ) -> None:
+        self._population = population
+        self._tournament = tournament
+        self._mutation = mutation
+        self._every = every
+        self._lineage = lineage
+
+    def __call__(self, ctx: Context) -> None:
+        ctx.generation = self._population.generation
+        ctx.keep("generation", "fitness")
+        if not due(ctx, self._every):
+            return
+
+        if not ctx.finish:
+            self._population.evolve(self._tournament, self._mutation)
+        lives = self._population.lives
+        newest = lives[-len(self._population) :] if not ctx.finish else self._population.lives_now()
+        ctx.fitness = [life.fitness for life in newest]
+        ctx.generation = self._population.generation
+        ctx.metrics["generation"] = self._population.generation
+        self._write()
+
+    def __enter__(self) -> None:
+        if self._lineage is not None:
+            self._lineage.parent.mkdir(parents=True, exist_ok=True)
+        self._write()
+
+    def __exit__(self, *error: object) -> None:
+        self._write()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the random generators are; the population is saved by itself."""
+        return {
+            "tournament": self._tournament.state_dict(),
+            "mutation": self._mutation.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._tournament.load_state_dict(state["tournament"])
+        self._mutation.load_state_dict(state["mutation"])
+
+    def _write(self) -> None:
+        """Write the whole lineage anew: so it is right after a resume, too, and never half."""
+        if self._lineage is None:
+            return
+        lives = [*self._population.lives, *self._population.lives_now()]
+        unfinished = self._lineage.with_name(f".{self._lineage.name}.unfinished")
+        with naming(unfinished):
+            unfinished.write_text("".join(map(_line, lives)), encoding="utf-8")
+        unfinished.replace(self._lineage)
+
+
+def _line(life: Life) -> str:
+    return json.dumps(dataclasses.asdict(life)) + "\n"
+
+
+def _checked(middleware: Sequence[Middleware], agent: Agent) -> list[Middleware]:
+    found: object = middleware
+    if not isinstance(found, list | tuple) or not found:
+        raise ConfigError(
+            f"`learn` returned {found!r} for agent {agent.place}; a list of middleware was "
+            f"expected: `return [mw.collect(agent, envs, steps=64), mw.add_to(replay), ...]`."
+        )
+    for fn in middleware:
+        check_middleware(fn)
+        if shape_of(fn).is_async:
+            raise ConfigError(
+                f"`{name_of(fn)}` is asynchronous, and the pipelines of agents run one after the "
+                f"other. Write it as an ordinary function."
+            )
+    return list(middleware)
+
+
+def _visible(ctx: Context) -> dict[str, Any]:
+    """Return what the pipelines of agents see of the step's ctx."""
+    return {key: value for key, value in dict.items(ctx) if key != "metrics"}
+
+
+def _joined(
+    metrics: Sequence[Mapping[str, Any]], sums: Sequence[Mapping[str, int]]
+) -> dict[str, Any]:
+    """Make one set of metrics of those of several agents, and of what each has counted so far."""
+    joined: dict[str, Any] = {}
+    for name in {name: None for own in metrics for name in own}:
+        values = [own[name] for own in metrics if name in own]
+        if name in _NEWEST:
+            joined[name] = values[-1]
+        elif name in _SUMS:
+            joined[name] = sum(counted[name] for counted in sums)
+        else:
+            joined[name] = sum(values) / len(values)
+    return joined
+
+
+def _way_out(onion: Onion) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:  # noqa: BLE001 - raised again unless handled
+        onion.unwind(error)
+    else:
+        onion.leave()

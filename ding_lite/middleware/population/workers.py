@@ -1,0 +1,192 @@
+"""Train the members of a population on several nodes, and breed the next ones on one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ding_lite.distributed.population_server import COUNTERS, PopulationServer
+from ding_lite.evolution.population import Population
+from ding_lite.middleware.checks import check_fits, check_has, due
+from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.evaluation import play
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least, check_all
+
+
+def take_members(population: Population, server: PopulationServer) -> Middleware:
+    """Let those agents live here, for a generation, that a population server has for this node.
+
+    All others are away meanwhile: `for_each` and `evaluate_population` leave them out. In the
+    first step of a generation it waits until there is somebody to train. Place it before
+    `for_each`, and `return_members` behind `evaluate_population`.
+
+    Context:
+        reads: env_step, eval_steps, finish, train_iter
+
+    Args:
+        population: This node's.
+        server: Hands them out.
+
+    Raises:
+        DeadlineExceeded: In a step: the server's node is gone for too long.
+    """
+    check_has(server, "take", "server")
+    for agent in population:
+        agent.is_away = True
+
+    def _take_members(ctx: Context) -> None:
+        if server.held is not None:
+            return
+        share = server.take(until=lambda: ctx.finish)
+        if share is None:
+            return
+        share.since = {name: ctx.get(name, 0) for name in COUNTERS}
+        population.generation = share.generation
+        for place, state in share.states.items():
+            population[place].load_state_dict(state)
+            population[place].is_away = False
+
+    return _take_members
+
+
+def return_members(population: Population, server: PopulationServer, *, every: int) -> Middleware:
+    """Give a population server back what has lived here for a generation, trained and judged.
+
+    Context:
+        reads: env_step, eval_steps, finish, total_step, train_iter
+
+    Args:
+        population: This node's.
+        server: Where `take_members` has taken them.
+        every: Steps of a generation, the same on all nodes.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        DeadlineExceeded: In a step: the server's node is gone for too long.
+    """
+    check_has(server, "give", "server")
+    check_all(at_least(1, every=every))
+
+    def _return_members(ctx: Context) -> None:
+        if not due(ctx, every) or server.held is None:
+            return
+        since = server.held.since
+        states = {place: population[place].state_dict() for place in server.held.states}
+        counted = {name: ctx.get(name, 0) - since.get(name, 0) for name in COUNTERS}
+        server.give(states, counted, until=lambda: ctx.finish)
+        for agent in population:
+            agent.is_away = True
+
+    return _return_members
+
+
+def gather_members(server: PopulationServer, *, every: int) -> Middleware:
+    """Wait for all members of a generation, and hand out the next one behind the step.
+
+    What follows in the pipeline sees `server.population` complete: `evolve` breeds there, and
+    `checkpoint`, `log` and `stop_at` work as in one process. Env steps, updates and the env steps
+    of evaluations are those that all learners have made for members that came back; what was lost
+    with a node is not among them. In a step that ends the run nothing is handed out.
+
+    Context:
+        reads: finish, total_step
+        writes: env_step, eval_steps, eval_value, train_iter, metrics (eval_return, eval_steps, \
+fitness_mean, restored)
+        keeps: env_step, eval_steps, train_iter
+
+    Args:
+        server: Its owner is this node.
+        every: Steps of a generation, the same on all nodes. A node that only breeds has nothing
+            to do in the others, and they take no time.
+
+    Raises:
+        ConfigError: A setting is out of range; or, in a step, this node is not the owner.
+        DeadlineExceeded: In a step: members were lost, and nobody is there to train them.
+    """
+    check_has(server, "gather", "server")
+    check_all(at_least(1, every=every))
+    return _GatherMembers(server, every)
+
+
+class _GatherMembers:
+    __name__ = "gather_members"
+
+    def __init__(self, server: PopulationServer, every: int) -> None:
+        self._server = server
+        self._every = every
+
+    def __call__(self, ctx: Context) -> Iterator[None]:
+        is_complete = due(ctx, self._every) and self._server.gather(until=lambda: ctx.finish)
+        if is_complete:
+            self._report(ctx)
+        yield
+        if is_complete and not ctx.finish:
+            self._server.hand_out()
+
+    def _report(self, ctx: Context) -> None:
+        server = self._server
+        for name, count in server.counts.items():
+            ctx[name] = count
+            ctx.keep(name)
+        best = server.population.best.fitness
+        ctx.eval_value = -math.inf if best is None else best
+        ctx.metrics["eval_return"] = ctx.eval_value
+        ctx.metrics["eval_steps"] = ctx.eval_steps
+        ctx.metrics["restored"] = server.num_restored
+        judged = [agent.fitness for agent in server.population if not agent.rests]
+        if judged:
+            ctx.metrics["fitness_mean"] = sum(judged) / len(judged)
+
+
+def confirm_best(
+    server: PopulationServer,
+    envs: Envs,
+    *,
+    every: int,
+    stop_at: float,
+    episodes: int = 20,
+) -> Middleware:
+    """Play fresh episodes with the best agent once it seems good enough; finish if it is.
+
+    The best of many noisy evaluations flatters. Place it behind `gather_members`.
+
+    Context:
+        reads: total_step
+        writes: eval_steps, eval_value, finish, metrics (eval_return, eval_steps)
+        keeps: eval_steps
+
+    Args:
+        server: Its owner is this node; the best agent of its population acts without exploration.
+        envs: Envs of their own.
+        every: Steps of a generation, the same on all nodes.
+        stop_at: The mean return at which `ctx.finish` is set.
+        episodes: Fresh episodes, rounded up to the same number for each env.
+
+    Raises:
+        ConfigError: A setting is out of range, or the agents were made for other envs; or, in a
+            step, this node is not the owner.
+    """
+    check_has(server, "gather", "server")
+    check_all(at_least(1, every=every, episodes=episodes))
+    of_each_env = math.ceil(episodes / envs.num_envs)
+
+    def _confirm_best(ctx: Context) -> None:
+        if not due(ctx, every):
+            return
+        best = server.population.best
+        check_fits(best, envs)
+        if best.fitness is None or best.fitness < stop_at:
+            return
+        played = play(best, envs, episodes=of_each_env * envs.num_envs)
+        server.counts["eval_steps"] += played.env_steps
+        ctx.eval_steps = server.counts["eval_steps"]
+        ctx.keep("eval_steps")
+        ctx.eval_value = played.mean_return
+        ctx.metrics["eval_return"] = played.mean_return
+        ctx.metrics["eval_steps"] = ctx.eval_steps
+        if played.mean_return >= stop_at:
+            ctx.finish = True
+
+    return _confirm_best

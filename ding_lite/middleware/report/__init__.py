@@ -1,0 +1,1 @@
+"""Middleware that reports a run: log lines, curve, progress and TensorBoard."""

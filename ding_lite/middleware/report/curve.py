@@ -1,0 +1,218 @@
+"""Draw the learning curve."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.middleware.checks import number
+from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.style import (
+    BLUE,
+    ORANGE,
+    add_legend,
+    add_titles,
+    begin_picture,
+    draw_target,
+    dress,
+    dress_small,
+    picture_path,
+    save_picture,
+)
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import check_all, positive
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FloatArray = npt.NDArray[np.float64]
+
+_RETURNS = ("episode_return", "return", "eval_return")
+_BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
+"""Small curves, and what they are called."""
+_FEW = 200
+"""Points of a small curve; where there are more, each is the mean of its neighbours."""
+
+
+def curve(
+    path: str | os.PathLike[str],
+    *,
+    target: float | None = None,
+    title: str = "Learning curve",
+    redraw: float = 30.0,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Middleware:
+    """Draw the learning curve: returns and evaluations over env steps.
+
+    Below it, smaller, are the loss, and what `measure` has found, the env steps a second and the
+    memory: those that the run has. It is drawn when the run ends, however it ends, and now and
+    then on the way.
+
+    Context:
+        reads: env_step, metrics, total_step
+
+    Args:
+        path: The picture, `.png`, `.svg` or `.pdf`.
+        target: The return to reach, drawn as a line.
+        title: What stands above the picture.
+        redraw: Seconds from one drawing to the next; one takes about half a second.
+        clock: What seconds are counted on.
+
+    Raises:
+        ConfigError: The picture's kind is unknown, or a setting is out of range.
+    """
+    check_all(positive(redraw=redraw))
+    return _Curve(picture_path(path), target, title, redraw, clock)
+
+
+class _Series:
+    """One metric over env steps, a pair of doubles a point."""
+
+    def __init__(self) -> None:
+        self._x, self._y = array("d"), array("d")
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def add(self, x: float, y: float) -> None:
+        self._x.append(x)
+        self._y.append(y)
+
+    def state(self) -> dict[str, FloatArray]:
+        """Copy the points for a checkpoint."""
+        return {"x": np.array(self._x), "y": np.array(self._y)}
+
+    def load(self, state: Mapping[str, FloatArray]) -> None:
+        """Take over what `state` has returned."""
+        self._x = array("d", state["x"].tobytes())
+        self._y = array("d", state["y"].tobytes())
+
+    def points(self, at_most: int | None = None) -> tuple[FloatArray, FloatArray]:
+        """Copy the points, evenly thinned out where there are more than `at_most`."""
+        x, y = np.array(self._x), np.array(self._y)
+        if at_most is not None and len(x) > at_most:
+            chosen = np.linspace(0, len(x) - 1, at_most).astype(int)
+            x, y = x[chosen], y[chosen]
+        return x, y
+
+    def means(self, at_most: int) -> tuple[FloatArray, FloatArray]:
+        """Copy the points, or the means of as many parts of them where there are more."""
+        x, y = np.array(self._x), np.array(self._y)
+        if len(x) <= at_most:
+            return x, y
+        starts = np.linspace(0, len(x), at_most, endpoint=False).astype(int)
+        counts = np.diff(starts, append=len(x))
+        return np.add.reduceat(x, starts) / counts, np.add.reduceat(y, starts) / counts
+
+
+class _Curve:
+    __name__ = "curve"
+
+    def __init__(
+        self, path: Path, target: float | None, title: str, redraw: float, clock: Clock
+    ) -> None:
+        self._path = path
+        self._target = target
+        self._title = title
+        self._redraw = redraw
+        self._clock = clock
+        self._drawn_at = 0.0
+        self._series = {name: _Series() for name in (*_RETURNS, *_BELOW)}
+
+    def __enter__(self) -> Self:
+        self._drawn_at = self._clock.now()
+        return self
+
+    def __call__(self, ctx: Context) -> None:
+        metrics = ctx.metrics
+        # A loss may still live on a device, and to ask for it waits: so not in every step.
+        is_time = "episode_return" in metrics or "memory_mb" in metrics
+        for name in self._series if is_time else _RETURNS:
+            if name in metrics:
+                x = ctx.get("env_step", ctx.total_step + 1)
+                self._series[name].add(x, number(name, metrics[name]))
+        if self._clock.now() - self._drawn_at >= self._redraw:
+            self._draw()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._draw()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all points."""
+        return {name: series.state() for name, series in self._series.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, series in self._series.items():
+            series.load(state[name])
+
+    def _draw(self) -> None:
+        if any(len(self._series[name]) for name in _RETURNS):
+            _draw_curve(self._path, self._series, target=self._target, title=self._title)
+        self._drawn_at = self._clock.now()
+
+
+def _draw_curve(
+    path: Path, series: Mapping[str, _Series], *, target: float | None, title: str
+) -> None:
+    below = {label: series[name] for name, label in _BELOW.items() if len(series[name])}
+    figure, axes, few = begin_picture(num_below=len(below))
+    for small, (label, one) in zip(few, below.items(), strict=True):
+        small.plot(*one.means(at_most=_FEW), color=BLUE, linewidth=1.2)
+        dress_small(small, title=label)
+    _draw_series(axes, series)
+    dress(axes, y_label="return of an episode")
+    if target is not None:
+        draw_target(axes, target)
+    add_titles(figure, title, _sum_up(series, target))
+    add_legend(figure)
+    save_picture(figure, path)
+
+
+def _draw_series(axes: Axes, series: Mapping[str, _Series]) -> None:
+    if len(series["episode_return"]):
+        x, y = series["episode_return"].points(at_most=2000)
+        axes.scatter(x, y, s=9, color=BLUE, alpha=0.28, linewidths=0, label="episode", zorder=2)
+    if len(series["return"]):
+        x, y = series["return"].points(at_most=2000)
+        axes.plot(x, y, color=BLUE, linewidth=2.2, label="mean of 20 episodes", zorder=3)
+    if len(series["eval_return"]):
+        x, y = series["eval_return"].points(at_most=2000)
+        few = len(x) <= 40
+        axes.plot(
+            x,
+            y,
+            color=ORANGE,
+            linewidth=1.6 if few else 1.2,
+            marker="o",
+            markersize=6 if few else 3.5,
+            markeredgecolor="white",
+            markeredgewidth=1.2 if few else 0.5,
+            label="greedy evaluation",
+            zorder=4,
+        )
+
+
+def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
+    """Say in a few words how it ended."""
+    name = "eval_return" if len(series["eval_return"]) else "return"
+    x, y = series[name].points()
+    if not len(y):
+        return ""
+    what = "evaluation" if name == "eval_return" else "mean return"
+    text = f"last {what} {spell(float(y[-1]))} after {int(x[-1]):,} env steps"
+    return f"target reached: {text}" if target is not None and y[-1] >= target else text

@@ -1,0 +1,175 @@
+"""Draw what became of a population: its fitness, its hyper-parameters, and who came from whom."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ding_lite.evolution.population import Life
+from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.style import (
+    BLUE,
+    COLORS,
+    GREY,
+    INK,
+    ORANGE,
+    add_legend,
+    add_titles,
+    begin_picture,
+    draw_target,
+    dress,
+    save_picture,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FITNESS, HYPERPARAMETERS, FAMILY = "fitness.png", "hyperparameters.png", "family.png"
+
+
+def draw_lives(
+    lives: Sequence[Life],
+    directory: str | os.PathLike[str],
+    *,
+    title: str,
+    target: float | None = None,
+) -> list[Path]:
+    """Draw the pictures of a population whose first generation is over.
+
+    Args:
+        lives: What became of each agent in each generation, `Population.lives`.
+        directory: Where `fitness.png`, `hyperparameters.png` and `family.png` go.
+        title: What stands above them.
+        target: The return to reach, drawn as a line.
+
+    Returns:
+        The pictures; none before the first evaluation.
+    """
+    if not any(life.fitness is not None for life in lives):
+        return []
+    folder = Path(directory)
+    _draw_fitness(lives, folder / FITNESS, title=title, target=target)
+    _draw_family(lives, folder / FAMILY, title=title)
+    pictures = [folder / FITNESS, folder / FAMILY]
+    if lives[0].hyperparameters:
+        _draw_hyperparameters(lives, folder / HYPERPARAMETERS, title=title)
+        pictures.append(folder / HYPERPARAMETERS)
+    return pictures
+
+
+def _by_generation(lives: Sequence[Life]) -> dict[int, list[Life]]:
+    found: dict[int, list[Life]] = {}
+    for life in lives:
+        if life.fitness is not None:
+            found.setdefault(life.generation, []).append(life)
+    return found
+
+
+def _draw_fitness(lives: Sequence[Life], path: Path, *, title: str, target: float | None) -> None:
+    figure, axes, _ = begin_picture()
+    generations = _by_generation(lives)
+    x = list(generations)
+    worth = [[life.fitness or 0.0 for life in generations[number]] for number in x]
+    for number, values in zip(x, worth, strict=True):
+        label = "agent" if number == x[0] else None
+        axes.scatter([number] * len(values), values, s=16, color=BLUE, alpha=0.4, label=label)
+    means = [sum(values) / len(values) for values in worth]
+    axes.plot(x, means, color=BLUE, linewidth=2.0, label="mean", zorder=3)
+    axes.plot(x, [max(values) for values in worth], color=ORANGE, linewidth=2.0, label="best")
+    dress(axes, y_label="fitness: mean return of an evaluation")
+    _count_generations(axes, x)
+    if target is not None:
+        draw_target(axes, target)
+    best = max(max(values) for values in worth)
+    add_titles(figure, title, f"best {spell(best)} in {len(x)} generations")
+    add_legend(figure)
+    save_picture(figure, path)
+
+
+def _draw_hyperparameters(lives: Sequence[Life], path: Path, *, title: str) -> None:
+    from matplotlib.figure import Figure
+
+    names = list(lives[0].hyperparameters)
+    figure = Figure(figsize=(8.0, 1.2 + 2.1 * len(names)), dpi=160, facecolor="white")
+    figure.subplots_adjust(left=0.13, right=0.97, top=1 - 0.75 / (1.2 + 2.1 * len(names)))
+    generations = _by_generation(lives)
+    for index, name in enumerate(names):
+        axes = figure.add_subplot(len(names), 1, index + 1)
+        _draw_values(axes, generations, name)
+        _count_generations(axes, list(generations))
+        if index + 1 < len(names):
+            axes.set_xlabel("")
+    figure.text(0.022, 1 - 0.42 / figure.get_figheight(), title, fontsize=15, fontweight="bold")
+    save_picture(figure, path)
+
+
+def _draw_values(axes: Axes, generations: dict[int, list[Life]], name: str) -> None:
+    """Draw what agents had; the best of each generation stands out."""
+    all_values = [life.hyperparameters[name] for lives in generations.values() for life in lives]
+    for number, lives in generations.items():
+        best = max(lives, key=lambda life: life.fitness or 0.0)
+        values = [life.hyperparameters[name] for life in lives]
+        axes.scatter([number] * len(values), _drawable(values), s=16, color=BLUE, alpha=0.4)
+        axes.scatter([number], _drawable([best.hyperparameters[name]]), s=26, color=ORANGE)
+    numbers = [value for value in all_values if isinstance(value, float)]
+    if numbers and min(numbers) > 0.0 and max(numbers) > 10.0 * min(numbers):
+        axes.set_yscale("log")
+    axes.set_ylabel(name, fontsize=11, color=INK)
+    axes.tick_params(colors=GREY, labelcolor=INK, labelsize=9, length=0)
+    axes.grid(axis="y", color="#e4e7eb", linewidth=1.0)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _count_generations(axes: Axes, numbers: Sequence[int]) -> None:
+    """Count generations from left to right, with room for the first and the last one."""
+    from matplotlib.ticker import MaxNLocator
+
+    room = 0.02 * len(numbers) + 0.05
+    axes.set_xlabel("generation", fontsize=11, color=INK, labelpad=6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    axes.set_xlim(min(numbers) - room, max(numbers) + room)
+
+
+def _drawable(values: Sequence[float | int | str | bool]) -> list[float | str]:
+    return [value if isinstance(value, str) else float(value) for value in values]
+
+
+def _draw_family(lives: Sequence[Life], path: Path, *, title: str) -> None:
+    """Draw a row a place and a column a generation, and a line from parent to child."""
+    figure, axes, _ = begin_picture()
+    generations = _by_generation(lives)
+    place_of: dict[tuple[int, int], int] = {
+        (life.generation, life.id): life.place for life in lives
+    }
+    ancestors = sorted({_first_ancestor(life, lives) for life in lives})
+    colors = {first: COLORS[index % len(COLORS)] for index, first in enumerate(ancestors)}
+    for number, members in generations.items():
+        best = max(members, key=lambda life: life.fitness or 0.0)
+        for life in members:
+            color = colors[_first_ancestor(life, lives)]
+            before = place_of.get((number - 1, life.id))
+            if before is None and life.parent is not None:
+                before = place_of.get((number - 1, life.parent))
+            if before is not None:
+                style = "-" if life.mutation in ("first", "copy") else "--"
+                axes.plot([number - 1, number], [before, life.place], style, color=color, lw=1.2)
+            size = 90 if life is best else 36
+            axes.scatter([number], [life.place], s=size, color=color, zorder=3)
+    dress(axes, y_label="place in the population")
+    _count_generations(axes, list(generations))
+    axes.set_ylim(-0.5, max(life.place for life in lives) + 0.5)
+    axes.invert_yaxis()
+    below = "a color a family; large: the best of a generation; dashed: something was mutated"
+    add_titles(figure, title, below)
+    save_picture(figure, path)
+
+
+def _first_ancestor(life: Life, lives: Sequence[Life]) -> int:
+    parents = {other.id: other.parent for other in lives}
+    number, parent = life.id, life.parent
+    while parent is not None:
+        number, parent = parent, parents.get(parent)
+    return number

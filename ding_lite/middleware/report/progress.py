@@ -1,0 +1,214 @@
+"""Show where a run stands, live."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.middleware.checks import number
+from ding_lite.middleware.report.log import spell, terminal
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least, check_all
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.live import Live
+    from rich.text import Text
+
+_REFRESH_SECONDS = 0.1
+_PLAIN_SECONDS = 60.0
+_RATE_SECONDS = 5.0
+_SHOWN_LIVE = ("episodes", "return", "eval_return", "epsilon", "loss", "memory_mb")
+_DISPENSABLE = ("title", "epsilon", "memory", "episodes", "loss", "rate", "return", "time")
+"""What is left out of a line that is too short, in this order."""
+
+
+def progress(
+    *,
+    max_env_steps: int | None = None,
+    target: float | None = None,
+    title: str = "",
+    clock: Clock = SYSTEM_CLOCK,
+) -> Middleware:
+    """Show where the run stands, live.
+
+    On a terminal that is one line, rewritten ten times a second: env steps, their rate, the
+    mean return, the last evaluation, the loss, epsilon, the memory that `measure` has found, and
+    how long the rest will take; what there is no room for is left out. Elsewhere it is one line
+    a minute. Either way the last one stays.
+
+    Context:
+        reads: env_step, metrics
+
+    Args:
+        max_env_steps: Where the run will end at the latest; without it there is no bar.
+        target: The return to reach, shown beside the evaluation.
+        title: What is running, in a word or two.
+        clock: What seconds are counted on.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+    check_all(at_least(1, max_env_steps=max_env_steps) if max_env_steps is not None else [])
+    return _Progress(max_env_steps, target, title, clock)
+
+
+class _Rate:
+    """Env steps a second over the last few seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def begin(self, env_step: int) -> None:
+        """Count from here, unless counting has begun already."""
+        if not self._marks:
+            self._marks.append((self._clock.now(), env_step))
+
+    def update(self, env_step: int) -> float:
+        """Return the rate up to here."""
+        now = self._clock.now()
+        self._marks.append((now, env_step))
+        while len(self._marks) > 2 and now - self._marks[1][0] >= _RATE_SECONDS:
+            self._marks.popleft()
+        then, before = self._marks[0]
+        return (env_step - before) / (now - then) if now > then else 0.0
+
+
+class _Progress:
+    __name__ = "progress"
+
+    def __init__(
+        self, max_env_steps: int | None, target: float | None, title: str, clock: Clock
+    ) -> None:
+        self._max = max_env_steps
+        self._target = target
+        self._title = title
+        self._clock = clock
+        self._rate = _Rate(clock)
+        self._live: Live | None = None
+        self._latest: dict[str, Any] = {}
+        self._env_step = 0
+        self._started = self._shown_at = clock.now()
+        self._steps_per_second = 0.0
+        self._stepped = self._ended = False
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        self._started = self._shown_at = self._clock.now()
+        self._stepped = self._ended = False
+        if terminal().is_terminal:
+            self._live = Live(self, console=terminal(), auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __call__(self, ctx: Context) -> None:
+        self._stepped = True
+        self._latest.update(ctx.metrics)
+        self._env_step = ctx.get("env_step", 0)
+        self._rate.begin(self._env_step)
+        pause = _PLAIN_SECONDS if self._live is None else _REFRESH_SECONDS
+        if self._clock.now() - self._shown_at >= pause:
+            self._show()
+
+    def __exit__(self, *error: object) -> None:
+        self._ended = True
+        try:
+            if self._stepped:
+                self._show()
+        finally:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    def _show(self) -> None:
+        self._shown_at = self._clock.now()
+        self._steps_per_second = self._rate.update(self._env_step)
+        if self._live is not None:
+            self._live.refresh()
+        else:
+            terminal().print(self._line(10_000, bar=False), soft_wrap=True)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Room for the ^C of a terminal, which would otherwise wrap and shift the line.
+        yield self._line(options.max_width - 3, bar=True)
+
+    def _line(self, width: int, *, bar: bool) -> Text:
+        """Join the parts that fit; the dispensable ones go first when the line is short."""
+        from rich.text import Text
+
+        parts = self._parts()
+        for name in _DISPENSABLE:
+            if sum(part.cell_len + 2 for part in parts.values()) + 12 * bar <= width:
+                break
+            parts.pop(name, None)
+
+        line = Text("  ").join(parts.values())
+        if bar and self._max is not None:
+            room = min(24, width - line.cell_len - 2)
+            if room >= 4:
+                line = Text("  ").join([_bar(self._env_step / self._max, room), line])
+        line.truncate(width)
+        return line
+
+    def _parts(self) -> dict[str, Text]:
+        from rich.text import Text
+
+        def part(label: str, value: str, style: str = "bold", after: str = "") -> Text:
+            return Text.assemble((label, "dim"), (value, style), (after, "dim"))
+
+        elapsed = self._clock.now() - self._started
+        values = {k: number(k, self._latest[k]) for k in _SHOWN_LIVE if k in self._latest}
+        parts: dict[str, Text] = {}
+        if self._title:
+            parts["title"] = Text(self._title)
+        if self._max is None:
+            parts["env_step"] = part("", f"{self._env_step:,}", after=" env steps")
+        else:
+            parts["env_step"] = part("", f"{self._env_step:,}", after=f"/{self._max:,} env steps")
+        parts["rate"] = part("", _spell_rate(self._steps_per_second), "")
+        if "episodes" in values:
+            parts["episodes"] = part("episodes ", spell(values["episodes"]), "")
+        if "return" in values:
+            parts["return"] = part("return ", f"{values['return']:,.1f}", "bold cyan")
+        if "eval_return" in values:
+            value, reached = values["eval_return"], ""
+            if self._target is not None:
+                reached = f"/{spell(self._target)}"
+            passed = self._target is not None and value >= self._target
+            parts["eval"] = part(
+                "eval ", f"{value:,.1f}", "bold green" if passed else "bold yellow", reached
+            )
+        if "loss" in values:
+            parts["loss"] = part("loss ", f"{values['loss']:.3g}", "")
+        if "epsilon" in values:
+            parts["epsilon"] = part("epsilon ", f"{values['epsilon']:.2f}", "")
+        if "memory_mb" in values:
+            parts["memory"] = part("", f"{values['memory_mb']:,.0f} MB", "")
+        parts["time"] = part("", _spell_seconds(elapsed), "")
+        if self._max is not None and self._steps_per_second > 0 and not self._ended:
+            left = max(0, self._max - self._env_step) / self._steps_per_second
+            parts["time"].append(f", at most {_spell_seconds(left)} left", "dim")
+        return parts
+
+
+def _bar(share: float, width: int) -> Text:
+    from rich.text import Text
+
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return Text.assemble(("━" * full, "green"), ("━" * (width - full), "bright_black"))
+
+
+def _spell_rate(per_second: float) -> str:
+    if per_second >= 10_000:
+        return f"{per_second / 1000:.0f}k steps/s"
+    return f"{per_second:,.0f} steps/s"
+
+
+def _spell_seconds(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,141 @@
+"""How pictures of this package look: env steps to the right, returns upwards, little ink."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ding_lite.errors import ConfigError
+from ding_lite.io.files import naming
+from ding_lite.middleware.report.log import file_path, spell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, GREY, BLUE, ORANGE, GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2b8a3e"
+COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c677d")
+"""Of several curves in one picture, which can be told apart."""
+_LEFT = 0.022
+_HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
+"""Of a picture, and of what there may be below it, in inches."""
+
+
+def picture_path(path: str | os.PathLike[str]) -> Path:
+    """Refuse what can be no picture.
+
+    Raises:
+        ConfigError: The kind is unknown, or it is a directory.
+    """
+    file = file_path(path)
+    if file.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(
+            f"The picture {file} ends in {file.suffix!r}. Choose one of: .png, .svg, .pdf."
+        )
+    return file
+
+
+def begin_picture(*, num_below: int = 0) -> tuple[Figure, Axes, list[Axes]]:
+    """Make an empty picture, with so many small ones below it in a row."""
+    from matplotlib.figure import Figure
+
+    height = _HEIGHT + _HEIGHT_BELOW * bool(num_below)
+    figure = Figure(figsize=(8.0, height), dpi=160, facecolor="white")
+    top, bottom = 1 - 0.17 * _HEIGHT / height, 0.125 * _HEIGHT / height
+    if not num_below:
+        figure.subplots_adjust(left=0.092, right=0.97, top=top, bottom=bottom)
+        return figure, figure.add_subplot(), []
+    grid = figure.add_gridspec(
+        2, num_below, left=0.092, right=0.97, top=top, bottom=0.07, hspace=0.48, wspace=0.3,
+        height_ratios=(0.705 * _HEIGHT, 0.6 * _HEIGHT_BELOW),
+    )  # fmt: skip
+    below = [figure.add_subplot(grid[1, column]) for column in range(num_below)]
+    return figure, figure.add_subplot(grid[0, :]), below
+
+
+def dress_small(axes: Axes, *, title: str) -> None:
+    """Label a small picture, once its curve is drawn."""
+    dress(axes, y_label="")
+    axes.set_xlabel("")
+    axes.tick_params(labelsize=8, pad=3)
+    axes.locator_params(nbins=4)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.08 * (high - low))
+    axes.set_title(title, fontsize=9.5, color=INK, loc="left", pad=5)
+
+
+def dress(axes: Axes, *, y_label: str) -> None:
+    """Label the axes, once the curves are drawn."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.set_xlabel("env steps", fontsize=11, color=INK, labelpad=6)
+    axes.set_ylabel(y_label, fontsize=11, color=INK, labelpad=6)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _spell_axis(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _spell_axis(value)))
+    axes.tick_params(colors=GREY, labelcolor=INK, labelsize=10, length=0, pad=6)
+    axes.grid(axis="y", color="#e4e7eb", linewidth=1.0)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color("#cbd2d9")
+    axes.margins(x=0.02, y=0.05)
+    if axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+
+
+def draw_target(axes: Axes, target: float) -> None:
+    """Draw the return to reach as a line, and make room for it."""
+    low, high = axes.get_ylim()
+    room = 0.09 * (max(high, target) - min(low, target))
+    axes.set_ylim(min(low, target - room), max(high, target + room))
+    axes.axhline(target, color=GREEN, linewidth=1.4, linestyle=(0, (5, 3)), zorder=1)
+    axes.annotate(
+        f"target {spell(target)}",
+        xy=(0.0, target),
+        xycoords=("axes fraction", "data"),
+        xytext=(6, 4),
+        textcoords="offset points",
+        fontsize=10,
+        color=GREEN,
+    )
+
+
+def add_titles(figure: Figure, title: str, below: str) -> None:
+    """Write what the picture shows, and a line below."""
+    from_top = _HEIGHT / figure.get_figheight()
+    figure.text(_LEFT, 1 - 0.075 * from_top, title, fontsize=15, fontweight="bold", color=INK)
+    figure.text(_LEFT, 1 - 0.128 * from_top, below, fontsize=10.5, color=GREY)
+
+
+def add_legend(figure: Figure, *, columns: int = 3) -> None:
+    """Say what is what, on the right above the axes."""
+    legend = figure.legend(
+        loc="upper right",
+        bbox_to_anchor=(0.978, 0.99),
+        ncols=columns,
+        frameon=False,
+        fontsize=10,
+        labelcolor=INK,
+        handlelength=1.4,
+        columnspacing=1.3,
+    )
+    for handle in legend.legend_handles:
+        if handle is not None:
+            handle.set_alpha(1.0)
+
+
+def save_picture(figure: Figure, path: Path) -> None:
+    """Draw to a file beside `path`, and put it in place when it is whole."""
+    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(unfinished)
+        unfinished.replace(path)
+
+
+def _spell_axis(value: float) -> str:
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"

@@ -1,0 +1,66 @@
+"""How fast a run is, and how much memory it takes."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.io.memory import process_bytes
+from ding_lite.middleware.checks import due
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least, check_all
+
+MEASURED = ("steps_per_s", "memory_mb")
+"""Metrics of this process alone. A run that goes on measures them anew: no checkpoint has them."""
+
+
+def measure(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
+    """Tell how many env steps a run makes a second, and how much memory this process takes.
+
+    It does so now and then, and in the step that ends the run. Both are metrics, for those who
+    report: place it before them. The rate counts all that the run does, evaluation included; the
+    memory is what is in use (the resident set), in MB.
+
+    Context:
+        reads: env_step, finish, total_step
+        writes: metrics (steps_per_s, memory_mb)
+
+    Args:
+        every: Steps from one measurement to the next. Fewer follow faster and jump more; as many
+            as lie between two rows of `log` are usual.
+        clock: What seconds are counted on.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+    check_all(at_least(1, every=every))
+    return _Measure(every, clock)
+
+
+class _Measure:
+    __name__ = "measure"
+
+    def __init__(self, every: int, clock: Clock) -> None:
+        self._every = every
+        self._clock = clock
+        self._begun: tuple[float, int] | None = None
+
+    def __enter__(self) -> Self:
+        self._begun = None  # what lies between two runs is no part of them
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave everything as it is."""
+
+    def __call__(self, ctx: Context) -> None:
+        env_step: int = ctx.get("env_step", 0)
+        if self._begun is None:
+            self._begun = self._clock.now(), env_step
+        if not due(ctx, self._every) and not ctx.finish:
+            return
+        then, before = self._begun
+        self._begun = now, _ = self._clock.now(), env_step
+        if now > then and "env_step" in ctx:
+            ctx.metrics["steps_per_s"] = (env_step - before) / (now - then)
+        ctx.metrics["memory_mb"] = process_bytes() / 1e6

@@ -1,0 +1,86 @@
+"""Let a policy act, and hand on what happened in order: what `collect(unroll=)` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ding_lite.middleware.episodes import RecentEpisodes
+from ding_lite.rl.batch import NumpyArray, Unroll
+from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.policies.actor_critic import within
+from ding_lite.rl.protocols import ActorCritic
+from ding_lite.runtime.context import Context
+
+
+class CollectUnroll:
+    """Acts `num_steps` times in each env, and puts one `Unroll` on the ctx.
+
+    Args:
+        policy: Explores.
+        envs: Go on where the step before left them.
+        num_steps: Env steps of each env.
+    """
+
+    __name__ = "collect"
+
+    def __init__(self, policy: ActorCritic, envs: Envs, num_steps: int) -> None:
+        """Start with no episode."""
+        self._policy = policy
+        self._envs = envs
+        self._num_steps = num_steps
+        self._episodes = RecentEpisodes()
+
+    def __call__(self, ctx: Context) -> None:
+        """Collect one unroll."""
+        ctx.trajectories = [self._collect(version=ctx.get("weights_version", 0))]
+        ctx.env_step = ctx.get("env_step", 0) + self._num_steps * self._envs.num_envs
+        ctx.keep("env_step")
+        self._episodes.report(ctx, self._envs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy what was seen of the newest episodes."""
+        return self._episodes.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._episodes.load_state_dict(state)
+
+    def _collect(self, *, version: int) -> Unroll:
+        policy, envs = self._policy, self._envs
+        spec = envs.spec
+        shape_TN = (self._num_steps, envs.num_envs)
+        obs = np.empty((*shape_TN, *spec.obs_shape), dtype=spec.obs_dtype)
+        action = np.empty((*shape_TN, *spec.action_shape), dtype=spec.action_dtype)
+        reward, log_prob = np.empty((2, *shape_TN), dtype=np.float32)
+        terminated, truncated = np.empty((2, *shape_TN), dtype=np.bool_)
+        last_obs = envs.obs
+        cut_obs: list[NumpyArray] = []
+
+        for time in range(self._num_steps):
+            action[time], log_prob[time] = policy.explore(envs.obs)
+            step = envs.step(within(spec, action[time]))
+            obs[time] = step.obs
+            reward[time] = step.reward
+            terminated[time] = step.terminated
+            truncated[time] = step.truncated
+            last_obs = step.next_obs
+            if step.truncated.any():
+                cut_obs.append(step.next_obs[step.truncated & ~step.terminated])
+
+        cut_time, cut_env = np.nonzero(truncated & ~terminated)
+        return Unroll(
+            obs=obs,
+            action=action,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            log_prob=log_prob,
+            last_obs=last_obs,
+            cut_time=cut_time.astype(np.int64),
+            cut_env=cut_env.astype(np.int64),
+            cut_obs=np.concatenate(cut_obs) if cut_obs else obs[0, :0],
+            version=version,
+        )

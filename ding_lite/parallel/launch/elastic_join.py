@@ -1,0 +1,118 @@
+"""How a node gets its place in a job that runs: it asks node 0 for one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import AuthenticationError, ConfigError, RemoteError
+from ding_lite.parallel.launch.membership import ENTRANCES, JOIN, read_roster
+from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
+
+TRIES = 8
+"""Entrances that are tried; another node may be in one at that moment."""
+
+
+def join(
+    desk: str,
+    *,
+    wish: int | None,
+    roles: Iterable[str],
+    labels: Iterable[str],
+    listen: str,
+    key_file: str | None,
+    startup_timeout: float | None,
+) -> NodeSpec:
+    """Ask node 0 of an elastic job for a place, and return it.
+
+    Args:
+        desk: The address of node 0.
+        wish: The number to take; None takes any that is free.
+        roles: The roles of this node, without counts.
+        labels: Its further labels.
+        listen: Where it listens, if others are to dial it.
+        key_file: The key of the job.
+        startup_timeout: Seconds to wait for a place; None waits for ever.
+
+    Raises:
+        AuthenticationError: The job takes no further nodes, or has another key.
+        DeadlineExceeded: There was no answer in time.
+        ConfigError: There is no such place.
+    """
+    deadline = Deadline.after(startup_timeout)
+    try:
+        answer = _ask(desk, key_file, deadline, wish, sorted(roles), sorted(labels))
+    except AuthenticationError as error:
+        raise AuthenticationError(
+            f"The job of node 0 at {desk} has not let this node join. It takes further nodes if it "
+            f"was started with `elastic=True` (or DING_LITE_ELASTIC=1), and with the same key. "
+            f"{error}"
+        ) from error
+    except RemoteError as error:
+        raise ConfigError(f"The job of node 0 at {desk} has no such place: {error}") from error
+    return _place(answer, desk, listen, key_file, startup_timeout)
+
+
+def _ask(desk: str, key_file: str | None, deadline: Deadline, *request: Any) -> dict[str, Any]:
+    refusal: Exception | None = None
+    for entrance in random.sample(ENTRANCES, TRIES):
+        spec = NodeSpec(
+            node_id=entrance,
+            num_nodes=0,
+            labels=frozenset(),
+            epoch=time.time_ns(),
+            dials={HUB: desk},
+            neighbours=frozenset({HUB}),
+            key_file=key_file,
+            startup_timeout=deadline.remaining,
+        )
+        router = NodeRouter(spec)
+        try:
+            router.wait_ready()
+            answer: dict[str, Any] = router.call(HUB, JOIN, *request, timeout=deadline.remaining)
+            return answer
+        except AuthenticationError as error:
+            refusal = error
+        finally:
+            router.close()
+    raise refusal or AuthenticationError("no entrance was tried.")
+
+
+def _place(
+    answer: dict[str, Any],
+    desk: str,
+    listen: str,
+    key_file: str | None,
+    startup_timeout: float | None,
+) -> NodeSpec:
+    node_id, num_nodes = int(answer["node_id"]), int(answer["num_nodes"])
+    topology = str(answer["topology"])
+    is_mesh = topology == "mesh"
+    nodes = read_roster(answer["nodes"])
+    there = frozenset(answer["there"] if is_mesh else [HUB])
+    dials = {HUB: desk}
+    if is_mesh:
+        dials |= {
+            node: where if node in there else "" for node, (_, where) in nodes.items() if node
+        }
+    world = {node: names for node, (names, _) in nodes.items()}
+    labels = frozenset(map(str, answer["labels"]))
+    world[node_id] = labels
+    return NodeSpec(
+        node_id=node_id,
+        num_nodes=num_nodes,
+        labels=labels,
+        listen=listen if is_mesh else None,
+        dials=dials,
+        neighbours=there,
+        key_file=key_file,
+        startup_timeout=startup_timeout,
+        world=tuple(world.get(node, frozenset()) for node in range(max(world) + 1)),
+        growth=Growth(topology, num_nodes),
+        has_joined=True,
+        job=str(answer["job"]),
+    )

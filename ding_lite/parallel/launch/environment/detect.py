@@ -1,0 +1,104 @@
+"""Which launcher has started this process, if any, and when that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.launch.environment import kubernetes, mpi, slurm, torchrun
+from ding_lite.parallel.launch.environment.base import Place, names_this_machine
+from ding_lite.parallel.network.address import Address
+from ding_lite.settings import PREFIX, Settings
+
+Detect = Callable[[Mapping[str, str]], Place | None]
+
+LAUNCHERS: tuple[Detect, ...] = (
+    torchrun.detect,
+    mpi.detect,
+    slurm.detect,
+    kubernetes.detect,
+)
+"""From the inside out: srun starts mpirun or torchrun, a pod starts any of them."""
+
+
+def detect(environ: Mapping[str, str]) -> Place | None:
+    """Return the place that the innermost launcher has given this process.
+
+    None where there is no launcher, and where it has started one process only: that one may
+    start nodes of its own.
+
+    Raises:
+        ConfigError: What a launcher says contradicts itself.
+    """
+    found = (of_one(environ) for of_one in LAUNCHERS)
+    place = next((place for place in found if place is not None), None)
+    return None if place is None or place.num_nodes == 1 else place
+
+
+def detect_cluster(environ: Mapping[str, str]) -> Place | None:
+    """Return the place of a process in its job, from its environment variables and nothing else.
+
+    What `DING_LITE_*` says goes before any launcher, and the innermost launcher before those
+    around it. None where this process is no node of a job that others start: it may start one.
+
+    Args:
+        environ: All of its environment variables.
+
+    Raises:
+        ConfigError: What they say contradicts itself.
+
+    Example:
+        >>> place = detect_cluster({"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1"})
+        >>> place.launcher, place.node_id, place.num_nodes
+        ('hand', 1, 2)
+        >>> detect_cluster({"HOME": "/home/me"}) is None
+        True
+    """
+    ours = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
+    settings = Settings.from_environ(ours)
+    if settings.node_id is not None and settings.num_nodes is not None:
+        hosts = [Address.parse(address).place for address in settings.attach_to[:1]]
+        return Place(
+            launcher="hand",
+            node_id=settings.node_id,
+            num_nodes=settings.num_nodes,
+            job="",
+            on_one_machine=all(map(names_this_machine, hosts)),
+            hosts=dict(enumerate(hosts)),
+        )
+    return place_of(settings, environ)
+
+
+def place_of(settings: Settings, environ: Mapping[str, str]) -> Place | None:
+    """Return the place of this process, if a launcher gives it one and the settings do not.
+
+    Args:
+        settings: What `DING_LITE_*` says. Both numbers there, an engine, or an address to attach
+            to each mean that no launcher is asked.
+        environ: All environment variables.
+
+    Raises:
+        ConfigError: What the launcher says contradicts itself or the settings.
+    """
+    is_whole = settings.node_id is not None and settings.num_nodes is not None
+    if is_whole or settings.engine is not None or settings.attach_to:
+        return None
+    place = detect(environ)
+    if place is None:
+        return None
+    for variable, ours, told in (
+        ("DING_LITE_NUM_NODES", settings.num_nodes, place.num_nodes),
+        ("DING_LITE_NODE_ID", settings.node_id, place.node_id),
+    ):
+        if ours not in (None, told):
+            raise ConfigError(
+                f"{variable} is {ours}, but {place.launcher} has started this process as node "
+                f"{place.node_id} of {place.num_nodes}. Unset it, or set both DING_LITE_NUM_NODES "
+                f"and DING_LITE_NODE_ID, and {place.launcher} is not asked."
+            )
+    return place
+
+
+def as_settings(place: Place) -> dict[str, object]:
+    """Return what a launcher says in place of which settings, as `ding-lite env` shows it."""
+    return {"num_nodes": place.num_nodes, "node_id": place.node_id, "ports": (place.port,)}

@@ -1,0 +1,57 @@
+"""Kubernetes: the pods of an indexed job.
+
+Kubernetes tells a pod its index and no more. How many there are must stand in the pod template,
+as `DING_LITE_NUM_NODES`; without it the pods have nothing to do with each other. So must the name
+of pod 0, as `MASTER_ADDR`: it has the name of the headless service in it, which no pod is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ding_lite.parallel.launch.environment.base import Place, master, names_this_machine, number
+
+
+def detect(environ: Mapping[str, str]) -> Place | None:
+    """Return the place that an indexed job has given this process, or None.
+
+    Raises:
+        ConfigError: The variables contradict each other.
+    """
+    node_id, num_nodes = (
+        number(environ, "JOB_COMPLETION_INDEX"),
+        number(environ, "DING_LITE_NUM_NODES"),
+    )
+    if node_id is None or num_nodes is None:
+        return None
+    job = _job(environ, node_id)
+    hosts = _hosts(job, master(environ), num_nodes)
+    return Place(
+        launcher="kubernetes",
+        node_id=node_id,
+        num_nodes=num_nodes,
+        job=job or hosts.get(0, "without a name"),
+        on_one_machine=names_this_machine(hosts.get(0)),
+        hosts=hosts,
+        how_to_tell=(
+            f"Set MASTER_ADDR in the pod template to the name of pod 0: {job or 'JOB'}-0.SERVICE, "
+            f"where SERVICE is the headless service that is the `subdomain` of the pods."
+        ),
+        local_rank=0,  # each pod is a machine
+        machine=node_id,
+    )
+
+
+def _job(environ: Mapping[str, str], node_id: int) -> str:
+    """Return the name of the job, which is that of a pod without its index."""
+    pod, ending = environ.get("HOSTNAME", ""), f"-{node_id}"
+    return pod.removesuffix(ending) if pod.endswith(ending) else ""
+
+
+def _hosts(job: str, zero: Mapping[int, str], num_nodes: int) -> dict[int, str]:
+    """Return the names of all pods if that of pod 0 has the usual form, else that one alone."""
+    name, _, service = zero.get(0, "").partition(".")
+    if not job or name != f"{job}-0":
+        return dict(zero)
+    ending = f".{service}" if service else ""
+    return {node: f"{job}-{node}{ending}" for node in range(num_nodes)}

@@ -1,0 +1,49 @@
+"""mpirun and mpiexec, of Open MPI, MPICH and Intel MPI; no MPI library is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ding_lite.parallel.launch.environment.base import Place, master, names_this_machine, number
+
+_OF_ALL = "OMPI_COMM_WORLD"
+_OPEN_MPI = (
+    *(f"{_OF_ALL}_RANK", f"{_OF_ALL}_SIZE"),
+    *(f"{_OF_ALL}_LOCAL_SIZE", f"{_OF_ALL}_LOCAL_RANK"),
+)
+_MPICH = "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"
+_JOBS = "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"
+"""What names a job of Open MPI; MPICH names none."""
+
+
+def detect(environ: Mapping[str, str]) -> Place | None:
+    """Return the place that mpirun has given this process, or None.
+
+    Raises:
+        ConfigError: Its variables contradict each other.
+    """
+    for of_rank, of_size, of_local_size, of_local_rank in (_OPEN_MPI, _MPICH):
+        node_id, num_nodes = number(environ, of_rank), number(environ, of_size)
+        if node_id is None or num_nodes is None or _is_from_srun(environ, of_size, num_nodes):
+            continue
+        hosts = master(environ)
+        on_one_machine = number(environ, of_local_size) == num_nodes
+        return Place(
+            launcher="mpirun",
+            node_id=node_id,
+            num_nodes=num_nodes,
+            job=next((environ[name] for name in _JOBS if environ.get(name)), "without a name"),
+            on_one_machine=on_one_machine or names_this_machine(hosts.get(0)),
+            hosts=hosts,
+            how_to_tell=(
+                "Set MASTER_ADDR to the name of the machine that runs rank 0, on all of them: "
+                "`mpirun -x MASTER_ADDR=...` of Open MPI, `mpiexec -genv MASTER_ADDR ...` of MPICH."
+            ),
+            local_rank=number(environ, of_local_rank),
+        )
+    return None
+
+
+def _is_from_srun(environ: Mapping[str, str], of_size: str, num_nodes: int) -> bool:
+    """Tell whether srun speaks to MPICH here, with no mpiexec in between; it tells more itself."""
+    return of_size == "PMI_SIZE" and number(environ, "SLURM_STEP_NUM_TASKS") == num_nodes

@@ -1,0 +1,35 @@
+"""torchrun, and what starts processes as it does: `accelerate launch`, `torch.distributed.run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ding_lite.parallel.launch.environment.base import Place, master, names_this_machine, number
+
+
+def detect(environ: Mapping[str, str]) -> Place | None:
+    """Return the place that torchrun has given this process, or None.
+
+    When it starts a job again, all processes are new ones, with the same numbers.
+
+    Raises:
+        ConfigError: Its variables contradict each other.
+    """
+    node_id, num_nodes = number(environ, "RANK"), number(environ, "WORLD_SIZE")
+    run_id = environ.get("TORCHELASTIC_RUN_ID")
+    if run_id is None or node_id is None or num_nodes is None:
+        return None
+    hosts = master(environ)
+    on_one_machine = number(environ, "LOCAL_WORLD_SIZE") == num_nodes
+    return Place(
+        launcher="torchrun",
+        node_id=node_id,
+        num_nodes=num_nodes,
+        job=f"{run_id} {hosts.get(0)}:{environ.get('MASTER_PORT')}",
+        on_one_machine=on_one_machine or names_this_machine(hosts.get(0)),
+        hosts=hosts,
+        how_to_tell="Set MASTER_ADDR to the name of its machine.",
+        local_rank=number(environ, "LOCAL_RANK"),
+        machine=number(environ, "GROUP_RANK"),
+        num_restarts=number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
+    )

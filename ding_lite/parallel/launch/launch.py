@@ -1,0 +1,426 @@
+"""`Parallel.runner(...)(main)`: run one `main` on the nodes of a job.
+
+With one worker `main` runs in this process, under the labels of a node that is alone; that is
+how a distributed file is debugged. With more, each node is a process of its own and this one
+watches over them. Where the environment, a launcher such as torchrun, or `attach_to` says that
+this process is itself one node of a job, nothing is started: `by_hand` tells how that node finds
+its place.
+
+What is ugly here and why: a node must find `main` again by importing the program a second
+time, which Python does under the name `__mp_main__`. That cannot work for a function within a
+function, in a notebook, or in the `__main__.py` of a package, and it starts the job again and
+again where the call is not guarded by `if __name__ == "__main__"`. Each of these is looked for
+here, because what Python says of them by itself helps nobody.
+"""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeAlias, TypeVar
+
+from ding_lite.errors import ConfigError
+from ding_lite.io.memory import check_fits
+from ding_lite.log import speaking_as
+from ding_lite.parallel.launch.environment.base import Place
+from ding_lite.parallel.launch.environment.detect import place_of
+from ding_lite.parallel.launch.join import (
+    alone_at_first,
+    connected,
+    guest,
+    newcomer,
+    node_of_environment,
+    node_of_launcher,
+    tcp_only,
+)
+from ding_lite.parallel.launch.membership import ElasticRouter
+from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.network.topology import NodeSpec, Topology
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.supervise.job import Job
+from ding_lite.parallel.supervise.node_process import NodeProcess
+from ding_lite.parallel.supervise.supervisor import run_job
+from ding_lite.runtime.interrupt import postponed
+from ding_lite.runtime.messaging.labels import describe_node, several
+from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
+from ding_lite.runtime.messaging.router import Router, current_router, use_router
+from ding_lite.settings import Settings, at_least, check_all, one_of, process_environ
+
+ENGINES = ("local", "ray")
+_BYTES_OF_A_NODE = 16 << 20
+"""What a process takes at least, beside what it shares with the others."""
+SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
+"""Imported once for all nodes, where this process has imported them too."""
+
+ResultT = TypeVar("ResultT")
+Runner: TypeAlias = Callable[..., list[ResultT]]
+_RUNS_HERE: ContextVar[bool] = ContextVar("ding_lite_runs_here", default=False)
+
+
+class Parallel:
+    """The nodes of a job.
+
+    `Parallel.runner` starts them. Inside of `main`, `Parallel()` is this node's router, the
+    same object as `task.router`: seed-era programs ask it for `is_active` and `node_id`.
+    """
+
+    def __new__(cls) -> Router:  # type: ignore[misc]
+        """Return this node's router."""
+        return current_router()
+
+    @staticmethod
+    def runner(  # noqa: PLR0913 - all of a job; all but two by name, and few at a time
+        n_parallel_workers: int,
+        topology: Topology | None = None,
+        *,
+        protocol: str | None = None,
+        address: str | None = None,
+        ports: int | Sequence[int] | None = None,
+        attach_to: str | Sequence[str] | None = None,
+        elastic: bool | None = None,
+        labels: str | Iterable[str] | None = None,
+        roles: Sequence[str | Iterable[str]] | None = None,
+        node_ids: Sequence[int] | None = None,
+        auto_recover: bool = False,
+        max_retries: int = 3,
+        key_file: str | os.PathLike[str] | None = None,
+        engine: str | None = None,
+        resources: Mapping[str, Mapping[str, Any]] | None = None,
+        startup_timeout: float | None = 60.0,
+    ) -> Runner[Any]:
+        """Return what runs a `main` on every node of a job.
+
+        What is None is taken from the environment (`DING_LITE_TOPOLOGY` and so on), and else
+        has the usual value. With `DING_LITE_NUM_NODES` set nothing is started: this process is
+        node `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` give way.
+        Nor is anything under torchrun, srun, mpirun or an indexed job of Kubernetes: they have
+        started a process for each node, and `n_parallel_workers` gives way to their number.
+
+        Args:
+            n_parallel_workers: How many nodes. One runs in this process; of more, each is a
+                process of its own, which imports the program again to find `main`.
+            topology: Who is connected to whom: `star` (all to node 0), `mesh` (each to each,
+                the usual one), `tree` (each to one of few hubs, which relay), `alone`, or pairs
+                of node ids such as [(0, 1), (1, 2)].
+            protocol: `ipc`, the usual one, or `tcp`.
+            address: With `tcp`, the interface to listen on; usually 127.0.0.1.
+            ports: With `tcp`, the port of each node, or that of node 0, from which the others
+                count on; free ones are taken by default.
+            attach_to: Addresses of the nodes 0, 1, ... of a running job, one or several: `main`
+                runs in this process, as the node of the job that `node_ids` names. Of an elastic
+                job the address of node 0 is enough, which gives the node its number.
+            elastic: Let further nodes join the job while it runs, by `attach_to`, and leave it
+                again: `n_parallel_workers` (or DING_LITE_NUM_NODES) is a minimum then. For a star
+                or a mesh; the nodes meet over tcp. With `attach_to`: be such a node.
+            labels: Labels of all nodes beside those they have anyway.
+            roles: One entry a node: a role, or a set of roles.
+            node_ids: With `attach_to`, [the number of the place to take]: one of the job's that
+                a node has left or lost. Not in this version without it.
+            auto_recover: Start a node again whose process has failed, under the same number.
+                Without it a failure ends the job.
+            max_retries: How often each node is started again.
+            key_file: The key that the nodes of a job share over `tcp`. By default it is one of
+                this user's on this machine, which serves on the loopback interface.
+            engine: What starts the nodes: `local`, this process, also where a launcher has
+                started it; or `ray`, which makes each an actor and places it.
+            resources: With `ray`, what nodes need, by patterns of their labels:
+                {"learner": {"num_gpus": 1}, "collector": {"num_cpus": 2}}. A core each by default.
+            startup_timeout: Seconds within which all nodes must be connected, also after a
+                restart; None waits for ever.
+
+        Returns:
+            A function of `main` and its arguments that returns the nodes' results, by node;
+            of a job that was not started here, this node's result only.
+            When a node has failed it ends the others and raises NodeFailed, which shows the
+            traceback of the first error and has that error as its cause.
+
+        Raises:
+            ConfigError: An argument is out of range, or this version cannot honour it.
+        """
+        settings = Settings.from_environ()
+        starter = _check_engine(engine or settings.engine or "local", resources)
+        check_all(at_least(0, max_retries=max_retries))
+        attach_to = several(settings.attach_to if attach_to is None else attach_to)
+        place = None if engine or attach_to else place_of(settings, process_environ())
+        elastic = settings.elastic if elastic is None else elastic
+        joins = elastic and bool(attach_to) and None in (settings.num_nodes, settings.node_id)
+        is_by_hand = place is None and settings.num_nodes is not None and not joins
+        if is_by_hand:  # DING_LITE_PORTS is then the port of this node alone
+            ports = None
+        elif place is not None and ports is None and not settings.ports:
+            ports = place.port
+        is_here = place is not None or is_by_hand or bool(attach_to)
+        is_over_tcp = is_here or elastic or starter == "ray"
+        num_nodes = place.num_nodes if place else settings.num_nodes or n_parallel_workers
+        if joins:
+            num_nodes, roles, ports = 1, _role_of_newcomer(roles, settings), None
+            settings = replace(settings, roles=())
+        if not is_here and starter == "local":
+            _check_processes_fit(n_parallel_workers)
+        plan = Plan(
+            num_nodes=num_nodes,
+            topology=topology,
+            protocol=tcp_only(protocol or settings.protocol) if is_over_tcp else protocol,
+            address=address,
+            ports=ports,
+            labels=labels,
+            roles=roles,
+            key_file=None if key_file is None else os.fspath(key_file),
+            startup_timeout=startup_timeout,
+            elastic=elastic,
+            settings=replace(settings, ports=()) if is_by_hand or joins else settings,
+        )
+        if place is not None:
+            return _run_where_launched(plan, place)
+        if joins:
+            return _run_as_newcomer(
+                partial(newcomer, plan, settings, attach_to, node_ids), settings
+            )
+        if settings.num_nodes == 1 and not attach_to and not elastic:
+            return _run_here(plan)
+        if is_by_hand:
+            return _run_as_node(node_of_environment(plan, settings, attach_to), settings)
+        if attach_to:
+            return _run_as_node(guest(plan, settings, attach_to, node_ids), settings)
+        _refuse_a_place_in_no_job(node_ids, settings)
+        max_retries = max_retries if auto_recover else 0
+        if starter == "ray":
+            return _run_on_ray(plan, max_retries, resources or {})
+        if plan.num_nodes > 1:
+            return _run_on_processes(plan, max_retries)
+        return _run_as_node(alone_at_first(plan), settings) if elastic else _run_here(plan)
+
+
+def _role_of_newcomer(
+    roles: Sequence[str | Iterable[str]] | None, settings: Settings
+) -> list[Iterable[str]] | None:
+    """Return the role of a node that joins: the last one of the environment, or of the call."""
+    if settings.roles:
+        return [settings.roles[-1].split("+")]
+    return [several(roles[-1])] if roles else None
+
+
+def _run_here(plan: Plan) -> Runner[Any]:
+    [labels] = plan.labels_of_nodes(distributed=False)
+    router = LocalRouter(labels=labels | labels_of_environment())
+
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        with _running_here(router.node_id, router.labels), use_router(router):
+            return [main(*args, **kwargs)]
+
+    return run
+
+
+def _run_where_launched(plan: Plan, place: Place) -> Runner[Any]:
+    spec = node_of_launcher(plan, place)
+    advice = (
+        f"{place.launcher} has started this process as node {place.node_id} of "
+        f"{place.num_nodes}, whose ports count from {plan.chosen_ports[0]} on: DING_LITE_PORTS "
+        f"chooses another one for all of them. DING_LITE_ENGINE=local lets this process start "
+        f"the nodes instead."
+    )
+    return _run_as_node(spec, plan.settings, starter=place.launcher, advice=advice)
+
+
+def _run_as_newcomer(find_place: Callable[[], NodeSpec], settings: Settings) -> Runner[Any]:
+    """Return a runner that asks for a place when it is called, and takes it at once."""
+
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        _refuse_nesting()
+        return _run_as_node(find_place(), settings)(main, *args, **kwargs)
+
+    return run
+
+
+def _run_as_node(
+    spec: NodeSpec, settings: Settings, *, starter: str = "hand", advice: str = ""
+) -> Runner[Any]:
+    spec = replace(spec, linger=settings.linger, peer_timeout=settings.peer_timeout or None)
+
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        with (
+            _running_here(spec.node_id, spec.labels),
+            connected(spec, starter=starter, advice=advice),
+        ):
+            return [main(*args, **kwargs)]
+
+    return run
+
+
+@contextmanager
+def _running_here(node_id: int, labels: frozenset[str]) -> Iterator[None]:
+    _refuse_nesting()
+    token = _RUNS_HERE.set(True)
+    try:
+        with speaking_as(describe_node(node_id, labels)):
+            yield
+    finally:
+        _RUNS_HERE.reset(token)
+
+
+def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        _refuse_nesting()
+        _check_main(main)
+        with ExitStack() as stack:
+            with postponed():  # or it would stay behind
+                directory = PrivateDirectory()
+                stack.callback(directory.remove)
+            job = Job(
+                specs=plan.specs(directory),
+                main=main,
+                args=args,
+                kwargs=kwargs,
+                make_router=ElasticRouter if plan.elastic else NodeRouter,
+                directory=directory,
+                max_retries=max_retries,
+                preload=slow_to_import(),
+            )
+            with speaking_as("launcher"):
+                return run_job(job)
+
+    return run
+
+
+def _run_on_ray(
+    plan: Plan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
+) -> Runner[Any]:
+    _check_ray_places(plan)
+
+    def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
+        from ding_lite.parallel.supervise.ray.engine import run_on_ray
+
+        _refuse_nesting()
+        return run_on_ray(plan, main, args, kwargs, max_retries=max_retries, resources=resources)
+
+    return run
+
+
+def slow_to_import() -> tuple[str, ...]:
+    """Name the modules that this process has and that each node will import as well."""
+    ours = sorted(name for name in sys.modules if name.split(".")[0] == "ding_lite")
+    return (*(name for name in SLOW_TO_IMPORT if name in sys.modules), *ours)
+
+
+# -- refusals ------------------------------------------------------------------------------
+
+
+def _check_processes_fit(num_nodes: int) -> None:
+    """Refuse more processes than there is memory for; `Plan` refuses what is no number."""
+    if isinstance(num_nodes, int) and num_nodes > 1:
+        what = "Starting processes"
+        check_fits(num_nodes * _BYTES_OF_A_NODE, what=what, n_parallel_workers=num_nodes)
+
+
+def _check_engine(engine: str, resources: object) -> str:
+    check_all(one_of(ENGINES, engine=engine))
+    if resources is not None and engine != "ray":
+        raise ConfigError(
+            f"`resources` is {resources!r}, but this process starts the nodes itself, next to each "
+            f"other. Leave it out, or let Ray place them: engine='ray' (or DING_LITE_ENGINE=ray)."
+        )
+    return engine
+
+
+def _check_ray_places(plan: Plan) -> None:
+    for name, value in (("address", plan.address), ("ports", plan.ports)):
+        if value is not None:
+            raise ConfigError(
+                f"`{name}` is {value!r}, but Ray places the nodes, and each finds by itself where "
+                f"it can listen. Leave it out."
+            )
+
+
+def _refuse_a_place_in_no_job(node_ids: object, settings: Settings) -> None:
+    if node_ids is not None:
+        raise ConfigError(
+            f"`node_ids` is {node_ids!r}, the place to take in a running job, but `attach_to` does "
+            f"not say which job. Add it, or leave both out: the nodes that are started here are "
+            f"numbered from 0 on."
+        )
+    if settings.node_id is not None:
+        raise ConfigError(
+            f"DING_LITE_NODE_ID is {settings.node_id}, so this process is to be one node of a job, "
+            f"but DING_LITE_NUM_NODES does not say of how many. Set it, or unset both."
+        )
+
+
+def _refuse_nesting() -> None:
+    process = multiprocessing.current_process()
+    if isinstance(process, NodeProcess) and process.is_importing:
+        raise ConfigError(
+            "The program starts nodes while a node imports it: the call of "
+            "`Parallel.runner(...)(main)` is at the top level of the file. Put it below "
+            '`if __name__ == "__main__":`.'
+        )
+    if isinstance(process, NodeProcess) or _RUNS_HERE.get():
+        raise ConfigError(
+            "`Parallel.runner(...)(main)` was called within a `main` that a runner has started. "
+            "A node cannot have nodes of its own: give the outer runner more workers."
+        )
+
+
+def _check_main(main: Callable[..., object]) -> None:
+    """Refuse a `main` that a node could never find."""
+    # pdb takes `__spec__` from the program that it runs, and multiprocessing asks for it.
+    vars(sys.modules["__main__"]).setdefault("__spec__", None)
+    if not callable(main):
+        raise ConfigError(f"`main` is {main!r}; a function was expected, without parentheses.")
+    name = getattr(main, "__qualname__", "")
+    if "<lambda>" in name or "<locals>" in name:
+        kind = "a lambda" if "<lambda>" in name else "defined within a function"
+        raise ConfigError(
+            f"`{name}` is {kind}, and a node, which is another process, could not find it. "
+            f"Define it at the top level of a module, and give it arguments instead of what it "
+            f"sees around it: runner(main, argument)."
+        )
+    if getattr(main, "__module__", None) == "__main__":
+        _check_program()
+    if inspect.isfunction(main):
+        _check_name(main)
+
+
+def _check_program() -> None:
+    """Refuse a program that cannot be imported a second time."""
+    program = sys.modules["__main__"]
+    module = getattr(program.__spec__, "name", None)
+    file = getattr(program, "__file__", None)
+    if module is not None and module.split(".")[-1] == "__main__":
+        raise ConfigError(
+            f"`main` is defined in {file}, which Python does not import a second time, so a node "
+            f"could not find it. Move it to another module of the package, and import it there."
+        )
+    if module is None and (file is None or not Path(file).is_file()):
+        raise ConfigError(
+            "`main` was defined in an interactive session or a notebook, or came from standard "
+            "input, so a node, which is another process, could not find it. Save it in a file "
+            "and import it from there (in a notebook, `%%writefile train.py` on top of its cell "
+            "saves it), or use n_parallel_workers=1, which runs it here."
+        )
+
+
+def _check_name(main: FunctionType) -> None:
+    """Refuse a function that is not found under its own name, by which a node looks for it."""
+    found: object = sys.modules.get(main.__module__)
+    file = getattr(found, "__file__", None)
+    for part in main.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is main:
+        return
+    where = "the program" if main.__module__ == "__main__" else f"`{main.__module__}`"
+    raise ConfigError(
+        f"`{main.__qualname__}` is not found under that name in {where}, which is {file} here, so "
+        f"a node, which is another process, could not find it either. Was it renamed, or does "
+        f"another program run this one, such as cProfile? Define it in a module of its own, and "
+        f"import it from there."
+    )

@@ -1,0 +1,473 @@
+"""The nodes of an elastic job: which there are now, as node 0 counts them and tells the others.
+
+Node 0 keeps the registry. A node that wants to join connects to it under one of a few ids that
+are kept for that, asks for a place, and leaves that connection again; then it connects under the
+id that it was given. Node 0 admits one node at a time, so that each one knows all that came
+before it, and it is the newcomer that dials them. All nodes of the job are told whose place is
+whose: their roster.
+
+A node that has joined and says good-bye gives its place back at once; one that is lost does so
+when it has been away for `GRACE_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from ding_lite.clock import SYSTEM_CLOCK, Deadline
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.network.interfaces import reachable_at
+from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
+from ding_lite.parallel.router.calls import Handler
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.transport.zeromq.shared_transport import ForkedTransport
+from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
+
+JOIN = "ding_lite.join"
+"""The name under which node 0 is asked for a place."""
+ROSTER = "ding_lite.roster"
+"""The name under which node 0 tells a node of the others, and is told where that one listens."""
+ENTRANCES = range(2**32 - 64, 2**32)
+"""The ids under which nodes connect that have none yet."""
+GRACE_S = 10.0
+"""How long the place of a node that has joined and is lost is kept for it."""
+NUM_EXPECTED = 256
+"""Nodes beyond the first ones that a node which starts again takes up as members: those that it is
+yet to be told of. ZeroMQ never again dials a node that has once refused its key."""
+COME_S = 10.0
+"""Seconds within which a node must take the place that it was given."""
+
+logger = logging.getLogger(__name__)
+
+OnPeer = Callable[[int, bool], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is known of a node of the job."""
+
+    labels: frozenset[str]
+    address: str = ""
+    """Where others dial it; "" where none do."""
+
+    def as_tree(self) -> list[Any]:
+        """Return it as it travels."""
+        return [sorted(self.labels), self.address]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a node wants that is to join."""
+
+    wish: int | None
+    roles: frozenset[str]
+    labels: frozenset[str]
+    answer: Future[Any] = field(default_factory=Future)
+
+
+class ElasticRouter(NodeRouter):
+    """The router of a node whose job takes further nodes.
+
+    Args:
+        spec: The node's place.
+        services: As for `NodeRouter`.
+        on_peer: Likewise.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        *,
+        services: Mapping[str, Handler] | None = None,
+        on_peer: OnPeer = lambda peer, is_there: None,
+    ) -> None:
+        growth = spec.growth or Growth("star", 1)
+        self._entrance: NodeRouter | None = None
+        self._members: Registry | Roster
+        door = None
+        if spec.node_id == HUB:
+            self._members = registry = Registry(self, spec, growth)
+            ids = frozenset(ENTRANCES)
+            door = ForkedTransport(HUB, spec.neighbours, ids, key_file=spec.key_file)
+            self._entrance = NodeRouter(
+                replace(
+                    spec,
+                    neighbours=ids,
+                    edges=frozenset(),
+                    growth=None,
+                    peer_timeout=None,
+                    directory=None,
+                ),
+                transport=door.guests,
+                services={JOIN: registry.join},
+            )
+        else:
+            self._members = Roster(self, spec, growth)
+
+        def note(peer: int, is_there: bool) -> None:
+            on_peer(peer, is_there)
+            self._members.note(peer, is_there)
+
+        own = {ROSTER: self._members.take}
+        try:
+            super().__init__(
+                spec, transport=door, services={**(services or {}), **own}, on_peer=note
+            )
+        except BaseException:
+            if self._entrance is not None:
+                self._entrance.close(good_bye=False)
+            raise
+        if spec.node_id == HUB:
+            logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", self.address)
+        if spec.listen is not None:
+            self.expect(range(spec.num_nodes, spec.num_nodes + NUM_EXPECTED))
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until every neighbour has introduced itself, and the job has nodes enough.
+
+        Raises:
+            DeadlineExceeded: Some have not come in time; says which.
+            AuthenticationError: One has refused this node; says why.
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+        """
+        deadline = Deadline.after(self._spec.startup_timeout if timeout is None else timeout)
+        super().wait_ready(timeout)
+        self._members.wait_complete(deadline)
+
+    def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
+        """Leave, as `NodeRouter.close` does."""
+        try:
+            if self._entrance is not None:
+                self._entrance.close(good_bye=good_bye, linger=linger)
+        finally:
+            super().close(good_bye=good_bye, linger=linger)
+
+    def _adopt(self, peer: int) -> bool:
+        return self._members.adopt(peer)
+
+    def _turn(self) -> None:
+        super()._turn()
+        self._members.turn()
+
+
+class Registry:
+    """What node 0 knows of the nodes of its job; all of it is called on its transport's thread.
+
+    Args:
+        router: Node 0's.
+        spec: Its place.
+        growth: How the job grows.
+    """
+
+    def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
+        self._router = router
+        self._spec = spec
+        self._growth = growth
+        self._places = {node: Place(labels) for node, labels in enumerate(spec.world)}
+        self._places[HUB] = Place(spec.labels)
+        self._joined: dict[int, Deadline] = {}
+        """Nodes that were given a place, and by when those that are away must be there."""
+        self._seen: set[int] = set()
+        self._queue: deque[_Request] = deque()
+        self._coming: int | None = None
+
+    # -- joining -----------------------------------------------------------------------------
+
+    def join(self, asker: int, wish: Any, roles: Any, labels: Any) -> Future[Any]:
+        """Give a node a place, when all that asked before it are there.
+
+        Args:
+            asker: The entrance it has come by.
+            wish: The id that it wants, or None.
+            roles: Its roles, without counts.
+            labels: Its further labels.
+
+        Returns:
+            Its id and labels, and which nodes there are.
+
+        Raises:
+            ConfigError: It asks for what no node can have.
+        """
+        if wish is not None and (type(wish) is not int or not 0 < wish < ENTRANCES[0]):
+            raise ConfigError(f"`node_ids` is [{wish!r:.80}]; a number from 1 on was expected.")
+        [counted] = count_roles([_names(roles)])
+        named = frozenset(role for role in counted if f"{role}.0" in counted)
+        request = _Request(wish, named, check_labels(_names(labels)))
+        self._queue.append(request)
+        self._admit_next()
+        return request.answer
+
+    def _admit_next(self) -> None:
+        while self._coming is None and self._queue:
+            request = self._queue.popleft()
+            try:
+                node = self._free_id(request.wish)
+            except ConfigError as error:
+                request.answer.set_exception(error)
+                continue
+            self._coming = node
+            self._admit(node, request)
+
+    def _admit(self, node: int, request: _Request) -> None:
+        labels = self._labels_for(node, request)
+        self._joined[node] = Deadline.after(COME_S, SYSTEM_CLOCK)
+        self._seen.add(node)
+        self._router.admit(node)
+        self._note(node, Place(labels))
+        answer = {
+            "node_id": node,
+            "num_nodes": self._spec.num_nodes,
+            "topology": self._growth.topology,
+            "labels": sorted(labels),
+            "job": self._spec.job,
+        }
+        # In a mesh the others must know the newcomer before it dials them.
+        is_mesh = self._growth.topology == "mesh"
+        others = [peer for peer in self._router.peers if peer != node] if is_mesh else []
+        waiting = set(others)
+
+        def heard(peer: int, _: object) -> None:
+            waiting.discard(peer)
+            if not waiting and not request.answer.done():
+                there = [HUB, *(other for other in self._router.peers if other != node)]
+                known = {k: place.as_tree() for k, place in self._places.items() if k != node}
+                request.answer.set_result(answer | {"there": there, "nodes": known})
+
+        for peer in others:
+            self._tell(peer).add_done_callback(partial(heard, peer))
+        if not others:
+            heard(HUB, None)
+
+    def _free_id(self, wish: int | None) -> int:
+        first, size = self._growth.first_id, self._spec.num_nodes
+        if wish is None:
+            busy = self._joined.keys() | (self._seen & set(range(size))) | set(self._router.peers)
+            return next(node for node in range(first, ENTRANCES[0]) if node not in busy)
+        if wish in self._joined or wish in self._router.peers:
+            raise ConfigError(
+                f"There is a node {wish} already. Without a number, node 0 gives one that is free."
+            )
+        if wish < size and self._growth.topology == "mesh":
+            raise ConfigError(
+                f"Node {wish} is one of the {size} nodes with which this mesh began: its own line "
+                f"takes that place again. Leave the number out, or take one from {size} on."
+            )
+        return wish
+
+    def _labels_for(self, node: int, request: _Request) -> frozenset[str]:
+        others = (place.labels for other, place in self._places.items() if other != node)
+        taken = frozenset().union(*others)
+        roles = set(request.roles)
+        for role in request.roles:
+            numbers = range(len(self._places) + 1)
+            roles.add(next(f"{role}.{k}" for k in numbers if f"{role}.{k}" not in taken))
+        return node_labels(node, distributed=True, roles=roles, extra=request.labels)
+
+    # -- who is there ------------------------------------------------------------------------
+
+    def note(self, peer: int, is_there: bool) -> None:
+        """Note that a node is connected, or is so no more."""
+        if is_there:
+            self._seen.add(peer)
+            labels = self._router.labels_of(peer)
+            known = self._places.get(peer)
+            if known is None or known.labels != labels:
+                self._note(peer, Place(labels, "" if known is None else known.address))
+            if peer in self._joined:
+                self._joined[peer] = Deadline.after(None)
+            self._tell(peer).add_done_callback(lambda _: self._is_in(peer))
+        elif peer in self._joined:
+            if self._router.has_left(peer):
+                self._remove(peer, "node_left")
+            else:
+                self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
+
+    def adopt(self, peer: int) -> bool:
+        """Admit a node that had joined a former life of node 0, and not one that came too late."""
+        if peer in self._places:
+            return False
+        self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
+        self._router.admit(peer)
+        return True
+
+    def turn(self) -> None:
+        """Give up the places of nodes that have been away for too long."""
+        for node in [node for node, back_by in self._joined.items() if back_by.expired]:
+            self._remove(node, "node_lost")
+
+    def take(self, asker: int, *said: Any) -> Any:
+        """Refuse to be told of the nodes by another one.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(f"Node {asker} told node 0 of the nodes of the job, which counts them.")
+
+    def wait_complete(self, deadline: Deadline) -> None:
+        """Do nothing: when all neighbours are there, node 0 knows all that it needs."""
+
+    def _is_in(self, peer: int) -> None:
+        """Tell all others of a node that has told where it is; the next one may join then."""
+        for other in self._router.peers:
+            if other != peer:
+                self._tell(other)
+        if peer == self._coming:
+            self._coming = None
+            self._admit_next()
+
+    def _tell(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
+        """Tell a node which others there are, and which are gone; note what it answers."""
+        nodes = {node: place.as_tree() for node, place in self._places.items() if place.labels}
+        answer = self._router.ask(peer, ROSTER, nodes, dict(gone or {}))
+        answer.add_done_callback(partial(self._hear, peer))
+        return answer
+
+    def _hear(self, peer: int, answer: Future[Any]) -> None:
+        if answer.exception() is not None or peer not in self._places:
+            return  # it is gone, and tells it when it is back
+        self._places[peer] = replace(self._places[peer], address=str(answer.result()))
+
+    def _note(self, node: int, place: Place) -> None:
+        self._places[node] = place
+        self._router.note_place(node, place.labels)
+
+    def _remove(self, node: int, event: str) -> None:
+        del self._joined[node]
+        self._seen.discard(node)
+        self._places[node] = Place(frozenset())
+        self._router.dismiss(node)
+        self._router.note_place(node, frozenset())
+        for peer in self._router.peers:
+            self._tell(peer, {node: event})
+        if node == self._coming:
+            self._coming = None
+            self._admit_next()
+
+
+class Roster:
+    """What another node knows of the nodes of its job.
+
+    Args:
+        router: This node's.
+        spec: Its place.
+        growth: How the job grows.
+    """
+
+    def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
+        self._router = router
+        self._spec = spec
+        self._is_mesh = growth.topology == "mesh"
+        self._known = {node: (labels, "") for node, labels in enumerate(spec.world) if labels}
+        self._dialled = dict(spec.dials)
+        self._gone: set[int] = set()
+        self._has_heard = False
+
+    def take(self, asker: int, nodes: Any, gone: Any) -> str:
+        """Hear from node 0 which nodes there are; answer where this one listens.
+
+        Raises:
+            ConfigError: It is another node that speaks, or what it says cannot be.
+        """
+        if asker != HUB or not isinstance(gone, dict):
+            raise ConfigError(f"Node {asker} told of the nodes of the job; node 0 does that.")
+        told = {
+            node: place for node, place in read_roster(nodes).items() if node != self._spec.node_id
+        }
+        for node, place in told.items():
+            self._learn(node, *place)
+        for node, event in gone.items():
+            if type(node) is int and self._known.pop(node, None) is not None:
+                self._gone.add(node)
+                self._dismiss(node, str(event))
+        with self._router.changed:
+            self._has_heard = True
+            self._router.changed.notify_all()
+        towards = self._spec.dials.get(HUB) or self._spec.desk
+        return reachable_at(self._router.address, towards)
+
+    def _learn(self, node: int, labels: frozenset[str], address: str) -> None:
+        is_new = node not in self._known
+        self._gone.discard(node)
+        self._known[node] = labels, address
+        is_neighbour = self._is_mesh or node == HUB
+        if self._is_mesh:
+            self._router.admit(node)
+            if address and self._dialled.get(node, address) != address:
+                self._dialled[node] = address
+                self._router.redial(node, address)
+        is_news = is_new and self._has_heard and not is_neighbour
+        self._router.note_place(node, labels, "node_joined" if is_news else "")
+
+    def _dismiss(self, node: int, event: str) -> None:
+        if self._is_mesh and event == "node_left" and node in self._router.peers:
+            return  # it has left node 0, and is about to leave this one: see `note`
+        if self._is_mesh:
+            self._router.dismiss(node)
+        self._router.note_place(node, frozenset(), "" if self._is_mesh else event)
+
+    def adopt(self, peer: int) -> bool:
+        """Admit a node of a mesh that is back before node 0 has told of it."""
+        is_adopted = self._is_mesh and peer not in self._gone
+        if is_adopted:
+            self._router.admit(peer)
+        return is_adopted
+
+    def note(self, peer: int, is_there: bool) -> None:
+        """Note that a node is connected no more; node 0 has told whether it was about to leave."""
+        if not is_there and peer in self._gone:
+            self._dismiss(peer, "node_left")
+
+    def turn(self) -> None:
+        """Do nothing: node 0 keeps the time."""
+
+    def wait_complete(self, deadline: Deadline) -> None:
+        """Wait until the job has as many nodes as it needs, and this one knows them.
+
+        Raises:
+            DeadlineExceeded: Some have not come in time; says which.
+        """
+        changed = self._router.changed
+        with changed:
+            if deadline.wait(changed, lambda: not self._missing()):
+                return
+            missing = ", ".join(map(str, self._missing()))
+        raise DeadlineExceeded(
+            f"Node {self._spec.node_id} is connected to node 0 of a job of at least "
+            f"{self._spec.num_nodes} nodes, of which {missing} did not come in time. Were all of "
+            f"them started? A slow start needs a longer `startup_timeout`."
+        )
+
+    def _missing(self) -> list[int]:
+        known = {self._spec.node_id, *self._known}
+        return [node for node in range(self._spec.num_nodes) if node not in known]
+
+
+def _names(said: Any) -> list[str]:
+    """Read names that another node has sent."""
+    if not isinstance(said, list | tuple | set):
+        raise ConfigError(f"{said!r:.80} was given for labels; a list of names was expected.")
+    return [*said]
+
+
+def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
+    """Read a roster that another node has sent.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    found: dict[int, tuple[frozenset[str], str]] = {}
+    for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
+        match place:
+            case [list(labels), str(address)] if type(node) is int and 0 <= node < ENTRANCES[0]:
+                found[node] = check_labels(labels), address
+            case _:
+                raise ConfigError(
+                    f"{place!r:.80} was said of a node; labels and an address were expected."
+                )
+    return found

@@ -1,0 +1,455 @@
+"""Large values on one machine: memory that one node writes and the others copy from.
+
+A segment is a file in /dev/shm, of mode 0600, with several slots. Its writer fills a slot that
+nobody needs any more and then says which version lies in it; readers copy the slot. The writer
+never waits for them and copies once, however many they are. Each slot has a sequence number,
+odd while the slot is being filled: a reader looks at it before and after its copy, and when it
+has changed throws the copy away and takes the newest slot instead. So no reader ever sees parts
+of two versions, whoever was killed in the middle of what.
+
+The writer holds a lock on the file for as long as it lives. A segment whose lock is free was
+left behind by a crash; whoever comes across one removes it (`remove_left_over`).
+
+What is ugly here and why: `multiprocessing.shared_memory` would be the standard library's way,
+but its resource tracker deletes a segment when any process that has attached to it ends. An
+anonymous file (memfd) could not be left behind, but other nodes could open it only through
+/proc/<pid>/fd, which hardened systems and containers refuse.
+
+Python has no memory fences, and two processes share no lock here. A fence is made of a lock of
+the process's own, released and taken again (`_Fence`): on x86-64 both are locked instructions,
+which nothing passes, not even the streaming stores of a large copy; on 64-bit ARM they are a
+store-release and a load-acquire, which are not reordered with each other. On other machines
+`domain` says that there is no shared memory, and values travel by socket.
+
+A reader checks the file's owner and mode, and trusts no size before it has checked its own copy
+of it. Against one thing it is helpless: a writer that shortens its file would kill whoever reads
+it (SIGBUS). That writer is a process of the same user, which could also use `kill`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import platform
+import re
+import secrets
+import stat
+import sys
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.errors import CodecError, TransportError
+from ding_lite.parallel.memory.copying import copy_all
+from ding_lite.parallel.wire.codec import Encoded
+from ding_lite.parallel.wire.envelope import LIMITS
+from ding_lite.records import register
+
+Bytes = npt.NDArray[np.uint8]
+
+DIRECTORY = Path("/dev/shm")
+PREFIX = "ding_lite-"
+MIN_SLOTS = 3
+"""A reader that nobody pins a slot for has the time of two more writes for its copy."""
+
+_MACHINES = {"x86_64", "aarch64"}
+_NAME = re.compile(rf"{PREFIX}[0-9A-Za-z_-]{{1,100}}")
+_MAGIC = int.from_bytes(b"DINGSHM1", "little")
+_PAGE = mmap.PAGESIZE
+_LINE = 64
+_WORDS_IN_LINE = 8
+_MAGIC_WORD, _SLOT_BYTES_WORD, _NUM_SLOTS_WORD = range(3)
+_HEAD = Struct("<III")
+_MAX_SLOTS = 4096
+_TRIES = 64
+
+
+@register(name="ding_lite.Announcement")
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Where a value lies: what a message carries in its place."""
+
+    segment: str
+    """The name of the file."""
+    version: int
+    """The number of the value among those written there, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A value in a slot, which is not written to again as long as anybody refers to this."""
+
+    announcement: Announcement
+    encoded: Encoded
+    """The value itself, for a peer that cannot read the slot; its buffers are the slot."""
+
+
+class Overtaken(TransportError):
+    """What was announced is gone: its writer has ended, or writes faster than this reader reads."""
+
+
+def domain() -> str:
+    """Name the memory that this process can share: two that say the same can; "" with nobody."""
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        return ""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        status = DIRECTORY.stat()
+    except OSError:
+        return ""
+    if not os.access(DIRECTORY, os.R_OK | os.W_OK | os.X_OK):
+        return ""
+    return f"{boot}:{status.st_dev}:{status.st_ino}:{os.getuid()}"
+
+
+def remove_left_over(names: Sequence[str] | None = None) -> int:
+    """Remove this user's segments whose writers are dead; return how many those were.
+
+    Args:
+        names: Which to look at; all by default.
+    """
+    removed = 0
+    for path in _paths() if names is None else [DIRECTORY / name for name in names]:
+        with suppress(OSError):  # another node may do the same at the same time
+            fd = _open(path, os.O_RDWR)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                removed += 1
+            finally:
+                os.close(fd)
+    return removed
+
+
+def remove_own() -> None:
+    """Remove the segments of this process, which is to end at once."""
+    for path in _paths(f"{PREFIX}*-{os.getpid()}-*"):
+        path.unlink(missing_ok=True)
+
+
+def _paths(pattern: str = f"{PREFIX}*") -> Iterator[Path]:
+    with suppress(OSError):
+        yield from DIRECTORY.glob(pattern)
+
+
+class _Fence:
+    """A call that no load or store of the calling thread passes, in neither direction.
+
+    It belongs to one object, which one thread uses at a time.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def __call__(self) -> None:
+        self._lock.release()
+        self._lock.acquire()
+
+
+class Segment:
+    """The writer's side of a segment.
+
+    Args:
+        job: A part of the file's name.
+        slot_bytes: What a value may take at most, see `slot_bytes_of`.
+        num_slots: Slots at most. They cost memory from their first use on, and a fourth one is
+            used only when somebody still needs what is in the others.
+
+    Raises:
+        OSError: The file cannot be made, or there is no room for it.
+    """
+
+    def __init__(self, job: str, *, slot_bytes: int, num_slots: int = MIN_SLOTS) -> None:
+        self.slot_bytes = _round_up(slot_bytes, _PAGE)
+        self._begin = _header_bytes(num_slots)
+        self.name, self._fd = _create(job)
+        try:
+            os.ftruncate(self._fd, self._begin + num_slots * self.slot_bytes)
+            os.posix_fallocate(self._fd, 0, self._begin)
+            self._map = mmap.mmap(self._fd, 0)
+        except BaseException:
+            self._remove_file()
+            raise
+        self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
+        self._words = memoryview(self._map)[: self._begin].cast("Q")
+        self._words[_SLOT_BYTES_WORD] = self.slot_bytes
+        self._words[_NUM_SLOTS_WORD] = num_slots
+        self._fence = _Fence()
+        self._fence()
+        self._words[_MAGIC_WORD] = _MAGIC
+
+        self._version = 0
+        self._versions = [0] * num_slots
+        self._leases: list[Callable[[], Bytes | None]] = [_nobody] * num_slots
+
+    @property
+    def num_used_slots(self) -> int:
+        """How many slots take up memory."""
+        return sum(version > 0 for version in self._versions)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody refers to anything that was published here."""
+        return all(lease() is None for lease in self._leases)
+
+    def write(self, encoded: Encoded) -> Published | None:
+        """Copy a value into a slot that nobody needs; None where all are needed.
+
+        Raises:
+            OSError: There is no memory left for one more slot.
+        """
+        slot = self._free_slot()
+        if slot is None:
+            return None
+        begin = self._begin + slot * self.slot_bytes
+        if not self._versions[slot]:
+            # Memory that is missing is an error here; on the first store it would be a SIGBUS.
+            os.posix_fallocate(self._fd, begin, self.slot_bytes)
+        lease = self._bytes[begin : begin + self.slot_bytes]
+        sequence = _sequence_word(slot)
+
+        self._version += 1
+        self._versions[slot] = self._version
+        self._words[sequence] = 2 * self._version - 1
+        self._fence()
+        views = _fill(lease, encoded)
+        self._fence()
+        self._words[sequence] = 2 * self._version
+
+        self._leases[slot] = weakref.ref(lease)
+        return Published(
+            Announcement(self.name, self._version),
+            Encoded(encoded.meta, views, encoded.num_arrays),
+        )
+
+    def _free_slot(self) -> int | None:
+        """Choose the slot whose value is oldest, of those that nobody needs; never the newest."""
+        free = [slot for slot, lease in enumerate(self._leases) if lease() is None]
+        used = [slot for slot in free if 0 < self._versions[slot] < self._version]
+        if used and self.num_used_slots >= MIN_SLOTS:
+            return min(used, key=self._versions.__getitem__)
+        return next((slot for slot in free if not self._versions[slot]), None)
+
+    def close(self) -> None:
+        """Remove the file. The memory goes with the last that refers to it."""
+        if self._fd < 0:
+            return
+        self._remove_file()
+        self._words.release()
+        del self._bytes
+        with suppress(BufferError):
+            self._map.close()
+
+    def _remove_file(self) -> None:
+        (DIRECTORY / self.name).unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _nobody() -> None:
+    return None
+
+
+def slot_bytes_of(encoded: Encoded) -> int:
+    """Return the bytes that a value takes in a slot."""
+    sizes = [buffer.nbytes for buffer in encoded.buffers]
+    return _layout(_HEAD.size + 8 * len(sizes) + len(encoded.meta), sizes)[1]
+
+
+def _fill(slot: Bytes, encoded: Encoded) -> list[memoryview]:
+    """Write a value: sizes and meta, a checksum of both, the buffers; return views of those."""
+    sizes = [buffer.nbytes for buffer in encoded.buffers]
+    body = np.array(sizes, "<u8").tobytes() + encoded.meta
+    head = _HEAD.pack(len(encoded.meta), len(sizes), zlib.crc32(body)) + body
+    whole = slot.data
+    whole[: len(head)] = head
+    begins, _ = _layout(len(head), sizes)
+    parts = [slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)]
+    pairs = zip(parts, encoded.buffers, strict=True)
+    copy_all((slot[part], np.frombuffer(buffer, np.uint8)) for part, buffer in pairs)
+    return [whole[part].toreadonly() for part in parts]
+
+
+def _layout(head_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Return where the buffers of a slot begin, and where the last one ends."""
+    begins, end = [], head_bytes
+    for size in sizes:
+        begins.append(_round_up(end, _LINE))
+        end = begins[-1] + size
+    return begins, end
+
+
+def _create(job: str) -> tuple[str, int]:
+    """Make a file that is locked by this process, under a new name."""
+    while True:
+        name = f"{PREFIX}{job}-{os.getpid()}-{secrets.token_hex(4)}"
+        fd = os.open(DIRECTORY / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.fchmod(fd, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return name, fd
+        os.close(fd)  # somebody's `remove_left_over` was faster than our lock
+
+
+class SegmentReader:
+    """A reader's side of a segment; for one thread.
+
+    Args:
+        name: The name of the file, as announced; it need not be trusted.
+
+    Raises:
+        Overtaken: There is no such file any more.
+        CodecError: It is no segment of this user.
+    """
+
+    def __init__(self, name: str) -> None:
+        if type(name) is not str or not _NAME.fullmatch(name):
+            raise CodecError(f"A segment has the impossible name {name!r:.80}.")
+        self.name = name
+        try:
+            fd = _open(DIRECTORY / name, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise Overtaken(f"The segment {name} is gone.") from error
+        except OSError as error:
+            raise CodecError(f"The segment {name} cannot be read: {error}.") from error
+        try:
+            size = os.fstat(fd).st_size
+            if size < _PAGE:
+                raise CodecError(f"The segment {name} has only {size} bytes.")
+            self._map = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        except (OSError, ValueError) as error:
+            raise CodecError(f"The segment {name} cannot be mapped: {error}.") from error
+        finally:
+            os.close(fd)
+        self._bytes: Bytes = np.frombuffer(self._map, np.uint8)
+        self._fence = _Fence()
+        with memoryview(self._map) as whole, whole[:_LINE] as line, line.cast("Q") as words:
+            magic, self._slot_bytes, self._num_slots = words[:3]
+        self._begin = _header_bytes(self._num_slots)
+        expected = self._begin + self._num_slots * self._slot_bytes
+        if magic != _MAGIC or not 0 < self._num_slots <= _MAX_SLOTS or size != expected:
+            self.close()
+            raise CodecError(f"The file {name} of {size} bytes is no segment.")
+        # Single 8-byte loads: what the writer stores at once is never seen in halves.
+        self._words = memoryview(self._map)[: self._begin].cast("Q")
+
+    def read(
+        self, allocate: Callable[[int], memoryview], version: int = 0
+    ) -> tuple[bytes, list[memoryview]]:
+        """Copy a version, or the newest one if that has been written over.
+
+        Args:
+            allocate: Returns writable memory of a given size.
+            version: Which; 0 for the newest.
+
+        Returns:
+            Meta and buffers, as `decode` takes them.
+
+        Raises:
+            Overtaken: Nothing is published, or every copy was overtaken by the writer.
+            CodecError: What is published is no value.
+        """
+        for _ in range(_TRIES):
+            sequences = self._sequences()
+            wanted = 2 * version
+            if not version or wanted not in sequences:
+                wanted = max((n for n in sequences if n % 2 == 0), default=0)
+            if not wanted:
+                break
+            slot = sequences.index(wanted)
+            self._fence()
+            try:
+                copy = self._copy(slot, allocate)
+            except CodecError:
+                if self._sequence_is(slot, wanted):
+                    raise
+                continue
+            if self._sequence_is(slot, wanted):
+                return copy
+        raise Overtaken(f"The segment {self.name} holds nothing that could be read.")
+
+    def _sequences(self) -> list[int]:
+        first = _sequence_word(0)
+        return self._words[first::_WORDS_IN_LINE].tolist()[: self._num_slots]
+
+    def _sequence_is(self, slot: int, expected: int) -> bool:
+        self._fence()
+        return self._words[_sequence_word(slot)] == expected
+
+    def _copy(
+        self, slot: int, allocate: Callable[[int], memoryview]
+    ) -> tuple[bytes, list[memoryview]]:
+        """Copy a slot that may be changing meanwhile, so that each size is checked."""
+        begin = self._begin + slot * self._slot_bytes
+        source = self._bytes[begin : begin + self._slot_bytes]
+        fixed = source[: _HEAD.size].tobytes()
+        meta_bytes, num_buffers, checksum = _HEAD.unpack(fixed)
+        head_bytes = _HEAD.size + 8 * num_buffers + meta_bytes
+        if num_buffers > LIMITS.max_buffers or meta_bytes > LIMITS.max_meta_bytes:
+            raise CodecError(f"A slot has {num_buffers} buffers and {meta_bytes} bytes of meta.")
+        if head_bytes > self._slot_bytes:
+            raise CodecError(f"A slot of {self._slot_bytes} bytes begins with {head_bytes} bytes.")
+        body = source[_HEAD.size : head_bytes].tobytes()
+        if zlib.crc32(body) != checksum:
+            raise CodecError(f"The checksum of what a slot of {self.name} begins with is wrong.")
+
+        sizes = np.frombuffer(body[: 8 * num_buffers], "<u8").tolist()
+        begins, end = _layout(head_bytes, sizes)
+        if end > self._slot_bytes or sum(sizes) > LIMITS.max_payload_bytes:
+            raise CodecError(f"A slot of {self._slot_bytes} bytes holds {sum(sizes)} bytes.")
+        first = begins[0] if begins else end
+        target = memoryview(b"")
+        if end > first:
+            target = allocate(end - first)
+            copy_all([(np.frombuffer(target, np.uint8), source[first:end])])
+        buffers = [target[b - first : b - first + n] for b, n in zip(begins, sizes, strict=True)]
+        return body[8 * num_buffers :], buffers
+
+    def close(self) -> None:
+        """Let go of the memory. It goes with the last that refers to it, such as a traceback."""
+        if hasattr(self, "_words"):
+            self._words.release()
+        if hasattr(self, "_bytes"):
+            del self._bytes
+        with suppress(BufferError):
+            self._map.close()
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a segment, if it is a file of this user that nobody else may open.
+
+    Raises:
+        OSError: It is not, or cannot be opened.
+    """
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    private = stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.getuid()
+    if stat.S_ISREG(status.st_mode) and private:
+        return fd
+    os.close(fd)
+    raise PermissionError(f"{path} is not a private file of this user")
+
+
+def _header_bytes(num_slots: int) -> int:
+    return _round_up(_LINE * (1 + num_slots), _PAGE)
+
+
+def _sequence_word(slot: int) -> int:
+    """Return the place of a slot's sequence number, each in a cache line of its own."""
+    return _WORDS_IN_LINE * (1 + slot)
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step

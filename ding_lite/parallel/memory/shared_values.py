@@ -1,0 +1,246 @@
+"""Large ctx values of a node and its peers on one machine, key by key.
+
+`SharedSender` writes a node's own values into segments, one segment a key. `SharedReceiver`
+turns the announcements of peers back into values, on a thread of its own, so that heartbeats
+and events do not wait while a hundred megabytes are copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from queue import Queue
+from typing import Any
+
+import numpy as np
+
+from ding_lite.errors import CodecError
+from ding_lite.log import Throttle
+from ding_lite.parallel.memory.copying import copy_all
+from ding_lite.parallel.memory.pool import Pool, places
+from ding_lite.parallel.memory.segments import (
+    Announcement,
+    Overtaken,
+    Published,
+    Segment,
+    SegmentReader,
+    remove_left_over,
+    slot_bytes_of,
+)
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.wire.codec import Encoded, decode
+from ding_lite.parallel.wire.envelope import LIMITS
+
+logger = logging.getLogger(__name__)
+
+MIN_SHARED_BYTES = 256 * 1024
+"""Values with smaller arrays than that in all travel by socket, which is as fast."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long `close` waits for a receiver that takes its time."""
+_ROOM_TO_GROW = 1.125
+
+
+def local_peers(spec: NodeSpec) -> frozenset[int]:
+    """Return the neighbours of a node that are connected through socket files."""
+    addresses = {peer: spec.dials.get(peer, spec.listen or "") for peer in spec.neighbours}
+    return frozenset(peer for peer, at in addresses.items() if at.startswith("ipc://"))
+
+
+def job_of(spec: NodeSpec) -> str:
+    """Name the job of a node, the same for all that meet in one directory."""
+    addresses = [at for at in (spec.listen, *spec.dials.values()) if at is not None]
+    places = sorted(at.rpartition("/")[0] for at in addresses)
+    return f"{zlib.crc32(repr(places[:1]).encode()):08x}"
+
+
+class SharedSender:
+    """Keeps a node's ctx values for its peers: the large ones in segments, the others as bytes.
+
+    Args:
+        job: A part of the segments' names.
+        num_receivers: How many peers read them, at most; with none there are no segments.
+    """
+
+    def __init__(self, job: str, num_receivers: int) -> None:
+        self._job = job
+        self._num_receivers = num_receivers
+        self._segments: dict[str, Segment] = {}
+        self._retired: list[Segment] = []
+        self._pools: dict[str, Pool] = {}
+        self._throttle = Throttle(logger)
+        self._lock = threading.Lock()
+        self._is_closed = False
+        if num_receivers:
+            remove_left_over()
+
+    def keep(self, key: str, borrowed: Encoded) -> Published | Encoded:
+        """Copy a value that was encoded with `borrow=True`, so that the original may change."""
+        if not borrowed.buffers:
+            return borrowed
+        payload = sum(buffer.nbytes for buffer in borrowed.buffers)
+        if self._num_receivers and MIN_SHARED_BYTES <= payload <= LIMITS.max_payload_bytes:
+            published = self._publish(key, borrowed)
+            if published is not None:
+                return published
+        return _snapshot(borrowed, self._pools.setdefault(key, Pool()))
+
+    def _publish(self, key: str, borrowed: Encoded) -> Published | None:
+        with self._lock:
+            if self._is_closed:
+                return None
+            try:
+                return self._segment_for(key, slot_bytes_of(borrowed)).write(borrowed)
+            except OSError as error:
+                self._throttle.once(
+                    logging.WARNING,
+                    "no room",
+                    "`ctx.%s` travels by socket, which is slower: there is no room for it in "
+                    "/dev/shm (%s). Give it more; in a container, with `--shm-size`.",
+                    key,
+                    error,
+                )
+                return None
+
+    def _segment_for(self, key: str, slot_bytes: int) -> Segment:
+        """Return the segment of a key; a new one if values have outgrown the old one."""
+        self._retired = [segment for segment in self._retired if not _close_if_idle(segment)]
+        segment = self._segments.get(key)
+        if segment is not None and segment.slot_bytes >= slot_bytes:
+            return segment
+        if segment is not None:
+            self._retired.append(self._segments.pop(key))
+        # Each peer may have one version waiting and one under way; one is the newest, and one
+        # is being written.
+        self._segments[key] = Segment(
+            self._job,
+            slot_bytes=int(_ROOM_TO_GROW * slot_bytes),
+            num_slots=2 * self._num_receivers + 2,
+        )
+        return self._segments[key]
+
+    def close(self) -> None:
+        """Remove the segments."""
+        with self._lock:
+            self._is_closed = True
+            for segment in (*self._segments.values(), *self._retired):
+                segment.close()
+            self._segments.clear()
+            self._retired.clear()
+
+
+def _close_if_idle(segment: Segment) -> bool:
+    if segment.is_idle:
+        segment.close()
+        return True
+    return False
+
+
+def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
+    """Copy a value into memory that an earlier one has left, if it takes much."""
+    sizes = [buffer.nbytes for buffer in borrowed.buffers]
+    starts, nbytes = places(sizes)
+    block = pool.allocate(nbytes)
+    views = [block[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    both = zip(views, borrowed.buffers, strict=True)
+    copy_all(
+        (np.frombuffer(view, np.uint8), np.frombuffer(from_, np.uint8)) for view, from_ in both
+    )
+    return Encoded(borrowed.meta, [view.toreadonly() for view in views], borrowed.num_arrays)
+
+
+class SharedReceiver:
+    """Reads what peers announce, on a thread that begins with the first announcement.
+
+    Args:
+        deliver: Takes a peer, its ctx values and the number of their message; called on the
+            thread.
+        reject: Takes the reason why a value was dropped.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[int, dict[str, Any], int], None],
+        reject: Callable[[str], None],
+    ) -> None:
+        self._deliver = deliver
+        self._reject = reject
+        self._readers: dict[tuple[int, str], SegmentReader] = {}
+        self._pools: dict[tuple[int, str], Pool] = {}
+        self._jobs: Queue[Callable[[], None] | None] = Queue()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was put here has not been delivered yet."""
+        return self._jobs.unfinished_tasks > 0
+
+    def put(self, peer: int, values: Mapping[str, Any], number: int) -> None:
+        """Read what is announced among a peer's values, and deliver them, later and in order."""
+        self._jobs.put(partial(self._receive, peer, values, number))
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="ding_lite-shared-state", daemon=True
+            )
+            self._thread.start()
+
+    def forget(self, peer: int) -> None:
+        """Let go of a peer's segments; remove them if it died without doing so itself."""
+        if self._thread is not None:
+            self._jobs.put(partial(self._forget, peer))
+
+    def close(self) -> None:
+        """Deliver what was put here, and end the thread; one that hangs is left alone."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(CLOSE_TIMEOUT_S)
+
+    # -- on the thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except BaseException:  # a record's class may raise anything, a SystemExit too
+                logger.exception("what a peer has published could not be delivered")
+            finally:
+                self._jobs.task_done()
+        for reader in self._readers.values():
+            reader.close()
+
+    def _receive(self, peer: int, values: Mapping[str, Any], number: int) -> None:
+        found = {}
+        for key, value in values.items():
+            if not isinstance(value, Announcement):
+                found[key] = value
+                continue
+            try:
+                found[key] = self._read(peer, key, value)
+            except Overtaken:
+                continue  # a newer one is on its way, unless the peer has just ended
+            except (CodecError, MemoryError) as error:
+                self._reject(f"What node {peer} announced as `ctx.{key}`: {error}")
+        self._deliver(peer, found, number)
+
+    def _read(self, peer: int, key: str, announcement: Announcement) -> Any:
+        if type(announcement.version) is not int:
+            raise CodecError("the number of a version is none")
+        place = peer, key
+        reader = self._readers.get(place)
+        if reader is None or reader.name != announcement.segment:
+            if reader is not None:
+                self._readers.pop(place).close()
+            reader = self._readers[place] = SegmentReader(announcement.segment)
+        pool = self._pools.setdefault(place, Pool())
+        return decode(*reader.read(pool.allocate, announcement.version))
+
+    def _forget(self, peer: int) -> None:
+        names = []
+        for place in [place for place in self._readers if place[0] == peer]:
+            reader = self._readers.pop(place)
+            self._pools.pop(place, None)
+            names.append(reader.name)
+            reader.close()
+        remove_left_over(names)

@@ -1,0 +1,93 @@
+"""The interfaces of this machine: by which one it reaches another, and what each is called."""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ding_lite.parallel.network.address import ANY_HOST, Address, is_loopback
+
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
+_ADDRESS_AT = 20
+_ALL_SIX = Path("/proc/net/if_inet6")
+
+
+def interface_towards(there: Address) -> str:
+    """Return the number of the interface by which this machine reaches another one.
+
+    Raises:
+        OSError: Its name cannot be looked up, or no interface leads there.
+    """
+    [(family, _, _, _, place), *_] = socket.getaddrinfo(
+        there.place, there.port, type=socket.SOCK_DGRAM
+    )
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def reachable_at(listens: str | None, towards: str | None) -> str:
+    """Return where others reach what listens here, as this machine reaches one of them.
+
+    Args:
+        listens: The address at which this node listens, if it does.
+        towards: The address of another node.
+
+    Example:
+        >>> reachable_at("tcp://0.0.0.0:50516", "tcp://127.0.0.1:50515")
+        'tcp://127.0.0.1:50516'
+    """
+    if listens is None or towards is None:
+        return ""
+    place = Address.parse(listens)
+    if place.place in ANY_HOST:
+        there = Address.parse(towards)
+        host = interface_towards(there)
+        # That node is on this machine, and others reach both by the name that it has for them.
+        place = replace(place, place=there.place if is_loopback(host) else host)
+    return str(place)
+
+
+def interface_beyond(host: str) -> str | None:
+    """Return the name of the interface by which this machine reaches a host; None of loopback.
+
+    Raises:
+        OSError: Its name cannot be looked up, or no interface leads there.
+    """
+    if is_loopback(host):
+        return None
+    return name_of_interface(interface_towards(Address("tcp", host, 1)))
+
+
+def name_of_interface(number: str) -> str | None:
+    """Return what the interface with this number is called; None where none has it.
+
+    Example:
+        >>> name_of_interface("127.0.0.1")
+        'lo'
+    """
+    wanted = ipaddress.ip_address(number)
+    if wanted.version == 6:
+        return _name_of_six(wanted.packed.hex())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has no number
+                asked = struct.pack("256s", name.encode())
+                found = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, asked)
+                if found[_ADDRESS_AT : _ADDRESS_AT + 4] == wanted.packed:
+                    return name
+    return None
+
+
+def _name_of_six(digits: str) -> str | None:
+    with suppress(OSError):
+        for line in _ALL_SIX.read_text(encoding="ascii").splitlines():
+            number, *_, name = line.split()
+            if number == digits:
+                return name
+    return None

@@ -1,0 +1,239 @@
+"""Who may join a job over tcp: keys, the files they lie in, and where a node may listen.
+
+All nodes of a job share one secret. From it each node's two CURVE keys are derived, one for
+what it listens on and one for what it dials, bound to its node id: whoever proves to hold the
+key of node 3 is taken for node 3 and for no other. The secret lies in a file that only its
+owner can read. Its path travels, and the derived keys never leave the process.
+
+On the loopback interface a key of the user's own does, made on first use. It keeps other users
+of the machine out and lets two programs of one user find each other.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import socket
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.network.address import Address, check_listening, is_loopback
+from ding_lite.settings import state_home
+
+SECRET_BYTES = 32
+_COMMENT = "# A key of ding_lite, version 1. Whoever can read this file can join your jobs.\n"
+_KEY = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
+_MOST_BYTES = 4096
+_SERVER = b"ding_lite server"
+_CLIENT = b"ding_lite client"
+
+
+class Key:
+    """The secret that the nodes of a job share.
+
+    Args:
+        secret: 32 random bytes.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != SECRET_BYTES:
+            raise ConfigError(f"A key has {len(secret)} bytes; {SECRET_BYTES} were expected.")
+        self._secret = secret
+
+    @property
+    def secret(self) -> bytes:
+        """The secret itself, for who passes it on in a way that keeps it one."""
+        return self._secret
+
+    def __repr__(self) -> str:
+        return "Key(...)"  # a secret must not end in a log
+
+    def of_listener(self, node_id: int) -> bytes:
+        """Return the CURVE secret key of what a node listens on."""
+        return self._derive(_SERVER, node_id)
+
+    def of_dialler(self, node_id: int) -> bytes:
+        """Return the CURVE secret key that a node dials with."""
+        return self._derive(_CLIENT, node_id)
+
+    def _derive(self, purpose: bytes, node_id: int) -> bytes:
+        """Derive 32 bytes that tell nothing of the secret nor of the other derived keys."""
+        name = node_id.to_bytes(8, "little")
+        return hashlib.blake2b(
+            name, key=self._secret, person=purpose, digest_size=SECRET_BYTES
+        ).digest()
+
+
+# -- key files -----------------------------------------------------------------------------
+
+
+def make_key(path: str | Path) -> Path:
+    """Write a new key to a file that only its owner can read; it appears whole or not at all.
+
+    Raises:
+        ConfigError: The file exists already, or cannot be written.
+    """
+    return save_key(path, secrets.token_bytes(SECRET_BYTES))
+
+
+def save_key(path: str | Path, secret: bytes) -> Path:
+    """Write the key of a secret that came in another way, as `make_key` does.
+
+    Raises:
+        ConfigError: The file exists already, or cannot be written.
+    """
+    path = Path(path)
+    if not path.name or path.is_dir():
+        raise ConfigError(f"{path} is a directory; the path of the key file was expected.")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(handle, "w", encoding="ascii") as file:
+                os.fchmod(handle, 0o600)
+                file.write(f"{_COMMENT}{secret.hex()}\n")
+                file.flush()
+                os.fsync(handle)
+            os.link(draft, path)  # unlike a rename, never replaces a key that is in use
+        finally:
+            draft.unlink()
+    except FileExistsError as error:
+        raise ConfigError(
+            f"{path} exists already. Name another file, or delete this one if no job uses it."
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"The key file {path} cannot be written: {error.strerror}.") from error
+    return path
+
+
+def load_key(path: str | Path) -> Key:
+    """Read a key from its file.
+
+    Raises:
+        ConfigError: The file is missing, is no key, or others than its owner can read it.
+    """
+    try:
+        # Not blocking: a pipe in place of the file must not hang the job.
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        hint = " Make one with `ding-lite keygen FILE`." if error.errno == errno.ENOENT else ""
+        raise ConfigError(f"The key file {path} cannot be read: {error.strerror}.{hint}") from error
+    except ValueError as error:  # a NUL character
+        raise ConfigError(f"The key file {str(path)!r:.80} cannot be read: {error}.") from error
+    try:
+        _check_owner_only(path, os.fstat(handle), stat.S_IFREG, "a file", "chmod 600")
+        text = os.read(handle, _MOST_BYTES).decode("ascii", errors="replace")
+    finally:
+        os.close(handle)
+    lines = [line.strip() for line in text.splitlines() if not line.startswith("#")]
+    found = [line for line in lines if line]
+    if len(found) != 1 or not _KEY.fullmatch(found[0]):
+        raise ConfigError(
+            f"{path} holds no key: expected is one line of {2 * SECRET_BYTES} hex digits, as "
+            f"`ding-lite keygen FILE` writes it."
+        )
+    return Key(bytes.fromhex(found[0]))
+
+
+def user_key() -> Key:
+    """Return the key of this user on this machine; it is made on first use.
+
+    Raises:
+        ConfigError: It cannot be kept to this user alone.
+    """
+    path = state_home() / "ding_lite" / "loopback.key"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The directory {path.parent} for this user's key cannot be made: {error.strerror}. "
+            f"Set XDG_STATE_HOME to a directory of yours, or give a `key_file`."
+        ) from error
+    check_private(path.parent)
+    try:
+        if not path.exists():
+            make_key(path)
+    except ConfigError:
+        if not path.exists():  # else another process was faster
+            raise
+    return load_key(path)
+
+
+def check_private(directory: str | Path) -> None:
+    """Refuse a directory that other users can enter.
+
+    Raises:
+        ConfigError: They can, or it is none.
+    """
+    try:
+        status = os.stat(directory)
+    except OSError as error:
+        raise ConfigError(f"The directory {directory} is not usable: {error.strerror}.") from error
+    _check_owner_only(directory, status, stat.S_IFDIR, "a directory", "chmod 700")
+
+
+def _check_owner_only(
+    path: str | Path, status: os.stat_result, kind: int, name: str, remedy: str
+) -> None:
+    if stat.S_IFMT(status.st_mode) != kind:
+        raise ConfigError(f"{path} is not {name}.")
+    if status.st_uid not in (os.getuid(), 0):  # root can read everything anyway
+        raise ConfigError(
+            f"{path} belongs to user {status.st_uid}; it must belong to you (user {os.getuid()})."
+        )
+    if status.st_mode & 0o077:
+        raise ConfigError(
+            f"Other users have access to {path}: its mode is {status.st_mode & 0o7777:04o}. "
+            f"Take it from them: {remedy} {path}"
+        )
+
+
+# -- where a node may listen and dial ------------------------------------------------------
+
+
+def place_to_listen(address: Address, *, key_file: str | None) -> Address:
+    """Return what to bind: with the host as a number, so that what was checked is what is bound.
+
+    Raises:
+        ConfigError: Strangers could reach it and there is no key, or other users its directory,
+            or its name cannot be looked up.
+    """
+    if address.scheme == "ipc":
+        check_private(Path(address.place).absolute().parent)
+    if address.scheme != "tcp":
+        return address
+    number = "0.0.0.0" if address.place in ("", "*") else _look_up(address)
+    place = replace(address, place=number)
+    check_listening(place, key_file=key_file)
+    return place
+
+
+def check_dialling(address: Address, *, key_file: str | None) -> None:
+    """Refuse to dial another machine with the key that only this machine has.
+
+    Raises:
+        ConfigError: The address is of another machine, and there is no key file.
+    """
+    if address.scheme == "tcp" and key_file is None and not is_loopback(address.place):
+        raise ConfigError(
+            f"{address} is on another machine, or its name cannot be looked up. Another machine "
+            f"must have the same key as this one: make one with `ding-lite keygen FILE`, copy it "
+            f"to both, and give it as `key_file=...` or DING_LITE_KEY_FILE."
+        )
+
+
+def _look_up(address: Address) -> str:
+    try:
+        found = socket.getaddrinfo(address.place, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"The host of {address} cannot be looked up: {error}. Write its number instead."
+        ) from error
+    places = [str(entry[4][0]) for entry in found]
+    strangers = [place for place in places if not is_loopback(place)]
+    return (strangers or places)[0]

@@ -1,0 +1,191 @@
+"""The jobs of this user that run on this machine, read from what their nodes tell of themselves.
+
+Nobody is asked: the private directories of jobs are looked for where they can be, and the
+records in them are read. What the kernel knows of a process (whether it is there, is stopped, how
+much memory it has) comes from /proc, so that a node need not tell it, and a node that cannot
+tell anything any more is seen as well.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.parallel.link.session import (
+    SILENCE_S,
+)
+from ding_lite.parallel.network.address import job_name, live_directories
+from ding_lite.parallel.observe import metrics
+from ding_lite.parallel.observe.metrics import NodeMetrics, PeerMetrics, State, read_metrics
+
+Seen: TypeAlias = State | Literal["stopped", "silent", "gone", "elsewhere", "lost"]
+"""What a node does, in its own words or, where it has none any more, in the reader's:
+`stopped` by a signal, `silent` though its process is there, `gone` without a word, `elsewhere` on
+another machine as its peers tell, and `lost` by them."""
+OVER: tuple[Seen, ...] = (*metrics.ENDED, "gone", "elsewhere", "lost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One node of a job, as seen from outside."""
+
+    node_id: int
+    labels: tuple[str, ...]
+    state: Seen
+    told: NodeMetrics | None = None
+    """What it tells of itself; None where another node has told of it."""
+    beat_s: float | None = None
+    """Seconds since it last told something, or was heard of by another node."""
+    rss_bytes: int | None = None
+    """Memory that its process holds, with what it shares with others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningJob:
+    """A job, as seen from outside."""
+
+    name: str
+    """Tells it from the other jobs that run at the same time."""
+    program: str
+    num_nodes: int
+    age_s: float
+    nodes: tuple[Node, ...]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process of it is left on this machine."""
+        return all(node.state in OVER for node in self.nodes)
+
+
+def running_jobs(
+    folders: Iterable[Path] | None = None, *, clock: Clock = SYSTEM_CLOCK
+) -> list[RunningJob]:
+    """Return the jobs of this user that run on this machine, the oldest first.
+
+    Args:
+        folders: Where private directories of jobs may be; by default wherever this package
+            makes them.
+        clock: What the age of a record is measured by.
+    """
+    told: dict[str, list[NodeMetrics]] = {}
+    for directory in live_directories(folders):
+        found = [read_metrics(path) for path in sorted(directory.glob(f"{metrics.PREFIX}*"))]
+        told[job_name(directory)] = [record for record in found if record is not None]
+    now = clock.now()
+    jobs = [_job(name, records, now) for name, records in _by_job(told).items()]
+    return sorted((job for job in jobs if not job.is_over), key=lambda job: (-job.age_s, job.name))
+
+
+def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
+    """Return the job of a name, of the beginning of one, or of the process of one of its nodes.
+
+    Raises:
+        ConfigError: There is none, or more than one.
+    """
+    found = [job for job in jobs if job.name == name]
+    found = found or [job for job in jobs if name in {str(pid) for pid in _pids(job)}]
+    found = found or [job for job in jobs if name and job.name.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    names = [job.name for job in (found or jobs)]
+    if found:
+        raise ConfigError(f"{name!r} may be any of the jobs {', '.join(names)}. Name one of them.")
+    running = f"Running are: {', '.join(names)}." if names else "No job of yours runs here."
+    raise ConfigError(f"There is no job {name!r}.{did_you_mean(name, names)} {running}")
+
+
+def _pids(job: RunningJob) -> list[int]:
+    return [node.told.pid for node in job.nodes if node.told is not None]
+
+
+def _by_job(told: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
+    """Put together what belongs together: one directory, or an address in common.
+
+    Nodes without a launcher have a directory each, and are held together by the addresses at
+    which they listen and which they dial. Such a job has the name of its oldest directory.
+    """
+    jobs: list[tuple[set[str], list[str]]] = []
+    for name, records in told.items():
+        shared = {a for record in records for a in record.addresses if a.startswith("tcp")}
+        names = [name] if records else []
+        for job in [job for job in jobs if job[0] & shared]:
+            jobs.remove(job)
+            shared, names = shared | job[0], [*names, *job[1]]
+        if names:
+            jobs.append((shared, names))
+
+    def age(name: str) -> tuple[float, str]:
+        return min(record.began for record in told[name]), name
+
+    return {min(names, key=age): [r for name in names for r in told[name]] for _, names in jobs}
+
+
+def _job(name: str, records: Sequence[NodeMetrics], now: float) -> RunningJob:
+    newest: dict[int, NodeMetrics] = {}
+    for record in sorted(records, key=lambda record: record.at):
+        newest[record.node_id] = record
+    nodes = {node_id: _node(record, now) for node_id, record in newest.items()}
+    for record in newest.values():
+        for peer in record.peers:
+            if peer.node_id not in newest and (peer.labels or peer.heard_s is not None):
+                nodes[peer.node_id] = _hearsay(peer, nodes.get(peer.node_id), now - record.at)
+    first = min(records, key=lambda record: record.node_id)
+    return RunningJob(
+        name=name,
+        program=first.program,
+        num_nodes=max(len(nodes), *(record.num_nodes for record in records)),
+        age_s=now - min(record.began for record in records),
+        nodes=tuple(nodes[node_id] for node_id in sorted(nodes)),
+    )
+
+
+def _node(told: NodeMetrics, now: float) -> Node:
+    process = _process(told.pid)
+    state: Seen = told.state
+    if state not in metrics.ENDED:
+        if process is None:
+            state = "gone"
+        elif process == "T":
+            state = "stopped"
+        elif now - told.at > SILENCE_S:
+            state = "silent"
+    return Node(
+        node_id=told.node_id,
+        labels=told.labels,
+        state=state,
+        told=told,
+        beat_s=max(0.0, now - told.at),
+        rss_bytes=_rss(told.pid) if process is not None else None,
+    )
+
+
+def _hearsay(peer: PeerMetrics, known: Node | None, age_s: float) -> Node:
+    """Make of what a node tells about one that is not here what can be made of it."""
+    heard_s = None if peer.heard_s is None else peer.heard_s + age_s
+    if known is not None and (known.beat_s or 0.0) <= (heard_s or math.inf):
+        return known
+    state: Seen = "ended" if peer.has_left else "elsewhere" if peer.is_connected else "lost"
+    return Node(node_id=peer.node_id, labels=peer.labels, state=state, beat_s=heard_s)
+
+
+def _process(pid: int) -> str | None:
+    """Return the kernel's letter for the state of a process; None where there is none."""
+    with suppress(OSError, IndexError):
+        status = Path(f"/proc/{pid}/stat").read_text()
+        letter = status.rpartition(")")[2].split()[0]
+        return None if letter in "ZX" else letter.upper()
+    return None
+
+
+def _rss(pid: int) -> int | None:
+    with suppress(OSError, IndexError, ValueError):
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return None

@@ -1,0 +1,204 @@
+"""Metrics: what a node tells of itself, once a second, to whoever looks.
+
+A record is a file in the private directory of the node's job. The node makes it when it starts
+and writes it anew in place, so it costs one short system call a second, nobody is asked for it,
+and a reader needs no connection, and no answer from a node that hangs. What is read in the
+middle of a write is noticed by its checksum and read again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.network.address import PrivateDirectory
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "metrics-"
+"""Stands before the node's number in the name of the file."""
+MAX_BYTES = 2**20
+"""A file with more than that is no record."""
+_HEAD = struct.Struct("<II")
+_TRIES = 5
+
+State: TypeAlias = Literal[
+    "starting", "running", "waiting", "finishing", "no task", "ended", "failed"
+]
+"""What a node does, in its own words. Only a reader can tell that it is gone."""
+ENDED: tuple[State, ...] = ("ended", "failed")
+STATES: tuple[State, ...] = get_args(State)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How much a node has done: in total, or a second."""
+
+    total_step: int | float | None = None
+    """The step that its task is at, or was at last; None where there was none yet."""
+    env_step: int | float | None = None
+    """`ctx.env_step`, where that is a number."""
+    events_out: int | float = 0
+    """Events sent; one that goes to three nodes counts three times."""
+    events_in: int | float = 0
+    """Events that have come."""
+    ctx_out: int | float = 0
+    """Messages with values of its ctx."""
+    ctx_in: int | float = 0
+    """Messages with values of another node's ctx."""
+    items_out: int | float = 0
+    """Items of streams sent."""
+
+    def rate(self, before: Counts, seconds: float) -> Counts:
+        """Return what it was a second since then."""
+        rates = {}
+        for name in self.__dataclass_fields__:
+            now, then = getattr(self, name), getattr(before, name)
+            if now is not None and then is not None:
+                # A peer that starts again, or a second task, counts anew.
+                rates[name] = max(0.0, now - then) / seconds
+        return Counts(**rates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerMetrics:
+    """What a node knows of one that it is connected to."""
+
+    node_id: int
+    labels: tuple[str, ...] = ()
+    is_connected: bool = False
+    has_left: bool = False
+    """Whether it has said good-bye."""
+    unacknowledged: int = 0
+    """Events that it has not acknowledged yet."""
+    heard_s: float | None = None
+    """Seconds since it was last heard of."""
+    ctx_s: float | None = None
+    """Seconds since its newest ctx came: how far this node lags behind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeMetrics:
+    """What a node does."""
+
+    node_id: int
+    num_nodes: int
+    """How many nodes the job has; 0 where this one does not know."""
+    labels: tuple[str, ...]
+    pid: int
+    program: str
+    """What was started, without its folder."""
+    addresses: tuple[str, ...] = ()
+    """Where it listens and whom it dials; nodes that share one are of one job."""
+    restarts: int | None = None
+    """How often it was started again; None where nobody counts."""
+    began: float
+    """When it started, in seconds of the machine's monotonic clock."""
+    at: float
+    """When this was written, on the same clock."""
+    state: State
+    where: str = ""
+    """Which line of the program the task's thread is at, or was a moment ago."""
+    total: Counts
+    per_second: Counts
+    """Over the last second or so; nothing in the first one."""
+    inbox: int = 0
+    """Events that wait for the task to listen."""
+    items: int = 0
+    """Items of streams that wait for the task to take them."""
+    calls: int = 0
+    """Calls that wait for another node's answer."""
+    rejected: int = 0
+    """Messages that were dropped because they were none."""
+    peers: tuple[PeerMetrics, ...] = ()
+
+    @property
+    def unacknowledged(self) -> int:
+        """Events that wait for other nodes to acknowledge them."""
+        return sum(peer.unacknowledged for peer in self.peers)
+
+    @property
+    def lag_s(self) -> float | None:
+        """The age of the oldest among the newest ctx of each node."""
+        return max((peer.ctx_s for peer in self.peers if peer.ctx_s is not None), default=None)
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(NodeMetrics)
+
+
+class MetricsFile:
+    """A node's record on disk.
+
+    Args:
+        directory: The private directory of its job.
+        node_id: Which node.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, directory: Path, node_id: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(directory / f"{PREFIX}{node_id}", flags, 0o600)
+
+    def write(self, metrics: NodeMetrics) -> None:
+        """Replace the record.
+
+        Raises:
+            OSError: There is no room.
+        """
+        body = _ENCODER.encode(metrics)
+        os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
+
+    def close(self) -> None:
+        """Write no more; the record stays as long as the directory."""
+        os.close(self._fd)
+
+
+@contextmanager
+def own_directory() -> Iterator[str | None]:
+    """Make a private directory for a node whose job has none; None where there is no room for one.
+
+    It is deleted at the end of the `with` block.
+    """
+    try:
+        directory = PrivateDirectory()
+    except (ConfigError, OSError) as error:
+        logger.warning("`ding-lite top` will not see this node: %s", error)
+        yield None
+        return
+    try:
+        yield str(directory.path)
+    finally:
+        directory.remove()
+
+
+def read_metrics(path: Path) -> NodeMetrics | None:
+    """Read a node's record; None where there is none, or none that is whole."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            for _ in range(_TRIES):
+                data = os.pread(fd, MAX_BYTES, 0)
+                if len(data) < _HEAD.size:
+                    return None
+                size, checksum = _HEAD.unpack_from(data)
+                body = data[_HEAD.size : _HEAD.size + size]
+                if len(body) == size and zlib.crc32(body) == checksum:
+                    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                        return _DECODER.decode(body)
+                    return None
+        finally:
+            os.close(fd)
+    return None

@@ -1,0 +1,224 @@
+"""The reporter: looks at a node once a second and writes its metrics down.
+
+It runs where messages are read, between two of them. What it tells of the task it sees from
+outside: it asks which ctx the pipeline is at and where the task's thread stands, so the task
+itself counts nothing and is not slowed. A thread that is in a wait of ours is in `clock.py`,
+where all of them end, or reads messages meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import numbers
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from ding_lite import clock as clock_module
+from ding_lite.clock import Clock
+from ding_lite.log import Throttle
+from ding_lite.parallel.link.links import Links
+from ding_lite.parallel.network.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
+from ding_lite.parallel.observe.metrics import Counts, MetricsFile, NodeMetrics, PeerMetrics, State
+from ding_lite.parallel.transport.zeromq import reactor as zeromq_turns
+from ding_lite.runtime.messaging.inbox import Inbox, Progress, Reports
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 0.9
+"""At most so often. There is a turn every second even when nothing happens."""
+_WAITS = (clock_module.__name__, zeromq_turns.__name__)
+"""The modules in which our waits end."""
+_OURS = "ding_lite"
+_WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
+"""Modules of ours in which a thread is shown to be; from others its caller is shown."""
+
+
+class Reporter:
+    """Writes a node's metrics, once a second.
+
+    Args:
+        spec: Who this node is.
+        links: Who is connected to it.
+        inbox: What waits for its task, and who that is.
+        waiting: Tells how many items of streams were sent, how many wait for the task, and how
+            many calls wait for an answer.
+        clock: What a second is measured by.
+    """
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        links: Links,
+        inbox: Inbox,
+        waiting: Callable[[], tuple[int, int, int]],
+        clock: Clock,
+    ) -> None:
+        self._spec = spec
+        self._links = links
+        self._inbox = inbox
+        self._waiting = waiting
+        self._clock = clock
+        self._throttle = Throttle(logger, clock)
+        self._began = clock.now()
+        self._before: tuple[float, Counts] | None = None
+        self._last_step: int | None = None
+        self._last_env_step: int | float | None = None
+        self._file: MetricsFile | None = None
+        self._due = float("inf")
+        if spec.directory is not None:
+            try:
+                self._file = MetricsFile(Path(spec.directory), spec.node_id)
+                self._due = self._began
+            except OSError as error:
+                self._complain(error)
+
+    def turn(self) -> None:
+        """Write what the node does now, unless that was done less than a second ago."""
+        now = self._clock.now()
+        if now >= self._due:
+            self._due = now + PERIOD_S
+            self._write(self.look(now))
+
+    def close(self, state: State) -> None:
+        """Write how the node has ended; only when there are no turns any more."""
+        if self._file is not None:
+            self._write(self.look(self._clock.now(), state))
+            self._file.close()
+            self._file = None
+
+    def look(self, now: float, state: State | None = None) -> NodeMetrics:
+        """Put together what the node does.
+
+        Args:
+            now: What the clock says.
+            state: How it has ended, if it has.
+        """
+        with self._links.changed:
+            sessions = list(self._links.sessions.values())
+            traffic = [session.traffic(now) for session in sessions]
+            peers = tuple(
+                PeerMetrics(
+                    node_id=session.peer_id,
+                    labels=() if session.peer is None else tuple(sorted(session.peer.labels)),
+                    is_connected=session.is_open,
+                    has_left=session.has_left,
+                    unacknowledged=passed.unacknowledged,
+                    heard_s=passed.heard_s,
+                    ctx_s=passed.ctx_s,
+                )
+                for session, passed in zip(sessions, traffic, strict=True)
+            )
+        progress = self._progress()
+        self._remember(progress)
+        items_out, items, calls = self._waiting()
+        total = Counts(
+            total_step=self._last_step,
+            env_step=self._last_env_step,
+            events_out=sum(passed.events_out for passed in traffic),
+            events_in=sum(passed.events_in for passed in traffic),
+            ctx_out=sum(passed.ctx_out for passed in traffic),
+            ctx_in=sum(passed.ctx_in for passed in traffic),
+            items_out=items_out,
+        )
+        before, self._before = self._before, (now, total)
+        rate = Counts()
+        if before is not None and now > before[0]:
+            rate = total.rate(before[1], now - before[0])
+        where, waits = where_is(self._thread_of(progress))
+        spec = self._spec
+        return NodeMetrics(
+            node_id=spec.node_id,
+            num_nodes=spec.num_nodes,
+            labels=tuple(sorted(spec.labels)),
+            pid=os.getpid(),
+            program=Path(sys.argv[0]).name if sys.argv else "",
+            addresses=tuple(filter(None, [self._links.address, *spec.dials.values()])),
+            restarts=spec.epoch - 1 if spec.epoch < FIRST_UNCOUNTED_EPOCH else None,
+            began=self._began,
+            at=now,
+            state=state or self._state(progress, waits),
+            where=where,
+            total=total,
+            per_second=rate,
+            inbox=self._inbox.num_waiting + (0 if progress is None else progress.num_waiting),
+            items=items,
+            calls=calls,
+            rejected=self._links.num_rejected,
+            peers=peers,
+        )
+
+    def _progress(self) -> Progress | None:
+        for receiver in reversed(self._inbox.receivers):
+            if isinstance(receiver, Reports):
+                return receiver.progress()
+        return None
+
+    def _remember(self, progress: Progress | None) -> None:
+        """Keep the newest that was seen: in the middle of a step, or after it, it may be unset."""
+        if progress is None:
+            return
+        self._last_step = progress.total_step
+        if isinstance(progress.env_step, numbers.Integral):
+            self._last_env_step = int(progress.env_step)
+        elif isinstance(progress.env_step, numbers.Real):
+            self._last_env_step = float(progress.env_step)
+
+    @staticmethod
+    def _thread_of(progress: Progress | None) -> int:
+        if progress is not None:
+            return progress.thread
+        return threading.main_thread().ident or 0
+
+    def _state(self, progress: Progress | None, waits: bool) -> State:
+        if any(session.peer is None for session in self._links.sessions.values()):
+            return "starting"
+        if progress is None:
+            return "no task"
+        if progress.finish:
+            return "finishing"
+        return "waiting" if waits else "running"
+
+    def _write(self, metrics: NodeMetrics) -> None:
+        try:
+            if self._file is not None:
+                self._file.write(metrics)
+        except OSError as error:  # a full disk; the node has better things to do than to fail
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        self._throttle.once(
+            logging.WARNING,
+            "metrics",
+            "`ding-lite top` will not see this node as it is: its metrics cannot be written (%s)",
+            error,
+        )
+
+
+def where_is(thread: int) -> tuple[str, bool]:
+    """Tell which line of the user's program a thread is at, and whether it is in a wait of ours.
+
+    A line of one of our middleware stands for the program where that has none in between.
+    """
+    frame: FrameType | None = sys._current_frames().get(thread)
+    waits = False
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        waits = waits or module in _WAITS
+        if _is_the_users(module, frame.f_code.co_filename):
+            code = frame.f_code
+            name = code.co_name.strip("<>")
+            return f"{Path(code.co_filename).name}:{frame.f_lineno} {name}", waits
+        frame = frame.f_back
+    return "", waits
+
+
+def _is_the_users(module: str, file: str) -> bool:
+    first = module.partition(".")[0]
+    if first == _OURS:
+        return module.startswith(_WORTH_SHOWING)
+    is_library = first in sys.stdlib_module_names or "site-packages" in file
+    return not (is_library or file.startswith("<"))

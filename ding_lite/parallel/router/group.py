@@ -1,0 +1,358 @@
+"""The nodes of a job as a whole, and groups of them that do things together.
+
+A collective operation is a call: every member asks one node, the group's meeting point, which
+answers all of them when the last one has asked. In a star that is the hub, since members need
+not be connected to each other; elsewhere it is the first member that all can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
+from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
+from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
+from ding_lite.parallel.router.process_groups import leave_groups_at_exit
+from ding_lite.runtime.messaging.labels import check_patterns, matches
+from ding_lite.runtime.messaging.meetings import MEET, PAIRED
+from ding_lite.runtime.messaging.router import Router, current_router
+from ding_lite.settings import check_all, positive, suggest_environ
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+COLLECTIVE_TIMEOUT_S = 60.0
+"""How long a member waits for the others."""
+GATHERED_BYTES = 512 * 1024
+"""Tensors that take less, of all members together, go to everybody at once: gloo's ring takes
+several rounds, which is better only where they are large."""
+
+
+class World:
+    """All nodes of a job, as one of them sees them.
+
+    Example:
+        >>> World.current().group("node.*").all_gather("hello")
+        ['hello']
+    """
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    @classmethod
+    def current(cls) -> Self:
+        """Return the world of the job that this process is a node of; of one node when alone."""
+        return cls(current_router())
+
+    @property
+    def node_id(self) -> int:
+        """This node's number, which is also its rank in the world."""
+        return self._router.node_id
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes the job has; of an elastic one: has now."""
+        world = self._router.world
+        return sum(map(bool, world)) if self._router.grows else len(world)
+
+    @property
+    def node_seed(self) -> int:
+        """A seed that is the same in every run and another one on every node."""
+        return int.from_bytes(blake2b(b"node %d" % self.node_id, digest_size=4).digest()) >> 1
+
+    def labels_of(self, node: int) -> frozenset[str]:
+        """Return the labels of a node.
+
+        Raises:
+            ConfigError: This node does not know them.
+        """
+        self._check_known([node])
+        return self._router.world[node]
+
+    def group(self, members: str | int | Iterable[str | int]) -> Group:
+        """Return a group of nodes; makes none, so that every node may ask for it at any time.
+
+        In an elastic job it is of the nodes that are there now, and stays so: `members_now` of
+        the group, and a further call of this, tell of those that have joined since.
+
+        Args:
+            members: Label patterns, or node ids.
+
+        Raises:
+            ConfigError: No node is meant, or one that there is not; or labels are asked for
+                of which this node does not know who has them.
+        """
+        wanted = [members] if isinstance(members, str | int) else list(members)
+        patterns = [item for item in wanted if isinstance(item, str)]
+        ids = {item for item in wanted if not isinstance(item, str)}
+        world = self._router.world
+        if patterns:
+            if not self._router.grows:
+                self._check_known(range(len(world)))
+            ids |= self._matched(check_patterns(patterns))
+        if not ids or not ids <= set(range(len(world))):
+            labels = sorted(frozenset().union(*world))
+            raise ConfigError(
+                f"No group can be made of {wanted}: the job has the nodes 0 to {len(world) - 1} "
+                f"with the labels {labels}. Name some of these."
+            )
+
+        def members_now() -> tuple[int, ...]:
+            return tuple(sorted(ids | self._matched(patterns)))
+
+        return Group(self._router, tuple(sorted(ids)), members_now)
+
+    def _matched(self, patterns: Iterable[str]) -> set[int]:
+        return {node for node, own in enumerate(self._router.world) if matches(own, patterns)}
+
+    def _check_known(self, nodes: Iterable[int]) -> None:
+        unknown = [node for node in nodes if not self._router.world[node]]
+        if unknown:
+            raise ConfigError(
+                f"Node {self.node_id} does not know the labels of the nodes {unknown}: nobody has "
+                f"told it, and it is not connected to them. Name members by their ids, or use a "
+                f"mesh."
+            )
+
+
+class Group:
+    """Some nodes of a job that do things together, each at its own pace up to that point.
+
+    Every member must call the same collective operations in the same order; a node that is no
+    member must call none.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        members: tuple[int, ...],
+        members_now: Callable[[], tuple[int, ...]] | None = None,
+    ) -> None:
+        self.members = members
+        """The ids of the nodes, in the order of their ranks."""
+        self._router = router
+        self._members_now = members_now
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def members_now(self) -> tuple[int, ...]:
+        """The members, and the nodes that have joined the job since then and match as they do."""
+        return self.members if self._members_now is None else self._members_now()
+
+    @property
+    def router(self) -> Router:
+        """This node's way to the members."""
+        return self._router
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node is one of them."""
+        return self._router.node_id in self.members
+
+    @property
+    def rank(self) -> int:
+        """This node's place among the members, from 0.
+
+        Raises:
+            ConfigError: It is no member.
+        """
+        if not self.is_member:
+            raise ConfigError(
+                f"Node {self._router.node_id} is no member of the group {list(self.members)}, so "
+                f"it has no rank there. Ask `group.is_member` first."
+            )
+        return self.members.index(self._router.node_id)
+
+    def barrier(self, *, timeout: float | None = COLLECTIVE_TIMEOUT_S) -> None:
+        """Wait until all members are here.
+
+        Raises:
+            DeadlineExceeded: Somebody did not come in time.
+        """
+        self.all_gather(None, timeout=timeout)
+
+    def all_gather(
+        self, value: object, *, timeout: float | None = COLLECTIVE_TIMEOUT_S
+    ) -> list[Any]:
+        """Give a value, and get those of all members, in the order of their ranks.
+
+        Raises:
+            DeadlineExceeded: Somebody did not come in time.
+            CodecError: The value cannot travel.
+        """
+        rank, size = self.rank, len(self.members)
+        if size == 1:
+            return [value]
+        key = f"group {','.join(map(str, self.members))}"
+        key += f", operation {self._router.meetings.next_round(key)}"
+        point = self._router.meeting_point(self.members)
+        try:
+            values = self._router.call(point, MEET, key, size, rank, value, timeout=timeout)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"Not all members of {key} have come within {timeout:g} s; node "
+                f"{self._router.node_id} waited. Did one of them fail, or call fewer collective "
+                f"operations than the others?"
+            ) from error
+        return list(values)
+
+    def broadcast(
+        self, value: object, *, src: int = 0, timeout: float | None = COLLECTIVE_TIMEOUT_S
+    ) -> Any:
+        """Get the value of one member; what the others give is not looked at.
+
+        Args:
+            value: The value, on the member that gives it.
+            src: The rank of that member.
+            timeout: Seconds to wait for the others; `None` waits for ever.
+
+        Raises:
+            ConfigError: There is no such rank.
+            DeadlineExceeded: Somebody did not come in time.
+        """
+        if not 0 <= src < len(self.members):
+            raise ConfigError(
+                f"`src` is {src}; the group {list(self.members)} has the ranks 0 to "
+                f"{len(self.members) - 1}."
+            )
+        return self.all_gather(value if self.rank == src else None, timeout=timeout)[src]
+
+    def pair(self, name: str, value: object) -> None:
+        """Let the other members fetch a value of this node by a name."""
+        self._router.meetings.pair(name, value)
+
+    def unpair(self, name: str) -> None:
+        """End what `pair` began."""
+        self._router.meetings.unpair(name)
+
+    def paired(self, name: str, *, timeout: float | None = 30.0) -> Any:
+        """Fetch the value that a member has given this name, as it is now.
+
+        Raises:
+            ConfigError: No member has.
+            PeerLost: A member is gone or not connected to this node.
+        """
+        for member in self.members:
+            found, value = self._router.call(member, PAIRED, name, timeout=timeout)
+            if found:
+                return value
+        raise ConfigError(
+            f"No member of the group {list(self.members)} has a value named {name!r}. Call "
+            f"`group.pair({name!r}, value)` on one of them first, and a barrier on all."
+        )
+
+    def averager(self, *, timeout: float = COLLECTIVE_TIMEOUT_S) -> Callable[[Tensor], None]:
+        """Return what replaces a tensor in place by the mean of those of all members.
+
+        Every member must call this, once, and what it returns as often as the others, with
+        tensors of the same shape. The tensors travel by `process_group`.
+
+        Args:
+            timeout: Seconds that a member waits for the others each time.
+
+        Raises:
+            PeerLost: In a later call: a member has died, has left, or has not come in time.
+        """
+        if len(self.members) == 1:
+            return _stay
+        from datetime import timedelta
+
+        import torch
+
+        distributed: Any = torch.distributed
+        self.process_group()  # from now on the default one, which no handle here keeps alive
+        limit, size = timedelta(seconds=timeout), len(self.members)
+
+        def average(tensor: Tensor) -> None:
+            is_small = size * tensor.nbytes <= GATHERED_BYTES
+            all_of_them = tensor.new_empty((size, *tensor.shape)) if is_small else tensor
+            try:
+                if is_small:
+                    rows = [*all_of_them.unbind()]
+                    work = distributed.all_gather(rows, tensor, async_op=True)
+                else:
+                    work = distributed.all_reduce(tensor, async_op=True)
+                work.wait(limit)
+            except RuntimeError as error:
+                raise PeerLost(
+                    f"The mean over the nodes {list(self.members)} cannot be taken: one of them "
+                    f"has died, has left, or has not come within {timeout:g} s ({error}). What "
+                    f"it was to change is as it was; start all of them again."
+                ) from error
+            if is_small:
+                torch.mean(all_of_them, 0, out=tensor)
+            else:
+                tensor /= size
+
+        return average
+
+    def process_group(
+        self, backend: str | None = None, *, host: str | None = None, timeout: float = 300.0
+    ) -> ProcessGroup:
+        """Make these nodes one group of `torch.distributed`, for what it does best.
+
+        Every member must call it, once. The traffic of gloo and nccl is neither encrypted nor
+        authenticated: use it on a network that you trust.
+
+        On several machines gloo takes the interface by which this one reaches the others, unless
+        the variable GLOO_SOCKET_IFNAME names another one.
+
+        Args:
+            backend: `gloo` or `nccl`; by default nccl where every member has a GPU.
+            host: Where the other members reach the one of rank 0; by default where its router
+                listens, or the interface by which its machine reaches the others.
+            timeout: Seconds after which a member that waits for another one in a collective of
+                the group gives up, with PyTorch's error. Torch's own 30 minutes are a long time
+                to hang; members that stay apart for longer than five minutes need more.
+
+        Returns:
+            The process group; it is also the default one of this process.
+
+        Raises:
+            ConfigError: `timeout` is not above 0.
+        """
+        check_all(positive(timeout=timeout))
+        import torch
+
+        distributed: Any = torch.distributed  # whose stubs leave out what it documents
+        said = self.all_gather([torch.cuda.is_available(), self._router.host])
+        backend = backend or ("nccl" if all(able for able, _ in said) else "gloo")
+        size, rank = len(self.members), self.rank
+        own = _own_host(self._router.host, [host for _, host in said])
+        if backend == "gloo" and (interface := interface_beyond(own)) is not None:
+            suggest_environ("GLOO_SOCKET_IFNAME", interface)
+        patience = timedelta(seconds=timeout)
+        store = None
+        if rank == 0:
+            host = host or own
+            store = distributed.TCPStore(host, 0, size, True, patience, wait_for_workers=False)
+        host, port = self.broadcast(None if store is None else [host, store.port])
+        store = store or distributed.TCPStore(host, port, size, False, patience)
+        distributed.init_process_group(
+            backend, store=store, rank=rank, world_size=size, timeout=patience
+        )
+        leave_groups_at_exit()
+        return cast("ProcessGroup", distributed.group.WORLD)
+
+
+def _stay(tensor: Tensor) -> None:
+    """Leave a tensor as it is: the mean of one."""
+
+
+def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:
+    """Return where the others reach this machine; loopback where all are on it.
+
+    Args:
+        own: What this node's router knows of it.
+        of_all: What those of all members know of theirs.
+    """
+    if own is not None:
+        return own
+    others = [host for host in of_all if host is not None and not is_loopback(host)]
+    return interface_towards(Address("tcp", others[0], 1)) if others else LOOPBACK

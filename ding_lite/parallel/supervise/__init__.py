@@ -1,0 +1,1 @@
+"""Keep the nodes of a job alive: supervisor, fork server, node processes, and Ray."""

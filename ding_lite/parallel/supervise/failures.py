@@ -1,0 +1,170 @@
+"""What went wrong on which node, as the launcher reports it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed, PeerLost
+from ding_lite.interruption import Terminated
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.supervise.node_process import IMPORTING, STARTING, Failed, Stage
+
+SAME_MOMENT_S = 1.0
+"""Failures that follow the first one by less are reported with it."""
+_BY_REQUEST = frozenset({signal.SIGINT, signal.SIGTERM})
+_BY_REQUEST_KINDS = frozenset({"KeyboardInterrupt", "SystemExit", Terminated.__name__})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """How one life of a node has ended badly."""
+
+    spec: NodeSpec
+    stage: Stage
+    at: float
+    """When the launcher heard of it."""
+    what: str
+    """What happened, as the rest of a sentence that begins with the node."""
+    kind: str = ""
+    """The class of the error, if it raised one."""
+    traceback: str = ""
+    error: BaseException | None = None
+    """The error itself, if it could travel."""
+    signum: int = 0
+    """The signal that killed it, if one did."""
+
+    @property
+    def was_asked_for(self) -> bool:
+        """Whether a node that was told to end looks like this."""
+        return self.kind in _BY_REQUEST_KINDS or self.signum in _BY_REQUEST
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another life of the node may fare better: not if its program has a fault."""
+        return not self.kind or self.stage not in (STARTING, IMPORTING)
+
+    @property
+    def as_cause(self) -> BaseException:
+        """The error, or one that stands for it."""
+        error = self.error
+        if error is None:
+            error = NodeFailed(f"{self.kind or 'Node'}: {self.what}", node_id=self.spec.node_id)
+        error.add_note(f"on node {self.spec.node_id}")
+        return error
+
+
+def raised(spec: NodeSpec, said: Failed, error: BaseException | None) -> Failure:
+    """Make the failure of a node that has told of its error."""
+    message = f": {said.message}" if said.message else ""
+    if said.kind == Terminated.__name__:
+        what, traceback = f"was ended by SIGTERM while {said.stage}", ""
+    else:
+        what = f"failed while {said.stage}: {said.kind}{message}"
+        traceback = said.traceback
+    return Failure(
+        spec=spec,
+        stage=said.stage,
+        at=SYSTEM_CLOCK.now(),
+        what=what,
+        kind=said.kind,
+        traceback=traceback,
+        error=error,
+    )
+
+
+def crashed(spec: NodeSpec, stage: Stage, code: int, pid: int | None) -> Failure:
+    """Make the failure of a node whose process has ended without a word."""
+    if code < 0:
+        what = f"(process {pid}) was killed by {_signal_name(-code)} while {stage}"
+        if -code == signal.SIGKILL:
+            what += ". If nobody did that, the machine may have run out of memory"
+    else:
+        what = f"(process {pid}) ended with exit code {code} while {stage}, without an error"
+    signum = max(0, -code)
+    return Failure(spec=spec, stage=stage, at=SYSTEM_CLOCK.now(), what=what, signum=signum)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def verdict(failures: Sequence[Failure]) -> Exception:
+    """Choose the failure that came first in truth, and make the error that tells of it.
+
+    Args:
+        failures: At least one, in the order in which they were heard of.
+    """
+    suspects = [failures[0], *(f for f in failures[1:] if not f.was_asked_for)]
+    # A peer is lost because something has happened to it, which may be heard of later.
+    own = [failure for failure in suspects if not isinstance(failure.error, PeerLost)]
+    first, *others = own or suspects
+    others = [other for other in others if other.at - first.at < SAME_MOMENT_S]
+    if isinstance(first.error, ConfigError) and not first.may_pass:
+        fault = ConfigError(str(first.error))
+        fault.__cause__ = first.error
+        return fault
+
+    said = first.what.rstrip(".")
+    text = f"Node {first.spec.node_id} {said}."
+    if others:
+        also = ", ".join(f"node {other.spec.node_id} {other.what}" for other in others)
+        text += f" In the same second: {also}."
+    if first.spec.epoch > 1:
+        text += f" It was life {first.spec.epoch} of this node."
+    if first.traceback:
+        text += f"\n\n{first.traceback.rstrip()}"
+    failed = NodeFailed(text, node_id=first.spec.node_id)
+    if others:
+        causes = [failure.as_cause for failure in (first, *others)]
+        failed.__cause__ = BaseExceptionGroup(f"{len(causes)} nodes failed", causes)
+    elif first.error is not None:
+        failed.__cause__ = first.as_cause
+    return failed
+
+
+def too_late(late: Iterable[tuple[int, Stage]], others: Iterable[int], timeout: float) -> Exception:
+    """Make the error of a job whose nodes did not all get ready.
+
+    Args:
+        late: The nodes that did not, and how far they had come.
+        others: The nodes that did.
+        timeout: The seconds they had.
+    """
+    listed = "; ".join(f"node {node_id} was still {stage}" for node_id, stage in late)
+    ready = ", ".join(map(str, others)) or "none"
+    return DeadlineExceeded(
+        f"Not all nodes were ready within {timeout:g} s: {listed}. Ready were: {ready}. "
+        f"If the program only takes long to import, raise `startup_timeout`."
+    )
+
+
+def what_cannot_travel(parts: Mapping[str, object], error: Exception) -> str:
+    """Say which of several things cannot be passed to another process.
+
+    Args:
+        parts: The things by what they are called.
+        error: What came of passing them all together.
+    """
+    with open(os.devnull, "wb") as devnull:
+        scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
+    with scratch:
+        for name, part in parts.items():
+            try:
+                scratch.send(part)
+            except Exception as fault:  # noqa: BLE001 - what has been raised for all of them
+                shown = repr(part)
+                shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+                return (
+                    f"{name} is {shown}, which cannot be passed to another process: {fault}. "
+                    f"Pass what it is made from, and make it inside of `main`."
+                )
+    return f"`main` and its arguments cannot be passed to another process: {error}."

@@ -1,0 +1,206 @@
+"""The warden: a small process between the launcher and its nodes.
+
+What is ugly here and why: nodes are forks, because importing torch takes a second or two and
+a fork of a process that has it takes none. Python's own fork server would do that too, but it
+keeps the environment and the output of the moment it was first used, outlives the job, and
+leaves its directory behind when its user is killed. So this is one of our own, one per job.
+
+Only a process with a single thread may fork. The warden imports what the launcher says is slow
+to import, and begins anew without it if that has started a thread. It is the nodes' parent, so
+it alone may signal them without hitting a stranger who got the same process id: it learns of a
+death before the id is free again. It outlives the launcher for as long as it takes to end the
+nodes and to delete the job's directory, however the launcher has ended.
+
+The launcher speaks first: `{"start": node}` with the descriptor of the node's connection,
+`{"signal": number}` for all nodes, `{"end": seconds}`. The warden says `{"started": node,
+"pid": ...}` and `{"exited": node, "code": ...}`. One message is one packet of JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import spawn
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from ding_lite.clock import Deadline
+from ding_lite.parallel.memory.segments import remove_left_over
+from ding_lite.parallel.supervise.node_process import SIGNALS, NodeProcess
+
+END_GRACE_S = 1.5
+"""Seconds that nodes have to end in order when another one has failed."""
+MAX_PACKET = 65_536
+
+
+@dataclass(frozen=True, kw_only=True)
+class WardenSpec:
+    """What a warden is told on its command line."""
+
+    control_fd: int
+    """The socket to the launcher."""
+    life_fd: int
+    """A pipe that ends when the launcher has ended."""
+    directory: str
+    """The job's private directory; deleted at the end."""
+    preload: tuple[str, ...]
+    """Modules to import before the first node is made."""
+
+    def as_json(self) -> str:
+        """Spell it for the command line."""
+        return json.dumps(asdict(self))
+
+    def command(self, sys_path: Iterable[str]) -> list[str]:
+        """Return the command line of the warden: this interpreter with its options."""
+        code = f"import sys; sys.path[:] = {list(sys_path)!r}; "
+        code += "from ding_lite.parallel.supervise.fork_server import run_warden; run_warden()"
+        interpreter = spawn.get_command_line()[:-3]  # all but `-c`, its code, and a marker
+        return [*interpreter, "-c", code, self.as_json()]
+
+
+def run_warden() -> None:
+    """Be the warden of the job that the last argument on the command line describes."""
+    spec = WardenSpec(**json.loads(sys.argv[-1]))
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who ends this process ends the launcher
+    num_threads = _num_threads()  # those of numpy's BLAS, which ends them before a fork
+    gc.disable()  # a tenth of the time that the import of torch takes is spent on collections
+    for name in spec.preload:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    if spec.preload and _num_threads() > num_threads:
+        bare = replace(spec, preload=()).as_json()
+        os.execv(sys.executable, [*sys.orig_argv[:-1], bare])
+
+    gc.freeze()  # a collection in a node would copy all the pages that it shares with the others
+    gc.enable()
+    _Warden(spec).run()
+    # Nothing is left to close, and to take apart what was imported would keep the launcher waiting.
+    os._exit(0)
+
+
+def _num_threads() -> int:
+    """Count the threads of this process, those that Python knows nothing of included."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+class _Warden:
+    def __init__(self, spec: WardenSpec) -> None:
+        self._spec = spec
+        self._control = socket.socket(fileno=spec.control_fd)
+        self._nodes: dict[int, NodeProcess] = {}
+        self._has_launcher = True
+        self._kill_at: Deadline | None = None
+
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        signal.set_wakeup_fd(self._wake_w)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
+
+    def run(self) -> None:
+        """Do as the launcher says until it is gone and so are the nodes."""
+        with self._control:
+            self._run()
+        shutil.rmtree(self._spec.directory, ignore_errors=True)
+        remove_left_over()  # of nodes that were killed, the shared memory
+
+    def _run(self) -> None:
+        while self._has_launcher or self._nodes:
+            sources: list[Any] = [self._wake_r]
+            if self._has_launcher:
+                sources.append(self._control)
+            ready = wait(sources, None if self._kill_at is None else self._kill_at.remaining)
+
+            if self._wake_r in ready:
+                os.read(self._wake_r, 4096)
+                self._reap()
+            if self._control in ready:
+                self._obey()
+            if self._kill_at is not None and self._kill_at.expired:
+                self._kill()
+
+    def _obey(self) -> None:
+        try:
+            packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET, 1)
+        except ConnectionResetError:
+            packet, fds = b"", []
+        if not packet:
+            self._has_launcher = False
+            self._end(END_GRACE_S)
+            return
+        match json.loads(packet):
+            case {"start": int(node_id)}:
+                self._start(node_id, fds[0])
+            case {"signal": int(number)}:
+                self._signal(number)
+            case {"end": float(grace)}:
+                self._end(grace)
+
+    def _start(self, node_id: int, fd: int) -> None:
+        connection: Connection[Any, Any] = Connection(fd)
+        process = NodeProcess(
+            node_id,
+            connection,
+            life_fd=self._spec.life_fd,
+            directory=self._spec.directory,
+            foreign_fds=(self._control.fileno(), self._wake_r, self._wake_w),
+        )
+        process.start()
+        connection.close()
+        with suppress(PermissionError, ProcessLookupError):  # it has done so by itself
+            os.setpgid(_pid(process), _pid(process))
+        self._nodes[node_id] = process
+        self._say(started=node_id, pid=_pid(process))
+
+    def _reap(self) -> None:
+        for node_id, process in list(self._nodes.items()):
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            with suppress(ChildProcessError):  # reaped by the start of another one just now
+                if os.waitid(os.P_PID, _pid(process), flags) is None:
+                    continue
+            # Before the process is reaped its id is surely still that of its group.
+            self._kill_group(process)
+            process.join()
+            self._say(exited=node_id, code=process.exitcode)
+            process.close()
+            del self._nodes[node_id]
+
+    def _signal(self, number: int) -> None:
+        for process in self._nodes.values():
+            os.kill(_pid(process), number)
+
+    def _end(self, grace: float) -> None:
+        if self._kill_at is None:
+            self._signal(signal.SIGTERM)
+        kill_at = Deadline.after(grace)
+        if self._kill_at is None or kill_at.instant < self._kill_at.instant:
+            self._kill_at = kill_at
+
+    def _kill(self) -> None:
+        self._kill_at = None
+        for process in self._nodes.values():
+            self._kill_group(process)
+
+    def _kill_group(self, process: NodeProcess) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(_pid(process), signal.SIGKILL)
+
+    def _say(self, **message: int | None) -> None:
+        with suppress(OSError):  # no launcher any more
+            self._control.send(json.dumps(message).encode())
+
+
+def _pid(process: NodeProcess) -> int:
+    if process.pid is None:
+        raise RuntimeError(f"{process.name} was never started")
+    return process.pid

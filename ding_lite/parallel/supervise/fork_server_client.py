@@ -1,0 +1,117 @@
+"""The launcher's end of the warden: start it, tell it, hear it, and see it off."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import wait
+from typing import Any
+
+from ding_lite.clock import Deadline
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.supervise.fork_server import MAX_PACKET, WardenSpec
+from ding_lite.parallel.supervise.node_process import SIGNALS
+
+WARDEN_S = 5.0
+"""Seconds that the warden has to end what has been told to end; then it is killed itself."""
+
+
+class WardenLink:
+    """A warden, as the launcher has it."""
+
+    def __init__(self) -> None:
+        self._control, self._far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._life_r, self._life_w = os.pipe()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def fileno(self) -> int:
+        """Return what becomes readable when the warden has said something, or has ended."""
+        return self._control.fileno()
+
+    @property
+    def pid(self) -> int | None:
+        """The process; None before it has been started."""
+        return None if self._process is None else self._process.pid
+
+    def start(
+        self, directory: PrivateDirectory, *, preload: tuple[str, ...], sys_path: Iterable[str]
+    ) -> None:
+        """Start the process; what it is told from now on waits until it is ready.
+
+        Args:
+            directory: The job's; the warden keeps it alive, and deletes it at the end.
+            preload: Modules to import for all nodes.
+            sys_path: Where modules are found.
+        """
+        spec = WardenSpec(
+            control_fd=self._far_end.fileno(),
+            life_fd=self._life_r,
+            directory=str(directory.path),
+            preload=preload,
+        )
+        # Held back from the first: for a moment it is in the group that Ctrl-C is meant for.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            self._process = subprocess.Popen(
+                spec.command(sys_path),
+                stdin=subprocess.DEVNULL,
+                pass_fds=(spec.control_fd, spec.life_fd, directory.lock_fd),
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._far_end.close()
+
+    def tell(self, *fds: int, **message: float) -> None:
+        """Send a message, and descriptors with it; a warden that has died is not noticed here."""
+        with suppress(OSError):
+            socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+
+    def hear(self) -> dict[str, Any] | None:
+        """Return the next message, or None when there is no warden any more."""
+        packet = b""
+        with suppress(ConnectionResetError):
+            packet = self._control.recv(MAX_PACKET)
+        return json.loads(packet) if packet else None
+
+    def kill(self) -> None:
+        """End the process at once; the nodes are left alone."""
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> bool:
+        """Let it kill what still runs, wait for its end, and tell whether it ended in order."""
+        self.tell(end=0.0)
+        self._control.close()
+        self._far_end.close()
+        ended = True
+        if self._process is not None:
+            try:
+                self._process.wait(WARDEN_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            ended = self._process.returncode == 0
+        for fd in (self._life_r, self._life_w):
+            os.close(fd)
+        return ended
+
+
+def kill_groups(leaders: Iterable[int]) -> None:
+    """Kill process groups that nobody looks after any more, and wait until the leaders are dead."""
+    with ExitStack() as stack:
+        alive = []
+        for pid in leaders:
+            with suppress(ProcessLookupError, PermissionError):
+                alive.append(os.pidfd_open(pid))
+                stack.callback(os.close, alive[-1])
+                os.killpg(pid, signal.SIGKILL)
+        deadline = Deadline.after(WARDEN_S)
+        while alive and not deadline.expired:
+            ended = wait(alive, deadline.remaining)
+            alive = [handle for handle in alive if handle not in ended]

@@ -1,0 +1,307 @@
+"""The process of one node: find `main` again, connect, run it, and report to the launcher.
+
+A node begins as a fork of the warden, a process with one thread that has imported what is slow
+to import and nothing of the user's. So each node imports the program itself, as after a fresh
+start, and shares no random numbers, files or threads with the others.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.errors import ConfigError
+from ding_lite.interruption import Terminated
+from ding_lite.parallel.memory.segments import remove_own
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.supervise.tracebacks import format_error
+from ding_lite.runtime.interrupt import Patience
+from ding_lite.runtime.messaging.labels import describe_node
+from ding_lite.runtime.messaging.router import Router, use_router
+
+SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""The signals that end a job in order."""
+ORPHANED_S = 3.0
+"""Seconds that a node lives on when both the launcher and the warden have been killed."""
+
+Stage: TypeAlias = Literal["starting", "importing `main`", "connecting", "running `main`"]
+STARTING: Stage = "starting"
+IMPORTING: Stage = "importing `main`"
+CONNECTING: Stage = "connecting"
+RUNNING: Stage = "running `main`"
+
+
+class NodeRouter(Router, Protocol):
+    """The router of a node with a process of its own."""
+
+    @property
+    def patience(self) -> Patience:
+        """What Ctrl-C is to have there."""
+        ...
+
+    def finish(self) -> None:
+        """End the job on this node, as if another one had ended it."""
+        ...
+
+    def note_ended(self, node: int, *, epoch: int) -> None:
+        """Note that a neighbour's process has ended, so that `close` waits for it no more."""
+        ...
+
+    def close(self, *, good_bye: bool = True) -> None:
+        """Deliver what is under way, say good-bye if asked to, and let go of everything."""
+        ...
+
+
+MakeRouter: TypeAlias = Callable[[NodeSpec], NodeRouter]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a node is to do."""
+
+    spec: NodeSpec
+    make_router: MakeRouter
+    main: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Entered:
+    """A node has come to its next stage."""
+
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class Returned:
+    """`main` has returned."""
+
+    result: Any
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The job has ended, and no other node is left that could tell this one."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process of a neighbour has ended."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A node has raised; the error itself is the next message, or None if it cannot travel."""
+
+    stage: Stage
+    kind: str
+    """The name of the error's class."""
+    message: str
+    traceback: str
+
+
+class NodeProcess(ForkProcess):
+    """The process of one life of one node.
+
+    Args:
+        node_id: Which node.
+        connection: To the launcher.
+        life_fd: A pipe that ends when the launcher has ended, however that came about.
+        directory: What to delete if nobody else is left to do so.
+        foreign_fds: Descriptors of the warden that are none of a node's business.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        connection: Connection[Any, Any],
+        *,
+        life_fd: int,
+        directory: str,
+        foreign_fds: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(name=f"node {node_id}", daemon=False)
+        self.node_id = node_id
+        self.is_importing = True
+        """Whether the program is still being imported, so that it must not start nodes."""
+        self._stage: Stage = STARTING
+        self._has_reported = False
+        self._connection = connection
+        self._life_fd = life_fd
+        self._directory = directory
+        self._foreign_fds = foreign_fds
+        self._may_go = threading.Event()
+
+    def run(self) -> None:
+        """Be the node, from the fork on."""
+        os.setpgid(0, 0)  # a terminal's Ctrl-C is the launcher's to pass on
+        for fd in self._foreign_fds:
+            os.close(fd)
+        _start("ding_lite-life", _outlive, self._life_fd, self._directory)
+        np.random.seed(None)  # the warden's state would be the same on all nodes
+
+        with self._connection:
+            succeeded = self._work()
+        atexit._run_exitfuncs()  # a fork that ends runs none by itself
+        raise SystemExit(0 if succeeded else 1)
+
+    def _work(self) -> bool:
+        try:
+            with self._reporting():
+                _take_signals()
+                work = self._load()
+                self.name = describe_node(self.node_id, work.spec.labels)
+                self._enter(CONNECTING)
+                with _leaving(work.make_router(work.spec)) as router, self._reporting():
+                    router.wait_ready(work.spec.startup_timeout)
+                    _start("ding_lite-launcher", self._heed, router)
+                    self._enter(RUNNING)
+                    with router.patience.installed(), use_router(router):
+                        result = _call(work)
+                self._hand_over(result)
+        except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it
+            return False
+        return True
+
+    def _heed(self, router: NodeRouter) -> None:
+        """Take what the launcher says while `main` runs, up to its last word."""
+        try:
+            with suppress(EOFError, OSError):
+                while (word := self._connection.recv()) is not None:
+                    if isinstance(word, Ended):
+                        router.note_ended(word.node_id, epoch=word.epoch)
+                    else:
+                        router.finish()
+        finally:
+            self._may_go.set()
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = stage
+        self._connection.send(Entered(stage))
+
+    def _load(self) -> Work:
+        """Import the program anew and find `main` in it."""
+        preparation = self._connection.recv()
+        self._enter(IMPORTING)
+        spawn.prepare(preparation)
+        try:
+            work: Work = self._connection.recv()
+        except AttributeError as error:
+            raise ConfigError(
+                f"Node {self.node_id} has imported the program anew and cannot find `main` in "
+                f"it, or an argument of `main`: {error}. Define it at the top level of a "
+                f"module, outside of `if __name__ == '__main__'`."
+            ) from error
+        except ImportError as error:
+            raise ConfigError(
+                f"Node {self.node_id} cannot import the module of `main`, or of an argument of "
+                f"`main`, by the name that it has in the program: {error}. The nodes have the "
+                f"same `sys.path`; add the folder of the module to it (PYTHONPATH, or "
+                f"`pythonpath` in the settings of pytest)."
+            ) from error
+        self.is_importing = False
+        return work
+
+    def _hand_over(self, result: object) -> None:
+        try:
+            self._connection.send(Returned(result))
+        except OSError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"`main` of node {self.node_id} returned a {type(result).__name__} that cannot "
+                f"be passed to another process: {error}. Return numbers, strings, arrays, or "
+                f"lists and dicts of such."
+            ) from error
+        self._may_go.wait()  # tensors lie in memory that is gone with this process
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Tell the launcher of an error at once; closing what is open may take a while."""
+        try:
+            yield
+        except BaseException as error:
+            if not self._has_reported:
+                self._has_reported = True
+                self._report(error)
+            raise
+
+    def _report(self, error: BaseException) -> None:
+        text = format_error(error)
+        kind = type(error).__qualname__
+        with suppress(OSError):  # nobody is left to tell
+            self._connection.send(Failed(self._stage, kind, _message_of(error), text))
+            try:
+                self._connection.send(error)
+            except OSError:
+                raise
+            except Exception:  # noqa: BLE001 - whatever its own `__reduce__` may raise
+                self._connection.send(None)
+
+
+def _message_of(error: BaseException) -> str:
+    lines = traceback.format_exception_only(error)
+    return lines[0].strip().partition(": ")[2] if len(lines) == 1 else str(error)
+
+
+def _call(work: Work) -> object:
+    try:
+        return work.main(*work.args, **work.kwargs)
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return None
+        raise
+
+
+@contextmanager
+def _leaving(router: NodeRouter) -> Iterator[NodeRouter]:
+    """Close a router in the end; the peers count the node as lost where it may come back."""
+    good_bye = True
+    try:
+        yield router
+    except (Exception, Terminated):
+        good_bye = False
+        raise
+    finally:
+        router.close(good_bye=good_bye)
+
+
+def _take_signals() -> None:
+    """Undo what the warden has done to signals, which reach this process from now on."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _start(name: str, target: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=target, args=args, name=name, daemon=True).start()
+
+
+def _outlive(life_fd: int, directory: str) -> None:
+    """Wait for the launcher's end; then make sure of this node's own, with all it started."""
+    while os.read(life_fd, 1):
+        pass
+    SYSTEM_CLOCK.sleep(ORPHANED_S)  # the warden ends this node before that, in order
+    shutil.rmtree(directory, ignore_errors=True)
+    remove_own()
+    os.killpg(0, signal.SIGKILL)

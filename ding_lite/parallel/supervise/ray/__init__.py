@@ -1,0 +1,1 @@
+"""Ray as the engine that places the nodes of a job."""

@@ -1,0 +1,142 @@
+"""Ray itself: the connection to it, what a node may ask it for, and who may use it.
+
+What is ugly here and why: Ray is only as safe as it was started. Whoever reaches one without
+authentication can run anything, so that is refused here unless it is on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+from ding_lite.errors import ConfigError, MissingExtraError, did_you_mean
+from ding_lite.parallel.network.address import is_loopback
+from ding_lite.runtime.messaging.labels import matches
+from ding_lite.settings import process_environ
+
+WANTED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
+"""What a node may ask Ray for, by the names that Ray has for it."""
+
+Resources = Mapping[str, Mapping[str, Any]]
+
+
+def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> list[dict[str, Any]]:
+    """Return what each node asks Ray for: all that is said for one of its labels, and a core.
+
+    Raises:
+        ConfigError: Ray has no such thing, or no node has such a label.
+
+    Example:
+        >>> wanted_by_nodes([frozenset({"learner"}), frozenset()], {"learner": {"num_gpus": 1}})
+        [{'num_cpus': 1, 'num_gpus': 1}, {'num_cpus': 1}]
+    """
+    for pattern, wanted in resources.items():
+        for name in set(wanted) - {*WANTED}:
+            raise ConfigError(
+                f"`resources` asks for {name!r} for {pattern!r}.{did_you_mean(name, WANTED)} A "
+                f"node may ask for {', '.join(WANTED)}."
+            )
+        if not any(matches(of_node, [pattern]) for of_node in labels):
+            known = sorted(frozenset().union(*labels))
+            raise ConfigError(
+                f"`resources` says what {pattern!r} needs, and no node has such a label. The "
+                f"nodes have {', '.join(known)}."
+            )
+    found = []
+    for of_node in labels:
+        asked: dict[str, Any] = {"num_cpus": 1}
+        for pattern, wanted in resources.items():
+            if matches(of_node, [pattern]):
+                asked |= wanted
+        found.append(asked)
+    return found
+
+
+def load_ray() -> ModuleType:
+    """Import Ray.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise MissingExtraError(
+            'The engine "ray" needs a package that is not installed. Install it: '
+            'pip install "ding-lite[ray]".'
+        ) from error
+
+
+@contextmanager
+def connected_to(ray: ModuleType, num_cpus: float) -> Iterator[str]:
+    """Be connected to Ray, with so many cores at least if it is started here; yield its head.
+
+    Raises:
+        ConfigError: Whoever reaches this Ray could run anything on it.
+    """
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        # Without an address Ray may find the marks of a cluster that is gone, and fail.
+        address = process_environ().get("RAY_ADDRESS")
+        if address is None:  # nodes share the cores of one machine, as without Ray
+            num_cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
+            ray.init(address="local", num_cpus=num_cpus, include_dashboard=False)
+        else:
+            ray.init(address=address)
+    try:
+        head = str(ray.get_runtime_context().gcs_address)
+        check_guarded(head)
+        yield head
+    finally:
+        if is_ours:
+            with suppress(KeyboardInterrupt):  # what has ended `main` has been heard already
+                ray.shutdown()
+
+
+def check_guarded(head: str) -> None:
+    """Refuse a Ray that any machine could use to run anything as this user.
+
+    Args:
+        head: Where Ray's head listens.
+
+    Raises:
+        ConfigError: It is such a one.
+    """
+    host = head.rpartition(":")[0].strip("[]")
+    if is_loopback(host) or process_environ().get("RAY_AUTH_MODE") == "token":
+        return
+    raise ConfigError(
+        f"Ray's head listens on {head} and asks nobody who they are, so that whoever reaches it "
+        f"can run programs as you. Start Ray with RAY_AUTH_MODE=token, here and on all its "
+        f"machines (docs.ray.io/en/latest/ray-security/token-auth.html), or on 127.0.0.1."
+    )
+
+
+@contextmanager
+def without_rays_handler() -> Iterator[None]:
+    """Undo for a while that Ray ends this process at SIGTERM wherever it is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    is_rays = getattr(before, "__module__", "").partition(".")[0] == "ray"
+    if is_rays:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if is_rays:
+            signal.signal(signal.SIGTERM, before)
+
+
+def shown(resources: Mapping[str, float]) -> str:
+    """Name what a user can ask for among the resources of a cluster."""
+    shown = [f"{name} {value:g}" for name, value in resources.items() if name in ("CPU", "GPU")]
+    return ", ".join(shown) or "nothing"

@@ -1,0 +1,459 @@
+"""Supervision: start the nodes of a job, watch them, end them, and say what went wrong.
+
+What is ugly here and why: three processes see one death. A node that raises tells the launcher
+over its own connection; a node that is killed tells nobody, and the warden, its parent, reports
+it; and when the warden or the launcher itself is killed, the others must notice by a pipe that
+ends. These tidings come in any order, and one failure soon causes others (a peer is lost, a
+wait times out), so which was the first is only decided when all nodes have ended. Signals are
+ugly as well: they may come at any line. The handler only notes them and wakes the loop.
+
+Everything here is one loop on the caller's thread. All waits end: a node that does not end in
+time is killed, and so is the warden.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from multiprocessing import spawn
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.parallel.memory.segments import remove_left_over
+from ding_lite.parallel.supervise.failures import (
+    Failure,
+    crashed,
+    raised,
+    too_late,
+    verdict,
+    what_cannot_travel,
+)
+from ding_lite.parallel.supervise.fork_server import END_GRACE_S
+from ding_lite.parallel.supervise.fork_server_client import WARDEN_S, WardenLink, kill_groups
+from ding_lite.parallel.supervise.job import Job, NodeRecord, Nodes
+from ding_lite.parallel.supervise.node_process import (
+    IMPORTING,
+    RUNNING,
+    STARTING,
+    Ended,
+    Entered,
+    Failed,
+    Finish,
+    Returned,
+    Work,
+)
+from ding_lite.runtime.interrupt import interruptible
+
+EXIT_GRACE_S = 30.0
+"""Seconds that a node may take to end after `main` has; then it is killed."""
+_BACK_OFF_S = 0.1
+_MAX_BACK_OFF_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+def back_off(num_restarts: int) -> float:
+    """Return the seconds before a node's next start: twice as many each time, up to a limit."""
+    # Floats, and a bound on the power: a job of a long life may restart a node a thousand times.
+    return min(_BACK_OFF_S * 2.0 ** min(num_restarts, 32), _MAX_BACK_OFF_S)
+
+
+def run_job(job: Job) -> list[Any]:
+    """Run a job and return what `main` returned, node by node.
+
+    Raises:
+        NodeFailed: A node raised or was killed; its error is the cause.
+        DeadlineExceeded: A node was not connected in time.
+        ConfigError: `main` or an argument cannot be passed to another process.
+        KeyboardInterrupt: The launcher got SIGINT, and the nodes have ended in order.
+        SystemExit: The same after SIGTERM.
+    """
+    with ExitStack() as stack:
+        stack.callback(job.directory.remove)
+        supervisor = _Supervisor(job)
+        # Before the warden: a signal must never find nodes and no one to pass it on.
+        interruption = stack.enter_context(interruptible(lambda _: supervisor.wake()))
+        stack.callback(supervisor.close)
+        supervisor.start()
+        while not supervisor.is_over:
+            supervisor.turn(interruption.signum)
+        failure = supervisor.failure
+        if failure is not None:
+            raise failure
+        if not supervisor.has_all_results:
+            interruption.raise_if_any()
+        return supervisor.results
+
+
+class _Supervisor:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._timeout = job.specs[0].startup_timeout
+        self._nodes = Nodes()
+        self._failures: list[Failure] = []
+        self._verdict: Exception | None = None
+        """What to raise when no node's failure explains the end."""
+        self._signal: int | None = None
+        self._give_up_at: Deadline | None = None
+        self._preparation: dict[str, Any] = {}
+        self._warden = WardenLink()
+        self._wake_r, self._wake_w = os.pipe()
+        self._wake_lock = threading.Lock()
+        self._is_closed = False
+
+    # -- beginning and end ---------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the warden and ask it for all nodes."""
+        self._preparation = _preparation()
+        self._warden.start(
+            self._job.directory,
+            preload=self._job.preload,
+            sys_path=self._preparation["sys_path"],
+        )
+        for node in self._job.specs:
+            self._nodes[node.node_id] = NodeRecord(node, Deadline.after(self._timeout))
+            self._start_node(self._nodes[node.node_id])
+
+    def close(self) -> None:
+        """End whatever still runs, at once, and wait for it; safe at any time."""
+        if not self._warden.close():
+            self._kill_orphans()
+        for node in self._nodes.values():
+            if node.connection is not None:
+                node.connection.close()
+        with self._wake_lock:
+            self._is_closed = True
+            for fd in (self._wake_r, self._wake_w):
+                os.close(fd)
+
+    def wake(self) -> None:
+        """Let `turn` return soon; safe from any thread, and at any time."""
+        with self._wake_lock:
+            if not self._is_closed:
+                os.write(self._wake_w, b"w")
+
+    def _kill_orphans(self) -> None:
+        """Kill what a warden that was killed itself has left, and remove what that leaves."""
+        nodes = [node for node in self._nodes.values() if not node.is_over]
+        kill_groups([node.pid for node in nodes if node.pid is not None])
+        remove_left_over()
+
+    # -- what came of it -----------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no node runs any more, nor will again."""
+        return all(node.is_over for node in self._nodes.values())
+
+    @property
+    def has_all_results(self) -> bool:
+        """Whether `main` has returned on every node."""
+        return all(node.returned is not None for node in self._nodes.values())
+
+    @property
+    def results(self) -> list[Any]:
+        """What `main` returned, by node."""
+        return [node.returned.result for node in self._nodes.values() if node.returned is not None]
+
+    @property
+    def failure(self) -> Exception | None:
+        """What to raise, or None when all went well or as was asked for."""
+        if self._verdict is not None:
+            return self._verdict
+        failures = self._failures
+        if self._signal is not None:
+            failures = [failure for failure in failures if not failure.was_asked_for]
+        return verdict(failures) if failures else None
+
+    # -- the loop ------------------------------------------------------------------------
+
+    def turn(self, signum: int | None) -> None:
+        """Wait until something happens and deal with it.
+
+        Args:
+            signum: The signal that asks for the end of the job, if one has come.
+        """
+        if signum is not None and self._signal is None:
+            self._signal = signum
+            self._warden.tell(signal=int(signum))
+            self._break_off_starts()
+        by_connection = {n.connection: n for n in self._nodes.values() if n.connection is not None}
+        sources: list[Any] = [self._wake_r, self._warden.fileno(), *by_connection]
+        ready = wait(sources, self._seconds_to_next_deadline())
+
+        if self._wake_r in ready:
+            os.read(self._wake_r, 64)
+        for source in ready:
+            if isinstance(source, Connection):
+                self._listen(by_connection[source])
+        if self._warden.fileno() in ready:
+            self._hear_warden()
+        self._keep_time()
+
+    def _seconds_to_next_deadline(self) -> float | None:
+        deadlines = [] if self._give_up_at is None else [self._give_up_at]
+        for node in self._nodes.values():
+            if node.start_at is not None:
+                deadlines.append(node.start_at)
+            elif node.has_deadline:
+                deadlines.append(node.deadline)
+        remaining = [d.remaining for d in deadlines if d.remaining is not None]
+        return min(remaining, default=None)
+
+    def _keep_time(self) -> None:
+        if self.is_over:
+            return
+        if self._give_up_at is not None:
+            if self._give_up_at.expired:
+                self._lose_warden("did not end the nodes in time")
+            return
+        late = []
+        for node in self._nodes.values():
+            if node.start_at is not None and node.start_at.expired:
+                self._start_node(node)
+            elif not node.has_deadline or not node.deadline.expired:
+                continue
+            elif node.was_broken_off:
+                node.deadline = Deadline.after(None)
+                self._kill(node)
+            elif node.has_ended_main:
+                self._kill_lingering(node)
+            else:
+                late.append(node)
+        if late and self._signal is None and self._timeout is not None:
+            ready = set(self._nodes) - {node.spec.node_id for node in late}
+            stages = [(node.spec.node_id, node.stage) for node in late]
+            self._verdict = too_late(stages, sorted(ready), self._timeout)
+            self._end_all()
+
+    def _listen(self, node: NodeRecord) -> None:
+        """Take what a node says."""
+        connection = node.connection
+        try:
+            while connection is not None and connection.poll():
+                self._take(node, connection.recv(), connection)
+        except (EOFError, OSError):
+            if connection is not None:
+                connection.close()
+            node.connection = None  # it has ended; the warden will tell how
+
+    def _take(self, node: NodeRecord, message: object, connection: Connection[Any, Any]) -> None:
+        match message:
+            case Entered(stage):
+                node.stage = stage
+                if stage == IMPORTING:
+                    self._send_work(node, connection)
+                elif stage == RUNNING:
+                    self._spread_end()
+            case Returned():
+                node.returned = message
+                node.deadline = Deadline.after(EXIT_GRACE_S)
+                with suppress(OSError):
+                    connection.send(None)
+                self._spread_end()
+            case Failed():
+                try:
+                    error = connection.recv()
+                except (EOFError, OSError):
+                    raise
+                except Exception:  # noqa: BLE001 - an error that cannot be built again
+                    error = None
+                if not node.was_broken_off:  # which has little to close, and less time
+                    node.deadline = Deadline.after(EXIT_GRACE_S)
+                self._note(node, raised(node.spec, message, error))
+
+    def _send_work(self, node: NodeRecord, connection: Connection[Any, Any]) -> None:
+        job = self._job
+        try:
+            connection.send(Work(node.spec, job.make_router, job.main, job.args, job.kwargs))
+        except OSError:
+            pass  # the node has died; what it said before that is still to be read
+        except Exception as error:
+            parts = {"`main`": job.main, "the router's factory": job.make_router}
+            parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(job.args, 1)}
+            parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
+            raise ConfigError(what_cannot_travel(parts, error)) from error
+
+    def _hear_warden(self) -> None:
+        message = self._warden.hear()
+        match message:
+            case None:
+                self._lose_warden("has died")
+            case {"started": int(node_id), "pid": int(pid)}:
+                node = self._nodes[node_id]
+                node.pid = pid
+                if node.returned is not None:  # given up on before it was there
+                    self._kill(node)
+            case {"exited": int(node_id), "code": int(code)}:
+                self._on_exit(self._nodes[node_id], code)
+
+    def _on_exit(self, node: NodeRecord, code: int) -> None:
+        self._listen(node)  # its last words may still be under way
+        if node.connection is not None:
+            node.connection.close()
+            node.connection = None
+        if node.returned is None and node.failure is None:
+            self._note(node, crashed(node.spec, node.stage, code, node.pid))
+        node.pid = None  # which may be that of another process from now on
+        self._tell_of_end(node)
+        if not self._restart(node):
+            node.is_over = True
+
+    def _break_off_starts(self) -> None:
+        """Give those that have no step to end a moment to end all the same.
+
+        The signal comes to them at any line, also one that hides or swallows what it raises.
+        """
+        for node in self._nodes.values():
+            if node.start_at is not None:
+                node.start_at, node.is_over = None, True
+            elif node.stage != RUNNING and not node.has_ended_main:
+                node.was_broken_off = True
+                node.deadline = Deadline.after(END_GRACE_S)
+
+    # -- failures ------------------------------------------------------------------------
+
+    def _note(self, node: NodeRecord, failure: Failure) -> None:
+        if node.failure is None:
+            node.failure = failure
+        if not self._may_restart(node) and not node.was_broken_off:
+            self._failures.append(failure)
+            if self._signal is None or not failure.was_asked_for:
+                self._end_all()
+
+    def _may_restart(self, node: NodeRecord) -> bool:
+        return (
+            self._give_up_at is None
+            and self._signal is None
+            and node.failure is not None
+            and node.failure.may_pass
+            and node.returned is None
+            and node.num_restarts < self._job.max_retries
+        )
+
+    def _restart(self, node: NodeRecord) -> bool:
+        """Plan the next life of a node that has ended; tell whether it gets one."""
+        failure = node.failure
+        if failure is None or not self._may_restart(node):
+            return False
+        if self._nodes.is_ending_around(node):
+            self._give_up_on(node)
+            return False
+        delay = back_off(node.num_restarts)
+        node.num_restarts += 1
+        logger.warning(
+            "node %d %s; restart %d of %d in %.1f s%s",
+            node.spec.node_id,
+            failure.what,
+            node.num_restarts,
+            self._job.max_retries,
+            delay,
+            f"\n{failure.traceback}" if failure.traceback else "",
+        )
+        node.spec = replace(node.spec, epoch=node.spec.epoch + 1)
+        node.failure, node.stage, node.was_told_to_finish = None, STARTING, False
+        node.start_at = Deadline.after(delay)
+        return True
+
+    def _spread_end(self) -> None:
+        """End a job that has ended on some nodes on those that could not hear of it."""
+        for node in self._nodes.values():
+            if node.stage != RUNNING:
+                # It may have said that it is, before the others could end by what it then did.
+                self._listen(node)
+            if node.is_over or node.returned is not None:
+                continue
+            if node.stage == RUNNING:
+                if self._nodes.is_cut_off(node):
+                    self._tell_to_finish(node)
+            elif self._nodes.waits_in_vain(node) or (
+                node.num_restarts > 0 and self._nodes.is_ending_around(node)
+            ):
+                self._give_up_on(node)
+
+    def _give_up_on(self, node: NodeRecord) -> None:
+        """Let a job end without a node that had to be restarted: it would find nobody left."""
+        logger.warning(
+            "node %d was not restarted to the end: the job was ending; its result is None",
+            node.spec.node_id,
+        )
+        node.returned, node.was_given_up = Returned(None), True
+        if node.start_at is not None:
+            node.start_at, node.is_over = None, True
+        else:
+            self._kill(node)
+        self._spread_end()
+
+    def _tell_to_finish(self, node: NodeRecord) -> None:
+        if node.was_told_to_finish or node.connection is None:
+            return
+        node.was_told_to_finish = True
+        with suppress(OSError):  # it has died; the warden will tell
+            node.connection.send(Finish())
+
+    def _tell_of_end(self, ended: NodeRecord) -> None:
+        """Let no neighbour wait, as it leaves, for a process that takes nothing any more."""
+        for near in self._nodes.around(ended):
+            if near.stage == RUNNING and near.connection is not None:
+                with suppress(OSError):  # it has died; the warden will tell
+                    near.connection.send(Ended(ended.spec.node_id, ended.spec.epoch))
+
+    def _kill(self, node: NodeRecord) -> None:
+        if node.pid is not None and not node.is_over:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(node.pid, signal.SIGKILL)
+
+    def _start_node(self, node: NodeRecord) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        node.connection, node.start_at = ours, None
+        node.deadline = Deadline.after(self._timeout)
+        with theirs:
+            ours.send({**self._preparation, "name": f"node {node.spec.node_id}"})
+            self._warden.tell(theirs.fileno(), start=node.spec.node_id)
+
+    def _kill_lingering(self, node: NodeRecord) -> None:
+        logger.warning(
+            "node %d has not ended %.0f s after its `main`, and was killed; a thread that is no "
+            "daemon keeps it alive, or it hangs while it closes what is open",
+            node.spec.node_id,
+            EXIT_GRACE_S,
+        )
+        node.deadline = Deadline.after(None)
+        self._kill(node)
+
+    def _end_all(self) -> None:
+        """Give all nodes a moment to end in order."""
+        if self._give_up_at is None:
+            self._give_up_at = Deadline.after(END_GRACE_S + WARDEN_S)
+            self._warden.tell(end=END_GRACE_S)
+        for node in self._nodes.values():
+            if node.start_at is not None:
+                node.start_at, node.is_over = None, True
+
+    def _lose_warden(self, how: str) -> None:
+        """Go on without the warden: nothing can be known of the nodes any more."""
+        node_id = next(node.spec.node_id for node in self._nodes.values() if not node.is_over)
+        if self._verdict is None and not self._failures:
+            self._verdict = NodeFailed(
+                f"The process that watches over the nodes {how}, so the nodes were killed. Its "
+                f"last words, if it had any, are on standard error.",
+                node_id=node_id,
+            )
+        self._warden.kill()
+        self._kill_orphans()
+        for node in self._nodes.values():
+            node.is_over = True
+
+
+def _preparation() -> dict[str, Any]:
+    """Return what a node needs to import this program anew, by multiprocessing's own recipe."""
+    preparation = spawn.get_preparation_data("node")
+    return {**preparation, "authkey": bytes(preparation["authkey"])}

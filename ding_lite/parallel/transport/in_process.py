@@ -1,0 +1,485 @@
+"""A transport within one process: whole clusters in a test, without a socket.
+
+A `Network` stands for what lies between the nodes, and a test does to it what happens to real
+ones: links break and come back, messages are late, a direction goes silent, a node vanishes.
+There is no global table of names: who belongs together is given the same `Network`.
+
+Every promise of `base` holds here as it does over ZeroMQ; one suite of tests says so. A message
+is copied when it is handed over, so two nodes never share memory, and a sender that breaks its
+own promise and changes a frame is seen to do so. Who is at the other end is known for certain,
+as on encrypted tcp, and who is not expected is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
+from ding_lite.errors import ConfigError, TransportError
+from ding_lite.log import Throttle
+from ding_lite.parallel.network.address import Address
+from ding_lite.parallel.transport.base import CLOSE_TIMEOUT_S, Frame, Lane, Link, Sink
+
+logger = logging.getLogger(__name__)
+
+_READ_AT_ONCE = 256
+_News: TypeAlias = Callable[[Sink], None]
+
+
+class Network:
+    """What lies between the nodes of one process; a test holds it, and breaks it.
+
+    Nodes are named by their ids. What is done to the way between two of them also holds for
+    links that they make later.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._listening: dict[str, InprocTransport] = {}
+        self._wires: dict[Link, _Wire] = {}
+        self._at: defaultdict[InprocTransport, dict[Link, _Wire]] = defaultdict(dict)
+        """The wires that each transport is an end of."""
+        self._num_wires = 0
+        self._cut: set[frozenset[int]] = set()
+        self._held: set[tuple[int, int, Lane]] = set()
+
+    # -- what a test does to it ----------------------------------------------------------
+
+    def cut(self, one: int, other: int) -> None:
+        """Break the links between two nodes, and let none come back until `mend`.
+
+        What was under way is lost, and both of them are told.
+        """
+        with self._lock:
+            self._cut.add(frozenset((one, other)))
+            for wire in self._between(one, other):
+                self._disconnect(wire)
+
+    def mend(self, one: int, other: int) -> None:
+        """Let the links between two nodes come back, which they do at once."""
+        with self._lock:
+            self._cut.discard(frozenset((one, other)))
+            for wire in self._between(one, other):
+                self._connect(wire)
+
+    def hold(self, sender: int, receiver: int, *lanes: Lane) -> None:
+        """Let nothing that one node sends another arrive until `release`; neither is told.
+
+        To hold one lane lets the other one overtake it. To hold both makes a link that is dead
+        in one direction and seems to be alive.
+
+        Args:
+            sender: Whose messages are held.
+            receiver: Who does not get them.
+            *lanes: Which ones; both if none is named.
+        """
+        with self._lock:
+            self._held |= {(sender, receiver, lane) for lane in lanes or Lane}
+
+    def release(self, sender: int, receiver: int, *lanes: Lane) -> None:
+        """Let what was held arrive, and what comes after it; the arguments are those of `hold`."""
+        with self._lock:
+            self._held -= {(sender, receiver, lane) for lane in lanes or Lane}
+            for wire in self._between(sender, receiver):
+                for end in wire.ends:
+                    end._changed.notify()
+
+    def heal(self) -> None:
+        """Undo every `cut` and `hold`."""
+        with self._lock:
+            self._cut.clear()
+            self._held.clear()
+            for wire in list(self._wires.values()):
+                self._connect(wire)
+                for end in wire.ends:
+                    end._changed.notify()
+
+    def remove(self, node_id: int) -> None:
+        """Let a node vanish as one that is killed: its links break, and nobody hears of it again.
+
+        Its place is free for a later life of it. What is left of it finds itself alone, and is
+        still to be closed.
+        """
+        with self._lock:
+            for transport in list(self._listening.values()):
+                if transport._node_id == node_id:
+                    self._forget(transport)
+            diallers = {wire.dialler for wire in self._wires.values()}
+            for transport in [each for each in diallers if each._node_id == node_id]:
+                self._forget(transport)
+
+    def under_way(self, sender: int, receiver: int) -> int:
+        """Count the messages of one node that have not been handed to another one yet."""
+        with self._lock:
+            return sum(
+                len(pipe)
+                for wire in self._between(sender, receiver)
+                for (to, _), pipe in wire.pipes.items()
+                if to._node_id == receiver
+            )
+
+    # -- what the transports do; all with the lock ---------------------------------------
+
+    def _between(self, one: int, other: int) -> list[_Wire]:
+        return [wire for wire in self._wires.values() if wire.nodes == {one, other}]
+
+    def _of(self, transport: InprocTransport) -> list[_Wire]:
+        return list(self._at[transport].values())
+
+    def _remove(self, wire: _Wire) -> None:
+        del self._wires[wire.link]
+        for end in wire.ends:
+            del self._at[end][wire.link]
+
+    def _listen(self, transport: InprocTransport, name: str) -> None:
+        if name in self._listening:
+            raise TransportError(
+                f"This node cannot listen on inproc://{name}: node "
+                f"{self._listening[name]._node_id} of the same network does. "
+                f"Is another job using it?"
+            )
+        self._listening[name] = transport
+        for wire in list(self._wires.values()):
+            self._connect(wire)
+
+    def _dial(self, transport: InprocTransport, node_id: int, name: str) -> None:
+        self._num_wires += 1
+        token = f"{transport._node_id}-{node_id}-{self._num_wires}"
+        wire = _Wire(transport, node_id, name, Link(token.encode()))
+        self._wires[wire.link] = self._at[transport][wire.link] = wire
+        self._connect(wire)
+
+    def _connect(self, wire: _Wire) -> None:
+        """Connect a wire, if there is anybody to connect it to."""
+        listener = self._listening.get(wire.name)
+        if wire.listener is not None or listener is None or wire.nodes in self._cut:
+            return
+        refusal = None if wire.was_up else _refusal(wire, listener)
+        if refusal is not None:
+            self._remove(wire)
+            wire.dialler._hear(lambda sink: sink.on_refused(wire.node_id, refusal))
+            whom = f"Node {wire.dialler._node_id} is no neighbour of node {listener._node_id}."
+            listener._hear(lambda sink: sink.on_rejected(whom))
+            return
+        wire.listener, wire.was_up = listener, True
+        self._at[listener][wire.link] = wire
+        wire.pipes = {(end, lane): deque() for end in wire.ends for lane in Lane}
+        wire.dialler._hear(lambda sink: sink.on_up(wire.link, wire.node_id))
+
+    def _disconnect(self, wire: _Wire) -> None:
+        """Break a wire: what is under way is lost, and both ends are told."""
+        if wire.listener is None:
+            return
+        listener, wire.listener = wire.listener, None
+        del self._at[listener][wire.link]
+        wire.pipes = {}
+        wire.dialler._hear(lambda sink: sink.on_down(wire.link))
+        listener._hear(lambda sink: sink.on_doubt())
+        self._changed.notify_all()
+
+    def _forget(self, transport: InprocTransport) -> None:
+        """Take a transport out of the network; who dials it waits for another in its place."""
+        for name, listening in list(self._listening.items()):
+            if listening is transport:
+                del self._listening[name]
+        for wire in self._of(transport):
+            self._disconnect(wire)
+            if wire.dialler is transport:
+                self._remove(wire)
+        self._at.pop(transport, None)
+
+    def _hang_up(self, transport: InprocTransport, node_id: int) -> None:
+        """Take out the wires by which a node has dialled another one; only that one is told."""
+        for wire in self._of(transport):
+            if wire.dialler is not transport or wire.node_id != node_id:
+                continue
+            self._remove(wire)
+            if wire.listener is not None:
+                wire.listener._hear(lambda sink: sink.on_doubt())
+
+    def _flush(self, transport: InprocTransport) -> None:
+        """Wait until the others have taken what a transport has sent, or will not."""
+        deadline = Deadline.after(CLOSE_TIMEOUT_S)  # of the machine: a test's clock may stand still
+        deadline.wait(
+            self._changed,
+            lambda: (
+                not any(
+                    pipe
+                    for wire in self._of(transport)
+                    for (to, _), pipe in wire.pipes.items()
+                    if to is not transport
+                )
+            ),
+        )
+
+    def _pick_up(self, transport: InprocTransport) -> list[_News]:
+        """Take what has come for a transport: what is urgent, and then one bulky message a link."""
+        found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
+        for wire in self._of(transport):
+            for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
+                pipe = wire.pipes.get((transport, lane))
+                sender = wire.opposite(transport)._node_id if pipe else -1
+                if not pipe or (sender, transport._node_id, lane) in self._held:
+                    continue
+                for _ in range(min(at_once, len(pipe))):
+                    found[lane].append(partial(_hand_over, wire.link, lane, pipe.popleft()))
+        if any(found.values()):
+            self._changed.notify_all()
+        return found[Lane.CONTROL] + found[Lane.BULK]
+
+
+@dataclass(eq=False)
+class _Wire:
+    """A link that one node has dialled, whether it is up or not."""
+
+    dialler: InprocTransport
+    node_id: int
+    """The node that is dialled."""
+    name: str
+    """Where it is dialled."""
+    link: Link
+    listener: InprocTransport | None = None
+    """Who is at the other end while the link is up."""
+    was_up: bool = False
+    pipes: dict[tuple[InprocTransport, Lane], deque[Sequence[Frame]]] = field(default_factory=dict)
+    """What is under way, by who is to get it and the lane."""
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        return frozenset((self.dialler._node_id, self.node_id))
+
+    @property
+    def ends(self) -> list[InprocTransport]:
+        return [self.dialler] if self.listener is None else [self.dialler, self.listener]
+
+    def opposite(self, end: InprocTransport) -> InprocTransport:
+        return next(other for other in self.ends if other is not end)
+
+
+class InprocTransport:
+    """Moves messages over the `inproc://` addresses of one network.
+
+    Args:
+        network: What lies between this node and the others.
+        node_id: This node.
+        peers: The nodes that may connect to it.
+        clock: What the waits between two turns are measured by.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        node_id: int,
+        *,
+        peers: Iterable[int] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._network = network
+        self._node_id = node_id
+        self._peers = frozenset(peers)
+        self._clock = clock
+        self._changed = threading.Condition(network._lock)
+        self._news: deque[_News] = deque()
+        self._todo: deque[_News] = deque()
+        self._throttle = Throttle(logger)
+        self._thread: threading.Thread | None = None
+        self._wants_turn = False
+        self._is_closing = False
+
+    # -- before the start ----------------------------------------------------------------
+
+    def listen(self, address: str) -> str:
+        """Let others dial this node; return where.
+
+        Raises:
+            ConfigError: It is no address of this transport.
+            TransportError: Another node listens there.
+        """
+        with self._network._lock:
+            self._network._listen(self, _name_of(address))
+        return address
+
+    def dial(self, node_id: int, address: str) -> None:
+        """Connect to a node, now or as soon as it listens.
+
+        Raises:
+            ConfigError: It is no address of this transport.
+        """
+        with self._network._lock:
+            self._network._dial(self, node_id, _name_of(address))
+
+    def redial(self, node_id: int, address: str) -> None:
+        """Connect to a node at another address than before.
+
+        Raises:
+            ConfigError: It is no address of this transport.
+        """
+        name = _name_of(address)
+        with self._network._lock:
+            self._network._hang_up(self, node_id)
+            self._network._dial(self, node_id, name)
+
+    def admit(self, node_id: int) -> None:
+        """Let a further node connect from now on."""
+        with self._network._lock:
+            self._peers |= {node_id}
+
+    def start(self, sink: Sink) -> None:
+        """Begin to move messages."""
+        self._thread = threading.Thread(
+            target=self._run, args=(sink,), name=f"ding_lite-transport-{self._node_id}", daemon=True
+        )
+        self._thread.start()
+
+    # -- from any thread -----------------------------------------------------------------
+
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        """Send a message; nothing is copied before it arrives, so it must not change any more."""
+        with self._network._lock:
+            wire = self._network._at[self].get(link)
+            if wire is None or wire.listener is None:
+                return False
+            other = wire.opposite(self)
+            if not other._is_closing:
+                wire.pipes[other, lane].append(list(frames))
+                other._changed.notify()
+            return True
+
+    def wake(self) -> None:
+        """Make the sink's next turn come now."""
+        with self._network._lock:
+            self._wants_turn = True
+            self._changed.notify()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether this thread is within a call of the sink."""
+        return threading.current_thread() is self._thread
+
+    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Leave it to the transport's own thread: a test of many nodes has no use for the time."""
+
+    def rouse(self) -> None:
+        """Do nothing: nobody attends."""
+
+    def close(self) -> None:
+        """Send what was taken, within a second, and end the thread."""
+        with self._network._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        with self._network._lock:
+            self._drop_what_came()
+            self._network._flush(self)
+            self._network._forget(self)
+
+    # -- on the transport's thread -------------------------------------------------------
+
+    def owner(self, link: Link) -> int | None:
+        """Return which node a link comes from; None of a link that nobody knows."""
+        with self._network._lock:
+            wire = self._network._at[self].get(link)
+            if wire is None:
+                return None
+            return wire.node_id if wire.dialler is self else wire.dialler._node_id
+
+    def brought_at(self, link: Link) -> float:
+        """Return 0: messages come whole here."""
+        return 0.0
+
+    def forget(self, link: Link) -> None:
+        """Give up what a link has left incomplete, which here is nothing."""
+
+    def drop(self, link: Link) -> None:
+        """Break a link; it comes back at once."""
+        with self._network._lock:
+            wire = self._network._at[self].get(link)
+            if wire is not None:
+                self._network._disconnect(wire)
+                self._network._connect(wire)
+
+    # -- inside --------------------------------------------------------------------------
+
+    def _hear(self, news: _News) -> None:
+        """Let the sink be told something; with the lock."""
+        self._news.append(news)
+        self._changed.notify()
+
+    def _drop_what_came(self) -> None:
+        """Let nobody wait for this node to read what it will not."""
+        for wire in self._network._of(self):
+            for lane in Lane:
+                if (self, lane) in wire.pipes:
+                    wire.pipes[self, lane].clear()
+        self._network._changed.notify_all()
+
+    def _run(self, sink: Sink) -> None:
+        while not self._is_closing:
+            try:
+                self._turn(sink)
+            except BaseException as error:  # noqa: BLE001 - the thread serves all peers
+                self._throttle.every(
+                    1.0,
+                    logging.ERROR,
+                    type(error).__name__,
+                    "what has come from another node could not be handled:\n%s",
+                    traceback.format_exc(),
+                )
+        sink.on_turn()
+
+    def _turn(self, sink: Sink) -> None:
+        with self._network._lock:
+            self._wants_turn = False
+        wait_s = sink.on_turn()
+        if not self._todo:
+            self._todo.extend(self._wait_for_news(wait_s))
+        while self._todo and not self._is_closing:
+            self._todo.popleft()(sink)
+
+    def _wait_for_news(self, wait_s: float) -> list[_News]:
+        deadline = Deadline.after(wait_s, self._clock)
+        found: list[_News] = []
+
+        def has_come() -> bool:
+            found.extend(self._news)
+            self._news.clear()
+            found.extend(self._network._pick_up(self))
+            return bool(found) or self._wants_turn or self._is_closing
+
+        with self._network._lock:
+            deadline.wait(self._changed, has_come)
+        return found
+
+
+def _name_of(address: str) -> str:
+    parsed = Address.parse(address)
+    if parsed.scheme != "inproc":
+        raise ConfigError(f"{address} leads out of this process; expected is inproc://name.")
+    return parsed.place
+
+
+def _refusal(wire: _Wire, listener: InprocTransport) -> str | None:
+    """Return why a node that is dialled does not let the other one in, or None if it does."""
+    if listener._node_id != wire.node_id:
+        return f"node {listener._node_id} listens at inproc://{wire.name}."
+    if wire.dialler._node_id not in listener._peers:
+        return "it does not count this node among its neighbours."
+    return None
+
+
+def _hand_over(link: Link, lane: Lane, frames: Sequence[Frame], sink: Sink) -> None:
+    if lane is Lane.CONTROL:
+        sink.on_message(link, [bytes(frame) for frame in frames])
+    else:
+        sink.on_message(link, [memoryview(bytearray(frame)) for frame in frames])

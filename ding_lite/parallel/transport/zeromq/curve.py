@@ -1,0 +1,90 @@
+"""CURVE on ZeroMQ's sockets: encryption, and who may connect.
+
+ZeroMQ asks a handler within the process (ZAP) about each connection that has proved to hold a
+key. The answer carries the node id that the key belongs to, and ZeroMQ attaches it to every
+message of that connection: a peer cannot speak for another node whatever its messages claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import zmq
+from zmq.utils import z85
+
+from ding_lite.parallel.network.security import Key
+
+_ZAP = "inproc://zeromq.zap.01"
+_ZAP_VERSION = b"1.0"
+_DOMAIN = b"ding_lite"
+_USER_ID = "User-Id"
+_REQUEST_FRAMES = 7
+
+
+class Doorkeeper:
+    """Gives a node's sockets their keys, and tells its peers from strangers.
+
+    Args:
+        context: Where the sockets live.
+        key: The secret of the job.
+        node_id: This node.
+        peers: The nodes that may connect.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        key: Key,
+        node_id: int,
+        peers: Iterable[int],
+    ) -> None:
+        self._key = key
+        self._node_id = node_id
+        self._peers = {_public(key.of_dialler(peer)): peer for peer in peers}
+        self.socket = context.socket(zmq.REP)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(_ZAP)
+
+    def admit(self, peer: int) -> None:
+        """Let a further node connect from now on."""
+        self._peers[_public(self._key.of_dialler(peer))] = peer
+
+    def guard(self, socket: zmq.Socket[bytes]) -> None:
+        """Let only peers connect to a socket that will listen."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._key.of_listener(self._node_id))
+        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer nobody comes in
+
+    def identify(self, socket: zmq.Socket[bytes], peer: int) -> None:
+        """Let a socket that will dial prove who it is, and accept the peer as nobody else."""
+        own = self._key.of_dialler(self._node_id)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, own)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, _public(own))
+        socket.setsockopt(zmq.CURVE_SERVERKEY, _public(self._key.of_listener(peer)))
+
+    def answer(self) -> str | None:
+        """Answer a question that is there; return why the connection was refused, or None."""
+        request = self.socket.recv_multipart(zmq.NOBLOCK)
+        number = request[1] if len(request) > 1 else b""
+        peer = None
+        if len(request) == _REQUEST_FRAMES and request[5] == b"CURVE":
+            peer = self._peers.get(request[6])
+        if peer is not None:
+            self._reply(number, b"200", b"", str(peer).encode())
+            return None
+        self._reply(number, b"400", b"no key of a neighbour", b"")
+        place = request[3].decode(errors="replace") if len(request) > 3 else "somewhere"
+        return f"A connection from {place} has no key of a neighbour of node {self._node_id}."
+
+    def _reply(self, number: bytes, status: bytes, text: bytes, user: bytes) -> None:
+        self.socket.send_multipart([_ZAP_VERSION, number, status, text, user, b""])
+
+
+def owner_of(frame: zmq.Frame) -> int:
+    """Return which node has sent a message that has come in through a guarded socket."""
+    return int(str(frame.get(_USER_ID)))
+
+
+def _public(secret: bytes) -> bytes:
+    return z85.decode(zmq.curve_public(z85.encode(secret)))

@@ -1,0 +1,156 @@
+"""A peer that this node dials, and how every socket of a node is set up.
+
+A dialled peer is two DEALER sockets, one a lane. It is there when both are. Their monitors also
+tell why a handshake has failed, which decides between an accident and a refusal: a peer that is
+starting or dying is dialled again, one that has no place for this node is not.
+
+What is ugly here and why: a port forward or load balancer accepts connections before there is a
+node behind it, and hangs up. To ZeroMQ that looks like a node that hangs up for a wrong key. But
+a node greets first, so the kernel's count of the bytes that came tells the two apart; it is asked
+through a copy of ZeroMQ's descriptor, for ZeroMQ closes its own before it tells.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import zmq
+
+from ding_lite.parallel.transport.base import Lane, Link
+from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
+from ding_lite.parallel.transport.zeromq.connections import borrow, bytes_received
+
+DOWN = zmq.Event.DISCONNECTED
+UP = zmq.Event.HANDSHAKE_SUCCEEDED
+NO_KEY = zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+UNKNOWN_KEY = zmq.Event.HANDSHAKE_FAILED_AUTH
+HUNG_UP = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+OPENED = zmq.Event.ACCEPTED | zmq.Event.CONNECTED
+WATCHED = OPENED | DOWN | UP | NO_KEY | UNKNOWN_KEY | HUNG_UP
+"""What a node wants to hear of its connections."""
+
+OPTIONS = {
+    zmq.SNDHWM: 0,
+    zmq.RCVHWM: 0,
+    zmq.LINGER: 1_000,  # milliseconds, as all below
+    zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
+    zmq.HANDSHAKE_IVL: 5_000,
+    # Of a machine that is cut off the kernel tells: what was sent must be acknowledged in time, and
+    # where nothing is sent, it asks. ZeroMQ's own heartbeats abort the process now and then.
+    zmq.TCP_MAXRT: 3_000,
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 1,  # seconds, as the next one
+    zmq.TCP_KEEPALIVE_INTVL: 1,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+}
+"""How every socket is set up."""
+
+_SIGNATURE_BYTES = 10
+"""What every ZeroMQ begins with, as soon as it is connected."""
+_HANG_UPS = 3
+"""Times in a row that a peer must hang up on the handshake to count as a refusal."""
+_CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
+"""What a handshake ends with when the peer hangs up, rather than when it is slow."""
+_REASONS = {
+    NO_KEY: "what listens at {} has no key, or is no node.",
+    UNKNOWN_KEY: "it does not count this node among its neighbours.",
+    HUNG_UP: "it has another key, or what listens at {} is another node or none.",
+}
+
+
+@dataclass
+class Dealers:
+    """The two sockets that dial one peer."""
+
+    node_id: int
+    address: str
+    link: Link = field(default_factory=lambda: Link(b"d" + os.urandom(12)))
+    sockets: dict[Lane, zmq.Socket[bytes]] = field(default_factory=dict)
+    _up: set[Lane] = field(default_factory=set)
+    _was_there: bool = False
+    _is_refused: bool = False
+    is_met_with_silence: bool = False
+    """Whether what listens has hung up last time without a word, as nothing of ours does."""
+    _num_hang_ups: int = 0
+    _copies: dict[Lane, socket.socket] = field(default_factory=dict)
+    """The connections of which the handshake is under way."""
+
+    def connect(self, lane: Lane, socket: zmq.Socket[bytes]) -> None:
+        """Dial with one of the sockets."""
+        socket.setsockopt(zmq.ROUTING_ID, self.link + lane.value)
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues up for a peer that is not there
+        socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        socket.connect(self.address)
+        self.sockets[lane] = socket
+
+    @property
+    def is_there(self) -> bool:
+        """Whether both sockets are connected."""
+        return len(self._up) == len(Lane)
+
+    def note_opened(self, lane: Lane, fd: int) -> None:
+        """Note that a socket has a connection, on which the handshake begins."""
+        self._let_go(lane)
+        with suppress(OSError):  # it is closed already
+            self._copies[lane] = borrow(fd)
+
+    def _let_go(self, lane: Lane) -> None:
+        if (copy := self._copies.pop(lane, None)) is not None:
+            copy.close()
+
+    def close(self) -> None:
+        """Let go of the connections; the sockets themselves are not touched."""
+        for lane in Lane:
+            self._let_go(lane)
+
+    def note_up(self, lane: Lane) -> bool:
+        """Note that a socket is connected; return whether that makes the peer be there."""
+        self._let_go(lane)
+        self._num_hang_ups = 0
+        if lane in self._up:
+            return False
+        self._up.add(lane)
+        self._was_there = self._was_there or self.is_there
+        return self.is_there
+
+    def note_down(self, lane: Lane) -> bool:
+        """Note that a socket is not connected; return whether the peer was there until now."""
+        self._let_go(lane)
+        was_there = self.is_there
+        self._up.discard(lane)
+        return was_there and lane not in self._up
+
+    def note_failure(self, lane: Lane, event: zmq.Event, value: int) -> str | None:
+        """Note that a handshake has failed; return why, if it is a refusal.
+
+        Who was let in once is not refused later: the peer may be starting again.
+        """
+        has_greeted = self._has_greeted(lane)
+        self.is_met_with_silence = value in _CLOSED_BY_PEER and not has_greeted
+        self._let_go(lane)
+        if event == HUNG_UP:
+            self._num_hang_ups += value in _CLOSED_BY_PEER and has_greeted
+            if self._num_hang_ups < _HANG_UPS:
+                return None
+        if self._was_there or self._is_refused:
+            return None
+        self._is_refused = True
+        for dealer in self.sockets.values():
+            with suppress(zmq.ZMQError):  # this connection is over already
+                dealer.disconnect(self.address)
+        return _REASONS[event].format(self.address)
+
+    def _has_greeted(self, lane: Lane) -> bool:
+        """Tell whether what listens has said anything; on a socket file it counts as if it had."""
+        if not self.address.startswith("tcp"):
+            return True
+        copy = self._copies.get(lane)
+        with suppress(OSError):
+            if copy is not None and copy.family != socket.AF_UNIX:
+                return (bytes_received(copy) or 0) >= _SIGNATURE_BYTES
+        return False

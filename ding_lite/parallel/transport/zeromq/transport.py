@@ -1,0 +1,586 @@
+"""ZeroMQ as a transport.
+
+What is ugly here and why: a node listens on a ROUTER socket and dials each peer with two DEALER
+sockets, one a lane, whose routing ids are one random token and the lane. One thread at a time reads
+all of them (`zeromq_turns`), and any may send (`zeromq_sockets`). ZeroMQ hides broken connections,
+so a monitor watches each socket: without it a peer that died would only be missed when its
+heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which peer
+has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
+
+High-water marks are off on purpose: the sessions above bound what is under way (a window of
+events, one state a peer), and a mark in the socket would drop or block what they count. Besides,
+ZeroMQ 4.3.5 with heartbeats aborts the process when peers go away whose messages have reached the
+mark for receiving. What a peer can make ZeroMQ hold all the same is bounded from outside, by
+`zeromq_connections`; `docs/design/0009-back-pressure.md` has the measurements.
+Frames are bounded, connections that bring larger ones are cut, and large messages travel in
+chunks. On tcp all is encrypted, and whoever connects must prove to be a neighbour.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.errors import CodecError, TransportError
+from ding_lite.foreign import is_for_program
+from ding_lite.log import Throttle
+from ding_lite.parallel.network.address import Address, is_taken
+from ding_lite.parallel.network.security import check_dialling, load_key, place_to_listen, user_key
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.chunks import (
+    CHUNK_ABOVE,
+    MAX_FRAMES,
+    Assembler,
+    is_chunk,
+    size_of,
+    split,
+)
+from ding_lite.parallel.transport.zeromq.connections import Connections
+from ding_lite.parallel.transport.zeromq.curve import Doorkeeper, owner_of
+from ding_lite.parallel.transport.zeromq.dealers import (
+    DOWN,
+    HUNG_UP,
+    NO_KEY,
+    OPENED,
+    OPTIONS,
+    UP,
+    WATCHED,
+    Dealers,
+)
+from ding_lite.parallel.transport.zeromq.reactor import Turns
+from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
+from ding_lite.parallel.transport.zeromq.unauthenticated import Strangers, make_room_for_descriptors
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 512
+_READ_AT_ONCE = 256
+_BULK_COUNTS = 16
+"""How many small messages a bulky one counts for."""
+_EVENTS_AT_ONCE = 64
+_EVENTS_FOR_S = 0.02
+"""How long events of connections may keep messages waiting."""
+_DOUBT_EVERY_S = 0.02
+_NOW = int(zmq.NOBLOCK)
+_HAS_MORE = int(zmq.RCVMORE)
+_DESCRIPTOR = int(zmq.SRCFD)
+_NOT_THERE = (zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ENOTSOCK)
+_WHY_NOT = {
+    errno.EADDRINUSE: "Is another job using it? So does a node that was started twice.",
+    errno.EADDRNOTAVAIL: "No interface of this machine has it: is it that of another one?",
+    errno.EACCES: "Ports below 1024 are kept for the system: choose another one.",
+}
+_LANES = {lane.value: lane for lane in Lane}
+_OWNED = b"@"
+"""Stands in a link's name before the node that it is proved to come from."""
+
+
+class ZeroMQTransport:
+    """Moves messages over `ipc://` and `tcp://` addresses.
+
+    Args:
+        node_id: This node.
+        peers: The nodes that may connect to it.
+        key_file: Where the key of the job lies, for tcp; without one the user's own key does,
+            on the loopback interface.
+        connections: What the others may make ZeroMQ hold for this node, for tcp.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        peers: Iterable[int] = (),
+        key_file: str | None = None,
+        connections: Connections | None = None,
+    ) -> None:
+        self._node_id = node_id
+        self._peers = frozenset(peers)
+        self._key_file = key_file
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._sockets = Sockets()
+        self._doorkeeper: Doorkeeper | None = None
+        self._router: zmq.Socket[bytes] | None = None
+        self._is_guarded = False
+        self._dealers: dict[Link, Dealers] = {}
+        self._messages: dict[Socket, tuple[Link | None, Lane]] = {}
+        self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
+        self._connections = Connections() if connections is None else connections
+        self._strangers: Strangers | None = None
+        """Those at the port of this node, where one must have a key."""
+        self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
+        self._num_streams = 0
+        self._throttle = Throttle(logger)
+        self._wants_turn = False
+        self._num_doubts = 0
+        self._doubts_at = 0.0
+        self._turns: Turns | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._lock = threading.Lock()
+
+    # -- before the start ----------------------------------------------------------------
+
+    def listen(self, address: str) -> str:
+        """Let others dial this node; return where, with the port if any was fine.
+
+        Raises:
+            ConfigError: Strangers could reach the address.
+            TransportError: It cannot be taken.
+        """
+        wanted = Address.parse(address)
+        place = place_to_listen(wanted, key_file=self._key_file)
+        socket = self._socket(zmq.ROUTER, None, Lane.CONTROL, place)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+        if place.scheme == "ipc":
+            socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
+        else:
+            self._keys().guard(socket)
+            self._is_guarded = True
+        try:
+            if place.scheme == "ipc" and is_taken(place.place):
+                raise zmq.ZMQError(errno.EADDRINUSE)  # ZeroMQ itself would take it over
+            socket.bind(str(place))
+        except zmq.ZMQError as error:
+            number = error.errno or 0
+            hint = _WHY_NOT.get(number, "Write it as tcp://127.0.0.1:50515.")
+            raise TransportError(
+                f"This node cannot listen on {address}: {os.strerror(number)}. {hint}"
+            ) from error
+        self._router = socket
+        if place.scheme == "ipc":
+            return address
+        taken = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+        port = Address.parse(taken).port
+        make_room_for_descriptors()
+        self._strangers = Strangers(port, len(self._peers))
+        return str(replace(wanted, port=port))
+
+    def dial(self, node_id: int, address: str) -> None:
+        """Connect to a node, now or as soon as it listens.
+
+        Raises:
+            ConfigError: It is on another machine, and there is no key file.
+        """
+        place = Address.parse(address)
+        check_dialling(place, key_file=self._key_file)
+        dealers = Dealers(node_id, address)
+        self._dealers[dealers.link] = dealers
+        for lane in Lane:
+            socket = self._socket(zmq.DEALER, dealers.link, lane, place)
+            if place.scheme == "tcp":
+                self._keys().identify(socket, node_id)
+            dealers.connect(lane, socket)
+
+    def start(self, sink: Sink) -> None:
+        """Begin to move messages."""
+        self._turns = turns = Turns(self._sockets, partial(self._serve, sink))
+
+        def run() -> None:
+            turns.go_on()
+            turns.take(sink.on_turn)
+
+        self._thread = threading.Thread(target=run, name="ding_lite-transport", daemon=True)
+        self._thread.start()
+
+    def _keys(self) -> Doorkeeper:
+        if self._doorkeeper is None:
+            key = user_key() if self._key_file is None else load_key(self._key_file)
+            self._doorkeeper = Doorkeeper(self._context, key, self._node_id, self._peers)
+            self._sockets.add(self._doorkeeper.socket)
+        return self._doorkeeper
+
+    def _socket(
+        self, kind: int, link: Link | None, lane: Lane, place: Address
+    ) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        for option, value in OPTIONS.items():
+            socket.setsockopt(option, value)
+        if ":" in place.place and place.scheme == "tcp":
+            socket.setsockopt(zmq.IPV6, 1)
+        monitor = socket.get_monitor_socket(WATCHED)
+        self._monitors[monitor] = link, lane
+        self._messages[socket] = link, lane
+        self._sockets.add(socket)
+        self._sockets.add(monitor)
+        return socket
+
+    # -- from any thread -----------------------------------------------------------------
+
+    def admit(self, node_id: int) -> None:
+        """Let a further node connect from now on."""
+        if node_id not in self._peers:
+            self._peers |= {node_id}
+            self._assembler.make_room(2)
+        if self._doorkeeper is not None:
+            self._doorkeeper.admit(node_id)
+
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        """Send a message; large frames are not copied, so they must not change any more."""
+        dealers = self._dealers.get(link)
+        route: list[Frame] = []
+        if dealers is not None:
+            if not dealers.is_there:  # one lane may be, or ZeroMQ may not have noticed yet
+                return False
+            socket = dealers.sockets[lane]
+        elif self._router is not None:
+            socket = self._router
+            route = [self._route(link, lane)]
+        else:
+            return False
+        try:
+            self._sockets.send(socket, self._pieces(route, frames))
+        except zmq.ZMQError as error:
+            if error.errno in _NOT_THERE:
+                return False
+            raise
+        return True
+
+    def _pieces(self, route: list[Frame], frames: Sequence[Frame]) -> Iterable[Sequence[Frame]]:
+        """Return what a message travels as: itself, or its chunks."""
+        nbytes = 0
+        for frame in frames:
+            nbytes += frame.nbytes if type(frame) is memoryview else len(frame)
+        if nbytes <= CHUNK_ABOVE:
+            return [[*route, *frames]]
+        self._num_streams += 1
+        return ([*route, *chunk] for chunk in split(frames, self._num_streams))
+
+    def wake(self) -> None:
+        """Make the sink's next turn come now."""
+        is_known, self._wants_turn = self._wants_turn, True
+        if not is_known and not self.is_calling:
+            self._sockets.wake()
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether this thread is within a call of the sink."""
+        return self._turns is not None and self._turns.is_mine
+
+    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Read on this thread until `ready()`, or for so long; return where another one does."""
+        if self._turns is not None:
+            self._turns.lead(ready, seconds)
+
+    def rouse(self) -> None:
+        """Let who attends ask again whether it is ready."""
+        if self._turns is not None:
+            self._turns.rouse()
+
+    def close(self) -> None:
+        """Send what was taken, within a second, and end the thread."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        if self._turns is not None and self._thread is not None:
+            self._turns.end()
+            self._thread.join()
+        with self._sockets.lock:
+            for socket in self._messages:
+                socket.disable_monitor()
+                socket.close()
+            for monitor in self._monitors:
+                monitor.close(linger=0)
+            if self._doorkeeper is not None:
+                self._doorkeeper.socket.close()
+        for dealers in self._dealers.values():
+            dealers.close()
+        if self._strangers is not None:
+            self._strangers.close()
+        self._sockets.close()
+        self._context.term()
+
+    # -- in a turn --------------------------------------------------------------------------
+
+    def owner(self, link: Link) -> int | None:
+        """Return which node a link is proved to come from; None where nothing proves it."""
+        dealers = self._dealers.get(link)
+        if dealers is not None:
+            return dealers.node_id
+        return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
+
+    def brought_at(self, link: Link) -> float:
+        """Return when bytes have last come on a link; 0 where that is not known."""
+        return max(self._connections.brought_at(self._route(link, lane)) for lane in Lane)
+
+    def forget(self, link: Link) -> None:
+        """Give up the messages that a link has left incomplete."""
+        self._assembler.forget(link)
+
+    def drop(self, link: Link) -> None:
+        """Break a link; who has dialled it may do so again."""
+        self.forget(link)
+        for lane in Lane:
+            self._connections.cut(self._route(link, lane))
+
+    def redial(self, node_id: int, address: str) -> None:
+        """Connect to a node at another address than before.
+
+        Raises:
+            ConfigError: The address is none, or on another machine, and there is no key file.
+        """
+        check_dialling(Address.parse(address), key_file=self._key_file)
+        for dealers in [each for each in self._dealers.values() if each.node_id == node_id]:
+            self._hang_up(dealers)
+        self.dial(node_id, address)
+
+    def _hang_up(self, dealers: Dealers) -> None:
+        """Give up the connections to a peer that this node has dialled, and all that is theirs."""
+        self.drop(dealers.link)
+        dealers.close()
+        del self._dealers[dealers.link]
+        monitors = [each for each, (link, _) in self._monitors.items() if link == dealers.link]
+        with self._sockets.lock:
+            for socket in dealers.sockets.values():
+                del self._messages[socket]
+                self._sockets.remove(socket)
+                socket.disable_monitor()
+                socket.close(linger=0)
+            for monitor in monitors:
+                del self._monitors[monitor]
+                self._sockets.remove(monitor)
+                monitor.close(linger=0)
+
+    def _route(self, link: Link, lane: Lane) -> bytes:
+        """Name one of a link's two connections, as ZeroMQ does."""
+        is_visitor = self._is_guarded and link not in self._dealers
+        return (link.rpartition(_OWNED)[0] if is_visitor else link) + lane.value
+
+    def _serve(self, sink: Sink, found: Sequence[Socket]) -> float:
+        """Do what there is to do in a turn: hand on what has come, send what is to be sent."""
+        try:
+            self._hand_on_all(found, sink)
+            self._wants_turn = False
+            wait_s = min(sink.on_turn(), self._settle_doubts(sink), self._look(sink))
+        except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
+            self._complain(error)
+            return 0.0
+        return 0.0 if self._wants_turn else wait_s  # by somebody who was told something just now
+
+    def _hand_on_all(self, found: Sequence[Socket], sink: Sink) -> None:
+        is_drained = True
+        for socket in found:
+            if socket in self._messages:
+                is_drained = self._read(socket, sink) and is_drained
+        for socket in found:  # what has come on a connection goes before what has become of it
+            if socket in self._monitors:
+                self._watch(socket, sink)
+            elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
+                self._admit(self._doorkeeper, sink)
+        if is_drained:
+            self._connections.drained()
+
+    def _read(self, socket: Socket, sink: Sink) -> bool:
+        """Hand on what has come; return whether that was all.
+
+        Each message is handed on when it is known what comes next: whoever is woken by it then
+        needs the interpreter, and this thread has nearly done with it.
+        """
+        read = partial(self._receive, socket)
+        left = _READ_AT_ONCE
+        message = self._sockets.read(socket, read, look=False)
+        while message is not None:
+            source, lane, frames, num_frames, route, fd = message
+            owner = None if source is None else self.owner(source)
+            nbytes = sum(map(size_of, frames))
+            self._connections.brought(route, num_frames, nbytes, fd=fd, owner=owner)
+            if source is None:  # its name says that it is no connection of a node
+                self._connections.cut(route)
+            left -= _BULK_COUNTS if lane is Lane.BULK else 1
+            if left > 0:
+                message = self._sockets.read(socket, read)
+            self._hand_on(source, lane, frames, num_frames, sink)
+            if left <= 0:  # it is the other sockets' turn
+                return False
+        return True
+
+    def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame], int, bytes, int]:
+        """Receive a message that is there: from whom, by which lane."""
+        link, lane = self._messages[socket]
+        if link is not None:
+            return link, lane, *_read_frames(socket, lane), link + lane.value, -1
+        source, lane, route, fd = self._read_source(socket)
+        return source, lane, *_read_frames(socket, lane), route, fd
+
+    def _hand_on(
+        self, source: Link | None, lane: Lane, frames: list[Frame], num_frames: int, sink: Sink
+    ) -> None:
+        try:
+            if source is None:
+                raise CodecError("A message is of neither lane.")
+            if num_frames > MAX_FRAMES:
+                raise CodecError(f"A message has {num_frames} frames; the limit is {MAX_FRAMES}.")
+            message = frames
+            if is_chunk(frames):
+                num_given_up = self._assembler.num_given_up
+                whole = self._assembler.take(source, lane, frames, owner=self.owner(source))
+                if self._assembler.num_given_up > num_given_up:
+                    sink.on_rejected("A large message did not come to its end.")
+                if whole is None:
+                    return
+                message = whole
+            sink.on_message(source, message)
+        except CodecError as error:
+            sink.on_rejected(str(error), source)
+        except BaseException as error:  # noqa: BLE001 - the thread serves all peers
+            self._complain(error)
+
+    def _complain(self, error: BaseException) -> None:
+        if is_for_program(error):
+            raise error
+        self._throttle.every(
+            1.0,
+            logging.ERROR,
+            type(error).__name__,
+            "what has come from another node could not be handled:\n%s",
+            traceback.format_exc(),
+        )
+
+    def _read_source(self, socket: Socket) -> tuple[Link | None, Lane, bytes, int]:
+        """Read the first frame of what has come to the listening socket.
+
+        Returns:
+            The link and the lane that it came on, their name, and the descriptor.
+        """
+        first = socket.recv(_NOW, copy=False)
+        route, fd = first.bytes, int(first.get(_DESCRIPTOR))
+        lane = _LANES.get(route[-1:])
+        if lane is None:
+            return None, Lane.CONTROL, route, fd
+        token = route[:-1]
+        if self._is_guarded:
+            token += _OWNED + str(owner_of(first)).encode()
+        return Link(token), lane, route, fd
+
+    def _admit(self, doorkeeper: Doorkeeper, sink: Sink) -> None:
+        for _ in range(_EVENTS_AT_ONCE):
+            answer = self._sockets.read(doorkeeper.socket, lambda: [doorkeeper.answer()])
+            if answer is None:
+                return
+            [refusal] = answer
+            if refusal is not None:
+                sink.on_rejected(refusal)
+
+    def _watch(self, monitor: Any, sink: Sink) -> None:
+        link, lane = self._monitors[monitor]
+        if link is None and self._strangers is not None:  # before reading of them, which is slow
+            self._look_at_strangers(self._strangers, sink, has_come=True)
+        until = SYSTEM_CLOCK.now() + _EVENTS_FOR_S
+        for _ in range(_EVENTS_AT_ONCE):
+            if SYSTEM_CLOCK.now() > until:
+                return
+            happened = self._sockets.read(monitor, lambda: recv_monitor_message(monitor, _NOW))
+            if happened is None:
+                return
+            event: zmq.Event = happened["event"]
+            if event in OPENED and link is None:
+                if self._strangers is None:
+                    self._connections.opened(happened["value"])
+                else:
+                    self._look_at_strangers(self._strangers, sink, has_come=True)
+            elif link is None:
+                self._heard_of_visitor(event, happened["value"], sink)
+            else:
+                self._heard_of_peer(self._dealers[link], lane, event, happened["value"], sink)
+
+    def _heard_of_visitor(self, event: zmq.Event, fd: int, sink: Sink) -> None:
+        """Note what has happened to a connection that somebody else has made."""
+        if event == DOWN:
+            self._connections.closed(fd)
+            self._num_doubts = 2  # ZeroMQ tells a moment before its own sockets know
+        elif event in (NO_KEY, HUNG_UP):  # who has an unknown key has been counted already
+            sink.on_rejected("A connection was none of a node, or had a wrong key.")
+
+    def _heard_of_peer(
+        self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int, sink: Sink
+    ) -> None:
+        """Note what has happened to a connection that this node has made."""
+        if event in OPENED:
+            self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
+            dealers.note_opened(lane, value)
+        elif event == UP:
+            if dealers.note_up(lane):
+                sink.on_up(dealers.link, dealers.node_id)
+        elif event == DOWN:
+            self._connections.closed(value)
+            if dealers.note_down(lane):
+                self._assembler.forget(dealers.link)
+                sink.on_down(dealers.link)
+        else:
+            with self._sockets.using(*dealers.sockets.values()):
+                reason = dealers.note_failure(lane, event, value)
+            if dealers.is_met_with_silence:
+                self._throttle.every(
+                    30.0,
+                    logging.WARNING,
+                    f"silent {dealers.node_id}",
+                    "node %d is not there yet: what listens at %s hangs up without a word, as a "
+                    "port forward does with no node behind it; this node goes on to dial",
+                    dealers.node_id,
+                    dealers.address,
+                )
+            if reason is not None:
+                sink.on_refused(dealers.node_id, reason)
+
+    def _look(self, sink: Sink) -> float:
+        """Cut who makes ZeroMQ hold too much; return when to look again."""
+        wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
+        for reason in reasons:
+            sink.on_rejected(reason)
+        if self._strangers is None:
+            return wait_s
+        return min(wait_s, self._look_at_strangers(self._strangers, sink))
+
+    def _look_at_strangers(
+        self, strangers: Strangers, sink: Sink, *, has_come: bool = False
+    ) -> float:
+        """Cut who stays in the handshake or brings too much there; return when to look again."""
+        wait_s, proved, reasons = strangers.look(has_come=has_come)
+        for fd in proved:
+            self._connections.opened(fd)
+        for reason in reasons:
+            sink.on_rejected(reason)
+        return wait_s
+
+    def _settle_doubts(self, sink: Sink) -> float:
+        """Let the sink look who has gone, not more often than makes sense; return when to."""
+        if not self._num_doubts:
+            return math.inf
+        now = SYSTEM_CLOCK.now()
+        if now < self._doubts_at:
+            return self._doubts_at - now
+        self._num_doubts, self._doubts_at = self._num_doubts - 1, now + _DOUBT_EVERY_S
+        sink.on_doubt()
+        return 0.0
+
+
+def _read_frames(socket: Any, lane: Lane) -> tuple[list[Frame], int]:
+    """Read the rest of a message, keeping what is within the limit; return how many came."""
+    num_frames = 0
+    frames: list[Frame] = []
+    while True:
+        if lane is Lane.BULK:
+            part = socket.recv(_NOW, copy=False)
+            frame, has_more = part.buffer, part.more
+        else:  # small, and then a copy is cheaper than an object that shares it
+            frame, has_more = socket.recv(_NOW), socket.getsockopt(_HAS_MORE)
+        num_frames += 1
+        if num_frames <= MAX_FRAMES:
+            frames.append(frame)
+        if not has_more:
+            return frames, num_frames

@@ -1,0 +1,255 @@
+"""Connections whose other side has yet to prove that it holds a key, and how many there may be.
+
+What is ugly here and why: ZeroMQ accepts every connection, keeps it for as long as a handshake may
+take, and takes a frame as large as a message's; it offers no limit for what has not greeted. But a
+process has one table of descriptors for all that it does, so strangers could stop it from opening a
+file. The kernel counts the bytes of each connection: one that was sent this node's last word of the
+handshake has proved its key, and no handshake brings more than a few hundred bytes. Those that are
+too many, the oldest first, and those that bring too much are shut down through their descriptors,
+behind ZeroMQ's back.
+
+They must be found faster than they come. ZeroMQ's monitor tells of each, but reading that takes the
+interpreter several times, and each time costs 5 ms where another thread computes: by then there
+are hundreds more. So the descriptors themselves are gone through, by calls of the C library that
+keep the interpreter: about a microsecond each. And a descriptor is shut down through a spare one,
+which is open from the start: where the table is full no copy could be made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+import os
+import resource
+import socket
+import weakref
+from collections.abc import Iterator
+from time import monotonic
+from typing import NamedTuple
+
+from ding_lite.parallel.memory.pool import give_back_freed_memory
+
+MAX_HANDSHAKE_BYTES = 4096
+"""Bytes that a connection may bring before it has proved its key; a node brings less than 600."""
+MAX_STRANGERS = 256
+"""Connections that may be in the handshake at a time, where there are descriptors enough."""
+MIN_DESCRIPTORS = 4096
+"""Descriptors that a process which strangers can reach should be allowed to have."""
+LOOK_EVERY_S = 0.02
+"""How often the connections in the handshake are looked at."""
+_SOONEST_S = 0.002
+_TRIM_EVERY_S = 1.0
+"""How often glibc is asked to give back what strangers have made ZeroMQ take."""
+_PAUSE_PER_LOOK = 10
+"""How often as long as a look the pause after it is, where there are many descriptors."""
+_SHARE_OF_DESCRIPTORS = 8
+_OF_A_PEER = 4
+"""A peer makes two connections; it may make them anew before the old ones are gone."""
+_PROVED_BYTES = 264
+"""This node's greeting of 64 bytes, its WELCOME of 170 and a part of READY, which comes last."""
+_GAP = 256
+"""Numbers in a row that are no descriptors, after which there are none: the lowest are given out
+first."""
+_LISTENS = 10
+
+_C = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter, as `CDLL` does not
+
+
+class _Info(ctypes.Structure):
+    """The kernel's `tcp_info`, as far as it is of use here."""
+
+    _fields_ = (
+        ("state", ctypes.c_uint8),
+        ("_between", ctypes.c_uint8 * 119),
+        ("acknowledged", ctypes.c_uint64),
+        ("received", ctypes.c_uint64),
+        ("_further", ctypes.c_uint8 * 64),
+        ("sent", ctypes.c_uint64),
+        ("sent_again", ctypes.c_uint64),
+    )
+
+    def answered(self, size: int) -> int:
+        """Return the bytes that this side has sent; before Linux 4.19 those that have arrived.
+
+        What has arrived is known up to 40 ms later, where the other side has nothing to say.
+        """
+        return int(self.sent - self.sent_again if size == _INFO_BYTES else self.acknowledged)
+
+
+_INFO_BYTES = ctypes.sizeof(_Info)
+_LEAST_INFO_BYTES = 136
+
+
+class _Place(ctypes.Structure):
+    """An address as the kernel tells it: of IPv4 or IPv6."""
+
+    _fields_ = (
+        ("family", ctypes.c_uint16),
+        ("port", ctypes.c_uint16.__ctype_be__),
+        ("rest", ctypes.c_uint8 * 28),
+    )
+
+
+class _Connection(NamedTuple):
+    name: bytes
+    """The address of the other side, which only one connection has at a time."""
+    answered: int
+    received: int
+
+
+class Strangers:
+    """The connections to a port of this process that are in the handshake.
+
+    Args:
+        port: Where this process listens.
+        num_peers: How many nodes may connect.
+        limit: Connections that may be in the handshake at a time; by default a share of the
+            descriptors that this process may have.
+    """
+
+    def __init__(self, port: int, num_peers: int, *, limit: int | None = None) -> None:
+        self.limit = _share(num_peers) if limit is None else limit
+        """Connections that may be in the handshake at a time."""
+        self._port = port
+        self._names: dict[int, bytes] = {}
+        self._proved: dict[int, bytes] = {}
+        self._cut: dict[int, bytes] = {}
+        self._looked_at = self._look_at = self._freed_at = self._trimmed_at = -math.inf
+        self._look_s = 0.0
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.close = weakref.finalize(self, _close, self._null, self._spare)
+        """Lets go of the spare descriptor."""
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def look(self, *, has_come: bool = False) -> tuple[float, list[int], list[str]]:
+        """Cut those that are too many or have brought too much.
+
+        Args:
+            has_come: Whether somebody has connected since the last look.
+
+        Returns:
+            The seconds until the next look, the descriptors of those that have proved a key since
+            the last one, and why any was cut.
+        """
+        now = monotonic()
+        if has_come:
+            soonest = self._looked_at + max(_SOONEST_S, self._look_s)
+            self._look_at = min(self._look_at, soonest)
+        if now < self._look_at:
+            return self._look_at - now, [], []
+        if not (self._names or self._cut or self._has_freed or has_come):
+            return math.inf, [], []
+        found = dict(self._connections())
+        proved = {fd: one.name for fd, one in found.items() if one.answered >= _PROVED_BYTES}
+        new = [fd for fd, name in proved.items() if self._proved.get(fd) != name]
+        self._proved = proved
+        for each in (self._names, self._cut):
+            for fd in [
+                fd for fd, name in each.items() if fd not in found or found[fd].name != name
+            ]:
+                del each[fd]
+                self._freed_at = now
+        known = self._names
+        here = dict.fromkeys([*known, *found])  # the oldest first
+        self._names = {
+            fd: found[fd].name for fd in here if fd not in proved and fd not in self._cut
+        }
+        reasons = [*self._end_the_loud(found), *self._end_the_oldest()]
+        self._looked_at = monotonic()
+        self._look_s = self._looked_at - now
+        if self._has_freed and now - self._trimmed_at >= _TRIM_EVERY_S:
+            self._trimmed_at = now
+            give_back_freed_memory()
+        if not (self._names or self._cut or self._has_freed):
+            self._look_at = -math.inf
+            return math.inf, new, reasons
+        pause_s = max(LOOK_EVERY_S, _PAUSE_PER_LOOK * self._look_s)
+        self._look_at = self._looked_at + pause_s
+        return pause_s, new, reasons
+
+    @property
+    def _has_freed(self) -> bool:
+        """Whether ZeroMQ may hold freed memory: it frees a moment after it has closed."""
+        return self._freed_at + _TRIM_EVERY_S > self._trimmed_at
+
+    def _end_the_loud(self, found: dict[int, _Connection]) -> list[str]:
+        loud = [fd for fd in self._names if found[fd].received > MAX_HANDSHAKE_BYTES]
+        for fd in loud:
+            self._end(fd)
+        return [
+            f"A connection has brought {found[fd].received} bytes without proving that it has a "
+            f"key; a handshake has less than {MAX_HANDSHAKE_BYTES}. It was cut."
+            for fd in loud
+        ]
+
+    def _end_the_oldest(self) -> list[str]:
+        """Cut what is above the limit: a node needs milliseconds for the handshake."""
+        num_over = len(self._names) - self.limit
+        if num_over <= 0:
+            return []
+        for fd in [*self._names][:num_over]:
+            self._end(fd)
+        return [
+            f"{num_over + self.limit} connections had not proved that they have a key; the limit "
+            f"is {self.limit}. The oldest were cut."
+        ]
+
+    def _end(self, fd: int) -> None:
+        """Shut a connection down; ZeroMQ closes it when it has noticed."""
+        self._cut[fd] = name = self._names.pop(fd)
+        if _C.dup2(fd, self._spare) == self._spare:
+            if _name_of(self._spare) == name:  # else it was closed, and the number given again
+                _C.shutdown(self._spare, socket.SHUT_RDWR)
+            _C.dup2(self._null, self._spare)
+
+    def _connections(self) -> Iterator[tuple[int, _Connection]]:
+        """Yield all connections to the port, with their descriptors."""
+        info, size, place, room = _Info(), ctypes.c_uint32(), _Place(), ctypes.c_uint32()
+        at = ctypes.byref(info), ctypes.byref(size), ctypes.byref(place), ctypes.byref(room)
+        tcp, tcp_info, port = int(socket.IPPROTO_TCP), int(socket.TCP_INFO), self._port
+        fd = num_missing = 0
+        while num_missing < _GAP:
+            size.value, room.value = _INFO_BYTES, ctypes.sizeof(place)
+            if _C.getsockopt(fd, tcp, tcp_info, at[0], at[1]):
+                num_missing = num_missing + 1 if ctypes.get_errno() == errno.EBADF else 0
+            else:
+                num_missing = 0
+                is_open = size.value >= _LEAST_INFO_BYTES and info.state != _LISTENS
+                if is_open and not _C.getsockname(fd, at[2], at[3]) and place.port == port:
+                    answered = info.answered(size.value)
+                    yield fd, _Connection(_name_of(fd), answered, info.received)
+            fd += 1
+
+
+def _name_of(fd: int) -> bytes:
+    place, room = _Place(), ctypes.c_uint32(ctypes.sizeof(_Place))
+    _C.getpeername(fd, ctypes.byref(place), ctypes.byref(room))
+    return bytes(place)
+
+
+def make_room_for_descriptors() -> None:
+    """Raise this process's own limit of open files to `MIN_DESCRIPTORS`, if the system allows it.
+
+    ZeroMQ accepts some connections before any of them can be cut. It stops by itself when about
+    two thousand events wait to be read, and each connection makes one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MIN_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MIN_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _share(num_peers: int) -> int:
+    """Return how many connections may be in the handshake: those of all peers, at the least."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    share = MAX_STRANGERS if soft == resource.RLIM_INFINITY else soft // _SHARE_OF_DESCRIPTORS
+    return max(min(share, MAX_STRANGERS), _OF_A_PEER * num_peers)
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,35 @@
+"""The router of a node in a tree, and the choice between it and a plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.calls import Handler
+from ding_lite.parallel.router.ctx_outbox import Slots
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.router.routing import Direct
+from ding_lite.parallel.transport.base import Transport
+from ding_lite.parallel.tree.relay import Relay
+
+
+class TreeRouter(NodeRouter):
+    """A router that relays messages between its neighbours."""
+
+    def _make_relay(self) -> Direct:
+        others = Slots(self.node_id, self._shared_sender, self._clock)
+        return Relay(self._spec, self._links, self._endpoint, others, self._clock)
+
+
+def make_router(
+    spec: NodeSpec,
+    *,
+    transport: Transport | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    services: Mapping[str, Handler] | None = None,
+    on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
+) -> NodeRouter:
+    """Make a `TreeRouter` for a node of a tree, else a `NodeRouter`; the arguments are its own."""
+    kind = TreeRouter if spec.fan_out else NodeRouter
+    return kind(spec, transport=transport, clock=clock, services=services, on_peer=on_peer)

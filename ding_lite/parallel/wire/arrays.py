@@ -1,0 +1,305 @@
+"""Arrays and tensors as raw little-endian bytes, and the buffers that carry them.
+
+A message's numbers do not stand in its meta: large arrays get a buffer each, which nobody
+copies, and the small ones share one, the packed buffer. The meta says dtype and shape, and
+the order of the arrays says which bytes are whose, so that no two can claim the same ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import reprlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.errors import CodecError
+from ding_lite.io.dtypes import CODES as CODES, DTYPES, has_only_flags
+
+if TYPE_CHECKING:
+    import torch
+
+NumpyArray: TypeAlias = npt.NDArray[Any]
+
+OWN_BUFFER_BYTES = 16 * 1024
+"""From this size on an array gets a buffer of its own, if there is one left."""
+MAX_BUFFERS = 1023
+"""Buffers of one message: with the frame before them that makes 1024."""
+MAX_ARRAYS = 4096
+"""Arrays and tensors of one message."""
+MAX_NDIM = 8
+"""Dimensions of one array."""
+MAX_PAYLOAD_BYTES = 2 * 2**30
+"""All buffers of one message."""
+
+_BOOL = DTYPES["b1"]
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+_SHORT.maxstring = 80
+
+
+class Unsendable(Exception):
+    """A value cannot travel; `path` grows, innermost key first, on the way out of the tree."""
+
+    def __init__(self, found: str, remedy: str) -> None:
+        super().__init__(found, remedy)
+        self.found = found
+        self.remedy = remedy
+        self.path: list[Any] = []
+
+
+def unreadable(error: Exception) -> Unsendable:
+    """Return the refusal that an error is, or stands for: a foreign object may raise anything."""
+    if isinstance(error, Unsendable):
+        return error
+    return Unsendable(
+        f"a value that raises {type(error).__name__} when it is read",
+        "Send a copy of plain values.",
+    )
+
+
+class Packing:
+    """The buffers of a message that is being written.
+
+    Args:
+        borrow: Whether large arrays are referenced rather than copied.
+    """
+
+    __slots__ = ("_nbytes", "borrow", "num_arrays", "own", "packed")
+
+    def __init__(self, borrow: bool) -> None:
+        self._nbytes = 0
+        self.borrow = borrow
+        self.own: list[memoryview] = []
+        self.packed: list[bytes] = []
+        self.num_arrays = 0
+
+    def add(self, array: NumpyArray) -> bool:
+        """Take the bytes of a little-endian array; return whether they got their own buffer."""
+        if self.num_arrays == MAX_ARRAYS:
+            raise Unsendable(
+                f"array number {MAX_ARRAYS + 1} of its message",
+                f"A message holds {MAX_ARRAYS} arrays: join small ones with np.stack.",
+            )
+        if array.ndim > MAX_NDIM:
+            raise Unsendable(
+                f"an array of {array.ndim} dimensions", f"At most {MAX_NDIM} travel: reshape it."
+            )
+        self.num_arrays += 1
+        self._add_up(array.nbytes)
+        if array.nbytes < OWN_BUFFER_BYTES or len(self.own) == MAX_BUFFERS - 1:
+            self.packed.append(array.tobytes())
+            return False
+
+        if self.borrow:
+            array = np.ascontiguousarray(array)
+        else:
+            array = np.array(array, order="C", copy=True)
+        self.own.append(array.reshape(-1).view(np.uint8).data.toreadonly())
+        return True
+
+    def add_bytes(self, value: bytes) -> bool:
+        """Take large bytes; return whether they got their own buffer."""
+        self._add_up(len(value))
+        if len(self.own) == MAX_BUFFERS - 1:
+            self.packed.append(value)
+            return False
+        self.own.append(memoryview(value))
+        return True
+
+    def add_all(self, buffers: list[memoryview], packed_bytes: int, num_arrays: int) -> None:
+        """Take the buffers of another message, which becomes a part of this one."""
+        own = buffers[1:] if packed_bytes else buffers
+        if self.num_arrays + num_arrays > MAX_ARRAYS or len(self.own) + len(own) >= MAX_BUFFERS:
+            raise Unsendable(
+                f"one of {self.num_arrays + num_arrays} arrays in its message",
+                f"A message holds {MAX_ARRAYS} arrays, fewer than {MAX_BUFFERS} of them large; "
+                f"join small ones with np.stack.",
+            )
+        self.num_arrays += num_arrays
+        self._add_up(sum([buffer.nbytes for buffer in buffers]))
+        self.own += own
+        if packed_bytes:
+            self.packed.append(bytes(buffers[0]))
+
+    def _add_up(self, nbytes: int) -> None:
+        """Refuse what no receiver takes, before it is copied: numpy may repeat one number."""
+        self._nbytes += nbytes
+        if self._nbytes > MAX_PAYLOAD_BYTES:
+            raise Unsendable(
+                f"one of {self._nbytes} bytes of arrays in its message",
+                f"A message holds {MAX_PAYLOAD_BYTES}: send it in parts.",
+            )
+
+    def packed_bytes(self) -> int:
+        """Return the size of the packed buffer; without a byte in it there is none."""
+        return sum(map(len, self.packed)) if self.packed else 0
+
+    def buffers(self) -> list[memoryview]:
+        """Return the packed buffer, if any, and after it those of the large arrays."""
+        packed = b"".join(self.packed) if self.packed else b""
+        return [memoryview(packed), *self.own] if packed else self.own
+
+
+class Unpacking:
+    """The buffers of a message that is being read.
+
+    Args:
+        buffers: As they arrived.
+        packed_bytes: The size of the packed buffer, which then comes first; 0 for none.
+    """
+
+    __slots__ = ("_num_arrays", "_own", "_packed", "_position", "_rest")
+
+    def __init__(self, buffers: Sequence[memoryview], packed_bytes: int) -> None:
+        self._num_arrays = 0
+        self._position = 0
+        if packed_bytes and (not buffers or buffers[0].nbytes != packed_bytes):
+            found = f"{buffers[0].nbytes} bytes" if buffers else "not there"
+            raise CodecError(f"The packed buffer is {found}; the meta says {packed_bytes} bytes.")
+        self._packed = buffers[0] if packed_bytes else memoryview(b"")
+        self._rest = buffers[1:] if packed_bytes else buffers
+        self._own = 0
+
+    def array(self, code: str, own: bool, shape: list[int]) -> NumpyArray:
+        """Return the next array: a view of its own buffer, or a copy out of the packed one."""
+        dtype = DTYPES.get(code) if type(code) is str else None
+        if dtype is None:
+            raise CodecError(f"An array has the unknown dtype {shorten(code)}.")
+        self._num_arrays += 1
+        if self._num_arrays > MAX_ARRAYS:
+            raise CodecError(f"There are more than {MAX_ARRAYS} arrays in one message.")
+        if len(shape) > MAX_NDIM or any(type(size) is not int or size < 0 for size in shape):
+            raise CodecError(
+                f"An array has the shape {shorten(shape)}; expected are at most {MAX_NDIM} sizes, "
+                f"none below 0."
+            )
+
+        # Python's integers: no product of sizes overflows.
+        nbytes = math.prod(shape) * dtype.itemsize
+        raw = self.take(nbytes, own)
+        if not nbytes:
+            return _empty(shape, dtype)
+        array: NumpyArray = np.frombuffer(raw, dtype).reshape(shape)
+        if dtype is _BOOL and not has_only_flags(array):
+            raise CodecError("A bool array holds bytes other than 0 and 1.")
+        return array if own else array.copy()
+
+    def take(self, nbytes: int, own: bool) -> memoryview:
+        """Return the next `nbytes`, which are a whole buffer or a part of the packed one."""
+        if own is True:
+            if self._own == len(self._rest) or self._rest[self._own].nbytes != nbytes:
+                found = "none" if self._own == len(self._rest) else self._rest[self._own].nbytes
+                raise CodecError(f"A value of {nbytes} bytes has a buffer of {found} bytes.")
+            self._own += 1
+            return self._rest[self._own - 1]
+        if own is not False:
+            raise CodecError(f"Where a value's bytes are is said by a bool, not {shorten(own)}.")
+        begin, self._position = self._position, self._position + nbytes
+        if self._position > self._packed.nbytes:
+            raise CodecError(
+                f"A value of {nbytes} bytes reaches beyond the end of the packed buffer, which "
+                f"has {self._packed.nbytes} bytes."
+            )
+        return self._packed[begin : self._position]
+
+    def finish(self) -> None:
+        """Check that no byte is left over."""
+        left = len(self._rest) - self._own
+        if left or self._position != self._packed.nbytes:
+            raise CodecError(
+                f"Left over are {left} buffers and {self._packed.nbytes - self._position} bytes "
+                f"of the packed one, which no value claims."
+            )
+
+
+def shorten(value: object) -> str:
+    """Return the repr of what may be anything, and as large and deep as a message: 100 letters."""
+    try:
+        return _SHORT.repr(value)[:100]
+    except Exception:  # noqa: BLE001 - a class may raise anything when it is asked for its size
+        return object.__repr__(value)[:100]
+
+
+def array_code(array: NumpyArray) -> tuple[str, NumpyArray]:
+    """Return the dtype code of an array, and the array in little-endian order."""
+    code = CODES.get(array.dtype)
+    if code is None:
+        little = array.dtype.newbyteorder("<")
+        if little not in CODES:
+            raise Unsendable(
+                f"an array of dtype {array.dtype}",
+                "Send numbers or bools: convert it with `.astype(...)`.",
+            )
+        code, array = CODES[little], array.astype(little)
+    if code == "b1":
+        array = _proper_bools(array)
+    return code, array
+
+
+def _proper_bools(array: NumpyArray) -> NumpyArray:
+    """Return an array of bools whose bytes are 0 and 1: one that is a view may hold others."""
+    numbers = array.view(np.uint8)
+    return numbers != 0 if numbers.size and numbers.max() > 1 else array
+
+
+def is_tensor_class(cls: type) -> bool:
+    """Whether objects of a class are torch tensors; does not import torch to find out."""
+    return issubclass(cls, getattr(sys.modules.get("torch"), "Tensor", ()))
+
+
+def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
+    """Return the dtype code of a tensor, and its numbers as an array that shares its memory.
+
+    The array of bfloat16, which numpy does not have, is one of u2.
+    """
+    import torch
+
+    if not tensor.is_cpu:
+        raise Unsendable(f"a tensor on {tensor.device}", "Send `.cpu()` of it.")
+    code = _torch_codes().get(tensor.dtype)
+    if code is None or tensor.layout is not torch.strided:
+        raise Unsendable(
+            f"a tensor of {tensor.dtype} and layout {tensor.layout}",
+            "Convert it with `.to(...)` or `.to_dense()`.",
+        )
+    try:
+        if code == "bf16":
+            return code, tensor.detach().view(torch.uint16).numpy(force=True)
+        array = tensor.numpy(force=True)
+        return code, _proper_bools(array) if code == "b1" else array
+    except (RuntimeError, TypeError, ValueError) as error:  # a subclass without numbers of its own
+        raise Unsendable(f"a {type(tensor).__name__} without data ({error})", "Fill it.") from error
+
+
+def tensor_of(array: NumpyArray, code: str) -> torch.Tensor:
+    """Return a tensor of what `Unpacking.array` returned, in the same memory if that is writable.
+
+    Memory that may only be read is copied: torch has no read-only tensors.
+    """
+    import torch
+
+    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    return tensor.view(torch.bfloat16) if code == "bf16" else tensor
+
+
+@functools.cache
+def _torch_codes() -> dict[torch.dtype, str]:
+    import torch
+
+    names = {"b1": "bool", "bf16": "bfloat16", "c8": "complex64", "c16": "complex128"}
+    kinds = {"i": "int", "u": "uint", "f": "float"}
+    for code in DTYPES:
+        names.setdefault(code, f"{kinds.get(code[0])}{8 * int(code[1:])}")
+    return {getattr(torch, name): code for code, name in names.items()}
+
+
+def _empty(shape: list[int], dtype: np.dtype[Any]) -> NumpyArray:
+    try:
+        return np.empty(shape, dtype)
+    except ValueError as error:  # sizes beside the 0 that no array can have
+        raise CodecError(f"An empty array has the impossible shape {shape}.") from error

@@ -1,0 +1,370 @@
+"""What may travel between nodes, and how it becomes bytes: `encode` and `decode`.
+
+A tree of values becomes one short block of msgpack, the meta, and the raw bytes of its arrays.
+Nothing is pickled, and nothing that arrives is trusted: every size is checked before memory is
+taken for it, and whatever is wrong with a message raises `CodecError`. Writing is below; reading
+is in `codec_read`, arrays are in `codec_arrays`.
+
+`docs/protocol.md` is the authority on the bytes. In short: a scalar is a msgpack scalar, and
+everything else is a msgpack array whose first item, a tag, says what it is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.wire.arrays import (
+    CODES,
+    OWN_BUFFER_BYTES,
+    NumpyArray,
+    Packing,
+    Unsendable,
+    array_code,
+    is_tensor_class,
+    shorten,
+    tensor_code,
+    unreadable,
+)
+from ding_lite.parallel.wire.decoding import (
+    ARRAY,
+    BYTES,
+    CONTEXT,
+    DICT,
+    LIST,
+    MAX_DEPTH,
+    RECORD,
+    SCALAR,
+    SCALARS,
+    SET,
+    TENSOR,
+    TUPLE,
+    Reader,
+)
+from ding_lite.records import RECORDS
+from ding_lite.runtime.context import Context
+
+MAX_META_BYTES = 1024 * 1024
+"""All values of a message but the numbers of its arrays, packed."""
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(tuple[int, Any])
+_OPENER = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A tree of values as bytes; may be sent to many, for nobody can write to its buffers.
+
+    It can itself be a value of a tree that is encoded, and arrives there as what it stands for.
+    """
+
+    meta: bytes
+    """All but the numbers of arrays."""
+    buffers: list[memoryview]
+    """The packed small arrays, if any, and after them the large ones."""
+    num_arrays: int = 0
+    """How many arrays and tensors."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all of it."""
+        nbytes = len(self.meta)
+        for buffer in self.buffers:
+            nbytes += buffer.nbytes
+        return nbytes
+
+
+def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
+    """Turn a tree of values into bytes.
+
+    The result is a snapshot: it shares no memory with the tree, which may change at once.
+
+    Args:
+        tree: None, bool, int (64 bit), float, str, bytes, list, tuple, dict (the keys are
+            scalars), set, numpy scalar or array, torch tensor, `Context`, or a dataclass
+            registered with `register`, or what an earlier `encode` returned. An OrderedDict
+            arrives as a dict, a Parameter as a tensor without gradient, an array in row order
+            and in this machine's byte order.
+        borrow: Refer to contiguous arrays of 16 KiB and more instead of copying them. They must
+            not change until the bytes have been sent.
+        name: What errors call the tree.
+        room: Bytes of the meta to leave free for what will stand around this tree.
+
+    Raises:
+        CodecError: A value cannot travel; says which by its path in the tree. Nothing else is
+            raised, whatever the properties and methods of a foreign object do.
+
+    Example:
+        >>> encode({"loss": 0.5}).meta.hex()
+        '92009302a46c6f7373cb3fe0000000000000'
+    """
+    writer = _Writer(borrow)
+    try:
+        node = writer.node(tree, 1)
+        meta = _ENCODER.encode((writer.packed_bytes(), node))
+        if len(meta) > MAX_META_BYTES - room:
+            raise _too_large(len(meta), room)
+        return Encoded(meta, writer.buffers(), writer.num_arrays)
+    except Exception as error:  # noqa: BLE001 - what a foreign object raises may be anything
+        is_leaf = isinstance(error, OverflowError | UnicodeEncodeError)  # msgspec says not which
+        refusal = _find(tree) if is_leaf else unreadable(error)
+        cause = refusal.__cause__ if is_leaf or refusal is error else error
+        raise _error(refusal, name) from cause
+
+
+def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
+    """Turn bytes back into the tree of values that `encode` was given.
+
+    Arrays of 16 KiB and more are views of their buffers, and can be written to if those can.
+    Small arrays are copies, and so are large tensors whose buffers may only be read; so no small
+    value keeps a large message alive.
+
+    Raises:
+        CodecError: These bytes are no message, whatever else they may be.
+
+    Example:
+        >>> decode(bytes.fromhex("92009302a46c6f7373cb3fe0000000000000"), [])
+        {'loss': 0.5}
+    """
+    if len(meta) > MAX_META_BYTES:
+        raise CodecError(f"The meta has {len(meta)} bytes; the limit is {MAX_META_BYTES}.")
+    try:
+        packed_bytes, node = _DECODER.decode(meta)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CodecError(f"The meta is no msgpack as it should be: {error}") from error
+
+    if not buffers and not packed_bytes and type(node) in SCALARS:
+        return node
+    reader = Reader(buffers, packed_bytes)
+    tree = reader.value(node, 1)
+    reader.finish()
+    return tree
+
+
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
+class _Writer(Packing):
+    """Turns values into what msgspec packs; the buffers fill on the way."""
+
+    __slots__ = ("least_bytes", "plain")
+
+    def __init__(self, borrow: bool, plain: frozenset[type] = _PLAIN) -> None:
+        super().__init__(borrow)
+        self.plain = plain
+        self.least_bytes = 0
+
+    def node(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        if kind in self.plain:
+            return value
+        write = _WRITERS.get(kind) or _writer_of(value)
+        return write(self, value, depth)
+
+    def nodes(self, values: Sequence[Any], keys: Iterable[Any] | None, depth: int) -> Sequence[Any]:
+        """Turn the values of a container into nodes; `keys` name them in errors."""
+        self.least_bytes += 1 + len(values)
+        if self.least_bytes > MAX_META_BYTES:  # a list may hold another one any number of times
+            raise _too_large(self.least_bytes, 0)
+        if self.plain.issuperset(map(type, values)):
+            return values
+        plain, found = self.plain, []
+        try:
+            for value in values:
+                found.append(value if type(value) in plain else self.node(value, depth))
+        except Exception as error:  # noqa: BLE001 - likewise
+            refusal = unreadable(error)
+            refusal.path.append(len(found) if keys is None else list(keys)[len(found)])
+            raise refusal from (None if refusal is error else error)
+        return found
+
+    def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
+        """Turn a dict into key, value, key, value."""
+        if not value:
+            return []
+        value = dict(value)  # at once: other threads may write to it
+        keys, values = list(value), list(value.values())
+        for key in keys:
+            if type(key) not in SCALARS:
+                raise Unsendable(
+                    f"a dict with the key {shorten(key)}, a {type(key).__name__}",
+                    "The key of a dict that travels is a str, int, float, bool, bytes or None.",
+                )
+        both = [None] * (2 * len(keys))
+        both[::2] = keys if self.plain else [self.node(key, depth) for key in keys]
+        both[1::2] = self.nodes(values, keys, depth)
+        return both
+
+
+_Write = Callable[[_Writer, Any, int], Any]
+
+
+def _deeper(depth: int) -> int:
+    if depth > MAX_DEPTH:
+        raise Unsendable(
+            f"the {depth}th container within a container",
+            f"At most {MAX_DEPTH} may be nested, and none may hold itself.",
+        )
+    return depth + 1
+
+
+def _write_list(writer: _Writer, value: list[Any], depth: int) -> list[Any]:
+    values = [*value]  # other threads may write to the list
+    return [LIST, *writer.nodes(values, None, _deeper(depth))]
+
+
+def _write_tuple(writer: _Writer, value: tuple[Any, ...], depth: int) -> list[Any]:
+    return [TUPLE, *writer.nodes(value, None, _deeper(depth))]
+
+
+def _write_set(writer: _Writer, value: set[Any], depth: int) -> list[Any]:
+    items = [*value]
+    return [SET, *writer.nodes(items, items, _deeper(depth))]
+
+
+def _write_dict(writer: _Writer, value: dict[Any, Any], depth: int) -> list[Any]:
+    return [DICT, *writer.pairs(value, _deeper(depth))]
+
+
+def _write_context(writer: _Writer, value: Context, depth: int) -> list[Any]:
+    kept = writer.nodes(value.kept, None, depth)
+    pairs = writer.pairs(value, _deeper(depth))
+    return [CONTEXT, value.finish is True, len(kept), *kept, *pairs]
+
+
+def _write_record(writer: _Writer, value: Any, depth: int) -> list[Any]:
+    name, names = RECORDS.description(type(value))
+    fields = {name: getattr(value, name) for name in names}
+    return [RECORD, name, *writer.pairs(fields, _deeper(depth))]
+
+
+def _write_bytes(writer: _Writer, value: bytes, _depth: int) -> bytes | list[Any]:
+    if len(value) < OWN_BUFFER_BYTES:
+        return value
+    return [BYTES, len(value), writer.add_bytes(value)]
+
+
+def _write_scalar(writer: _Writer, value: np.generic, _depth: int) -> list[Any]:
+    code, array = array_code(np.asarray(value))
+    return [SCALAR, code, array.tobytes()]
+
+
+def _write_array(writer: _Writer, value: NumpyArray, _depth: int) -> list[Any]:
+    return _array_node(writer, ARRAY, *array_code(value))
+
+
+def _write_tensor(writer: _Writer, value: Any, _depth: int) -> list[Any]:
+    return _array_node(writer, TENSOR, *tensor_code(value))
+
+
+def _array_node(writer: _Writer, tag: int, code: str, array: NumpyArray) -> list[Any]:
+    return [tag, code, writer.add(array), *array.shape]
+
+
+def _write_encoded(writer: _Writer, value: Encoded, _depth: int) -> msgspec.Raw:
+    packed_bytes, node = _OPENER.decode(value.meta)
+    writer.add_all(value.buffers, packed_bytes, value.num_arrays)
+    return node
+
+
+def _write_int(_writer: _Writer, value: int, _depth: int) -> int:
+    if not -(2**63) <= value < 2**64:
+        raise Unsendable(f"the int {value!r:.40}, of more than 64 bits", "Send a float or a str.")
+    return value
+
+
+def _write_str(_writer: _Writer, value: str, _depth: int) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Unsendable(f"the str {value!a:.40}, which is no Unicode", "Send bytes.") from None
+    return value
+
+
+def _write_as_is(_writer: _Writer, value: Any, _depth: int) -> Any:
+    return value
+
+
+_WRITERS: dict[type, _Write] = {
+    # The first five are asked only to find out which value msgspec has refused.
+    type(None): _write_as_is,
+    bool: _write_as_is,
+    float: _write_as_is,
+    int: _write_int,
+    str: _write_str,
+    bytes: _write_bytes,
+    list: _write_list,
+    tuple: _write_tuple,
+    dict: _write_dict,
+    OrderedDict: _write_dict,
+    set: _write_set,
+    np.ndarray: _write_array,
+    np.memmap: _write_array,
+    Context: _write_context,
+    Encoded: _write_encoded,
+    **{dtype.type: _write_scalar for dtype in CODES},
+}
+
+
+def _writer_of(value: Any) -> _Write:
+    """Choose by what a class derives from, where the class itself is not in the table."""
+    kind = type(value)
+    if kind in RECORDS:
+        return _write_record
+    if is_tensor_class(kind):
+        return _write_tensor
+    if isinstance(value, Context):
+        return _write_context
+    if isinstance(value, np.generic):
+        return _write_scalar
+    raise Unsendable(f"{_a(kind.__name__)}", _remedy(value))
+
+
+def _remedy(value: Any) -> str:
+    """Say what to send instead of an unsupported value."""
+    if isinstance(value, Enum):
+        return "Send its `.value`."
+    if is_dataclass(value) and not isinstance(value, type):
+        return "Decorate its class with @register, on every node."
+    if isinstance(value, np.ndarray):
+        return "Send `np.asarray(...)` of it, which is all that would arrive."
+    for plain in (dict, list, tuple, set, frozenset, str, bytes, int, float):
+        if isinstance(value, plain):
+            like = "set" if plain is frozenset else plain.__name__
+            return f"Send `{like}(...)` of it, which is all that would arrive."
+    if isinstance(value, bytearray | memoryview):
+        return "Send `bytes(...)` of it."
+    return "Send arrays, tensors or plain values."
+
+
+def _too_large(size: int, room: int) -> Unsendable:
+    return Unsendable(
+        f"{size} bytes of values that are no arrays",
+        f"A message holds {MAX_META_BYTES - room} of them: send long lists and texts as arrays "
+        f"and bytes.",
+    )
+
+
+def _find(tree: Any) -> Unsendable:
+    """Find the value that msgspec has refused: the same walk, with every leaf looked at."""
+    try:
+        _Writer(True, frozenset()).node(tree, 1)
+    except Exception as error:  # noqa: BLE001 - it is the caller's to raise
+        return unreadable(error)
+    return Unsendable("a tree that has changed meanwhile", "Send a copy.")
+
+
+def _error(refusal: Unsendable, name: str) -> CodecError:
+    path = name + "".join(f"[{shorten(key)}]" for key in reversed(refusal.path))
+    return CodecError(f"`{path}` is {refusal.found}, which cannot be sent. {refusal.remedy}")
+
+
+def _a(noun: str) -> str:
+    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"

@@ -1,0 +1,243 @@
+"""What sessions say to each other: the bodies of messages, written and read.
+
+Whatever is read comes from outside: a body that is no such message raises `CodecError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ding_lite.errors import CodecError, LabelError
+from ding_lite.parallel.memory.segments import Published
+from ding_lite.parallel.wire.arrays import shorten
+from ding_lite.parallel.wire.codec import Encoded, decode, encode
+from ding_lite.parallel.wire.envelope import Envelope, unpack_batch
+from ding_lite.runtime.messaging.labels import check_labels
+
+_HOP_ROOM = 1024
+"""Bytes of a meta that are left for what a batch and hubs put around an event, call or answer."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a node is, as it introduces itself."""
+
+    node_id: int
+    epoch: int
+    """Which life of the node this is: a restarted one has a higher epoch."""
+    num_nodes: int
+    """How many nodes the job has; 0 from one that joins a running job and is yet to hear."""
+    labels: frozenset[str]
+    memory: str = ""
+    """What memory it can share over this link: two that say the same can. "" is none."""
+    job: str = ""
+    """What its job is called; "" of one that nobody has named, or that joins a running one."""
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """The peer has introduced itself: for the first time, or again after a broken link."""
+
+    peer: Identity
+    is_new_life: bool
+
+
+class Left(msgspec.Struct, frozen=True):
+    """The peer has said good-bye."""
+
+
+class EventArrived(msgspec.Struct, frozen=True):
+    """The peer has emitted an event."""
+
+    event: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    number: int = 0
+    """In the peer's count."""
+
+
+class CtxArrived(msgspec.Struct, frozen=True):
+    """The peer has put values on its ctx."""
+
+    values: dict[str, Any]
+    owes_credit: int = 0
+    """The number of the message if values in it are only announced: see `Session.credit`."""
+    number: int = 0
+    """The number of the message in any case."""
+
+
+class CallArrived(msgspec.Struct, frozen=True):
+    """The peer asks this node something."""
+
+    number: int
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class ReplyArrived(msgspec.Struct, frozen=True):
+    """The peer has answered a call of this node."""
+
+    number: int
+    ok: bool
+    value: Any
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """Something of the peer's was dropped."""
+
+    reason: str
+    is_fault: bool = True
+    """Whether a peer that keeps to the protocol never sends such."""
+
+
+Arrival: TypeAlias = (
+    Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived | Dropped
+)
+
+
+def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    """Encode an event once, for any number of peers.
+
+    Raises:
+        CodecError: An argument cannot travel.
+    """
+    return _encode_named(event, args, kwargs)
+
+
+def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    """Encode a call.
+
+    Raises:
+        CodecError: An argument cannot travel.
+    """
+    return _encode_named(name, args, kwargs)
+
+
+def _encode_named(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Encoded:
+    if type(name) is not str:
+        raise CodecError(f"Events and calls have a str for a name, not {shorten(name)}.")
+    return encode([name, kwargs or None, *args], room=_HOP_ROOM)
+
+
+def encode_reply(ok: bool, value: Any) -> Encoded:
+    """Encode an answer.
+
+    Raises:
+        CodecError: It cannot travel.
+    """
+    return encode([ok, value], room=_HOP_ROOM)
+
+
+def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
+    """Put slots, encoded or not, into one body.
+
+    Of what is published a peer that shares this node's memory gets the announcement.
+    """
+    return encode(
+        {
+            key: (value.announcement if shares_memory else value.encoded)
+            if isinstance(value, Published)
+            else value
+            for key, value in values.items()
+        },
+        name="ctx",
+    )
+
+
+def read_ctx(envelope: Envelope) -> dict[str, Any]:
+    """Undo `write_ctx`."""
+    values = decode(envelope.meta, envelope.buffers)
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise CodecError("A ctx message is a dict of values by their keys.")
+    return values
+
+
+def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
+    """Take a batch of events apart, each as it was encoded."""
+    metas = unpack_batch(envelope.meta)
+    if len(metas) > 1 and envelope.buffers:
+        raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
+    return [(meta, list(envelope.buffers)) for meta in metas]
+
+
+def read_event(body: Any, number: int) -> EventArrived:
+    """Read one event, which has this number."""
+    return EventArrived(*read_named(body, "An event"), number)
+
+
+def read_call(envelope: Envelope) -> CallArrived:
+    """Read a call."""
+    body = decode(envelope.meta, envelope.buffers)
+    return CallArrived(envelope.seq, *read_named(body, "A call"))
+
+
+def read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """Read a name, the arguments and the named arguments that `encode_call` has put together."""
+    if type(body) is list and len(body) >= 2 and type(body[0]) is str:
+        name, kwargs, *args = body
+        if kwargs is None:
+            return name, tuple(args), {}
+        if type(kwargs) is dict and {str}.issuperset(map(type, kwargs)):
+            return name, tuple(args), kwargs
+    raise CodecError(f"{what} is a name, a dict of named arguments or None, and the others.")
+
+
+def read_reply(envelope: Envelope) -> ReplyArrived:
+    """Read an answer."""
+    match decode(envelope.meta, envelope.buffers):
+        case [bool(ok), value]:
+            return ReplyArrived(envelope.seq, ok, value)
+    raise CodecError("An answer says whether it is one, and then what it is.")
+
+
+MAX_NUMBER = 2**62
+"""Of events, in a greeting; a node that emits a million a second needs 146,000 years for them."""
+MAX_NODES = 2**20
+"""Of a job, in a greeting."""
+_NUMBERS = {
+    "num_nodes": (0, MAX_NODES),
+    "first_kept": (1, MAX_NUMBER),
+    "seen_epoch": (0, 2**64 - 1),
+    "seen": (0, MAX_NUMBER),
+}
+_MOST_LABELS = 1024
+_LONGEST_TEXT = 1024
+
+
+def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
+    """Read a HELLO or WELCOME.
+
+    Raises:
+        CodecError: It is none, or says of itself what cannot be.
+    """
+    if isinstance(body, dict) and body.keys() >= {*_NUMBERS, "labels"}:
+        texts = [body.get(key, "") for key in ("memory", "job")]
+        labels = body["labels"]
+        if (
+            all(type(body[key]) is int for key in _NUMBERS)
+            and type(labels) is list
+            and all(type(text) is str and len(text) <= _LONGEST_TEXT for text in [*texts, *labels])
+        ):
+            _check_greeting(body, node_id)
+            return body
+    raise CodecError(f"Node {node_id} greets in a way that this version does not understand.")
+
+
+def _check_greeting(body: dict[str, Any], node_id: int) -> None:
+    for key, (least, most) in _NUMBERS.items():
+        if not least <= body[key] <= most:
+            raise CodecError(
+                f"Node {node_id} greets with `{key}` {body[key]}; possible are {least} to {most}."
+            )
+    if len(body["labels"]) > _MOST_LABELS:
+        raise CodecError(
+            f"Node {node_id} greets with {len(body['labels'])} labels; the limit is {_MOST_LABELS}."
+        )
+    try:
+        check_labels(body["labels"])
+    except LabelError as error:
+        raise CodecError(f"Node {node_id} greets with a wrong label: {error}") from error

@@ -1,0 +1,172 @@
+"""The directory of a run: what lies in it, and who may write to it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+from ding_lite.errors import ConfigError
+from ding_lite.io.reading import read_json_object
+from ding_lite.rl.checkpoint.save_load import MANIFEST
+
+CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
+BEST = "best"
+"""Where the policy lies whose evaluation was the best one."""
+EVENTS = "events.out.tfevents.*"
+_MOST_SHOWN = 120
+_MOST_BYTES = 16 << 20
+_TYPES: dict[str, type | UnionType] = {
+    **dict.fromkeys(("example", "env", "criterion"), str),
+    **dict.fromkeys(("seed", "max_env_steps", "num_envs", "nodes", "population"), int),
+    "target": int | float,
+}
+"""Of what a run says of itself; null stands for what it does not say."""
+
+
+def make_next(parent: Path) -> Path:
+    """Make the first directory with a number that no run has taken; several may ask at once."""
+    make_directory(parent)
+    number = 1
+    while True:
+        directory = parent / str(number)
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise _not_made(directory, error) from error
+        else:
+            return directory
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory unless it is there.
+
+    Raises:
+        ConfigError: It cannot be made; says why.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_made(directory, error) from error
+
+
+def _not_made(directory: Path, error: OSError) -> ConfigError:
+    reason = "it is there, and no directory" if error.errno == errno.EEXIST else error.strerror
+    return ConfigError(
+        f"The directory {_shortened(directory)} cannot be made: {reason}. Choose another one that "
+        f"you may write to (`--out DIR` for a run)."
+    )
+
+
+def _shortened(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def saved_description(directory: Path) -> dict[str, Any] | None:
+    """Read what a run has written about itself; None where there is no run.
+
+    A run that was killed while it wrote that, before it had done anything, is none.
+
+    Raises:
+        ConfigError: It cannot be read, though the run has saved a checkpoint.
+    """
+    try:
+        return _read_description(directory / CONFIG)
+    except (OSError, ValueError) as error:
+        if has_checkpoint(directory):
+            raise ConfigError(
+                f"{directory} has a checkpoint, but its {CONFIG} is missing or damaged, so that "
+                f"what it is of is not known: {error}. Put the file back, or begin another run."
+            ) from error
+        if isinstance(error, FileNotFoundError | ValueError):
+            return None
+        raise ConfigError(
+            f"{_shortened(directory)} is no directory of a run, or cannot be read: "
+            f"{error.strerror}."
+        ) from error
+
+
+def _read_description(file: Path) -> dict[str, Any]:
+    described = read_json_object(file, most=_MOST_BYTES)
+    for name in ("options", "config", "versions"):
+        if not isinstance(described.get(name), dict | None):
+            raise ValueError(f"its `{name}` is no JSON object")
+    told = {"example": described.get("example"), **(described.get("options") or {})}
+    for name, kind in _TYPES.items():
+        if told.get(name) is not None and not isinstance(told[name], kind):
+            raise ValueError(f"its `{name}` is {told[name]!r:.80}")
+    return described
+
+
+def describe(directory: Path, description: Mapping[str, Any]) -> None:
+    """Write what a run says about itself, whole or not at all.
+
+    Raises:
+        ConfigError: The directory cannot be written to; says why.
+    """
+    unfinished = directory / f".{CONFIG}.unfinished"
+    try:
+        unfinished.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(directory / CONFIG)
+    except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise ConfigError(
+            f"The directory {directory} cannot be written to: {error.strerror}. Choose another "
+            f"one with `--out`."
+        ) from error
+
+
+def has_checkpoint(directory: Path) -> bool:
+    """Tell whether a run has saved anything yet."""
+    return (directory / CHECKPOINT / MANIFEST).exists()
+
+
+def has_best(directory: Path) -> bool:
+    """Tell whether a run has kept the policy of its best evaluation."""
+    return (directory / BEST / MANIFEST).exists()
+
+
+def begin_anew(directory: Path) -> None:
+    """Remove what a run has left that was killed before its first checkpoint."""
+    best = directory / BEST
+    files = (directory / METRICS, directory / CURVE, *directory.glob(EVENTS), *best.glob("*"))
+    for leftover in files:
+        leftover.unlink(missing_ok=True)
+
+
+class Lock:
+    """Keeps other processes out of a run's directory, for as long as this one lives.
+
+    Args:
+        directory: Of the run.
+
+    Raises:
+        ConfigError: Another process works on the run.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.release()
+            raise ConfigError(
+                f"Another process works on the run in {directory}. Wait until it has ended, or "
+                f"choose another directory with `--out`."
+            ) from error
+        except OSError:  # some file systems have no locks
+            pass
+
+    def release(self) -> None:
+        """Let others in."""
+        os.close(self._descriptor)

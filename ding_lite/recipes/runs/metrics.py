@@ -1,0 +1,63 @@
+"""Read what `middleware.log` has written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ding_lite.errors import ConfigError
+from ding_lite.io.reading import parse_json, read_file
+
+_MOST_BYTES = 1 << 30
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Read all rows of a metrics file; half a line at its end, of a run that was killed, is none.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConfigError: A line is damaged.
+    """
+    rows = []
+    try:
+        lines = read_file(file, most=_MOST_BYTES).split(b"\n")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error.strerror}. The rows of a run were expected."
+        ) from error
+    for number, line in enumerate(lines[:-1], start=1):
+        row = _row(line)
+        if row is None:
+            raise ConfigError(
+                f"{file} is damaged: line {number} of {len(lines) - 1} is no row of metrics. "
+                f"Take that line out."
+            )
+        rows.append(row)
+    return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Read a JSON object of numbers and nulls; None if it is none."""
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or not all(map(_is_told, row.values())):
+        return None
+    return row
+
+
+def _is_told(value: object) -> bool:
+    """Tell whether `middleware.log` writes such a value: null, or a number that an array holds."""
+    if isinstance(value, int):
+        return value.bit_length() < 64
+    return value is None or (isinstance(value, float) and math.isfinite(value))
+
+
+def last_row(file: Path) -> dict[str, Any]:
+    """Read the last row of a metrics file; empty where there is none."""
+    rows = read_rows(file) if file.exists() else []
+    return rows[-1] if rows else {}

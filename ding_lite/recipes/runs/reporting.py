@@ -1,0 +1,34 @@
+"""What every run by name leaves behind: its checkpoint, its metrics, its curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ding_lite import middleware as mw
+from ding_lite.recipes.plan import Plan
+from ding_lite.recipes.runs.run import Run
+from ding_lite.runtime.task import Task
+
+
+def save_and_report(
+    task: Task,
+    plan: Plan,
+    run: Run,
+    parts: Mapping[str, object],
+    every: Callable[[int], int],
+) -> None:
+    """Let a task save its parts and write down how it goes.
+
+    Args:
+        task: To which the middleware are added.
+        plan: Says how often.
+        run: Where to.
+        parts: What a resume needs.
+        every: Turns env steps into steps of the task.
+    """
+    config = plan.config
+    task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
+    task.use(mw.measure(every=every(config.log_every)))
+    task.use(mw.log(every=every(config.log_every), path=run.metrics, quiet=True))
+    task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
+    task.use(mw.curve(run.curve, target=run.options.goal, title=plan.title))

@@ -1,0 +1,201 @@
+"""What runs have left, read again: which belong together, and how they went."""
+
+from __future__ import annotations
+
+import glob
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ding_lite.errors import ConfigError, did_you_mean
+from ding_lite.recipes.runs.directory import CONFIG, METRICS, saved_description
+from ding_lite.recipes.runs.metrics import read_rows
+from ding_lite.rl.batch import NumpyArray
+
+GRID_POINTS = 400
+_ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
+"""Options in which runs that belong together may differ."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run has left."""
+
+    directory: Path
+    description: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    @property
+    def seed(self) -> int | None:
+        """What decided everything that was random."""
+        return self._options.get("seed")
+
+    @property
+    def target(self) -> float | None:
+        """What counts as solved."""
+        return self._options.get("target")
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What the run was, but for what may differ among runs that belong together."""
+        config = self.description.get("config") or {}
+        named = {**self._options, **config}
+        return {
+            "program": self.description.get("example"),
+            **{name: named[name] for name in named if name not in _ONLY_OF_ONE},
+        }
+
+    def has(self, metric: str) -> bool:
+        """Whether any row tells it."""
+        return any(row.get(metric) is not None for row in self.rows)
+
+    def points(self, metric: str) -> tuple[NumpyArray, NumpyArray]:
+        """Return env steps, and the metric there."""
+        when = "eval_env_step" if metric == "eval_return" else "env_step"
+        told = {
+            _number(row, when, "env_step"): row[metric]  # rows repeat the newest evaluation
+            for row in self.rows
+            if row.get(metric) is not None
+        }
+        x, y = np.array(list(told)), np.array(list(told.values()))
+        return x.astype(np.float64), y.astype(np.float64)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return self.description.get("options") or {}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ by their seeds alone."""
+
+    label: str
+    runs: list[Result]
+
+
+class Spread(NamedTuple):
+    """Several curves as one: the mean, and the least and the greatest, over env steps."""
+
+    x: NumpyArray
+    mean: NumpyArray
+    low: NumpyArray
+    high: NumpyArray
+
+
+def find_results(patterns: Iterable[str]) -> list[Result]:
+    """Read all runs that are named: directories of runs, of several runs, or patterns of either.
+
+    Raises:
+        ConfigError: One names no run.
+    """
+    found: dict[Path, Result] = {}
+    for pattern in patterns:
+        matched = sorted(map(Path, glob.glob(pattern))) or [Path(pattern)]
+        inside = [run for path in matched for run in _runs_in(path)]
+        results = [_read(directory) for directory in inside]
+        if not results:
+            raise ConfigError(_no_run(pattern))
+        found |= {result.directory.resolve(): result for result in results}
+    told = [result for result in found.values() if result.rows]
+    for result in found.values():
+        if not result.rows:
+            logger.warning("%s has no row yet, and is left out", result.directory)
+    if not told:
+        raise ConfigError("None of these runs has written anything yet. Wait a moment.")
+    return told
+
+
+def group_results(results: Sequence[Result]) -> list[Group]:
+    """Put runs together that differ by their seeds alone, and name them by what they differ in."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(json.dumps(result.facts, sort_keys=True), []).append(result)
+    facts = [runs[0].facts for runs in groups.values()]
+    names = {name: None for fact in facts for name in fact}
+    by_program: dict[Any, set[str]] = {}
+    for fact in facts:
+        by_program.setdefault(fact["program"], set()).update(fact)
+    # What only some programs have, such as settings of a policy, follows from which one it is.
+    known_to_all = set.intersection(*by_program.values()) if by_program else set()
+    differing = [
+        name
+        for name in names
+        if name in known_to_all and any(fact.get(name) != facts[0].get(name) for fact in facts)
+    ]
+    return [Group(_label(runs[0].facts, differing), runs) for runs in groups.values()]
+
+
+def spread_of(runs: Sequence[Result], metric: str) -> Spread:
+    """Join the curves of several runs.
+
+    Between its points a curve is a straight line, and a run that has ended counts on with its
+    last value: mostly it ended because it was good.
+    """
+    curves = [run.points(metric) for run in runs]
+    x = np.linspace(min(x[0] for x, _ in curves), max(x[-1] for x, _ in curves), GRID_POINTS)
+    y = np.array([np.interp(x, own_x, own_y) for own_x, own_y in curves])
+    return Spread(x, y.mean(axis=0), y.min(axis=0), y.max(axis=0))
+
+
+def title_of(groups: Sequence[Group]) -> str:
+    """Name what all runs have in common."""
+    facts = [run.facts for group in groups for run in group.runs]
+    programs = {str(fact["program"]) for fact in facts}
+    envs = {str(fact.get("env")) for fact in facts}
+    title = " and ".join(sorted(programs)) if len(programs) < 3 else f"{len(programs)} programs"
+    return f"{title} on {envs.pop()}" if len(envs) == 1 else title
+
+
+def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
+    if not differing:
+        return f"{facts['program']} on {facts.get('env')}"
+    plain = {"program", "env"}
+    words = [str(facts.get(name)) for name in differing if name in plain]
+    words += [f"{name} {_spell(facts.get(name))}" for name in differing if name not in plain][:3]
+    return ", ".join(words)
+
+
+def _number(row: dict[str, Any], name: str, otherwise: str) -> float:
+    value = row.get(name)
+    return float(row[otherwise] if value is None else value)
+
+
+def _spell(value: object) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    if (path / CONFIG).is_file() or not path.is_dir():
+        return [path]
+    return sorted(config.parent for config in path.rglob(CONFIG))
+
+
+def _read(directory: Path) -> Result:
+    description = saved_description(directory)
+    if description is None:
+        raise ConfigError(_no_run(str(directory)))
+    metrics = directory / METRICS
+    rows = read_rows(metrics) if metrics.exists() else []
+    if any(row.get(name) is None for row in rows for name in ("env_step", "wall_s")):
+        raise ConfigError(
+            f"{metrics} has a row without `env_step` or `wall_s`, so it cannot be drawn. Take that "
+            f"row out."
+        )
+    return Result(directory, description, rows)
+
+
+def _no_run(name: str) -> str:
+    known = [str(config.parent) for config in Path("runs").rglob(CONFIG)]
+    listed = f" Runs here are: {', '.join(sorted(known)[:8])}." if known else ""
+    return (
+        f"There is no run in {name}: a directory with a {CONFIG} was expected, as training "
+        f"programs leave it.{did_you_mean(name, known)}{listed}"
+    )

@@ -1,0 +1,325 @@
+"""One run of a training program: the directory it leaves, its verdict, and its last line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ding_lite.version import __version__
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.middleware.checkpoint import resume
+from ding_lite.recipes.runs import directory as files
+from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
+from ding_lite.recipes.runs.metrics import last_row
+from ding_lite.recipes.options import Options
+from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.evaluation import mean_return
+from ding_lite.rl.protocols import Policy
+from ding_lite.runtime.task import Task
+
+ResultT = TypeVar("ResultT")
+JUDGED_EPISODES = 20
+_JUDGE_SEED = 1_000_003
+_MAY_CHANGE = {"max_env_steps", "target", "smoke"}
+"""Options that say when a run ends, and not how it learns."""
+
+
+class Run:
+    """The directory of a run, its running time, and its last line.
+
+    Within its `with` block no other process may work on the same directory, and Ctrl-C (or
+    SIGTERM) adds one line that says where the checkpoint is, and how to go on.
+
+    Args:
+        example: The program's name.
+        options: What somebody chose on the command line.
+        config: Settings worth remembering, such as `policy.config`.
+        quiet: Tell a person nothing.
+        clock: What seconds are counted on.
+
+    Raises:
+        ConfigError: On entering: the directory holds another run already, or it is to go on
+            with other settings than those it was begun with.
+    """
+
+    def __init__(
+        self,
+        example: str,
+        options: Options,
+        *,
+        config: object = None,
+        quiet: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.example = example
+        self.options = options
+        self.quiet = quiet
+        parent = Path("runs") / example
+        self.directory = files.make_next(parent) if options.out is None else options.out
+        self.checkpoint = self.directory / files.CHECKPOINT
+        self.best = self.directory / files.BEST
+        self.metrics = self.directory / files.METRICS
+        self.curve = self.directory / files.CURVE
+        self._config = config
+        self._clock = clock
+        self._started = clock.now()
+        self._lock: files.Lock | None = None
+
+    def __enter__(self) -> Self:
+        files.make_directory(self.directory)
+        self._lock = files.Lock(self.directory)
+        try:
+            self._take_directory()
+        except BaseException:
+            self._release()
+            raise
+        self._started = self._clock.now()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._release()
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            where = "nothing was saved yet."
+            if files.has_checkpoint(self.directory):
+                where = f"the checkpoint is in {self.checkpoint}. To go on with it, add the "
+                where += f"options --resume --out {self.directory}"
+            self._tell(f"\nInterrupted; {where}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Let the nodes of a program know the run; the lock is that of the process that has it."""
+        return {**vars(self), "_lock": None}
+
+    def resume(self, parts: Mapping[str, object]) -> None:
+        """Make everything what it was, if this run goes on from a checkpoint.
+
+        So does a node that has died and was started again, from what its former life has saved.
+        A task among the parts is told to finish at once where the run had reached its end.
+
+        Args:
+            parts: What `middleware.checkpoint` has saved in `checkpoint`, by the same names.
+
+        Raises:
+            CheckpointError: The checkpoint does not fit.
+        """
+        if not files.has_checkpoint(self.directory):
+            return
+        counters = resume(parts, self.checkpoint)
+        has_ended = self.options.has_ended(counters)
+        where = "had reached its end" if has_ended else "goes on"
+        self._tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
+        for part in parts.values():
+            if has_ended and isinstance(part, Task):
+                part.finish = True
+
+    def of_node_0(self, results: Sequence[ResultT | None]) -> ResultT:
+        """Return the result of node 0, which is what the run is judged by.
+
+        Args:
+            results: What `Parallel.runner(...)(main)` has returned.
+
+        Raises:
+            NodeFailed: There is none: node 0 was killed while the run ended on the others.
+        """
+        if results[0] is None:
+            where = "nothing was saved yet."
+            if files.has_checkpoint(self.directory):
+                where = f"go on from its newest checkpoint: --resume --out {self.directory}"
+            raise NodeFailed(
+                f"Node 0 was killed while the run ended, and has no result, by which the run is "
+                f"judged; {where}",
+                node_id=0,
+            )
+        return results[0]
+
+    def judge(self, policy: Policy) -> dict[str, Any]:
+        """Play 20 fresh greedy episodes with the trained policy.
+
+        Returns:
+            What the run's last line says. With `--criterion seed` that are two things more, and
+            the collectors have decided whether it is solved.
+        """
+        wall_s = self._clock.now() - self._started
+        seed = self.options.seed + _JUDGE_SEED
+        with make_envs(
+            self.options.env,
+            JUDGED_EPISODES,
+            seed=seed,
+            frame_stack=policy.spec.frame_stack,
+        ) as envs:
+            value = mean_return(policy, envs, episodes=JUDGED_EPISODES)
+
+        last, goal = last_row(self.metrics), self.options.goal
+        result = {
+            "example": self.example,
+            "env": self.options.env,
+            "seed": self.options.seed,
+            "solved": None if goal is None else value >= goal,
+            "env_steps": _spent(last),
+            "episodes": None if "episodes" not in last else int(last["episodes"]),
+            "train_iter": last.get("train_iter"),
+            "wall_s": round(max(wall_s, last.get("wall_s", 0.0)), 3),  # also before it was resumed
+            "eval_return": value,
+            "nodes": self.options.nodes,
+        }
+        if self.options.criterion == "seed":
+            played = last.get(EPISODES_PER_COLLECTOR)
+            result["solved"] = played is not None
+            result["criterion"] = "seed"
+            result[EPISODES_PER_COLLECTOR] = None if played is None else int(played)
+        return result
+
+    def conclude(self, policy: Policy, *, try_next: str = "") -> dict[str, Any]:
+        """Judge the policy by 20 fresh greedy episodes, and print the run's last line.
+
+        The line is one JSON object on standard output; what a person may want to know goes to
+        standard error before it.
+
+        Args:
+            policy: The trained one.
+            try_next: A hint at what to do now.
+
+        Returns:
+            What the line says.
+        """
+        result = self.judge(policy)
+        self.explain(result, try_next=try_next)
+        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.flush()
+        return result
+
+    def explain(self, result: Mapping[str, Any], *, try_next: str = "") -> None:
+        """Tell a person, on standard error, how it went and what there is to look at."""
+        lines = [
+            f"\n{_verdict(result['solved'], self.options.env)}: a mean return of "
+            f"{result['eval_return']:.1f} in {JUDGED_EPISODES} greedy episodes{self._goal()} after "
+            f"{result['env_steps'] or 0:,} env steps, {result['wall_s']:.1f} s."
+        ]
+        played = result.get(EPISODES_PER_COLLECTOR)
+        if played is not None:
+            lines.append(f"The criterion was met by a collector after {played:,} episodes of its.")
+        kinds = {
+            "curve": self.curve,
+            "metrics": self.metrics,
+            "checkpoint": self.checkpoint,
+            "best": self.best,
+        }
+        lines += [f"  {kind:<13}{path}" for kind, path in kinds.items() if path.exists()]
+        if any(self.directory.glob(files.EVENTS)):
+            lines.append(f"  TensorBoard  tensorboard --logdir {self.directory}")
+        if try_next:
+            lines.append(try_next)
+        self._tell("\n".join(lines))
+
+    def _take_directory(self) -> None:
+        saved = files.saved_description(self.directory)
+        if saved is not None and not self.options.resume:
+            raise ConfigError(
+                f"{self.directory} holds another run already. Go on with it (`--resume`), choose "
+                f"another directory with `--out`, leave the option away, or delete that run."
+            )
+        described = json.loads(json.dumps(self._describe(), default=str))
+        if saved is not None:
+            last_row(self.metrics)  # which the verdict needs: a damaged one is told before it
+            _check_same(self.directory, saved, described)
+            self._tell_of_versions(saved, described)
+        if self.options.resume and not files.has_checkpoint(self.directory):
+            files.begin_anew(self.directory)
+            self._tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
+        files.describe(self.directory, described)
+
+    def _describe(self) -> dict[str, Any]:
+        config = self._config
+        if dataclasses.is_dataclass(config) and not isinstance(config, type):
+            config = dataclasses.asdict(config)
+        options = {**dataclasses.asdict(self.options), "target": self.options.goal}
+        # As runs say that were begun when there was no such option.
+        for name, usual in (("criterion", "greedy"), ("population", 1), ("num_envs", 1)):
+            if options[name] == usual:
+                del options[name]
+        packages = ("torch", "numpy", "gymnasium")
+        return {
+            "example": self.example,
+            "options": {name: options[name] for name in options if name not in ("out", "resume")},
+            "config": config,
+            "versions": {
+                "python": platform.python_version(),
+                "ding_lite": __version__,
+                **{package: version(package) for package in packages},
+            },
+        }
+
+    def _goal(self) -> str:
+        goal = self.options.goal
+        return "" if goal is None else f" (target {goal:g})"
+
+    def _tell_of_versions(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        before, after = then.get("versions") or {}, now["versions"]
+        facts = [
+            f"{name} {after[name]} instead of {before.get(name)}"
+            for name in after
+            if before.get(name) != after[name]
+        ]
+        if facts:
+            self._tell(
+                f"The run in {self.directory} goes on with {', '.join(facts)}: what it learns may "
+                f"not be the same to the last bit."
+            )
+
+    def _tell(self, text: str) -> None:
+        if not self.quiet:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _spent(row: Mapping[str, Any]) -> int | None:
+    """Return the env steps made, those included that evaluations of a population have taken."""
+    if row.get("env_step") is None:
+        return None
+    return int(row["env_step"] + row.get("eval_steps", 0))
+
+
+def _check_same(directory: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run in another way than it was begun."""
+    if then.get("example") != now["example"]:
+        raise ConfigError(
+            f"The run in {directory} is one of `{then.get('example')}`, and this program is "
+            f"`{now['example']}`. Resume it with the program that has begun it."
+        )
+    facts = []
+    for section in ("options", "config"):
+        before, after = then.get(section) or {}, now[section] or {}
+        facts += [
+            f"`{name}` is {after.get(name)!r}, and was {before.get(name)!r}"
+            for name in {**before, **after}
+            if name not in _MAY_CHANGE and before.get(name) != after.get(name)
+        ]
+    if facts:
+        raise ConfigError(
+            f"The run in {directory} was begun in another way: "
+            f"{'; '.join(dict.fromkeys(facts))}. Resume it as "
+            f"it was begun, or begin another run in another directory."
+        )
+
+
+def _verdict(solved: bool | None, env: str) -> str:
+    if solved is None:
+        return f"Trained on {env}"
+    return f"Solved {env}" if solved else f"Did not solve {env}"

@@ -1,0 +1,338 @@
+"""Play with a policy where one can see it: in a window, or into videos.
+
+An environment draws itself; a `Camera` around it takes its pictures. Videos are .mp4 where there
+is ffmpeg, which may come with moviepy, and else .gif, which Pillow writes: matplotlib brings that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import gymnasium
+import numpy as np
+
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError
+from ding_lite.recipes.runs.directory import make_directory
+from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs.making import EnvMaker, EnvWrapper, find_registered
+from ding_lite.rl.envs.vector import Episode, make_envs
+from ding_lite.rl.protocols import Policy
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Env: TypeAlias = gymnasium.Env[Any, Any]
+
+_GIF_FPS = 25
+"""More pictures a second make a large file, and browsers slow them down."""
+_GIF_WIDTH = 400
+
+
+def play(
+    policy: Policy,
+    *,
+    episodes: int,
+    seed: int = 0,
+    render_mode: str | None = None,
+    wrappers: Sequence[EnvWrapper] = (),
+) -> Iterator[Episode]:
+    """Play greedy episodes one after the other, and yield each when it has ended.
+
+    Args:
+        policy: Acts without exploration.
+        episodes: How many.
+        seed: Decides how they begin.
+        render_mode: How the environment draws itself: `human` opens a window.
+        wrappers: Around the environment.
+
+    Raises:
+        MissingExtraError: The environment needs a package to be drawn that is not installed.
+    """
+    spec = policy.spec
+    settings = {} if render_mode is None else {"render_mode": render_mode}
+    played = 0
+    with make_envs(
+        spec.env_id,
+        1,
+        seed=seed,
+        mode="sync",
+        frame_stack=spec.frame_stack,
+        wrappers=wrappers,
+        settings=settings,
+    ) as envs:
+        while played < episodes:
+            try:
+                envs.step(policy.act(envs.obs, explore=False))
+            except EnvError as error:
+                lacking = error.__cause__
+                if not isinstance(lacking, gymnasium.error.DependencyNotInstalled):
+                    raise
+                raise MissingExtraError(
+                    f"{spec.env_id} cannot be drawn: {str(lacking).rstrip('.')}."
+                ) from error
+            finished = envs.take_finished()
+            played += len(finished)
+            yield from finished
+
+
+def record_video(
+    policy: Policy, directory: str | os.PathLike[str], *, episodes: int = 1, seed: int = 0
+) -> list[Path]:
+    """Play greedy episodes, and write a video of each: .mp4 where there is ffmpeg, else .gif.
+
+    Args:
+        policy: Acts without exploration; `load_policy` makes that of a run.
+        directory: Where the videos go; made if need be.
+        episodes: How many.
+        seed: Decides how they begin.
+
+    Returns:
+        The videos, in the order in which they were played.
+
+    Raises:
+        ConfigError: The environment cannot be drawn into a video.
+        MissingExtraError: A package is not installed that drawing needs.
+    """
+    filmed = play_and_film(policy, Path(directory), episodes=episodes, seed=seed)
+    return [path for _, path in filmed]
+
+
+def play_and_film(
+    policy: Policy, directory: Path, *, episodes: int = 1, seed: int = 0
+) -> Iterator[tuple[Episode, Path]]:
+    """Play greedy episodes, and yield each with the video of it.
+
+    Args:
+        policy: Acts without exploration.
+        directory: Where the videos go; made if need be.
+        episodes: How many.
+        seed: Decides how they begin.
+
+    Raises:
+        ConfigError: The environment cannot be drawn into a video.
+        MissingExtraError: A package is not installed that drawing needs.
+    """
+    check_render_mode(policy.spec.env_id, "rgb_array")
+    make_directory(directory)
+    paths: list[Path] = []
+    ffmpeg = find_ffmpeg()
+
+    def begin_film(fps: float) -> Film:
+        path = directory / f"episode-{len(paths) + 1:03d}.{'gif' if ffmpeg is None else 'mp4'}"
+        paths.append(path)
+        return GifFilm(path, fps=fps) if ffmpeg is None else Mp4Film(path, fps=fps, ffmpeg=ffmpeg)
+
+    for episode in play(
+        policy,
+        episodes=episodes,
+        seed=seed,
+        render_mode="rgb_array",
+        wrappers=[lambda env: Camera(env, begin_film)],
+    ):
+        yield episode, paths[-1]
+
+
+def check_render_mode(env_id: str, mode: str) -> None:
+    """Refuse an environment that cannot be drawn in some way.
+
+    Raises:
+        ConfigError: It does not know that `render_mode`.
+    """
+    with EnvMaker(find_registered(env_id))() as env:
+        modes = list(env.metadata.get("render_modes") or ())
+    if mode not in modes:
+        raise ConfigError(
+            f"{env_id} cannot be drawn as `{mode}`; it knows: {', '.join(modes) or 'nothing'}."
+        )
+
+
+class Film(Protocol):
+    """A video that grows picture by picture."""
+
+    def add(self, picture: NumpyArray) -> None:
+        """Add the next picture, [height, width, 3] bytes."""
+
+    def finish(self) -> None:
+        """Put the whole video in place."""
+
+    def drop(self) -> None:
+        """Leave nothing of it."""
+
+
+class Camera(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Films each episode of an environment; one that is left early leaves no video.
+
+    Args:
+        env: Draws itself as `rgb_array`.
+        begin_film: Called with the pictures a second when an episode takes its first step.
+    """
+
+    def __init__(self, env: Env, begin_film: Callable[[float], Film]) -> None:
+        """Film nothing yet."""
+        super().__init__(env)
+        self._begin_film = begin_film
+        self._first: NumpyArray | None = None
+        self._film: Film | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - of the environment
+        """Begin an episode; the film of the one before ends."""
+        result = super().reset(seed=seed, options=options)
+        if self._film is not None:
+            self._film.finish()
+            self._film = None
+        self._first = self._picture()
+        return result
+
+    def step(self, action: Any) -> Any:  # noqa: ANN401 - of the environment
+        """Act, and take a picture."""
+        result = super().step(action)
+        if self._film is None:
+            self._film = self._begin_film(float(self.metadata.get("render_fps") or 30))
+            if self._first is not None:
+                self._film.add(self._first)
+        self._film.add(self._picture())
+        return result
+
+    def close(self) -> None:
+        """Drop what is not finished."""
+        if self._film is not None:
+            self._film.drop()
+            self._film = None
+        super().close()
+
+    def _picture(self) -> NumpyArray:
+        picture = self.render()
+        if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+            raise ConfigError(
+                f"{self.spec.id if self.spec else self.env} drew a {type(picture).__name__} as "
+                f"`rgb_array`; an array of height, width and colours was expected."
+            )
+        return np.ascontiguousarray(picture[..., :3], dtype=np.uint8)
+
+
+def find_ffmpeg() -> str | None:
+    """Find the program that writes .mp4: the system's, or the one that comes with moviepy."""
+    if found := shutil.which("ffmpeg"):
+        return found
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
+        return None
+    with suppress(RuntimeError):  # it has none for this platform
+        return str(importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe())
+    return None
+
+
+class Mp4Film:
+    """A .mp4, which ffmpeg writes while the episode is played.
+
+    Args:
+        path: Of the video.
+        fps: Pictures a second.
+        ffmpeg: The program.
+    """
+
+    def __init__(self, path: Path, *, fps: float, ffmpeg: str) -> None:
+        """Start nothing yet: the size is that of the first picture."""
+        self._path = path
+        self._unfinished = path.with_name(f".{path.name}.unfinished.mp4")
+        self._fps = fps
+        self._ffmpeg = ffmpeg
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def add(self, picture: NumpyArray) -> None:
+        """Hand on the next picture."""
+        if self._process is None:
+            height, width, _ = picture.shape
+            self._process = subprocess.Popen(
+                [
+                    *(self._ffmpeg, "-loglevel", "error", "-y"),
+                    *("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"),
+                    *("-r", f"{self._fps:g}", "-i", "-"),
+                    *("-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"),
+                    str(self._unfinished),
+                ],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # why it has ended, it says at the end
+                self._process.stdin.write(picture.data)
+
+    def finish(self) -> None:
+        """Wait for ffmpeg.
+
+        Raises:
+            ConfigError: It has failed.
+        """
+        if self._process is not None:
+            _, said = self._process.communicate()
+            if self._process.returncode:
+                self._unfinished.unlink(missing_ok=True)
+                raise ConfigError(
+                    f"{self._ffmpeg} could not write {self._path}: "
+                    f"{said.decode(errors='replace').strip() or self._process.returncode}"
+                )
+            self._unfinished.replace(self._path)
+
+    def drop(self) -> None:
+        """End ffmpeg, and remove its file."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._unfinished.unlink(missing_ok=True)
+
+
+class GifFilm:
+    """A .gif, which is written when the episode has ended.
+
+    Args:
+        path: Of the video.
+        fps: Pictures a second that come; so many that no more than 25 are kept.
+    """
+
+    def __init__(self, path: Path, *, fps: float) -> None:
+        """Keep nothing yet."""
+        self._path = path
+        self._stride = max(1, round(fps / _GIF_FPS))
+        self._milliseconds = 1000.0 * self._stride / fps
+        self._kept: list[Image] = []
+        self._count = 0
+        self._pillow = _pillow()
+
+    def add(self, picture: NumpyArray) -> None:
+        """Keep a picture, in 256 colours."""
+        if self._count % self._stride == 0:
+            image: Image = self._pillow.fromarray(picture)
+            image.thumbnail((_GIF_WIDTH, _GIF_WIDTH))
+            self._kept.append(image.quantize())
+        self._count += 1
+
+    def finish(self) -> None:
+        """Write what was kept."""
+        first, *others = self._kept
+        unfinished = self._path.with_name(f".{self._path.name}.unfinished.gif")
+        first.save(
+            unfinished, save_all=True, append_images=others, duration=self._milliseconds, loop=0
+        )
+        unfinished.replace(self._path)
+
+    def drop(self) -> None:
+        """Forget what was kept."""
+        self._kept.clear()
+
+
+def _pillow() -> Any:  # noqa: ANN401 - a module
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingExtraError(
+            "Videos need ffmpeg (for .mp4) or Pillow (for .gif), and neither is installed: "
+            "pip install pillow."
+        ) from error

@@ -1,0 +1,1 @@
+"""Checkpoints of trees of tensors, arrays and plain values."""

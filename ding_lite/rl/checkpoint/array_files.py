@@ -1,0 +1,135 @@
+"""Large arrays of a checkpoint, cut into files that are named by what they hold.
+
+A replay of a million transitions changes little from one save to the next. So an array is cut
+along its first axis, each part goes into a file named by a hash of its bytes, and a part that
+lies there already is not written again: a save costs what has changed, and no file that an
+older checkpoint needs is ever touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.errors import CheckpointError
+from ding_lite.io.dtypes import SAVED_DTYPES, has_only_flags
+from ding_lite.rl.checkpoint.folder import Folder
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+LARGE_BYTES = 1 << 20
+"""From this size on an array is cut into files of its own."""
+PART_BYTES = 4 << 20
+"""About what a file holds. Smaller ones save more of what has not changed."""
+_PREFIX, _SUFFIX = "rows-", ".bin"
+_DIGEST_BYTES = 20
+_MAX_NDIM = 32
+
+
+class Rows:
+    """Writes the large arrays of one checkpoint.
+
+    Args:
+        directory: Where the files lie.
+        write: Puts a file in place, whole or not at all.
+    """
+
+    def __init__(self, directory: Path, write: Callable[[Path, memoryview], None]) -> None:
+        self._directory = directory
+        self._write = write
+        self._there = files_in(directory)
+        self.used: set[Path] = set()
+        """The files that the checkpoint consists of."""
+        self.written: set[Path] = set()
+        """Those of them that were not there before."""
+
+    def save(self, array: Array) -> dict[str, Any]:
+        """Write what is not there yet; return what `load_rows` needs.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        array = np.ascontiguousarray(array)
+        row_bytes = max(1, array.nbytes // max(1, len(array)))
+        step = max(1, PART_BYTES // row_bytes)
+        names = []
+        for start in range(0, len(array), step):
+            content = array[start : start + step].data.cast("B")
+            names.append(f"{_PREFIX}{_hash(content)}{_SUFFIX}")
+            self._save_part(self._directory / names[-1], content)
+        return {"dtype": array.dtype.str, "shape": list(array.shape), "files": names}
+
+    def _save_part(self, path: Path, content: memoryview) -> None:
+        self.used.add(path)
+        if path not in self._there and path not in self.written:
+            self._write(path, content)
+            self.written.add(path)
+
+
+def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
+    """Read an array that `Rows.save` wrote.
+
+    Args:
+        folder: Where its files lie.
+        entry: What `Rows.save` returned.
+        most: Bytes that the array may have.
+
+    Raises:
+        CheckpointError: A file is missing or has changed, or the entry is none.
+    """
+    shape, dtype, names = _described(folder, entry)
+    nbytes = math.prod(shape) * dtype.itemsize  # Python's integers: no product overflows
+    sizes = {name: folder.size(name) for name in dict.fromkeys(names)}
+    if nbytes != sum(sizes[name] for name in names):
+        raise folder.damaged(f"an array of {nbytes:,} bytes has files of another size")
+    if nbytes > most:
+        raise CheckpointError(
+            f"An array of the checkpoint in {folder.path} has {nbytes:,} bytes, and there is "
+            f"memory for {most:,}. Load it on a larger machine, or without that array (`only`)."
+        )
+    flat: npt.NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+    start = 0
+    for name in names:
+        size = folder.read_into(name, flat[start:].data)
+        if f"{_PREFIX}{_hash(flat[start : start + size].data)}{_SUFFIX}" != name:
+            raise folder.damaged(f"{name} has changed")
+        start += size
+    if start != nbytes:
+        raise folder.damaged("the files of an array have changed while they were read")
+    if dtype.kind == "b" and not has_only_flags(flat):
+        raise folder.damaged("an array of booleans holds bytes beside 0 and 1")
+    return flat.view(dtype).reshape(shape)
+
+
+def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any], list[str]]:
+    """Check what a manifest says of an array."""
+    match entry:
+        case {"dtype": str(code), "shape": [*shape], "files": [*names]}:
+            dtype = SAVED_DTYPES.get(code)
+        case _:
+            raise folder.damaged(f"{entry!r:.80} describes no array")
+    if dtype is None:
+        raise folder.damaged(
+            f"an array has the dtype {code!r:.20}; one of numbers or booleans, such as '<f4', was "
+            f"expected"
+        )
+    if not 0 < len(shape) <= _MAX_NDIM or any(type(n) is not int or n < 1 for n in shape):
+        raise folder.damaged(f"an array has the shape {shape!r:.80}")
+    if any(type(name) is not str for name in names):
+        raise folder.damaged(f"an array has the files {names!r:.80}")
+    return shape, dtype, names
+
+
+def files_in(directory: Path) -> set[Path]:
+    """Return the files of large arrays that lie in a directory."""
+    return set(directory.glob(f"{_PREFIX}*{_SUFFIX}"))
+
+
+def _hash(content: memoryview | bytes) -> str:
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()

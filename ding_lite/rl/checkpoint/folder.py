@@ -1,0 +1,185 @@
+"""The directory of a checkpoint, which one process reads while another saves the next one there.
+
+A reader holds a shared lock on the directory from before it reads the manifest until it has read
+the last file. A saver removes what no checkpoint needs any more while it has the lock for itself,
+and otherwise leaves that to its next save. Neither waits for the other, and the kernel takes the
+lock from a process that was killed. Where there are no locks, as on some network file systems, a
+reader that misses a file finds a newer manifest, and reads that.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ding_lite.errors import CheckpointError
+from ding_lite.io.reading import open_file, read_file
+
+MANIFEST = "manifest.json"
+MANIFEST_BYTES = 1 << 30
+"""A manifest may have as many bytes; large arrays are not in it."""
+ROOM_FOR_READERS = 64 << 20
+"""Bytes of files out of use that a reader may keep alive, if the checkpoint itself has fewer."""
+_FILES = re.compile(r"(tensors-[0-9]{8,19}\.safetensors|rows-[0-9a-f]{40}\.bin)")
+
+
+class Folder:
+    """A checkpoint's directory that is open for reading.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        CheckpointError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise self._missing(path / MANIFEST) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise CheckpointError(
+                f"The checkpoint in {path} cannot be read: {reason}. Give the directory that "
+                f"`save_checkpoint` wrote."
+            ) from error
+
+    def __enter__(self) -> Self:
+        # A saver that has the lock now removes files of older checkpoints only.
+        with suppress(OSError):
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _close(self._fd)
+
+    def manifest(self) -> bytes:
+        """Read the manifest.
+
+        Raises:
+            CheckpointError: It is missing, or cannot be read.
+        """
+        with self._explained(MANIFEST):
+            return read_file(MANIFEST, most=MANIFEST_BYTES, folder=self._fd)
+
+    def read(self, name: object, *, most: int) -> bytes:
+        """Read a file that the manifest names.
+
+        Raises:
+            CheckpointError: It is missing or too large, or no file of a checkpoint has such a name.
+        """
+        with self._explained(name):
+            return read_file(_checked(name), most=most, folder=self._fd, follow=False)
+
+    def read_into(self, name: object, target: memoryview) -> int:
+        """Read a file that the manifest names into memory; return how many bytes it has.
+
+        Raises:
+            CheckpointError: See `read`; or the file is longer than the memory.
+        """
+        with self._explained(name):
+            fd = open_file(_checked(name), folder=self._fd, follow=False)
+            with open(fd, "rb", buffering=0) as file:
+                size = os.fstat(fd).st_size
+                if size > len(target):
+                    raise OSError(errno.EFBIG, f"It has {size:,} bytes; {len(target):,} are left")
+                done = 0
+                while done < size and (count := file.readinto(target[done:size])):
+                    done += count
+                return done
+
+    def size(self, name: object) -> int:
+        """Return the size of a file that the manifest names, in bytes.
+
+        Raises:
+            CheckpointError: See `read`.
+        """
+        with self._explained(name):
+            return os.stat(_checked(name), dir_fd=self._fd, follow_symlinks=False).st_size
+
+    def damaged(self, what: str) -> CheckpointError:
+        """Return the error that says what is wrong with this checkpoint."""
+        return CheckpointError(
+            f"The checkpoint in {self.path} is damaged: {what}. Take another one, or a copy of it."
+        )
+
+    def _missing(self, file: Path) -> CheckpointError:
+        return CheckpointError(
+            f"There is no checkpoint in {self.path}: {file} is missing. Give the directory that "
+            f"`save_checkpoint` wrote."
+        )
+
+    @contextmanager
+    def _explained(self, name: object) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._missing(self.path / str(name)) from error
+        except OSError as error:
+            reason = error.strerror
+            if error.errno == errno.ELOOP:
+                reason = "It is a symbolic link; put the file itself in its place"
+            raise self.damaged(f"{name!r:.80} cannot be read ({reason})") from error
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or not _FILES.fullmatch(name):
+        raise OSError(errno.EINVAL, "No file of a checkpoint has such a name")
+    return name
+
+
+def _close(fd: int) -> None:
+    """Give the lock back and close; a child that was forked meanwhile has the lock, too."""
+    with suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
+
+
+def remove_unused(path: Path, unused: Iterable[Path], used: Iterable[Path]) -> None:
+    """Remove files that no checkpoint needs any more, unless a reader may still need them.
+
+    A reader that was stopped must not fill the disk: beyond as many bytes as the checkpoint has,
+    and beyond 64 MiB, files are removed in any case.
+    """
+    unused = list(unused)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _bytes_of(unused) <= max(ROOM_FOR_READERS, _bytes_of(used)):
+                return
+        except OSError:  # no locks here: see above
+            pass
+        remove(unused)
+    finally:
+        _close(fd)
+
+
+def remove(files: Iterable[Path]) -> None:
+    """Remove files; one that resists is left to the next save."""
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
+
+
+def _bytes_of(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with suppress(OSError):
+            total += file.stat().st_size
+    return total

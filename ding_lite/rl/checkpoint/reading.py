@@ -1,0 +1,167 @@
+"""Reading a checkpoint of which nothing is trusted: neither its manifest nor its files.
+
+Checksums tell of damage, but a checkpoint may also have been made to do harm. So dtypes and names
+of files come from lists of what is allowed, sizes are compared with those of the files before
+memory is taken, and whatever does not fit is a `CheckpointError`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from ding_lite.errors import CheckpointError
+from ding_lite.io.dtypes import has_only_flags
+from ding_lite.io.memory import available_bytes
+from ding_lite.rl.checkpoint.array_files import load_rows
+from ding_lite.rl.checkpoint.folder import MANIFEST, Folder
+
+Tree: TypeAlias = Any
+"""Nested dicts, lists and tuples of what a checkpoint can hold."""
+Choice: TypeAlias = Collection[str] | Callable[[dict[str, Any]], Collection[str] | None] | None
+"""Keys of the tree's first level; a function chooses them by the checkpoint's `meta`."""
+
+FORMAT_VERSION = 2
+MAX_DEPTH = 100
+"""Dicts, lists and tuples within each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What `load_checkpoint` found."""
+
+    state: Tree
+    """The tree that was saved, tensors as tensors and arrays as arrays."""
+    meta: dict[str, Any]
+    """What was said about it."""
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    """The manifest's content."""
+
+    state: Tree
+    meta: Tree
+    tensors_file: str
+    tensors_crc32: int
+
+
+class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """The manifest's outermost layer, which tells whether the inner one is whole."""
+
+    format_version: int
+    body_crc32: int
+    body: msgspec.Raw
+
+
+def read_checkpoint(folder: Folder, encoded: bytes, only: Choice) -> Checkpoint:
+    """Read what a manifest describes.
+
+    Raises:
+        CheckpointError: It is damaged, or another version wrote it.
+    """
+    body = _read_manifest(folder, encoded)
+    tensors = _read_tensors(folder, body)
+    reading = _Reading(folder, tensors)
+    meta, state = reading.restore(body.meta, 1), body.state
+    if not isinstance(meta, dict):
+        raise folder.damaged(f"`meta` is a {type(meta).__name__}")
+    if callable(only):
+        only = only(meta)
+    if only is not None:
+        if not isinstance(state, dict) or _is_tag(state):
+            raise CheckpointError(
+                f"The checkpoint in {folder.path} holds no dict, so that none of its keys can be "
+                f"read alone. Load it without `only`."
+            )
+        state = {key: state[key] for key in state if key in only}
+    return Checkpoint(reading.restore(state, 1), meta)
+
+
+def _read_manifest(folder: Folder, encoded: bytes) -> Body:
+    try:
+        manifest = msgspec.json.decode(encoded, type=Manifest)
+        if manifest.format_version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"The checkpoint in {folder.path} has format {manifest.format_version}; this "
+                f"version of ding_lite reads format {FORMAT_VERSION}. Load it with the version "
+                f"that wrote it."
+            )
+        if zlib.crc32(manifest.body) != manifest.body_crc32:
+            raise folder.damaged(f"{MANIFEST} has changed")
+        return msgspec.json.decode(manifest.body, type=Body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise folder.damaged(f"{MANIFEST} cannot be read ({error})") from error
+
+
+def _read_tensors(folder: Folder, body: Body) -> dict[str, Tensor]:
+    payload = folder.read(body.tensors_file, most=available_bytes())
+    if zlib.crc32(payload) != body.tensors_crc32:
+        raise folder.damaged(f"{body.tensors_file} has changed")
+    try:
+        tensors = load(payload)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise folder.damaged(f"{body.tensors_file} cannot be read ({error})") from error
+    for name, tensor in tensors.items():
+        if tensor.dtype is torch.bool and not has_only_flags(
+            tensor.reshape(-1).view(torch.uint8).numpy()
+        ):
+            raise folder.damaged(f"`{name}` holds bytes beside 0 and 1")
+    return tensors
+
+
+class _Reading:
+    """Makes the values of a tree again.
+
+    Args:
+        folder: Where the large arrays lie.
+        tensors: The small ones, by name.
+    """
+
+    def __init__(self, folder: Folder, tensors: dict[str, Tensor]) -> None:
+        self._folder = folder
+        self._tensors = tensors
+        self._room = available_bytes()
+
+    def restore(self, value: Tree, depth: int) -> Tree:
+        """Turn what JSON has made of a value back into it."""
+        if not isinstance(value, dict | list):
+            return value
+        if depth > MAX_DEPTH:
+            raise self._folder.damaged(f"more than {MAX_DEPTH} values lie within each other")
+        if isinstance(value, list):
+            return [self.restore(item, depth + 1) for item in value]
+        if _is_tag(value):
+            return self._tagged(*value.popitem(), depth)
+        return {key: self.restore(item, depth + 1) for key, item in value.items()}
+
+    def _tagged(self, tag: str, content: Tree, depth: int) -> Tree:
+        match tag, content:
+            case "$rows", _:
+                array = load_rows(self._folder, content, most=self._room)
+                self._room -= array.nbytes
+                return array
+            case "$tensor" | "$array", str(name) if name in self._tensors:
+                tensor = self._tensors[name]
+                return tensor if tag == "$tensor" else self._array(name, tensor)
+            case "$tuple", list(items):
+                return tuple(self.restore(item, depth + 1) for item in items)
+        raise self._folder.damaged(f"{MANIFEST} says {tag!r:.80} of {content!r:.80}")
+
+    def _array(self, name: str, tensor: Tensor) -> np.ndarray[Any, Any]:
+        try:
+            return tensor.numpy()
+        except (TypeError, ValueError) as error:  # a dtype or a shape that numpy does not have
+            raise self._folder.damaged(f"`{name}` is no array ({error})") from error
+
+
+def _is_tag(value: dict[str, Any]) -> bool:
+    return len(value) == 1 and next(iter(value)).startswith("$")

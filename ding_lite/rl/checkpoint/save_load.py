@@ -1,0 +1,235 @@
+"""Checkpoints: a tree of tensors, arrays and plain values in a directory.
+
+The numbers go into a safetensors file, large arrays into files of their own, and everything
+else into `manifest.json`, which also names those files. Saving writes new files beside the old
+ones, and then puts the new manifest in place with one atomic rename: at every moment the
+directory holds one whole checkpoint, the old or the new. Nothing is pickled, so loading runs
+no code from the file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.errors import CheckpointError, SaveError
+from ding_lite.io.dtypes import SAVED_DTYPES
+from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, Rows, files_in
+from ding_lite.rl.checkpoint.folder import (
+    MANIFEST as MANIFEST,
+    MANIFEST_BYTES,
+    Folder,
+    remove,
+    remove_unused,
+)
+from ding_lite.rl.checkpoint.reading import (
+    FORMAT_VERSION,
+    MAX_DEPTH,
+    Body,
+    Checkpoint as Checkpoint,
+    Choice,
+    Manifest,
+    Tree,
+    read_checkpoint,
+)
+
+PATIENCE_S = 60.0
+"""How long newer checkpoints are tried, of a run that saves faster than they are read."""
+
+
+def save_checkpoint(
+    directory: str | os.PathLike[str], state: Tree, *, meta: Mapping[str, Any] | None = None
+) -> Path:
+    """Save a tree; what the directory held before is kept until the new one is whole.
+
+    Args:
+        directory: Made if it does not exist.
+        state: Dicts with text keys, lists and tuples of tensors, numpy arrays, numbers, texts,
+            booleans and None, such as a policy's `state_dict()`.
+        meta: Plain values to find again without a look at the state: counters, settings.
+
+    Returns:
+        The manifest's path.
+
+    Raises:
+        CheckpointError: If a value cannot be saved, or the disk refuses.
+    """
+    path = Path(directory)
+    rows = Rows(path, _write_atomically)
+    old_tensors = set(path.glob("tensors-*.safetensors"))
+    old_files = files_in(path) | old_tensors | set(path.glob("*.tmp"))
+    encoded = b""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tree = _Tree(rows)
+        plain_state = tree.plain(state, "state")
+        plain_meta = tree.plain(dict(meta or {}), "meta")
+        payload = save(tree.tensors)
+        tensors_file = _next_name(old_tensors)
+        body = msgspec.json.encode(Body(plain_state, plain_meta, tensors_file, zlib.crc32(payload)))
+        manifest = Manifest(FORMAT_VERSION, zlib.crc32(body), msgspec.Raw(body))
+        encoded = msgspec.json.encode(manifest)
+        if len(encoded) > MANIFEST_BYTES:
+            raise CheckpointError(
+                f"The plain values of the checkpoint take {len(encoded):,} bytes; at most "
+                f"{MANIFEST_BYTES:,} are read again. Save long lists of numbers as arrays."
+            )
+        _write_atomically(path / tensors_file, payload)
+        _write_atomically(path / MANIFEST, encoded)
+    except BaseException as error:
+        remove(path.glob("*.tmp"))  # half a file would only keep a full disk full
+        if not _holds(path / MANIFEST, encoded):
+            remove(rows.written)
+        if not isinstance(error, OSError):
+            raise
+        raise SaveError(
+            f"The checkpoint could not be written to {path}: {error}. A checkpoint that was "
+            f"there before is still whole."
+        ) from error
+
+    remove_unused(path, old_files - rows.used, {*rows.used, path / tensors_file})
+    return path / MANIFEST
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
+
+
+def load_checkpoint(
+    directory: str | os.PathLike[str], *, only: Choice = None, clock: Clock = SYSTEM_CLOCK
+) -> Checkpoint:
+    """Read what `save_checkpoint` wrote, also while a run saves its next checkpoint there.
+
+    Args:
+        directory: Where it lies.
+        only: The keys of the tree's first level that are wanted, or a function that chooses them
+            by the `meta`; the large arrays of others are not read. All by default.
+        clock: What the time for another try is measured by.
+
+    Raises:
+        CheckpointError: If there is none, it is damaged, or another version wrote it.
+    """
+    path = Path(directory)
+    give_up = clock.now() + PATIENCE_S
+    while True:
+        with Folder(path) as folder:
+            manifest = folder.manifest()
+            try:
+                return read_checkpoint(folder, manifest, only)
+            except CheckpointError:
+                is_newest = folder.manifest() == manifest
+                if is_newest or clock.now() > give_up:
+                    raise
+
+
+@dataclass
+class _Tree:
+    """What becomes of a tree when it is saved."""
+
+    rows: Rows
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def plain(self, value: Tree, name: str, depth: int = 1) -> Tree:
+        """Replace arrays by references and tuples by tagged lists, for JSON."""
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointError(
+                f"`{name}` is {value}, which JSON cannot hold. Save it as an array, or leave it "
+                f"out."
+            )
+        if isinstance(value, str):
+            _check_text(value, name)
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
+            _check_numbers(value, name)
+            return {"$rows": self.rows.save(value)}
+        if isinstance(value, Tensor | np.ndarray | np.generic):
+            while name in self.tensors:  # {"a": {"b": x}, "a.b": y}
+                name += "'"
+            self.tensors[name] = _tensor(value, name)
+            return {"$tensor" if isinstance(value, Tensor) else "$array": name}
+        if depth > MAX_DEPTH:
+            raise CheckpointError(
+                f"`{name[:80]}...` lies within {MAX_DEPTH} dicts, lists and tuples; a checkpoint "
+                f"is not deeper than that. Save a flatter tree."
+            )
+        if isinstance(value, list | tuple):
+            items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
+            return items if isinstance(value, list) else {"$tuple": items}
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str) or key.startswith("$"):
+                    raise CheckpointError(
+                        f"`{name}` has the key {key!r}; texts that do not begin with $ were "
+                        f"expected."
+                    )
+                _check_text(key, f"{name}[...]")
+            return {
+                key: self.plain(item, f"{name}.{key}", depth + 1) for key, item in value.items()
+            }
+        raise CheckpointError(
+            f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
+            f"arrays, numbers, texts, and dicts, lists and tuples of them."
+        )
+
+
+def _check_text(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(
+            f"`{name!r}` is a text that UTF-8 cannot hold ({error}). Save it as bytes in an array "
+            f"of uint8."
+        ) from error
+
+
+def _check_numbers(array: np.ndarray[Any, Any], name: str) -> None:
+    if array.dtype.str not in SAVED_DTYPES:
+        raise CheckpointError(
+            f"`{name}` is an array of {array.dtype}, which a checkpoint cannot hold. Save "
+            f"numbers or booleans."
+        )
+
+
+def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Tensor:
+    """Copy the numbers, so that views of one tensor are saved as what they are: apart."""
+    if not isinstance(value, Tensor):
+        array = np.array(value)
+        _check_numbers(array, name)
+        value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _next_name(old_files: set[Path]) -> str:
+    numbers = [int(p.stem.rpartition("-")[2]) for p in old_files]
+    return f"tensors-{max(numbers, default=0) + 1:08d}.safetensors"
+
+
+def _write_atomically(path: Path, content: bytes | memoryview) -> None:
+    """Write beside the target, reach the disk, then take the target's name."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

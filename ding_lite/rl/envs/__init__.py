@@ -1,0 +1,1 @@
+"""Environments: making them, stepping many of them, and two built-in tasks."""

@@ -1,0 +1,221 @@
+"""How environments are best stepped, and what steps them so.
+
+One after the other is fastest for environments that compute little; in processes of their own
+for those that compute long; as one array program, where there is one, for many. Which it is, is
+measured: a few env steps of some that are thrown away. All play the same episodes, so what is
+chosen changes how long a run takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.rl.envs.checks import raising_env_errors
+from ding_lite.rl.envs.making import EnvMaker, EnvsMode
+from ding_lite.rl.envs.native_cartpole import OURS
+from ding_lite.rl.envs.sources import Env, EnvLoop, NativeVector, Source, SyncSource
+from ding_lite.rl.envs.workers import WorkerSource, num_cores
+from ding_lite.rl.spec import EnvSpec
+
+logger = logging.getLogger(__name__)
+
+ROUND_TRIP_S = 60e-6
+"""What it takes to tell processes to step and to hear that they have; and for each of them:"""
+ROUND_TRIP_OF_EACH_S = 30e-6
+MIN_GAIN = 1.5
+"""Processes take cores from whatever else is to be done; they must be clearly faster."""
+MIN_SAVING_S = 1e-3
+"""Less than that, at a step of all environments, is not worth starting processes for."""
+_MIN_STEPS, _MAX_STEPS = 3, 64
+_ENOUGH_S = 0.03
+
+
+def choose(
+    maker: EnvMaker,
+    env: gymnasium.Env[Any, Any],
+    num_envs: int,
+    make_source: Callable[[str], Source],
+) -> EnvsMode:
+    """Find the fastest way to step environments, and say which it is.
+
+    Args:
+        maker: Makes one of them.
+        env: One of them, to be thrown away afterwards.
+        num_envs: How many are to be stepped.
+        make_source: Makes them in a mode.
+    """
+    kind = maker.native_kind()
+    if kind == "theirs":  # its episodes are others: what a run is must not hang on a measurement
+        choice = Choice("native", "there is a program that steps all of them at once")
+    else:
+        cores = 1 if multiprocessing.current_process().daemon else num_cores()
+        native = make_source("native") if kind == "ours" else None
+        choice = choose_mode(env, num_envs, num_cores=cores, native=native)
+        if native is not None:
+            native.close()
+    logger.info(
+        "stepping %d environments of %s in mode %s: %s",
+        num_envs,
+        maker.registered.id,
+        choice.mode,
+        choice.why,
+    )
+    return choice.mode
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How environments are best stepped, and why."""
+
+    mode: Literal["native", "sync", "async"]
+    why: str
+
+
+def choose_mode(
+    env: Env,
+    num_envs: int,
+    *,
+    num_cores: int,
+    native: Source | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Choice:
+    """Measure environments and say how many of them are stepped fastest.
+
+    Args:
+        env: One of them, to be thrown away afterwards.
+        num_envs: How many are to be stepped.
+        num_cores: Processor cores that may be used.
+        native: All of them as one array program, to be thrown away too; None if there is none.
+        clock: Tells how long env steps take.
+    """
+    if num_envs == 1:
+        return Choice("sync", "there is only one")
+    if num_cores == 1 and native is None:
+        return Choice("sync", "there is one processor core")
+    step_s = seconds_of_a_step(env, clock=clock)
+    best: Literal["native", "sync"] = "sync"
+    best_s = num_envs * step_s
+    why = (
+        f"an env step takes {step_s * 1e6:.0f} us; one of all {num_envs} about "
+        f"{best_s * 1e6:.0f} us one after the other"
+    )
+    if native is not None:
+        native_s = _seconds_of_an_array_step(native, env, num_envs, clock=clock)
+        why += f", {native_s * 1e6:.0f} us as one array program"
+        if native_s < best_s:
+            best, best_s = "native", native_s
+    if num_cores == 1:
+        return Choice(best, f"{why}; there is one processor core")
+    workers = min(num_cores, num_envs)
+    there_s = -(-num_envs // workers) * step_s + ROUND_TRIP_S + workers * ROUND_TRIP_OF_EACH_S
+    why += f", {there_s * 1e6:.0f} us in {workers} processes"
+    pays = best_s > max(MIN_GAIN * there_s, there_s + MIN_SAVING_S)
+    return Choice("async" if pays else best, why)
+
+
+def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
+    """Take a few env steps with random actions; return the median of what they take."""
+
+    def act() -> Callable[[], bool]:
+        action = env.action_space.sample()
+
+        def step() -> bool:
+            _, _, terminated, truncated, _ = env.step(action)
+            return bool(terminated or truncated)
+
+        return step
+
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    return _median_seconds(act, env.reset, clock=clock)
+
+
+def _seconds_of_an_array_step(native: Source, env: Env, num_envs: int, *, clock: Clock) -> float:
+    """Take a few steps of an array program; return the median of what they take."""
+    actions = batch_space(env.action_space, num_envs)
+    actions.seed(0)
+    ended_N = np.ones(num_envs, dtype=np.bool_)
+
+    def act() -> Callable[[], bool]:
+        action = actions.sample()
+
+        def step() -> bool:
+            _, _, terminated, truncated = native.step(action)
+            np.logical_or(terminated, truncated, out=ended_N)
+            return bool(ended_N.any())
+
+        return step
+
+    native.reset()
+    return _median_seconds(act, lambda: native.reset_where(ended_N), clock=clock)
+
+
+def _median_seconds(
+    act: Callable[[], Callable[[], bool]], begin_again: Callable[[], object], *, clock: Clock
+) -> float:
+    """Take steps, and say what the median of them takes.
+
+    On a busy machine other processes come in between now and then; the median is hardly
+    disturbed by that.
+
+    Args:
+        act: Chooses an action, and returns what takes that step and tells whether an episode ends.
+        begin_again: What is to be done when one has ended.
+        clock: Tells how long steps take.
+    """
+    if act()():  # the first one may still prepare something
+        begin_again()
+    measured: list[float] = []
+    while len(measured) < _MIN_STEPS or (len(measured) < _MAX_STEPS and sum(measured) < _ENOUGH_S):
+        step = act()
+        begun = clock.now()
+        has_ended = step()
+        measured.append(clock.now() - begun)
+        if has_ended:
+            begin_again()
+    return median(measured)
+
+
+def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:
+    """Make what steps environments in a mode.
+
+    Args:
+        maker: Makes one of them.
+        mode: `native`, `sync` or `async`.
+        spec: What they look like.
+        seeds: Where the random numbers of each begin.
+    """
+    registered = maker.registered
+    if mode == "async":
+        workers = min(len(seeds), max(2, num_cores()))
+        return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)
+    if mode == "sync":
+        loop = EnvLoop(maker.make(len(seeds)), seeds=seeds, spec=spec)
+        return SyncSource(loop, spec=spec, num_envs=len(seeds))
+
+    entry_point = registered.vector_entry_point
+    if isinstance(entry_point, str) and entry_point in OURS:
+        settings = {**registered.kwargs, **maker.settings}
+        settings.pop("max_episode_steps", None)
+        return OURS[entry_point](
+            seeds, max_episode_steps=maker.max_episode_steps, settings=settings
+        )
+    with raising_env_errors(f"The vector form of {spec.env_id}", "__init__"):
+        vector: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
+            registered,
+            len(seeds),
+            vectorization_mode="vector_entry_point",
+            **maker.settings,
+        )
+    return NativeVector(vector, seed=seeds[0], spec=spec)

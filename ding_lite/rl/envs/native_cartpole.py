@@ -1,0 +1,158 @@
+"""All CartPoles of a vector as one array program.
+
+Gymnasium has such a program too. It resets an episode one step late and makes up a transition in
+doing so, and it checks and counts what `Envs` does anyway; so here are its formulas alone, in the
+same order, and the episodes are those of the plain CartPole, bit for bit.
+
+What is ugly here and why: a step of few environments costs what its calls of numpy cost, and not
+its arithmetic. Hence the arrays that are written into over and over again, and positions and
+velocities as one array each, cart before pole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.utils import seeding
+
+from ding_lite.rl.batch import BoolArray, NumpyArray
+from ding_lite.rl.envs.sources import RawStep, Source
+from ding_lite.rl.seeding import rng_state, set_rng_state
+
+START_WITHIN: Final = 0.05
+"""Each of the four numbers of a new episode lies between this and its opposite."""
+
+
+class NativeCartPole:
+    """CartPoles that are stepped together.
+
+    Args:
+        seeds: Where the random numbers of each environment begin.
+        max_episode_steps: The time limit, in env steps; None for no limit.
+        settings: Of the environment, as gymnasium's CartPole takes them.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        *,
+        max_episode_steps: int | None,
+        settings: dict[str, Any],
+    ) -> None:
+        """Start nothing yet."""
+        plain: Any = CartPoleEnv(**settings)
+        self._tau, self._gravity = plain.tau, plain.gravity
+        self._length, self._masspole = plain.length, plain.masspole
+        self._total_mass, self._polemass_length = plain.total_mass, plain.polemass_length
+        self._forces = np.array([-plain.force_mag, plain.force_mag])
+        self._bounds = np.array([[plain.x_threshold], [plain.theta_threshold_radians]])
+        self._punishes = bool(settings.get("sutton_barto_reward", False))
+        plain.close()
+
+        num_envs = len(seeds)
+        self._limit = max_episode_steps or np.iinfo(np.int32).max
+        self._rngs = [seeding.np_random(seed)[0] for seed in seeds]
+        self._all = np.ones(num_envs, dtype=np.bool_)
+        self._steps = np.zeros(num_envs, dtype=np.int32)
+        # [2, 2, N]: positions and velocities, of the cart and of the pole.
+        self._state = np.zeros((2, 2, num_envs))
+        self._change = np.empty((2, num_envs))
+        self._acceleration = np.empty((2, num_envs))
+        self._push, self._sine, self._cosine, self._by_mass = np.empty((4, num_envs))
+        self._is_out = np.empty((2, num_envs), dtype=np.bool_)
+
+    def reset(self) -> NumpyArray:
+        """Begin episodes everywhere."""
+        return self.reset_where(self._all)
+
+    def step(self, action: NumpyArray) -> RawStep:
+        """Act once in each environment."""
+        position, velocity = self._state
+        self._accelerate(action)
+        np.multiply(velocity, self._tau, out=self._change)
+        np.add(position, self._change, out=position)
+        np.multiply(self._acceleration, self._tau, out=self._change)
+        np.add(velocity, self._change, out=velocity)
+
+        np.abs(position, out=self._change)
+        np.greater(self._change, self._bounds, out=self._is_out)
+        terminated = self._is_out[0] | self._is_out[1]
+        self._steps += 1
+        truncated = self._steps >= self._limit
+        reward = np.ones(len(terminated), dtype=np.float32)
+        if self._punishes:
+            np.subtract(0.0, terminated, out=reward)
+        return self._observe(), reward, terminated, truncated
+
+    def _accelerate(self, action: NumpyArray) -> None:
+        """Work out what the push does (coneural.org/florian/papers/05_cart_pole.pdf)."""
+        angle, spin = self._state[:, 1]
+        of_cart, of_pole = self._acceleration
+        push, sine, cosine, by_mass = self._push, self._sine, self._cosine, self._by_mass
+        np.sin(angle, out=sine)
+        np.cos(angle, out=cosine)
+
+        np.square(spin, out=push)
+        np.multiply(push, self._polemass_length, out=push)
+        np.multiply(push, sine, out=push)
+        np.add(push, self._forces.take(action), out=push)
+        np.divide(push, self._total_mass, out=push)
+
+        np.square(cosine, out=by_mass)
+        np.multiply(by_mass, self._masspole, out=by_mass)
+        np.divide(by_mass, self._total_mass, out=by_mass)
+        np.subtract(4.0 / 3.0, by_mass, out=by_mass)
+        np.multiply(by_mass, self._length, out=by_mass)
+
+        np.multiply(sine, self._gravity, out=sine)
+        np.multiply(cosine, push, out=of_pole)
+        np.subtract(sine, of_pole, out=of_pole)
+        np.divide(of_pole, by_mass, out=of_pole)
+
+        np.multiply(of_pole, self._polemass_length, out=of_cart)
+        np.multiply(of_cart, cosine, out=of_cart)
+        np.divide(of_cart, self._total_mass, out=of_cart)
+        np.subtract(push, of_cart, out=of_cart)
+
+    def reset_where(self, done_N: BoolArray) -> NumpyArray:
+        """Begin episodes where the mask says so."""
+        done = np.flatnonzero(done_N)
+        first = np.empty((len(done), 4))
+        for row, index in enumerate(done.tolist()):
+            first[row] = self._rngs[index].uniform(-START_WITHIN, START_WITHIN, 4)
+        cart_x, cart_v, pole_x, pole_v = first.T
+        self._state[:, :, done] = [[cart_x, pole_x], [cart_v, pole_v]]
+        self._steps[done] = 0
+        return first.astype(np.float32)
+
+    def _observe(self) -> NumpyArray:
+        """Return cart position and velocity, then those of the pole, [N, 4]."""
+        shown = np.empty((len(self._steps), 2, 2), dtype=np.float32)
+        shown[...] = self._state.T
+        return shown.reshape(-1, 4)
+
+    def save(self) -> dict[str, Any]:
+        """Say how all environments came to where they are."""
+        in_order = self._state.transpose(1, 0, 2).reshape(4, -1)
+        rng = np.stack([rng_state(rng) for rng in self._rngs])
+        return {"state": in_order, "steps": self._steps.copy(), "rng": rng}
+
+    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+        """Go there again."""
+        self._state[:] = np.reshape(state["state"], (2, 2, -1)).transpose(1, 0, 2)
+        self._steps[:] = state["steps"]
+        for rng, words in zip(self._rngs, state["rng"], strict=True):
+            set_rng_state(rng, words)
+        return self._observe(), self._all
+
+    def close(self) -> None:
+        """Give back nothing: only arrays are held."""
+
+
+OURS: dict[str, Callable[..., Source]] = {
+    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": NativeCartPole,
+}
+"""Vector entry points of gymnasium's that reset late, and who steps them instead."""

@@ -1,0 +1,59 @@
+"""What environments, and what they are asked for, take of memory; checked before it is taken."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ding_lite.io.memory import check_fits
+from ding_lite.rl.spec import EnvSpec
+
+_COPIES_OF_OBS = 3
+"""Observations before a step and after it, and what the environments write them into."""
+_BYTES_BESIDE = 128
+"""Of each environment: its seed, the return and the length of its episode, reward and flags."""
+_BYTES_OF_OBJECTS = 4096
+"""Of each environment that is no row of arrays, at least: its objects and random generator."""
+
+
+def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) -> None:
+    """Refuse more environments, or longer stacks of frames, than the machine has memory for.
+
+    Args:
+        spec: What they look like.
+        num_envs: How many.
+        mode: How they are stepped.
+        **option: The setting that says how many, by its name; `num_envs` unless given.
+
+    Raises:
+        ConfigError: If there is too little.
+    """
+    frame_bytes = _bytes_of(spec.frame_shape, np.dtype(spec.obs_dtype))
+    beside = _BYTES_BESIDE + (0 if mode == "native" else _BYTES_OF_OBJECTS)
+    what = f"Stepping {spec.env_id}"
+    alone = num_envs * (_COPIES_OF_OBS * frame_bytes + beside)
+    check_fits(alone, what=what, **(option or {"num_envs": num_envs}))
+    stacked = alone + num_envs * _COPIES_OF_OBS * frame_bytes * (spec.frame_stack - 1)
+    check_fits(stacked, what=what, frame_stack=spec.frame_stack)
+
+
+def check_steps_fit(spec: EnvSpec, num_steps: int, **option: int) -> None:
+    """Refuse to collect more env steps at a time than the machine has memory for.
+
+    Args:
+        spec: The environment's.
+        num_steps: How many, of all environments together.
+        **option: The setting that says so, by its name, with its value.
+
+    Raises:
+        ConfigError: If there is too little.
+    """
+    of_obs = _bytes_of(spec.obs_shape, np.dtype(spec.obs_dtype))
+    of_action = _bytes_of(spec.action_shape, np.dtype(spec.action_dtype))
+    needed = num_steps * (2 * of_obs + of_action + 10)
+    check_fits(needed, what=f"Collecting env steps of {spec.env_id}", **option)
+
+
+def _bytes_of(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int:
+    return math.prod(shape) * dtype.itemsize

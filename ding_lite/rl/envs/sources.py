@@ -1,0 +1,331 @@
+"""Where env steps come from: environments one after the other, or as one array program.
+
+A source never resets by itself: `Envs` says where an episode has ended and new ones begin.
+Those in processes of their own are in `env_workers`, and step the `EnvLoop` of this module.
+
+What is ugly here and why: gymnasium's environments have no way to be saved. What is saved
+instead is how they came to where they are: the state of the random generator at their last
+reset, and the actions since. Taking the same actions again leads to the same place, unless an
+environment draws from elsewhere; so the caller compares where it led to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
+from ding_lite.rl.envs.checks import (
+    CheckedEnv,
+    Env as Env,
+    check_batch,
+    close_all,
+    raising_env_errors,
+)
+from ding_lite.rl.envs.forms import Form
+from ding_lite.rl.seeding import rng_state, set_rng_state
+from ding_lite.rl.spec import EnvSpec
+
+RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
+"""next_obs, reward, terminated, truncated."""
+History: TypeAlias = dict[str, Any]
+"""How one environment came to where it is: `seed` or `rng`, and `actions`."""
+
+MAX_HISTORY = 100_000
+"""An episode that is longer, in env steps, is not saved: it would be begun anew."""
+_TRIM_EVERY = 1_024
+
+
+class Source(Protocol):
+    """Steps N environments of one kind. Nothing resets itself."""
+
+    def reset(self) -> NumpyArray:
+        """Begin episodes everywhere; the first time from the seeds. Returns frames, [N, ...]."""
+
+    def step(self, action: NumpyArray) -> RawStep:
+        """Act once in each environment; what is returned is freshly allocated."""
+
+    def reset_where(self, done_N: BoolArray) -> NumpyArray:
+        """Begin episodes where the mask says so, and return their first frames only."""
+
+    def save(self) -> dict[str, Any]:
+        """Say how all environments came to where they are."""
+
+    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+        """Go there again; return the frames shown there, and for which a way was known."""
+
+    def close(self) -> None:
+        """Give back what the environments hold. May be called more than once."""
+
+
+class EnvLoop:
+    """Plain environments, one after the other; writes what they show into given arrays.
+
+    Args:
+        envs: The environments.
+        seeds: Where the random numbers of each begin.
+        spec: What the environments look like.
+        first_index: The number of the first one among all, for messages.
+    """
+
+    def __init__(
+        self, envs: Sequence[Env], *, seeds: Sequence[int], spec: EnvSpec, first_index: int = 0
+    ) -> None:
+        """Start nothing yet."""
+        self._envs = [
+            CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
+        ]
+        self._spec = spec
+        self._write_row = Form(spec).write_row
+        self._seeds: list[int | None] = list(seeds)
+        space = spec.action_space
+        self._start = int(space.start) if isinstance(space, Discrete) else None
+        # How each came to where it is: its generator when its episode began, and since when.
+        self._origins: list[History] = [{} for _ in envs]
+        self._begun = np.zeros(len(envs), dtype=np.int64)
+        self._log: list[NumpyArray] = []
+        self._log_begins = 0
+
+    def reset(self, frames: NumpyArray) -> None:
+        """Begin episodes everywhere."""
+        for index in range(len(self._envs)):
+            self._reset_one(index, frames[index])
+
+    def step(
+        self,
+        action: NumpyArray,
+        frames: NumpyArray,
+        reward: FloatArray,
+        terminated: BoolArray,
+        truncated: BoolArray,
+    ) -> None:
+        """Act once in each environment."""
+        self._note(action)
+        # Copies, because an environment may write into what it is given.
+        actions = list(action.copy()) if self._start is None else (action + self._start).tolist()
+        write_row = self._write_row
+        for index, (env, one_action) in enumerate(zip(self._envs, actions, strict=True)):
+            raw, reward[index], terminated[index], truncated[index], _ = env.step(one_action)
+            write_row(frames[index], raw)
+
+    def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
+        """Begin episodes where the mask says so; only their rows are written."""
+        for index in np.flatnonzero(done).tolist():
+            self._reset_one(index, frames[index])
+
+    def save(self) -> list[History]:
+        """Say how each environment came to where it is; empty where that is not known."""
+        histories: list[History] = []
+        for index, origin in enumerate(self._origins):
+            begun = int(self._begun[index]) - self._log_begins
+            if not origin or begun < 0:
+                histories.append({})
+                continue
+            actions = np.array([step[index] for step in self._log[begun:]])
+            histories.append(origin | {"actions": actions.astype(self._spec.action_dtype)})
+        return histories
+
+    def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
+        """Go where the histories lead; where one is empty, begin a new episode."""
+        self._log.clear()
+        longest = max((len(history.get("actions", ())) for history in histories), default=0)
+        empty = np.zeros((len(self._envs), *self._spec.action_shape), self._spec.action_dtype)
+        log = [empty.copy() for _ in range(longest)]
+        self._log_begins, end = 0, longest
+
+        for index, history in enumerate(histories):
+            self._seeds[index] = history.get("seed", self._seeds[index])
+            if "rng" in history:
+                self._seeds[index] = None
+                set_rng_state(_generator(self._envs[index]), history["rng"])
+            self._reset_one(index, frames[index])
+            actions = history.get("actions", ())
+            self._begun[index] = end - len(actions)
+            for time, action in enumerate(actions, start=end - len(actions)):
+                log[time][index] = action
+                self._step_one(index, action, frames[index])
+        self._log = log
+
+    def close(self) -> None:
+        """Close all environments."""
+        close_all(self._envs)
+
+    def _reset_one(self, index: int, frame: NumpyArray) -> None:
+        env, seed = self._envs[index], self._seeds[index]
+        self._seeds[index] = None
+        self._begun[index] = self._log_begins + len(self._log)
+        self._origins[index] = _origin(env, seed)
+        raw, _ = env.reset(seed=seed)
+        self._write_row(frame, raw)
+
+    def _step_one(self, index: int, action: NumpyArray, frame: NumpyArray) -> None:
+        one_action = action.copy() if self._start is None else int(action) + self._start
+        raw, *_ = self._envs[index].step(one_action)
+        self._write_row(frame, raw)
+
+    def _note(self, action: NumpyArray) -> None:
+        """Remember an action of each for as long as an episode that it is part of lasts."""
+        self._log.append(action.copy())
+        if len(self._log) % _TRIM_EVERY == 0:
+            end = self._log_begins + len(self._log)
+            needed = max(int(self._begun.min()), end - MAX_HISTORY)
+            del self._log[: needed - self._log_begins]
+            self._log_begins = needed
+
+
+def _generator(env: CheckedEnv) -> np.random.Generator:
+    with raising_env_errors(env.name, "np_random"):
+        generator: np.random.Generator = env.unwrapped.np_random
+    return generator
+
+
+def _origin(env: CheckedEnv, seed: int | None) -> History:
+    """Say what the next reset begins from; empty where that cannot be saved."""
+    if seed is not None:
+        return {"seed": seed}
+    generator = _generator(env)
+    is_known = isinstance(getattr(generator, "bit_generator", None), np.random.PCG64)
+    return {"rng": rng_state(generator)} if is_known else {}
+
+
+class SyncSource:
+    """An `EnvLoop` in this process.
+
+    Args:
+        loop: Does the steps.
+        spec: What the environments look like.
+        num_envs: How many.
+    """
+
+    def __init__(self, loop: EnvLoop, *, spec: EnvSpec, num_envs: int) -> None:
+        """Start nothing yet."""
+        self._loop = loop
+        self._form = Form(spec)
+        self._num_envs = num_envs
+
+    def reset(self) -> NumpyArray:
+        """Begin episodes everywhere."""
+        frames = self._form.empty(self._num_envs)
+        self._loop.reset(frames)
+        return frames
+
+    def step(self, action: NumpyArray) -> RawStep:
+        """Act once in each environment."""
+        frames = self._form.empty(self._num_envs)
+        reward = np.empty(self._num_envs, dtype=np.float32)
+        terminated = np.empty(self._num_envs, dtype=np.bool_)
+        truncated = np.empty(self._num_envs, dtype=np.bool_)
+        self._loop.step(action, frames, reward, terminated, truncated)
+        return frames, reward, terminated, truncated
+
+    def reset_where(self, done_N: BoolArray) -> NumpyArray:
+        """Begin episodes where the mask says so."""
+        frames = self._form.empty(self._num_envs)
+        self._loop.reset_where(done_N, frames)
+        return frames[done_N]
+
+    def save(self) -> dict[str, Any]:
+        """Say how all environments came to where they are."""
+        return {"histories": self._loop.save()}
+
+    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+        """Go there again."""
+        frames = self._form.empty(self._num_envs)
+        self._loop.restore(state["histories"], frames)
+        return frames, np.array([bool(history) for history in state["histories"]])
+
+    def close(self) -> None:
+        """Give back what the environments hold."""
+        self._loop.close()
+
+
+class NativeVector:
+    """A vector environment of somebody else's, which must leave resets to us or tell of them.
+
+    Args:
+        env: One whose autoreset mode is DISABLED (it is reset with `reset_mask`) or SAME_STEP
+            (the true last observations are its `final_obs`).
+        seed: Where its random numbers begin.
+        spec: What its environments look like.
+
+    Raises:
+        ConfigError: If it has another autoreset mode.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
+        """Start nothing yet."""
+        mode = env.metadata.get("autoreset_mode")
+        if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
+            env.close()
+            raise ConfigError(
+                f"The vector form of {spec.env_id} has the autoreset mode {mode}, which makes "
+                f'transitions up; DISABLED or SAME_STEP was expected. Use mode="sync".'
+            )
+        self._env = env
+        self._tells_last = mode == AutoresetMode.SAME_STEP
+        self._seed: int | None = seed
+        self._name = f"The vector form of {spec.env_id}"
+        self._form = Form(spec)
+        space = spec.action_space
+        self._start = int(space.start) if isinstance(space, Discrete) else 0
+        self._obs_shape = (env.num_envs, *(spec.obs_space.shape or ()))
+        self._obs_kinds = "iu" if isinstance(spec.obs_space, Discrete) else "biuf"
+        self._newest: NumpyArray = np.empty(0)
+
+    def reset(self) -> NumpyArray:
+        """Begin episodes everywhere."""
+        with raising_env_errors(self._name, "reset"):
+            raw, _ = self._env.reset(seed=self._seed)
+        self._seed = None
+        self._newest = self._batch(raw)
+        return self._newest.copy()
+
+    def step(self, action: NumpyArray) -> RawStep:
+        """Act once in each environment."""
+        with raising_env_errors(self._name, "step"):
+            raw, reward, terminated, truncated, info = self._env.step(action + self._start)
+        frames = self._batch(raw)
+        one_each = (self._env.num_envs,)
+        reward = check_batch(self._name, "reward", reward, shape=one_each, kinds="iuf")
+        terminated = check_batch(self._name, "terminated", terminated, shape=one_each, kinds="b")
+        truncated = check_batch(self._name, "truncated", truncated, shape=one_each, kinds="b")
+        if self._tells_last and (done_N := terminated | truncated).any():
+            self._newest = frames
+            frames = frames.copy()
+            with raising_env_errors(self._name, "step"):
+                last = np.stack(list(info["final_obs"][done_N]))
+            frames[done_N] = self._form.batch(last)
+        return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
+
+    def reset_where(self, done_N: BoolArray) -> NumpyArray:
+        """Begin episodes where the mask says so."""
+        if self._tells_last:
+            return self._newest[done_N]
+        with raising_env_errors(self._name, "reset"):
+            raw, _ = self._env.reset(options={"reset_mask": done_N})
+        return self._batch(raw)[done_N]
+
+    def _batch(self, raw: Any) -> NumpyArray:  # noqa: ANN401
+        kinds, shape = self._obs_kinds, self._obs_shape
+        return self._form.batch(
+            check_batch(self._name, "observations", raw, shape=shape, kinds=kinds)
+        )
+
+    def save(self) -> dict[str, Any]:
+        """Say nothing: there is no way to tell."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+        """Begin episodes everywhere instead."""
+        frames = self.reset()
+        return frames, np.zeros(len(frames), dtype=np.bool_)
+
+    def close(self) -> None:
+        """Give back what the environments hold."""
+        with raising_env_errors(self._name, "close"):
+            self._env.close()

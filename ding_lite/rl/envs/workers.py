@@ -1,0 +1,419 @@
+"""Environments in processes of their own, for those that compute long at each env step.
+
+Each process steps a share of the environments with the same `EnvLoop` that steps them all in
+one process, so that the episodes are the same, bit for bit. What they show goes through memory
+that all share; through the pipes go only single bytes: what to do, and that it is done.
+
+What is ugly here and why: a process may die at any moment. Its end of the pipe is then closed,
+which ends each wait for it at once; and as no process holds an end that is not its own, the
+workers see the same when this process dies, and end. They start from a fork server, because a
+copy of this process would inherit locks that its threads hold.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import select
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import RawArray
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from ding_lite.cancellation import cancelled, is_cancelled
+from ding_lite.clock import LOOK_UP_S, SYSTEM_CLOCK, Clock, Deadline
+from ding_lite.errors import ConfigError, DingLiteError, EnvError
+from ding_lite.interruption import is_interrupted
+from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
+from ding_lite.rl.envs.checks import exit_fault
+from ding_lite.rl.envs.sources import Env, EnvLoop, History, RawStep
+from ding_lite.rl.spec import EnvSpec
+
+_STEP, _RESET, _RESET_WHERE, _SAVE, _RESTORE, _CLOSE = b"s", b"r", b"w", b"v", b"l", b"c"
+_DONE, _FAILED = b"k", b"e"
+_ALIGNMENT = 64
+_CLOSING_S = 5.0
+"""How long environments may take to close before their process is ended."""
+_HASTY_S = 1.0
+"""The same in a run that has been interrupted."""
+HANGING_S = 5.0
+"""How long environments may take to answer when a run is to end, before their process is ended."""
+
+
+class _Arrays(NamedTuple):
+    """The memory that all processes share, one row for each environment."""
+
+    action: NumpyArray
+    frames: NumpyArray
+    reward: FloatArray
+    terminated: BoolArray
+    truncated: BoolArray
+    done: BoolArray
+
+    def rows(self, share: slice) -> _Arrays:
+        return _Arrays(
+            self.action[share],
+            self.frames[share],
+            self.reward[share],
+            self.terminated[share],
+            self.truncated[share],
+            self.done[share],
+        )
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What one process must know: which environments are its own, and how to make them."""
+
+    make_env: CloudpickleWrapper
+    spec: EnvSpec
+    num_envs: int
+    first: int
+    seeds: tuple[int, ...]
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.first + len(self.seeds))
+
+    def __str__(self) -> str:
+        last = self.first + len(self.seeds) - 1
+        numbers = f"{self.first} to {last}" if last > self.first else str(self.first)
+        return f"The process of the environments {numbers} of {self.spec.env_id}"
+
+
+class WorkerSource:
+    """N environments, spread over processes.
+
+    Args:
+        make_env: Makes one of them; must find all it needs in another process.
+        spec: What they look like.
+        seeds: Where the random numbers of each begin.
+        num_workers: How many processes.
+        clock: How long closing may take is counted on it.
+
+    Raises:
+        ConfigError: If `make_env` cannot be sent to another process, or this process may not
+            start any.
+        EnvError: If an environment cannot be made there.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], Env],
+        *,
+        spec: EnvSpec,
+        seeds: Sequence[int],
+        num_workers: int,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Start the processes and wait until all environments are made."""
+        _check_may_start()
+        num_envs = len(seeds)
+        self._spec = spec
+        self._clock = clock
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        memory = RawArray("B", sum(size for *_, size in _layout(spec, num_envs)))
+        self._arrays = _view(memory, spec, num_envs)
+        self._is_lost = False
+        """Whether the environments are gone in the middle of their episodes."""
+        self._workers: list[_Worker] = []
+        try:
+            for indices in np.array_split(np.arange(num_envs), num_workers):
+                own_seeds = tuple(seeds[index] for index in indices)
+                share = _Share(
+                    CloudpickleWrapper(make_env), spec, num_envs, int(indices[0]), own_seeds
+                )
+                self._workers.append(_Worker(context, share, memory, clock))
+            for worker in self._workers:
+                worker.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes."""
+        return [worker.pid for worker in self._workers]
+
+    def reset(self) -> NumpyArray:
+        """Begin episodes everywhere."""
+        self._order(self._workers, _RESET)
+        return self._arrays.frames.copy()
+
+    def step(self, action: NumpyArray) -> RawStep:
+        """Act once in each environment."""
+        arrays = self._arrays
+        arrays.action[...] = action
+        self._order(self._workers, _STEP)
+        return (
+            arrays.frames.copy(),
+            arrays.reward.copy(),
+            arrays.terminated.copy(),
+            arrays.truncated.copy(),
+        )
+
+    def reset_where(self, done_N: BoolArray) -> NumpyArray:
+        """Begin episodes where the mask says so."""
+        self._arrays.done[:] = done_N
+        concerned = [worker for worker in self._workers if done_N[worker.share.rows].any()]
+        self._order(concerned, _RESET_WHERE)
+        return self._arrays.frames[done_N]
+
+    def save(self) -> dict[str, Any]:
+        """Say how all environments came to where they are; nothing where that is lost."""
+        if self._is_lost:
+            return {"histories": [{} for _ in range(len(self._arrays.done))]}
+        answers = self._order(self._workers, _SAVE)
+        histories = [_unpack(one, self._spec) for one in answers]
+        return {"histories": [history for part in histories for history in part]}
+
+    def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
+        """Go there again."""
+        self._exchange(
+            [
+                (worker, _RESTORE + _pack(state["histories"][worker.share.rows]))
+                for worker in self._workers
+            ]
+        )
+        known_N = np.array([bool(history) for history in state["histories"]])
+        return self._arrays.frames.copy(), known_N
+
+    def close(self) -> None:
+        """Give back what the environments hold."""
+        self._end(within=_CLOSING_S)
+
+    def _end(self, *, within: float) -> None:
+        deadline = Deadline.after(within, self._clock)
+        for worker in self._workers:
+            worker.ask_to_end()
+        for worker in self._workers:
+            worker.end(deadline)
+        self._workers = []
+
+    def _order(self, workers: Iterable[_Worker], what: bytes) -> list[bytes]:
+        if not self._workers:
+            raise EnvError(
+                f"The environments of {self._spec.env_id} are closed, because `close` was called "
+                f"or one of their processes failed. Make new ones."
+            )
+        return self._exchange([(worker, what) for worker in workers])
+
+    def _exchange(self, messages: Sequence[tuple[_Worker, bytes]]) -> list[bytes]:
+        """Send each process a message, and wait for the answers; one that fails ends them all."""
+        try:
+            for worker, message in messages:
+                worker.send(message)
+            return [worker.wait() for worker, _ in messages]
+        except (SystemExit, KeyboardInterrupt) as error:
+            self._lose()  # an answer still under way would be taken for another
+            name = f"The environments of {self._spec.env_id}"
+            if (fault := exit_fault(name, "step", error)) is None:
+                raise
+            raise fault from error
+        except BaseException:
+            self._lose()
+            raise
+
+    def _lose(self) -> None:
+        self._is_lost = True
+        self._end(within=_HASTY_S if is_interrupted() else _CLOSING_S)
+
+
+class _Worker:
+    """One process, seen from here."""
+
+    def __init__(self, context: Any, share: _Share, memory: Any, clock: Clock) -> None:  # noqa: ANN401
+        self.share = share
+        self._clock = clock
+        self._pipe, theirs = context.Pipe()
+        self._poll = select.poll()
+        self._poll.register(self._pipe.fileno(), select.POLLIN)
+        self._process = context.Process(
+            target=_work, args=(theirs, memory, share), name=f"envs {share.first}", daemon=True
+        )
+        try:
+            self._process.start()
+        except (TypeError, AttributeError, ValueError) as error:  # what pickling raises
+            self._pipe.close()
+            raise ConfigError(
+                f"{share.spec.env_id} cannot be sent to another process: {error}. Define its "
+                f'wrappers and what they use at the top of a module, or use mode="sync".'
+            ) from error
+        finally:
+            theirs.close()
+        self.pid: int = self._process.pid
+
+    def send(self, message: bytes) -> None:
+        try:
+            self._pipe.send_bytes(message)
+        except OSError as error:
+            raise self._death() from error
+
+    def wait(self) -> bytes:
+        """Wait for the answer.
+
+        A process that dies ends the wait; and one that hangs, where the run is to end.
+        """
+        limit: Deadline | None = None
+        while not self._poll.poll(LOOK_UP_S * 1_000.0):
+            if limit is None and (is_interrupted() or is_cancelled()):
+                limit = Deadline.after(HANGING_S, self._clock)
+            if limit is not None and limit.expired:
+                self._process.kill()
+                if not is_interrupted():
+                    raise cancelled()
+                raise EnvError(
+                    f"{self.share} has not answered within {HANGING_S:g} s after the end of the "
+                    f"run was asked for, and was killed. Does one of them hang?"
+                )
+        try:
+            answer: bytes = self._pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._death() from error
+        if answer[:1] == _FAILED:
+            what, _, shown = answer[1:].decode().partition("\n")
+            raised = EnvError(what)
+            raised.add_note(shown)
+            raise raised
+        return answer[1:]
+
+    def ask_to_end(self) -> None:
+        with suppress(OSError):  # it has ended already
+            self._pipe.send_bytes(_CLOSE)
+
+    def end(self, deadline: Deadline) -> None:
+        self._process.join(deadline.remaining)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._pipe.close()
+        self._process.close()
+
+    def _death(self) -> EnvError:
+        self._process.join(_CLOSING_S)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+            advice = "If nobody did that, the machine may have run out of memory."
+        else:
+            how = f"has ended with exit code {code}"
+            advice = (
+                "What it wrote stands above. A program that makes such environments runs under "
+                '`if __name__ == "__main__":`, because each process imports it again; '
+                'mode="sync" needs no processes.'
+            )
+        return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
+
+
+def _work(pipe: Connection, memory: Any, share: _Share) -> None:  # noqa: ANN401
+    """Do what the pipe says until it is closed: the main function of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
+    rows = _view(memory, share.spec, share.num_envs).rows(share.rows)
+    try:
+        envs = [share.make_env() for _ in share.seeds]
+        loop = EnvLoop(envs, seeds=share.seeds, spec=share.spec, first_index=share.first)
+        pipe.send_bytes(_DONE)
+        while (message := pipe.recv_bytes()) != _CLOSE:
+            pipe.send_bytes(_DONE + _obey(message, loop, rows, share.spec))
+        loop.close()
+    except (EOFError, ConnectionError):
+        pass  # the process that asks has gone
+    except Exception as error:
+        known = isinstance(error, DingLiteError)
+        what = str(error) if known else f"{share} raised {type(error).__name__}: {error}"
+        with suppress(ConnectionError):
+            shown = what.replace("\n", " ") + "\n" + traceback.format_exc()
+            pipe.send_bytes(_FAILED + shown.encode(errors="backslashreplace"))
+        raise
+    finally:
+        pipe.close()
+
+
+def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
+    match message[:1]:
+        case b"s":
+            loop.step(rows.action, rows.frames, rows.reward, rows.terminated, rows.truncated)
+        case b"r":
+            loop.reset(rows.frames)
+        case b"w":
+            loop.reset_where(rows.done, rows.frames)
+        case b"v":
+            return _pack(loop.save())
+        case b"l":
+            loop.restore(_unpack(message[1:], spec), rows.frames)
+    return b""
+
+
+def _pack(histories: Sequence[History]) -> bytes:
+    """Write histories as bytes; arrays as those of their memory."""
+    plain = [
+        {
+            key: value.tobytes() if isinstance(value, np.ndarray) else value
+            for key, value in h.items()
+        }
+        for h in histories
+    ]
+    return msgspec.msgpack.encode(plain)
+
+
+def _unpack(packed: bytes, spec: EnvSpec) -> list[History]:
+    histories = msgspec.msgpack.decode(packed, type=list[dict[str, Any]])
+    for history in histories:
+        if "rng" in history:
+            history["rng"] = np.frombuffer(history["rng"], dtype=np.uint64)
+        if "actions" in history:
+            flat = np.frombuffer(history["actions"], dtype=spec.action_dtype)
+            history["actions"] = flat.reshape(-1, *spec.action_shape)
+    return histories
+
+
+def _layout(
+    spec: EnvSpec, num_envs: int
+) -> list[tuple[tuple[int, ...], np.dtype[np.generic], int]]:
+    """Say shape, type and size of each shared array."""
+    arrays: list[tuple[tuple[int, ...], np.dtype[np.generic]]] = [
+        (spec.action_shape, np.dtype(spec.action_dtype)),
+        (spec.frame_shape, np.dtype(spec.obs_dtype)),
+        ((), np.dtype(np.float32)),
+        *[((), np.dtype(np.bool_))] * 3,
+    ]
+    return [
+        ((num_envs, *shape), dtype, _aligned(num_envs * int(np.prod(shape)) * dtype.itemsize))
+        for shape, dtype in arrays
+    ]
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _view(memory: Any, spec: EnvSpec, num_envs: int) -> _Arrays:  # noqa: ANN401
+    arrays: list[Any] = []
+    begin = 0
+    for shape, dtype, size in _layout(spec, num_envs):
+        count = int(np.prod(shape))
+        arrays.append(np.frombuffer(memory, dtype, count=count, offset=begin).reshape(shape))
+        begin += size
+    return _Arrays(*arrays)
+
+
+def _check_may_start() -> None:
+    if multiprocessing.current_process().daemon:
+        raise ConfigError(
+            'This process is a daemon, which may not start others, as mode="async" does. Use '
+            'mode="sync" here.'
+        )
+
+
+def num_cores() -> int:
+    """Count the processor cores that this process may use."""
+    return len(os.sched_getaffinity(0))

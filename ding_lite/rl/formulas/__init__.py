@@ -1,0 +1,1 @@
+"""Formulas of the field: returns, losses, distributions, exploration and schedules."""

@@ -1,0 +1,112 @@
+"""Ways of trying something else than what looks best."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.formulas.schedules import Schedule
+from ding_lite.settings import at_least, check_all, inside, positive
+
+
+class Ranked(Protocol):
+    """Some nodes in an order, as a `Group` is."""
+
+    def __len__(self) -> int:
+        """How many they are."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The place of this node among them, from 0."""
+        ...
+
+
+def epsilon_ladder(
+    group: Ranked, *, base: float = 0.4, power: float = 7.0, steps: float = 0.0
+) -> Schedule:
+    """Give each collector a share of random actions of its own, from high to low.
+
+    Node i of N takes base^(1 + power * i / (N - 1)): some try nearly everything, others follow the
+    policy far, and the replay holds what both find (Horgan et al. 2018, arXiv:1803.00933, section
+    4.1). The paper's hundreds of collectors do so from the first env step on. A few of them find
+    too little that way as long as the policy knows nothing: `steps` lets all begin at 1.
+
+    Args:
+        group: The collectors.
+        base: The share of the first one; that of a single one, too.
+        power: Higher makes the last ones act less at random.
+        steps: How many env steps of its own a collector takes to come from 1 to its share, in a
+            straight line; 0 begins there.
+
+    Returns:
+        A schedule for `collect(epsilon=...)`.
+
+    Example:
+        >>> class Third:
+        ...     rank = 2
+        ...
+        ...     def __len__(self):
+        ...         return 3
+        >>> round(epsilon_ladder(Third())(0), 6)
+        0.000655
+    """
+    check_all(inside(0.0, 1.0, base=base), positive(power=power), at_least(0.0, steps=steps))
+
+    def _epsilon(env_step: float) -> float:
+        # Only now: nodes that do not collect have no rank, and make this schedule all the same.
+        share = float(base ** (1.0 + power * group.rank / max(1, len(group) - 1)))
+        return share if env_step >= steps else 1.0 - (1.0 - share) * env_step / steps
+
+    return _epsilon
+
+
+def epsilon_greedy(
+    greedy_N: npt.NDArray[np.int64],
+    epsilon: float,
+    *,
+    num_actions: int,
+    rng: np.random.Generator,
+) -> npt.NDArray[np.int64]:
+    """Replace each action, with probability epsilon, by one drawn from all actions.
+
+    Args:
+        greedy_N: The actions that look best.
+        epsilon: 0 keeps them all, 1 replaces them all. The greedy one may be drawn again.
+        num_actions: Actions are 0 to `num_actions - 1`.
+        rng: Two draws are taken from it per action, whatever epsilon is, so that runs which
+            differ only in epsilon stay comparable.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> epsilon_greedy(np.array([1, 1, 1]), 0.0, num_actions=2, rng=rng)
+        array([1, 1, 1])
+    """
+    draws_2N = rng.random((2, len(greedy_N)))
+    random_N = (draws_2N[1] * num_actions).astype(np.int64)
+    return np.where(draws_2N[0] < epsilon, random_N, greedy_N)
+
+
+def add_noise(
+    best_NA: FloatArray, noise: float | FloatArray, *, rng: np.random.Generator
+) -> FloatArray:
+    """Add normal noise to actions, and keep them from -1 to 1.
+
+    Args:
+        best_NA: The actions that look best, from -1 to 1.
+        noise: The standard deviation: one for all, or one for each of the N.
+        rng: A draw is taken from it for each number, whatever the noise is.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> best_NA = np.zeros((2, 1), dtype=np.float32)
+        >>> add_noise(best_NA, np.array([0.0, 9.0], dtype=np.float32), rng=rng).tolist()
+        [[0.0], [-1.0]]
+    """
+    noise_NA = rng.standard_normal(best_NA.shape, dtype=np.float32)
+    noise_NA *= np.reshape(np.asarray(noise, dtype=np.float32), (-1, 1))
+    noise_NA += best_NA
+    return np.clip(noise_NA, -1.0, 1.0, out=noise_NA)

@@ -1,0 +1,1 @@
+"""Buffers of experience: uniform, prioritized, rollouts and episodes."""

@@ -1,0 +1,297 @@
+"""A replay that samples more often what there is more to learn from.
+
+Schaul et al. 2016, "Prioritized Experience Replay" (arXiv:1511.05952), in its proportional form.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.records import register
+from ding_lite.rl.batch import Array, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
+from ding_lite.rl.replay.sum_tree import SumTree
+from ding_lite.rl.replay.uniform import ReplayBuffer
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import check_all, inside, positive
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 1_000
+"""After so many batches without an update of priorities somebody has forgotten it."""
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Transitions drawn from a replay, and what a draw from several replays needs of each."""
+
+    fields: dict[str, NumpyArray]
+    """By field of `Transitions`, [B, ...]; none where nothing was drawn."""
+    value: npt.NDArray[np.float64]
+    """The priority of each to the power of alpha, [B]."""
+    serial: npt.NDArray[np.int64]
+    """The number of each, [B]."""
+    total: float
+    """The sum of all values in the replay."""
+    size: int
+    """How many transitions the replay holds."""
+
+
+class PrioritizedReplay(ReplayBuffer):
+    """The newest transitions, sampled in proportion to their priorities.
+
+    A transition of priority p is sampled with probability P = p**alpha / (sum of all p**alpha).
+    A new one has the highest priority that any has at the moment, so that it is soon sampled. Each
+    batch carries importance weights, (N P)**-beta divided by the highest of the batch, which make
+    up for what is sampled more often: with a beta of 1 fully.
+
+    Args:
+        spec: The environment's, for the shapes and types; the first transitions tell them if None.
+        capacity: How many transitions to keep.
+        alpha: 0 samples uniformly, 1 fully in proportion to the priorities; 0.5 to 0.7 are usual.
+        beta: For samples that say no beta of their own. 0.4 is usual at first; let it rise to 1
+            until the end of a run: `train(..., beta=linear(0.4, 1.0, steps=...))`.
+        offset: Added to each priority, so that a transition without any error is sampled again at
+            some time. Lower lets it wait longer; 1e-6 to 1e-2 are usual.
+        seed: Draws the samples.
+        fast: Whether numba does the loops: None where it is installed, True insists on it. The
+            samples are the same.
+
+    Raises:
+        ConfigError: If a setting is out of range, or the machine has too little memory.
+        MissingExtraError: If numba is insisted on and not installed.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> replay = PrioritizedReplay(make_envs("CartPole-v1", 1).spec, capacity=50_000)
+        >>> replay.alpha, replay.memory_bytes
+        (0.6, 3718672)
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec | None = None,
+        *,
+        capacity: int,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        offset: float = 1e-6,
+        seed: int = 0,
+        fast: bool | None = None,
+    ) -> None:
+        """Reserve the tree of priorities, and nothing else yet."""
+        check_all(inside(0.0, 1.0, alpha=alpha, beta=beta), positive(offset=offset))
+        super().__init__(spec, capacity=capacity, seed=seed)
+        self.alpha = alpha
+        self.beta = beta
+        self.offset = offset
+        self._tree = SumTree(capacity, fast=fast)
+        self._samples_without_update = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the full replay takes, in bytes."""
+        return super().memory_bytes + SumTree.bytes_for(self.capacity)
+
+    def add(self, transitions: Transitions) -> None:
+        """Keep transitions with the highest priority there is, in place of the oldest ones.
+
+        Raises:
+            ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
+                far or that the environment's spec says.
+            ConfigError: If they need more memory than the machine has, and no spec has told so.
+        """
+        with self._lock:
+            first, oldest = self._next, self._oldest
+            super().add(transitions)
+            if first == self._next:
+                return
+            highest = self._tree.highest or 1.0
+            self._set_values(max(first, self._next - self.capacity), self._next, highest)
+            # Some may have gone early, with their frames; their slots are not in use again yet.
+            self._set_values(max(oldest, self._next - self.capacity), self._oldest, 0.0)
+
+    def sample(self, batch_size: int, *, beta: float | None = None) -> PrioritizedTransitions:
+        """Draw transitions in proportion to their priorities, as torch tensors.
+
+        The sum of all priorities is cut into as many parts as there are transitions to draw, and
+        each part gives one: so the batch holds high and low ones as they come (appendix B.2.1).
+
+        Args:
+            batch_size: How many.
+            beta: How far the weights make up for the priorities, 0 to 1.
+
+        Raises:
+            ConfigError: If the replay holds fewer transitions than that.
+        """
+        with self._lock:
+            return self._sample(batch_size, self.beta if beta is None else beta)
+
+    def _sample(self, batch_size: int, beta: float) -> PrioritizedTransitions:
+        self._check_batch_size(batch_size)
+        self._samples_without_update += 1
+        if self._samples_without_update == PATIENCE:
+            logger.warning(
+                "%d batches were sampled and no priority updated: put mw.update_priorities(replay) "
+                "behind mw.train, or call update_priorities",
+                PATIENCE,
+            )
+        slot_B, value_B = self._tree.draw(self._rng.random(batch_size))
+        return PrioritizedTransitions(
+            **self._gather(slot_B),
+            weight=torch.from_numpy(importance_weights(value_B, beta)),
+            serial=self._serials_of(slot_B),
+        )
+
+    def draw(self, count: int) -> Drawn:
+        """Draw transitions as one of several replays that are sampled from together.
+
+        Args:
+            count: How many; of an empty replay none are drawn, whatever is asked for.
+        """
+        with self._lock:
+            tree = self._tree
+            count = count if len(self) else 0
+            slot_B, value_B = tree.draw(self._rng.random(count)) if count else _NONE
+            return Drawn(
+                fields=self._room().gather(slot_B) if count else {},
+                value=value_B,
+                serial=self._serials_of(slot_B),
+                total=tree.total,
+                size=len(self),
+            )
+
+    def _serials_of(self, slot_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the numbers of what lies in these slots, which ascend."""
+        newest = self._next - 1
+        newest_slot = newest % self.capacity
+        serial_B = slot_B + (newest - newest_slot)
+        serial_B[slot_B.searchsorted(newest_slot, side="right") :] -= self.capacity  # a lap before
+        return serial_B
+
+    def update_priorities(self, batch: PrioritizedTransitions, priority: Array) -> int:
+        """Give sampled transitions new priorities: how surprising each was, such as |TD error|.
+
+        What was overwritten, or forgotten by `clear`, since it was sampled is left out.
+
+        Args:
+            batch: From `sample`, at any time.
+            priority: [B], each 0 or more. Only their proportions matter.
+
+        Returns:
+            How many of the transitions are still there.
+
+        Raises:
+            ShapeError: If there are not as many priorities as transitions.
+            NonFiniteError: If one of them is NaN or infinite. Nothing is changed then.
+            ConfigError: If one of them is below 0. Nothing is changed then.
+        """
+        return self.update_serials(batch.serial, to_numpy(priority))
+
+    def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:
+        """Give the transitions of these numbers new priorities, as `update_priorities` does."""
+        if priority_B.shape != serial_B.shape:
+            raise ShapeError(
+                f"`priority` has shape {priority_B.shape}; one number for each of the "
+                f"{len(serial_B)} transitions of the batch was expected."
+            )
+        self._samples_without_update = 0
+        if not len(priority_B):
+            return 0
+        with self._lock:
+            count = self._tree.update(
+                serial_B,
+                priority_B.astype(np.float32, copy=False),
+                offset=self.offset,
+                power=self.alpha,
+                first=self._oldest,
+                end=self._next,
+            )
+        if count < 0:
+            refuse_priorities(priority_B)
+        return count
+
+    def clear(self) -> None:
+        """Forget all transitions; updates still under way for them will be ignored."""
+        with self._lock:
+            super().clear()
+            self._tree.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs; see `ReplayBuffer.state_dict`."""
+        used = min(self._next, self.capacity)
+        return super().state_dict() | {
+            "alpha": self.alpha,
+            "offset": self.offset,
+            "values": self._tree.values[:used],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: If it is no state of a replay of this kind, capacity, shapes, `alpha`
+                and `offset`.
+        """
+        with self._lock:
+            super().load_state_dict(state)
+            self._tree.clear()
+            self._tree.write(0, len(state["values"]), state["values"])
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        super()._check_state(state)
+        for name in ("alpha", "offset"):
+            if state[name] != getattr(self, name):
+                raise CheckpointError(
+                    f"The saved replay has the `{name}` {state[name]}, this one "
+                    f"{getattr(self, name)}: its priorities are others. Make one with the same."
+                )
+
+    def _set_values(self, first: int, last: int, value: float) -> None:
+        """Set the value of the transitions with the numbers `first` to before `last`."""
+        while first < last:
+            start = first % self.capacity
+            stop = min(start + last - first, self.capacity)
+            self._tree.write(start, stop, value)
+            first += stop - start
+
+
+_NONE = (np.zeros(0, np.int64), np.zeros(0, np.float64))
+
+
+def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.NDArray[np.float32]:
+    """Make up for what is drawn more often: 1 for the least likely of a batch, less for others.
+
+    What all of them are divided by is the batch's own. The least likely transition of the whole
+    replay is hardly ever drawn, and one whose error came to 0 would take the weight of all others.
+
+    Args:
+        chance_B: How likely each was to be drawn, or anything in proportion to that, above 0.
+        beta: 0 leaves all weights at 1, 1 makes up fully.
+    """
+    ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
+    ratio_B /= ratio_B.min()
+    return np.power(ratio_B, np.float32(-beta), out=ratio_B)
+
+
+def refuse_priorities(priority_B: NumpyArray) -> NoReturn:
+    """Raise the error for the first priority that is not finite or below 0."""
+    row = int((~(priority_B >= 0.0) | (priority_B == np.inf)).argmax())
+    found = f"`priority` {row} of {len(priority_B)} is {priority_B[row]}"
+    if priority_B[row] < 0.0:
+        raise ConfigError(
+            f"{found}; 0 or more was expected. Take the absolute value of an error. No priority "
+            f"has been changed."
+        )
+    raise NonFiniteError(
+        f"{found}; a finite number was expected. No priority has been changed. Look at the loss "
+        f"of the update that it comes from, and lower the learning rate."
+    )

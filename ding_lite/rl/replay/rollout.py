@@ -1,0 +1,266 @@
+"""Env steps of the policy that learns from them: kept for one round, and then forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.io.memory import check_fits
+from ding_lite.rl.batch import Array, NumpyArray, RolloutBatch, Step, to_numpy
+from ding_lite.rl.formulas.returns import gae
+from ding_lite.rl.replay.outputs import Outputs
+from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import check_all, inside, whole
+
+ValueOf: TypeAlias = Callable[[NumpyArray], Array]
+"""Estimates the returns of observations, [M, ...] -> [M]."""
+
+
+class RolloutBuffer:
+    """The env steps since the last update, in order, of N environments.
+
+    Fill it with `add`, close it with `finish`, and learn from `minibatches`. The first step that
+    is added after that begins the next round.
+
+    Args:
+        spec: The environments', for the shapes and types.
+        num_envs: How many there are.
+        num_steps: How many steps of each make a round. More look further before they trust the
+            value estimate, and learn less often; 5 to 2,048 are usual.
+        gamma: The discount of one env step.
+        gae_lambda: 0 trusts the values, 1 the rewards; 0.9 to 0.97 are usual.
+        seed: Draws the order of the minibatches.
+
+    Raises:
+        ConfigError: If a setting is out of range, or the machine has too little memory.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> envs = make_envs("CartPole-v1", 4)
+        >>> rollout = RolloutBuffer(envs.spec, num_envs=4, num_steps=8)
+        >>> zeros = np.zeros(4, dtype=np.float32)
+        >>> while not rollout.is_full:
+        ...     rollout.add(envs.step(envs.random_actions()), value=zeros, log_prob=zeros)
+        >>> rollout.finish(lambda obs: np.zeros(len(obs)))
+        >>> [len(batch) for batch in rollout.minibatches(12)]
+        [12, 12, 8]
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        num_envs: int,
+        num_steps: int,
+        gamma: float = 0.99,
+        gae_lambda: float = 0.95,
+        seed: int = 0,
+    ) -> None:
+        """Take the memory of one round."""
+        check_all(
+            whole(1, num_envs=num_envs, num_steps=num_steps),
+            inside(0.0, 1.0, gamma=gamma, gae_lambda=gae_lambda),
+        )
+        self.spec = spec
+        self.num_envs = num_envs
+        self.num_steps = num_steps
+        self.gamma = gamma
+        self.gae_lambda = gae_lambda
+        self._rng = make_rng(seed, "rollout")
+        single, flag = ((), np.dtype(np.float32)), ((), np.dtype(np.bool_))
+        layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
+            "obs": (spec.obs_shape, np.dtype(spec.obs_dtype)),
+            "action": (spec.action_shape, np.dtype(spec.action_dtype)),
+            "reward": single,
+            "value": single,
+            "log_prob": single,
+            "terminated": flag,
+            "truncated": flag,
+            "advantage": single,
+            "target": single,
+        }
+        count = num_envs * num_steps
+        self.memory_bytes = count * sum(
+            dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
+        )
+        """What a round takes, in bytes."""
+        what = f"A rollout buffer for {num_envs} environments of {spec.env_id}"
+        check_fits(self.memory_bytes, what=what, num_steps=num_steps)
+        self._arrays: dict[str, NumpyArray] = {
+            name: np.zeros((num_steps, num_envs, *shape), dtype=dtype)
+            for name, (shape, dtype) in layout.items()
+        }
+        self._time = 0
+        self._is_finished = False
+        # The observations that no later step begins with: by time, which environments, and what.
+        self._cut: list[tuple[int, NumpyArray, NumpyArray]] = []
+        self._last_obs: NumpyArray = np.zeros(0)
+        self._outputs = Outputs()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the round has all its steps."""
+        return self._time == self.num_steps
+
+    def __len__(self) -> int:
+        """Count the env steps of this round, of all environments together."""
+        return self._time * self.num_envs
+
+    def add(self, step: Step, *, value: Array, log_prob: Array) -> None:
+        """Keep the next step of each environment.
+
+        Args:
+            step: What happened.
+            value: The return that was expected from `step.obs` on, [N].
+            log_prob: The logarithm of the probability of `step.action`, [N].
+
+        Raises:
+            ConfigError: If the round is full and not finished.
+            ShapeError: If an array is not of N environments as the spec says.
+        """
+        if self._is_finished:
+            self.clear()
+        if self.is_full:
+            raise ConfigError(
+                f"This round has its {self.num_steps} steps already. Call `finish` and learn from "
+                f"it, or `clear`, before the next one is added."
+            )
+        given = {
+            "obs": step.obs,
+            "action": step.action,
+            "reward": step.reward,
+            "value": to_numpy(value),
+            "log_prob": to_numpy(log_prob),
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+        }
+        for name, array in given.items():
+            if array.shape != self._arrays[name].shape[1:]:
+                raise ShapeError(
+                    f"`{name}` has shape {tuple(array.shape)}; {self.num_envs} environments of "
+                    f"{self.spec.env_id} have {self._arrays[name].shape[1:]}."
+                )
+        for name, array in given.items():
+            self._arrays[name][self._time] = array
+        cut_off = np.flatnonzero(step.truncated & ~step.terminated)
+        if len(cut_off):
+            self._cut.append((self._time, cut_off, step.next_obs[cut_off]))
+        self._last_obs = step.next_obs
+        self._time += 1
+
+    def finish(self, value_of: ValueOf) -> None:
+        """Estimate advantages and targets with `gae`; a round may be finished before it is full.
+
+        Args:
+            value_of: Estimates the returns of observations. It is asked once: for those after the
+                last step, and for the last ones of episodes that were cut off.
+
+        Raises:
+            ConfigError: If the round has no step yet.
+        """
+        if not self._time:
+            raise ConfigError("This round has no step yet, so nothing can be learned from it.")
+        steps = {name: array[: self._time] for name, array in self._arrays.items()}
+        advantages = gae(
+            np.float32(self.gamma) * ~steps["terminated"],
+            steps["reward"],
+            steps["value"],
+            self._next_values(steps["value"], value_of),
+            steps["truncated"],
+            gae_lambda=self.gae_lambda,
+        )
+        steps["advantage"][:] = advantages.advantage_TB
+        steps["target"][:] = advantages.target_TB
+        self._is_finished = True
+
+    def _next_values(self, value_TN: NumpyArray, value_of: ValueOf) -> NumpyArray:
+        """Return the expected return of what each step led to; anything where it terminated."""
+        unseen = [self._last_obs, *(obs for _, _, obs in self._cut)]
+        found = to_numpy(value_of(np.concatenate(unseen))).reshape(-1)
+        next_value_TN = np.empty_like(value_TN)
+        next_value_TN[:-1] = value_TN[1:]
+        next_value_TN[-1] = found[: self.num_envs]
+        start = self.num_envs
+        for time, envs, _ in self._cut:
+            next_value_TN[time, envs] = found[start : start + len(envs)]
+            start += len(envs)
+        return next_value_TN
+
+    def minibatches(self, batch_size: int, *, epochs: int = 1) -> Iterator[RolloutBatch]:
+        """Go through all env steps in random order, as torch tensors.
+
+        Args:
+            batch_size: Env steps in each; the last one of an epoch has what is left.
+            epochs: How often each env step comes.
+
+        Raises:
+            ConfigError: If `finish` was not called, or a number is below 1.
+        """
+        check_all(whole(1, batch_size=batch_size, epochs=epochs))
+        if not self._is_finished:
+            raise ConfigError("This round is not finished. Call `finish` before learning from it.")
+        return self._minibatches(batch_size, epochs)
+
+    def _minibatches(self, batch_size: int, epochs: int) -> Iterator[RolloutBatch]:
+        flat = {
+            name: self._arrays[name][: self._time].reshape(len(self), *self._arrays[name].shape[2:])
+            for name in RolloutBatch.__match_args__
+        }
+        for _ in range(epochs):
+            order = self._rng.permutation(len(self))
+            for start in range(0, len(order), batch_size):
+                index_B = order[start : start + batch_size]
+                yield RolloutBatch(
+                    **{
+                        name: torch.from_numpy(self._outputs.take(array, index_B))
+                        for name, array in flat.items()
+                    }
+                )
+
+    def clear(self) -> None:
+        """Begin a new round."""
+        self._time = 0
+        self._is_finished = False
+        self._cut.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs; the arrays are the buffer's own memory."""
+        return {
+            "time": self._time,
+            "is_finished": self._is_finished,
+            "rng": rng_state(self._rng),
+            "arrays": {name: array[: self._time] for name, array in self._arrays.items()},
+            "cut": list(self._cut),
+            "last_obs": self._last_obs,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: If it is no state of such a buffer.
+        """
+        expected = self.state_dict().keys()
+        if state.keys() != expected:
+            raise CheckpointError(
+                f"This is no state of a RolloutBuffer: it has {sorted(state)}; "
+                f"{sorted(expected)} were expected."
+            )
+        for name, array in self._arrays.items():
+            saved = state["arrays"][name]
+            if saved.shape[1:] != array.shape[1:] or len(saved) > self.num_steps:
+                raise CheckpointError(
+                    f"The saved `{name}` has shape {saved.shape}; this buffer keeps {array.shape}. "
+                    f"Was it saved with other environments, or another number of them?"
+                )
+        for name, array in self._arrays.items():
+            array[: len(state["arrays"][name])] = state["arrays"][name]
+        self._time, self._is_finished = int(state["time"]), bool(state["is_finished"])
+        self._cut = [(int(time), envs, obs) for time, envs, obs in state["cut"]]
+        self._last_obs = state["last_obs"]
+        set_rng_state(self._rng, state["rng"])

@@ -1,0 +1,214 @@
+"""Memory for transitions, laid out for reading some of them at random.
+
+What is small of a transition lies together in one record: memory is fetched in pieces of 64 bytes,
+and the fields of one transition then take one or two of them instead of one each. Fields with long
+rows have an array of their own, and images are kept as `Frames`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.errors import CheckpointError
+from ding_lite.io.memory import check_fits
+from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.replay.frames import Frames
+from ding_lite.rl.replay.outputs import Outputs
+from ding_lite.rl.spec import EnvSpec
+
+Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""By field of `Transitions` the shape of one row and the type of its numbers."""
+
+FIELDS = tuple(field.name for field in fields(Transitions))
+SMALL_BYTES = 256
+"""Rows up to this size lie in records; of longer ones a second copy would cost too much."""
+_OBSERVATIONS = ("obs", "next_obs")
+
+
+class Storage:
+    """As many transitions as a replay holds, by slot.
+
+    Args:
+        layout: What there is of a transition.
+        capacity: How many there are.
+        stack: How many frames an image observation has.
+    """
+
+    def __init__(self, layout: Layout, *, capacity: int, stack: int) -> None:
+        """Take the memory. The system hands most of it out only when it is written to."""
+        self.layout = layout
+        self._capacity = capacity
+        parts = _Parts(layout)
+        self._record_names = tuple(name for name in FIELDS if name in parts.small)
+        self._records = np.zeros(capacity, dtype=parts.record_type)
+        # As bytes they are copied whole, and not number by number; the same goes for a field's row.
+        self._bytes = self._records.view(_bytes_type(parts.record_type.itemsize))
+        offsets = {name: field[1] for name, field in (parts.record_type.fields or {}).items()}
+        self._columns = [
+            (name, *layout[name], _row_type(layout[name]), offsets[name])
+            for name in self._record_names
+        ]
+        self._wide = {
+            name: np.zeros((capacity, *layout[name][0]), dtype=layout[name][1])
+            for name in parts.wide
+        }
+        self._frames: Frames | None = None
+        if parts.has_frames:
+            self._frames = Frames(*layout["obs"], stack=stack, capacity=capacity)
+        self._arrays = {name: self._records[name] for name in self._record_names} | self._wide
+        self._targets = tuple((FIELDS.index(name), array) for name, array in self._arrays.items())
+        self._outputs = Outputs()
+
+    @staticmethod
+    def bytes_for(layout: Layout, *, capacity: int, stack: int) -> int:
+        """Return what it takes of memory, in bytes."""
+        parts = _Parts(layout)
+        row_bytes = parts.record_type.itemsize + sum(_row_bytes(layout[n]) for n in parts.wide)
+        frames = 0
+        if parts.has_frames:
+            frames = Frames.bytes_for(*layout["obs"], stack=stack, capacity=capacity)
+        return capacity * row_bytes + frames
+
+    def write(self, serial: int, values: tuple[NumpyArray, ...], count: int) -> int:
+        """Keep transitions in the slots that follow from their numbers.
+
+        Args:
+            serial: The number of the first one.
+            values: By field, as in `FIELDS`.
+            count: How many there are.
+
+        Returns:
+            The number of the oldest transition that is still whole.
+        """
+        start = serial % self._capacity
+        stop = start + count
+        if stop <= self._capacity:
+            for index, array in self._targets:
+                array[start:stop] = values[index]
+        else:
+            room = self._capacity - start
+            for index, array in self._targets:
+                array[start:] = values[index][:room]
+                array[: count - room] = values[index][room:]
+
+        oldest = serial + count - self._capacity
+        if self._frames is None:
+            return oldest
+        obs, next_obs = (values[FIELDS.index(name)] for name in _OBSERVATIONS)
+        return max(oldest, self._frames.add(serial, obs, next_obs))
+
+    def gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, NumpyArray]:
+        """Copy transitions out of their slots, an array for each field."""
+        records_B = self._bytes.take(slot_B)
+        taken = {}
+        for name, shape, dtype, row_type, offset in self._columns:
+            column_B = records_B.getfield(row_type, offset).copy()
+            taken[name] = column_B.view(dtype).reshape(-1, *shape) if shape else column_B
+        for name, array in self._wide.items():
+            taken[name] = self._outputs.take(array, slot_B)
+        if self._frames is not None:
+            taken["obs"], taken["next_obs"] = self._frames.gather(slot_B)
+        return taken
+
+    def state_dict(self, used: int) -> dict[str, Any]:
+        """Return what to go on from: the memory itself, in use up to a slot, and not copies."""
+        return {
+            "arrays": {name: array[:used] for name, array in self._arrays.items()},
+            "frames": None if self._frames is None else self._frames.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there.
+
+        Raises:
+            CheckpointError: If the shapes or types are others.
+        """
+        saved = saved_layout(state)
+        if saved != self.layout:
+            differs = next(name for name in FIELDS if saved.get(name) != self.layout.get(name))
+            raise CheckpointError(
+                f"The saved `{differs}` is {saved.get(differs)}, this replay keeps "
+                f"{self.layout.get(differs)}. Was it saved with another environment?"
+            )
+        for name, array in state["arrays"].items():
+            self._arrays[name][: len(array)] = array
+        if self._frames is not None:
+            self._frames.load_state_dict(state["frames"])
+
+
+class _Parts:
+    """Which field lies where."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.has_frames = len(layout["obs"][0]) > 1  # images are worth it
+        names = [n for n in FIELDS if not (self.has_frames and n in _OBSERVATIONS)]
+        self.wide = [name for name in names if _row_bytes(layout[name]) > SMALL_BYTES]
+        # Wide numbers first: then nothing has to be left empty between them.
+        self.small = sorted(
+            (name for name in names if name not in self.wide),
+            key=lambda name: -layout[name][1].itemsize,
+        )
+        formats = [(name, layout[name][1], layout[name][0]) for name in self.small]
+        self.record_type = np.dtype(formats, align=True)
+
+
+def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
+    """Refuse a replay that would need more memory than there is.
+
+    Raises:
+        ConfigError: If there is too little.
+    """
+    needed = Storage.bytes_for(layout_of_spec(spec), capacity=capacity, stack=spec.frame_stack)
+    check_fits(needed, what=f"A replay for {spec.env_id}", capacity=capacity)
+
+
+def layout_of_spec(spec: EnvSpec) -> Layout:
+    """Read the layout of an environment's transitions from its spec."""
+    obs = (spec.obs_shape, np.dtype(spec.obs_dtype))
+    return {
+        "obs": obs,
+        "action": (spec.action_shape, np.dtype(spec.action_dtype)),
+        "reward": ((), np.dtype(np.float32)),
+        "next_obs": obs,
+        "terminated": ((), np.dtype(np.bool_)),
+        "truncated": ((), np.dtype(np.bool_)),
+        "num_steps": ((), np.dtype(np.int32)),
+    }
+
+
+def layout_of_values(values: tuple[NumpyArray, ...]) -> Layout:
+    """Read the layout from transitions; real numbers are kept in 4 bytes."""
+    single = {np.dtype(np.float64): np.dtype(np.float32)}
+    return {
+        name: (value.shape[1:], single.get(value.dtype, value.dtype))
+        for name, value in zip(FIELDS, values, strict=True)
+    }
+
+
+def saved_layout(state: Mapping[str, Any]) -> Layout:
+    """Read the layout from what `Storage.state_dict` has returned."""
+    layout = {name: (array.shape[1:], array.dtype) for name, array in state["arrays"].items()}
+    if state["frames"] is not None:
+        layout |= dict.fromkeys(_OBSERVATIONS, Frames.saved_shape_and_type(state["frames"]))
+    return {name: layout[name] for name in FIELDS if name in layout}
+
+
+def _row_type(column: tuple[tuple[int, ...], np.dtype[Any]]) -> np.dtype[Any]:
+    """Return what one row of a field is copied as."""
+    shape, dtype = column
+    return _bytes_type(_row_bytes(column)) if shape else dtype
+
+
+def _bytes_type(count: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, count))
+
+
+def _row_bytes(column: tuple[tuple[int, ...], np.dtype[Any]]) -> int:
+    shape, dtype = column
+    return math.prod(shape) * dtype.itemsize

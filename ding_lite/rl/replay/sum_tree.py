@@ -1,0 +1,225 @@
+"""Drawing slots in proportion to their values, for a replay that prefers some transitions.
+
+A tree of sums (Schaul et al. 2016, appendix B.2.1) whose nodes have eight children each, cut off at
+the top: above a level of some hundred nodes a running sum and one binary search are quicker than
+further levels. A whole batch walks down and up together, in a few numpy calls a level or, with the
+extra `fast`, in compiled loops. Both do the same sums in the same order, and so find the same
+slots.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Protocol
+
+import numpy as np
+
+from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.rl.replay.sum_tree_numpy import NumpyWalks
+from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, Shape
+from ding_lite.settings import check_all, whole
+
+
+class SumTree:
+    """Values by slot, and quick sums of them. Every value is 0 at first.
+
+    Args:
+        capacity: How many slots.
+        fast: Whether to use numba: None where it is installed, True insists on it.
+
+    Raises:
+        ConfigError: If the capacity is below 1.
+        MissingExtraError: If numba is insisted on and not installed.
+
+    Example:
+        >>> tree = SumTree(4)
+        >>> tree.write(0, 4, np.array([1.0, 0.0, 3.0, 4.0]))
+        >>> tree.total, tree.highest
+        (8.0, 4.0)
+        >>> slots, values = tree.draw(np.full(4, 0.5))
+        >>> slots.tolist(), values.tolist()
+        ([2, 2, 3, 3], [3.0, 3.0, 4.0, 4.0])
+    """
+
+    def __init__(self, capacity: int, *, fast: bool | None = None) -> None:
+        """Make room for the sums."""
+        check_all(whole(1, capacity=capacity))
+        self.capacity = capacity
+        self.is_fast = _is_wanted(fast)
+        """Whether numba does the work."""
+        shape = Shape.of(capacity)
+        self._sum: Float64Array = shape.zeros()
+        self._first_leaf = shape.first_leaf
+        self._leaves = self._sum[shape.first_leaf : shape.first_leaf + capacity]
+        self._top = self._sum[shape.first_top : shape.first_top + shape.width]
+        self._sums_before: Float64Array = np.zeros(shape.width + 1)
+        self._walks: _Walks = (
+            _compiled(shape, self._sum) if self.is_fast else NumpyWalks(shape, self._sum)
+        )
+
+        # A slot with the highest value, and that value; -1 where it must be looked for. That is
+        # seldom: this one slot must have changed.
+        self._highest_slot, self._highest = -1, 0.0
+        self._end = 0  # slots from here on have never been written
+
+    @staticmethod
+    def bytes_for(capacity: int) -> int:
+        """Return what a tree of that many slots takes of memory at most, in bytes."""
+        return 2 * Shape.of(capacity).num_nodes * np.dtype(np.float64).itemsize
+
+    @property
+    def values(self) -> Float64Array:
+        """The value of each slot, to be looked at."""
+        return self._leaves
+
+    @property
+    def total(self) -> float:
+        """The sum of all values."""
+        return float(self._sum_up()[-1])
+
+    @property
+    def highest(self) -> float:
+        """The highest value."""
+        if self._highest_slot < 0:
+            if not self._end:
+                return 0.0
+            slot = int(self._leaves[: self._end].argmax())
+            self._highest_slot, self._highest = slot, float(self._leaves[slot])
+        return self._highest
+
+    def draw(self, uniform_B: Float64Array) -> tuple[Int64Array, Float64Array]:
+        """Draw slots in proportion to their values.
+
+        The sum of all values is cut into B equal parts, and each gives one slot.
+
+        Args:
+            uniform_B: Where in its part each draw lies, from 0 to below 1.
+
+        Returns:
+            The slots in ascending order, and their values, which are above 0; both [B].
+
+        Raises:
+            ConfigError: If every value is 0.
+        """
+        slot_B, value_B = self._walks.draw(uniform_B, self._sum_up())
+        if np.count_nonzero(value_B) < len(value_B):
+            self._step_back(slot_B, value_B)
+        return slot_B, value_B
+
+    def _step_back(self, slot_B: Int64Array, value_B: Float64Array) -> None:
+        """Mend what rounding has pushed over the end of a sum, into a slot of value 0."""
+        if not self.highest:
+            raise ConfigError("Every value of this tree is 0. Give some slots a higher one first.")
+        for row in np.flatnonzero(value_B == 0.0):
+            slot_B[row] = np.flatnonzero(self._leaves[: slot_B[row]])[-1]
+            value_B[row] = self._leaves[slot_B[row]]
+
+    def update(
+        self,
+        serial_B: Int64Array,
+        amount_B: Float32Array,
+        *,
+        offset: float,
+        power: float,
+        first: int,
+        end: int,
+    ) -> int:
+        """Set the values of numbered things in a ring, where number n lies in slot n % capacity.
+
+        Each value becomes (amount + offset) ** power, which must be above 0. Where a number comes
+        twice, its last amount counts.
+
+        Args:
+            serial_B: Numbers. Those before `first` or from `end` on are left out.
+            amount_B: 0 or more each.
+            offset: Added to each amount.
+            power: What it is raised to then.
+            first: The oldest number that is held.
+            end: The number after the newest one, at most the capacity from `first`.
+
+        Returns:
+            How many values were set; -1, and none is, if an amount is below 0 or not finite.
+        """
+        value_B = np.absolute(amount_B)  # no power is taken of what is then refused
+        value_B += offset
+        value_B **= power
+        ring = (first, end, self.capacity)
+        count, high_slot = self._walks.update(serial_B, amount_B, value_B, ring)
+        if count > 0:
+            self._note(high_slot)
+        return count
+
+    def write(self, start: int, stop: int, values: float | Float64Array) -> None:
+        """Set the values of neighbouring slots; each is 0 or more."""
+        if start == stop:
+            return
+        self._leaves[start:stop] = values
+        self._walks.sum_above(self._first_leaf + start, self._first_leaf + stop)
+
+        self._end = max(self._end, stop)
+        high_slot = stop - 1
+        if isinstance(values, np.ndarray):
+            high_slot = start + int(self._leaves[start:stop].argmax())
+        self._note(high_slot)
+
+    def clear(self) -> None:
+        """Set every value to 0."""
+        self.write(0, self.capacity, 0.0)
+        self._end = 0
+        self._highest_slot = -1
+
+    def _note(self, high_slot: int) -> None:
+        """Keep the highest value, given the slot of that of what was just written."""
+        if self._highest_slot >= 0:
+            high = float(self._leaves[high_slot])
+            if high >= self._highest:
+                self._highest_slot, self._highest = high_slot, high
+            elif self._leaves[self._highest_slot] != self._highest:
+                self._highest_slot = -1
+
+    def _sum_up(self) -> Float64Array:
+        """Return the sum of all values before each node of the topmost level, and the total."""
+        self._top.cumsum(out=self._sums_before[1:])
+        return self._sums_before
+
+
+class _Walks(Protocol):
+    """Ways along the tree; see `NumpyWalks`."""
+
+    def draw(
+        self, uniform_B: Float64Array, sums_before: Float64Array
+    ) -> tuple[Int64Array, Float64Array]: ...
+
+    def update(
+        self,
+        serial_B: Int64Array,
+        amount_B: Float32Array,
+        value_B: Float32Array,
+        ring: tuple[int, int, int],
+    ) -> tuple[int, int]: ...
+
+    def sum_above(self, first: int, last: int) -> None: ...
+
+
+def _compiled(shape: Shape, sums: Float64Array) -> _Walks:
+    walks: _Walks = import_module("ding_lite.rl.replay.sum_tree_numba").NumbaWalks(shape, sums)
+    return walks
+
+
+def _is_wanted(fast: bool | None) -> bool:
+    """Tell whether the compiled loops are wanted and can be had.
+
+    Raises:
+        MissingExtraError: If they are insisted on and numba is not installed.
+    """
+    if fast is False:
+        return False
+    if find_spec("numba") is None:
+        if fast:
+            raise MissingExtraError(
+                "`fast` is True, which needs numba, and that is not installed. Install it: "
+                'pip install "ding-lite[fast]". Without `fast` numpy does the same, more slowly.'
+            )
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""The walks along a sum tree as calls of numpy, a whole batch and one level at a time.
+
+Beside the sum of each node there is that of its elder siblings, those of a lower number. Eight of
+these lie side by side, and how many of them a share reaches tells which child it falls on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.rl.replay.sum_tree_shape import FAMILY, Float32Array, Float64Array, Int64Array, Shape
+
+_FAMILY_BITS = np.array(3)  # an array, as numpy would make one of a number at each call
+_RECORD = np.dtype((np.void, FAMILY * np.dtype(np.float64).itemsize))
+
+
+class NumpyWalks:
+    """Finds slots, and sums up what has changed.
+
+    Args:
+        shape: Where the sums are.
+        sums: The sum of each node.
+    """
+
+    def __init__(self, shape: Shape, sums: Float64Array) -> None:
+        """Make room for the sums of elder siblings."""
+        self._shape = shape
+        self._sum = sums
+        self._elder: Float64Array = shape.zeros()
+        self._sum_N8 = sums[1:].reshape(-1, FAMILY)
+        self._elder_N8 = self._elder[1:].reshape(-1, FAMILY)
+        self._elders_N = _as_records(self._elder_N8)
+        self._scratch = _Scratch(0)
+
+    def draw(
+        self, uniform_B: Float64Array, sums_before: Float64Array
+    ) -> tuple[Int64Array, Float64Array]:
+        """Find the leaves that the B parts of the sum of all fall on, and their values.
+
+        Args:
+            uniform_B: Where in its part each draw lies, from 0 to below 1.
+            sums_before: What is before each node of the topmost level, and the sum of all.
+        """
+        scratch = self._scratch_for(len(uniform_B))
+        rest_B = uniform_B + scratch.part_B
+        rest_B *= sums_before[-1] / len(uniform_B)
+        # The last sum is left out: what rounding has pushed over it is in the last node, too.
+        node_B: Int64Array = sums_before[1:-1].searchsorted(rest_B, side="right")
+        rest_B -= sums_before.take(node_B)
+        node_B += self._shape.first_top
+        for _ in range(self._shape.num_levels):
+            self._elder_N8.take(node_B, axis=0, out=scratch.elder_B8, mode="clip")
+            # Repeated first: numpy compares long rows much faster than many short ones.
+            np.less_equal(scratch.elder_8B, rest_B.repeat(FAMILY), scratch.is_reached_8B)
+            node_B <<= _FAMILY_BITS
+            node_B += np.bitwise_count(scratch.reached_B)
+            rest_B -= self._elder.take(node_B, out=scratch.total_B, mode="clip")
+        value_B = self._sum.take(node_B)
+        node_B -= self._shape.first_leaf
+        return node_B, value_B
+
+    def update(
+        self,
+        serial_B: Int64Array,
+        amount_B: Float32Array,
+        value_B: Float32Array,
+        ring: tuple[int, int, int],
+    ) -> tuple[int, int]:
+        """Set values, as `SumTree.update` says; return how many, and a slot with the highest."""
+        if not (amount_B.min() >= 0.0 and amount_B.max() < np.inf):  # so it is if there is a NaN
+            return -1, 0
+        first, end, capacity = ring
+        is_held_B = (serial_B - first).view(np.uint64) < end - first  # below 0 is very high
+        if not is_held_B.all():
+            serial_B, value_B = serial_B[is_held_B], value_B[is_held_B]
+            if not len(serial_B):
+                return 0, 0
+
+        slot_B = serial_B % capacity
+        node_B = slot_B + self._shape.first_leaf
+        self._sum[node_B] = value_B
+        high = int(slot_B[self._sum.take(node_B).argmax()])
+        scratch = self._scratch_for(len(node_B))
+        for _ in range(self._shape.num_levels):
+            node_B -= 1
+            node_B >>= _FAMILY_BITS
+            self._sum_N8.take(node_B, axis=0, out=scratch.sum_B8, mode="clip")
+            for elder_B, sum_B, next_elder_B in scratch.siblings:
+                np.add(elder_B, sum_B, next_elder_B)
+            self._elders_N[node_B] = scratch.elders_B
+            self._sum[node_B] = scratch.total_B
+        return len(slot_B), high
+
+    def sum_above(self, first: int, last: int) -> None:
+        """Sum up anew what is above the leaves `first` to before `last`, counted as nodes."""
+        for _ in range(self._shape.num_levels):
+            first, last = (first - 1) // FAMILY, (last - 2) // FAMILY + 1
+            upto_N8 = self._sum_N8[first:last].cumsum(axis=1)
+            self._elder_N8[first:last, 1:] = upto_N8[:, :-1]
+            self._sum[first:last] = upto_N8[:, -1]
+
+    def _scratch_for(self, size: int) -> _Scratch:
+        if size != self._scratch.size:
+            self._scratch = _Scratch(size)
+        return self._scratch
+
+
+class _Scratch:
+    """Memory for batches of one size, used over and over: so no call has to ask for any."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.part_B = np.arange(size, dtype=np.float64)
+        self.sum_B8: Float64Array = np.zeros((size, FAMILY))
+        self.elder_B8: Float64Array = np.zeros((size, FAMILY))  # the first is always 0
+        self.elder_8B = self.elder_B8.reshape(-1)
+        self.elders_B = _as_records(self.elder_B8)
+        self.total_B: Float64Array = np.zeros(size)
+        elders = [*self.elder_B8.T, self.total_B]
+        self.siblings = [*zip(elders, self.sum_B8.T, elders[1:], strict=False)]
+        """For each of eight siblings the sum of its elders, its own, and both: views, [B] each."""
+        self.is_reached_8B = np.zeros(size * FAMILY, dtype=np.bool_)
+        self.reached_B = self.is_reached_8B.view(np.uint64)
+        """The same, eight in one word."""
+
+
+def _as_records(array_N8: Float64Array) -> npt.NDArray[Any]:
+    """View rows as things that are copied whole, which is faster than number by number."""
+    records_N: npt.NDArray[Any] = array_N8.view(_RECORD)[:, 0]
+    return records_N

@@ -1,0 +1,253 @@
+"""Where transitions wait until they are learned from."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.io.memory import check_fits
+from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
+from ding_lite.rl.replay.storage import (
+    FIELDS,
+    Layout,
+    Storage,
+    layout_of_spec,
+    layout_of_values,
+    saved_layout,
+)
+from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.settings import check_all, whole
+
+logger = logging.getLogger(__name__)
+
+_get_fields = attrgetter(*FIELDS)
+
+
+class ReplayBuffer:
+    """The newest transitions, any of which is equally likely to be sampled.
+
+    A ring of slots: adding and sampling cost a few copies, whatever the number of transitions.
+    The memory is taken when the first transition comes. Of images each frame is kept once, however
+    many observations it is part of: stacks are put together when sampled. Several threads may use
+    it at once, as the middleware of a task in async mode do.
+
+    Args:
+        spec: The environment's, for the shapes and types; the first transitions tell them if None.
+        capacity: How many transitions to keep. Higher remembers longer; 1e4 to 1e6 are usual.
+            What that takes of memory is in `memory_bytes` before it is taken.
+        seed: Draws the samples.
+
+    Raises:
+        ConfigError: If the capacity is below 1, or needs more memory than the machine has.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> replay = ReplayBuffer(make_envs("CartPole-v1", 1).spec, capacity=50_000)
+        >>> len(replay), replay.memory_bytes
+        (0, 2800000)
+    """
+
+    def __init__(self, spec: EnvSpec | None = None, *, capacity: int, seed: int = 0) -> None:
+        """Reserve nothing yet."""
+        check_all(whole(1, capacity=capacity))
+        self.spec = spec
+        self.capacity = capacity
+        self._rng = make_rng(seed, "replay")
+        self._lock = threading.RLock()
+        # Transitions are numbered as they come, never twice the same, and number n lies in slot
+        # n % capacity. Held are those from `_oldest` to before `_next`.
+        self._next = 0
+        self._oldest = 0
+        self._stack = 1 if spec is None else spec.frame_stack
+        self._layout: Layout = {}
+        self._usual_types: list[np.dtype[Any]] = []
+        self._usual_shapes: list[tuple[int, ...]] = []
+        self._usual_count = 0
+        self._storage: Storage | None = None
+        self._has_said_so = False
+        if spec is not None:
+            self._set_layout(layout_of_spec(spec))
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the full replay takes, in bytes; 0 as long as nobody has told the shapes."""
+        if not self._layout:
+            return 0
+        return Storage.bytes_for(self._layout, capacity=self.capacity, stack=self._stack)
+
+    def __len__(self) -> int:
+        return self._next - self._oldest
+
+    def add(self, transitions: Transitions) -> None:
+        """Keep transitions, in place of the oldest ones once the replay is full.
+
+        Raises:
+            ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
+                far or that the environment's spec says.
+            ConfigError: If they need more memory than the machine has, and no spec has told so.
+        """
+        count = len(transitions)
+        if not count:
+            return
+        values: tuple[NumpyArray, ...] = _get_fields(transitions)
+        if Tensor in map(type, values):
+            values = tuple(map(to_numpy, values))
+        with self._lock:
+            self._add(values, count)
+
+    def _add(self, values: tuple[NumpyArray, ...], count: int) -> None:
+        if not self._layout:
+            self._set_layout(layout_of_values(values))
+        self._check(values, count)
+        if count > self.capacity:  # the older ones would be overwritten at once
+            self._next += count - self.capacity
+            values = tuple(value[-self.capacity :] for value in values)
+            count = self.capacity
+
+        oldest = self._room().write(self._next, values, count)
+        self._next += count
+        if oldest > max(self._oldest, self._next - self.capacity):
+            self._say_frames_ran_out(self._next - oldest)
+        self._oldest = max(self._oldest, oldest)
+
+    def sample(self, batch_size: int) -> Transitions:
+        """Draw transitions uniformly, with replacement, as torch tensors of their own memory.
+
+        Raises:
+            ConfigError: If the replay holds fewer transitions than that.
+        """
+        with self._lock:
+            self._check_batch_size(batch_size)
+            slot_B = self._rng.integers(0, len(self), size=batch_size)
+            first = self._oldest % self.capacity
+            if first and len(self) < self.capacity:
+                slot_B += first
+                slot_B %= self.capacity
+            return Transitions(**self._gather(slot_B))
+
+    def clear(self) -> None:
+        """Forget all transitions; the numbers of later ones go on from theirs."""
+        with self._lock:
+            self._oldest = self._next
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything that an exact resume needs.
+
+        The arrays are the replay's own memory, so that saving a large one takes no second of it:
+        save them, or copy them, before adding more.
+        """
+        used = min(self._next, self.capacity)
+        return {
+            "capacity": self.capacity,
+            "next": self._next,
+            "oldest": self._oldest,
+            "rng": rng_state(self._rng),
+            "storage": None if self._storage is None else self._storage.state_dict(used),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: If it is no state of a replay of this kind, capacity and shapes.
+        """
+        self._check_state(state)
+        with self._lock:
+            if state["storage"] is not None:
+                if not self._layout:
+                    self._set_layout(saved_layout(state["storage"]))
+                self._room().load_state_dict(state["storage"])
+            set_rng_state(self._rng, state["rng"])
+            self._next, self._oldest = int(state["next"]), int(state["oldest"])
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        expected = self.state_dict().keys()
+        if state.keys() != expected:
+            raise CheckpointError(
+                f"This is no state of a {type(self).__name__}: it has {sorted(state)}; "
+                f"{sorted(expected)} were expected."
+            )
+        if state["capacity"] != self.capacity:
+            raise CheckpointError(
+                f"The saved replay has a capacity of {state['capacity']:,}, this one of "
+                f"{self.capacity:,}. Make one of the same capacity to go on exactly."
+            )
+        first, end = state["oldest"], state["next"]
+        whole = type(first) is type(end) is int
+        if not whole or not 0 <= first <= end or end - first > self.capacity:
+            raise CheckpointError(
+                f"The saved replay holds the transitions {first!r} to {end!r}, which is impossible "
+                f"with a capacity of {self.capacity:,}. Take a checkpoint that is whole."
+            )
+
+    def _set_layout(self, layout: Layout) -> None:
+        """Say what shapes and types take of memory, refuse too much of it, and note them."""
+        needed = Storage.bytes_for(layout, capacity=self.capacity, stack=self._stack)
+        check_fits(needed, what=f"A replay{self._of_env()}", capacity=self.capacity)
+        self._layout = layout
+        self._usual_types = [dtype for _, dtype in layout.values()]
+        megabytes = needed / 1e6
+        logger.info("a replay of %d transitions takes %.1f MB when full", self.capacity, megabytes)
+
+    def _room(self) -> Storage:
+        if self._storage is None:
+            self._storage = Storage(self._layout, capacity=self.capacity, stack=self._stack)
+        return self._storage
+
+    def _check(self, values: tuple[NumpyArray, ...], count: int) -> None:
+        if count != self._usual_count:
+            self._usual_count = count
+            self._usual_shapes = [(count, *shape) for shape, _ in self._layout.values()]
+        # Two comparisons of lists, as this is done for every few transitions.
+        fits = [value.shape for value in values] == self._usual_shapes
+        if not fits or [value.dtype for value in values] != self._usual_types:
+            self._refuse_misfits(values, count)
+
+    def _refuse_misfits(self, values: tuple[NumpyArray, ...], count: int) -> None:
+        for value, (name, (shape, dtype)) in zip(values, self._layout.items(), strict=True):
+            if value.shape != (count, *shape):
+                raise ShapeError(
+                    f"`transitions.{name}` has shape {tuple(value.shape)}; this replay"
+                    f"{self._of_env()} keeps {(count, *shape)} for {count} transitions."
+                )
+            if not np.can_cast(value.dtype, dtype, "same_kind"):
+                raise ShapeError(
+                    f"`transitions.{name}` is an array of {value.dtype}; this replay"
+                    f"{self._of_env()} keeps {dtype}, which cannot hold that."
+                )
+
+    def _check_batch_size(self, batch_size: int) -> None:
+        if not 0 < batch_size <= len(self):
+            raise ConfigError(
+                f"`batch_size` is {batch_size}, but the replay holds {len(self)} transitions. "
+                f"Collect more of them before training, or take smaller batches."
+            )
+
+    def _gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+        taken = self._room().gather(slot_B)
+        return {name: torch.from_numpy(array) for name, array in taken.items()}
+
+    def _of_env(self) -> str:
+        return "" if self.spec is None else f" for {self.spec.env_id}"
+
+    def _say_frames_ran_out(self, room: int) -> None:
+        """Say once if the replay cannot hold by far what it was made for."""
+        if self._has_said_so or room > 0.8 * self.capacity:
+            return
+        self._has_said_so = True
+        logger.warning(
+            "a replay for %d transitions has room for %d of them only: their observations share "
+            "fewer frames than long episodes do. Is `frame_stack` of the spec right?",
+            self.capacity,
+            room,
+        )

@@ -1,0 +1,250 @@
+"""The inbox of a node: what other nodes have sent, on its way to the task.
+
+Events queue up, each once and in order. Of what a node puts on its ctx only the newest value
+of each key waits, so that a task that is slow to begin costs no memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from ding_lite.errors import MiddlewareError
+from ding_lite.foreign import is_for_program
+from ding_lite.interruption import refuse_exit
+from ding_lite.runtime.messaging.watch import Watch
+from ding_lite.runtime.middleware import name_of
+
+FINISH = "finish"
+"""The event that says that the job ends; it follows from a task's latch, and stays true."""
+
+
+class Progress(NamedTuple):
+    """How far a task has come, seen from another thread."""
+
+    total_step: int
+    env_step: Any
+    """What stands under that key of its ctx."""
+    num_waiting: int
+    """Events that its listeners have yet to hear of."""
+    finish: bool
+    """Whether it is to end."""
+    thread: int
+    """On which thread it runs."""
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """A receiver that can tell how far it has come."""
+
+    def progress(self) -> Progress:
+        """Tell it; called on any thread, and must not wait."""
+        ...
+
+
+@runtime_checkable
+class Ends(Protocol):
+    """A receiver that ends with an error when its node is cut off from the job."""
+
+    def receive_failure(self, error: Exception) -> None:
+        """Take the reason; called on the router's threads, and must not block."""
+        ...
+
+
+class Receiver(Protocol):
+    """Who takes what other nodes send; called on the router's threads, and must not block."""
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Take an event that a node has emitted."""
+        ...
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take what a node has put on its ctx."""
+        ...
+
+
+class Listening:
+    """A receiver that only listens to one event."""
+
+    def __init__(self, event: str, fn: Callable[..., object]) -> None:
+        self._event = event
+        self._fn = fn
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Call the listener if it is its event."""
+        if event == self._event:
+            try:
+                self._fn(*args, **kwargs)
+            except SystemExit as error:  # it would end the thread that reads messages
+                who = f"Listener `{name_of(self._fn)}` of event `{event}`"
+                refuse_exit(error, who, MiddlewareError, "Raise an error, or set `task.finish`.")
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Let it pass."""
+
+
+_Message: TypeAlias = Callable[[Receiver], None]
+
+
+class Inbox:
+    """Hands what arrives to the receivers; keeps it while there are none.
+
+    Who only listens to an event may be there before the task is. So that the first task misses
+    nothing that it depends on, the end of the job and the values of the ctx wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._receivers: list[Receiver] = []
+        self._events: deque[tuple[str, _Message]] = deque()
+        self._awaits_task = True
+        self._end: _Message | None = None
+        self._ctx: dict[int, dict[str, Any]] = {}
+        self._watches: tuple[Watch, ...] = ()
+        self._audience: tuple[Receiver, ...] = ()
+        """Whom somebody is handing a message to at this moment."""
+        self._lock = threading.Lock()
+
+    @property
+    def receivers(self) -> tuple[Receiver, ...]:
+        """Who is there."""
+        with self._lock:
+            return tuple(self._receivers)
+
+    @property
+    def num_waiting(self) -> int:
+        """Events that wait until somebody is there."""
+        return len(self._events)
+
+    def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        """Take an event from a node."""
+        with self._lock:
+            self._events.append((event, partial(_hand_over_event, node_id, event, args, kwargs)))
+            message = self._begin()
+        self._deliver(message)
+
+    def put_failure(self, error: Exception) -> None:
+        """End the task with an error, in the place of the end of the job."""
+        with self._lock:
+            self._events.append((FINISH, partial(_hand_over_failure, error)))
+            message = self._begin()
+        self._deliver(message)
+
+    def put_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take ctx values from a node; they replace older ones that still wait."""
+        with self._lock:
+            self._ctx.setdefault(node_id, {}).update(values)
+            for watch in self._watches:
+                watch.put(node_id, values)
+            message = self._begin()
+        self._deliver(message)
+
+    def watch(self, *keys: str) -> Watch:
+        """Show ctx values of these keys from now on, and those that wait for a receiver."""
+        watch = Watch(keys)
+        with self._lock:
+            for node_id, values in self._ctx.items():
+                watch.put(node_id, values)
+            self._watches = (*self._watches, watch)
+        return watch
+
+    def wake(self) -> None:
+        """Let whoever waits for what it watches ask again whether it is to go on."""
+        for watch in self._watches:
+            watch.wake()
+
+    def join(self, receiver: Receiver) -> Callable[[], None]:
+        """Hand what arrives to a receiver from now on; the returned function ends that.
+
+        What came while nobody was there goes to the first one.
+
+        Raises:
+            Exception: What a receiver has raised, once all the others have got all there is;
+                several are a group.
+        """
+        with self._lock:
+            self._receivers.append(receiver)
+            if not isinstance(receiver, Listening):
+                self._awaits_task = False
+                if (end := self._end) is not None:
+                    self._end = None
+                    self._events.appendleft((FINISH, partial(_hand_over_to, receiver, end)))
+            message = self._begin()
+        self._deliver(message)
+
+        def leave() -> None:
+            with self._lock:
+                if receiver in self._receivers:
+                    self._receivers.remove(receiver)
+
+        return leave
+
+    def _begin(self) -> _Message | None:
+        """Take the first message to deliver, if nobody else does so already; with the lock."""
+        if self._audience or not self._receivers:
+            return None
+        message = self._next()
+        self._audience = () if message is None else tuple(self._receivers)
+        return message
+
+    def _deliver(self, message: _Message | None) -> None:
+        """Hand over what waits, in order, without a lock held while a receiver runs.
+
+        A receiver may answer at once, and two nodes that answer each other must not wait for
+        each other's lock. So one thread at a time delivers, and it takes along what others add.
+        """
+        errors: list[BaseException] = []
+        while message is not None:
+            is_delivered = False
+            try:
+                for receiver in self._audience:
+                    try:
+                        message(receiver)
+                    except BaseException as error:
+                        if is_for_program(error):
+                            raise
+                        errors.append(error)
+                is_delivered = True
+            finally:
+                with self._lock:
+                    self._audience = ()
+                    message = self._begin() if is_delivered else None
+
+        if len(errors) > 1:
+            raise BaseExceptionGroup(f"{len(errors)} messages were not taken", errors)
+        if errors:
+            raise errors[0]
+
+    def _next(self) -> _Message | None:
+        if self._ctx and not self._awaits_task:
+            node_id = next(iter(self._ctx))
+            return partial(_hand_over_ctx, node_id, self._ctx.pop(node_id))
+        if not self._events:
+            return None
+        event, message = self._events.popleft()
+        if event == FINISH and self._awaits_task:
+            self._end = message
+        return message
+
+
+def _hand_over_ctx(node_id: int, values: Mapping[str, Any], receiver: Receiver) -> None:
+    receiver.receive_ctx(node_id, values)
+
+
+def _hand_over_event(
+    node_id: int, event: str, args: tuple[Any, ...], kwargs: Any, receiver: Receiver
+) -> None:
+    receiver.receive_event(node_id, event, args, kwargs)
+
+
+def _hand_over_failure(error: Exception, receiver: Receiver) -> None:
+    if isinstance(receiver, Ends):
+        receiver.receive_failure(error)
+
+
+def _hand_over_to(late: Receiver, message: _Message, receiver: Receiver) -> None:
+    """Hand a message to who has come late; the others have got it."""
+    if receiver is late:
+        message(receiver)

@@ -1,0 +1,406 @@
+"""Streams: items of which each goes to exactly one receiver, and never too many at a time.
+
+The receiver answers when its program takes an item. So the items without an answer are what is
+in flight, and bound what waits anywhere. A receiver that has left has not taken what it has not
+answered, and another one gets it.
+
+A broken link does not tell whether the receiver has taken what it has not answered. So the sender
+keeps these items for that receiver and sends them again when the link is back; the receiver
+recognizes by its number an item that it has already, and answers it. This makes one receiver of
+each item, however often links break. It cannot hold for ever, since silence and death look alike:
+
+- A receiver that has come back in a new life has died. Others get what it has not answered, which
+  may include an item that it had taken just before.
+- A receiver that is away for longer than `DOUBT_S`, or that loses its place in an elastic job
+  meanwhile, is taken for dead. If it was only cut off, it may have taken such an item too. What it
+  has not taken is withdrawn from it when it is back.
+
+In these two cases, and in no others, an item can be taken twice. `Item.id` is the same both times.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from ding_lite.clock import Clock, Deadline
+from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost
+from ding_lite.runtime.messaging.numbers import Numbers
+
+logger = logging.getLogger(__name__)
+
+DOUBT_S = 120.0
+"""How long the items of a receiver whose link has broken wait for it to come back."""
+
+Until = Callable[[], bool]
+"""Tells a wait to give up: the job has ended."""
+
+
+class ItemId(NamedTuple):
+    """What tells an item from all others of a job; the same each time that it is received."""
+
+    node_id: int
+    """The node that has sent it."""
+    incarnation: int
+    """Which life of that node; a restarted one has another number."""
+    number: int
+    """Counts the items of that life, over all streams."""
+
+
+class Item(NamedTuple):
+    """One item that has come."""
+
+    node_id: int
+    """The node that has sent it."""
+    value: Any
+    id: ItemId
+    """By this a program can drop an item that was taken twice; see `Router.send`."""
+
+
+class Parcel(NamedTuple):
+    """One item on its way."""
+
+    stream: str
+    to: tuple[str, ...]
+    number: int
+    """Counts the items of this sender, over all streams."""
+    body: Any
+    """The item as it travels."""
+    in_flight: int
+    """Items of this stream that a receiver may have not yet taken."""
+
+
+class _Waiting(NamedTuple):
+    """An item that the program has not taken yet."""
+
+    item: Item
+    taken: Future[None]
+
+
+class _Sender:
+    """What a node knows of the items that one life of another node has sent."""
+
+    def __init__(self, life: int) -> None:
+        self.life = life
+        self.known: dict[int, Future[None]] = {}
+        """Those of the items that wait here to be taken."""
+        self.oldest = 0
+        """The lowest number that can be new: all items before it have been taken."""
+        self.taken = Numbers()
+        """The items that were taken here, and that the sender may send again."""
+
+    def forget_before(self, oldest: int) -> None:
+        """Drop what the sender will not send again."""
+        self.oldest = max(self.oldest, oldest)
+        for number in [number for number in self.known if number < oldest]:
+            del self.known[number]
+        self.taken.forget_before(oldest)
+
+
+class Streams:
+    """The items that a node has under way, and those that wait for its program.
+
+    Args:
+        carry: Takes a parcel to a node; its future is done when the program there has the item.
+        withdraw: Takes back from a node the items of these numbers, if nobody has taken them.
+        receivers: Returns the nodes at hand that label patterns match.
+        clock: What waits are measured by.
+    """
+
+    def __init__(
+        self,
+        carry: Callable[[int, Parcel], Future[Any]],
+        withdraw: Callable[[int, Sequence[int]], Future[Any]],
+        receivers: Callable[[Iterable[str]], list[int]],
+        clock: Clock,
+    ) -> None:
+        self._carry = carry
+        self._withdraw = withdraw
+        self._receivers = receivers
+        self._clock = clock
+        self._changed = threading.Condition()
+
+        self._last_number = 0
+        self._under_way: dict[int, None] = {}
+        self._in_flight: Counter[tuple[str, int]] = Counter()
+        self._doubtful: list[tuple[Deadline, int, Parcel]] = []
+        self._stranded: list[Parcel] = []
+        self._moved: dict[int, set[int]] = {}
+        self._gone: set[int] = set()
+
+        self._arrived: dict[str, deque[_Waiting]] = {}
+        self._senders: dict[int, _Sender] = {}
+
+    @property
+    def num_sent(self) -> int:
+        """How many items this node has sent."""
+        return self._last_number
+
+    @property
+    def num_waiting(self) -> int:
+        """How many items wait for this node's program."""
+        with self._changed:
+            return sum(map(len, self._arrived.values()))
+
+    # -- sending ---------------------------------------------------------------------------
+
+    def send(
+        self,
+        stream: str,
+        write: Callable[[int, int], Any],
+        to: tuple[str, ...],
+        *,
+        in_flight: int,
+        timeout: float | None,
+        until: Until | None,
+    ) -> bool:
+        """Send an item as soon as a receiver has fewer than `in_flight` of this stream.
+
+        Args:
+            stream: The stream's name.
+            write: Makes the item's body of its number and of the oldest one under way.
+            to: Patterns of the labels of its receivers.
+            in_flight: Items that each of them may have not yet taken.
+            timeout: Seconds to wait for room.
+            until: Ends the wait.
+
+        Returns:
+            Whether it was sent; False where `until` has ended the wait.
+
+        Raises:
+            DeadlineExceeded: Nobody had room in time, or nobody was there.
+        """
+        chosen: list[int] = []
+        with self._changed:
+
+            def can_go() -> bool:
+                chosen[:] = self._least_busy(stream, to, in_flight)
+                return bool(chosen)
+
+            in_time = Deadline.after(timeout, self._clock).wait(
+                self._changed, lambda: can_go() or (until is not None and until())
+            )
+            if not chosen:
+                if in_time:
+                    return False
+                receivers = self._receivers(to) or "none"
+                raise DeadlineExceeded(
+                    f"No receiver of stream `{stream}` took an item within {timeout:g} s. "
+                    f"Nodes that {list(to)} matches: {receivers}; each may have {in_flight} "
+                    f"items in flight. Are they slower than the senders, or gone?"
+                )
+            self._last_number += 1
+            number = self._last_number
+            self._under_way[number] = None
+            oldest = next(iter(self._under_way))
+            self._in_flight[stream, chosen[0]] += 1
+        try:
+            parcel = Parcel(stream, to, number, write(number, oldest), in_flight)
+        except BaseException:
+            self._settle(stream, chosen[0], number)
+            raise
+        self._dispatch(parcel, chosen[0])
+        return True
+
+    def _least_busy(self, stream: str, to: tuple[str, ...], in_flight: int) -> list[int]:
+        """Return the receivers with room, the one with the fewest items first."""
+        busy = {node: self._in_flight[stream, node] for node in self._receivers(to)}
+        return sorted((node for node in busy if busy[node] < in_flight), key=busy.__getitem__)
+
+    def _dispatch(self, parcel: Parcel, node: int) -> None:
+        def on_done(answer: Future[Any]) -> None:
+            error = answer.exception()
+            lost = isinstance(error, PeerLost)
+            self._settle(parcel.stream, node, None if lost else parcel.number)
+            if lost:
+                self._doubt(parcel, node)
+            elif error is not None:
+                logger.error("node %d could not take an item of `%s`", node, parcel.stream)
+
+        with self._changed:
+            self._moved.get(node, set()).discard(parcel.number)
+        self._carry(node, parcel).add_done_callback(on_done)
+
+    def _settle(self, stream: str, node: int, number: int | None) -> None:
+        with self._changed:
+            self._in_flight[stream, node] -= 1
+            if number is not None:
+                del self._under_way[number]
+            self._changed.notify_all()
+
+    def _doubt(self, parcel: Parcel, node: int) -> None:
+        with self._changed:
+            if node not in self._gone:
+                doubt = Deadline.after(DOUBT_S, self._clock), node, parcel
+                self._doubtful.append(doubt)
+                return
+        self._send_again(parcel)
+
+    def _send_again(self, parcel: Parcel) -> None:
+        """Send what a receiver has not taken to another one, now or when one comes."""
+        with self._changed:
+            receivers = self._least_busy(parcel.stream, parcel.to, 2**31)
+            if not receivers:
+                self._stranded.append(parcel)
+                return
+            self._in_flight[parcel.stream, receivers[0]] += 1
+        self._dispatch(parcel, receivers[0])
+
+    # -- who comes and goes ------------------------------------------------------------------
+
+    def joined(self, node: int, *, is_new_life: bool) -> None:
+        """Send a node that is back what it may not have got; what its last life had, to anyone."""
+        with self._changed:
+            self._gone.discard(node)
+            again = [parcel for _, of, parcel in self._doubtful if of == node]
+            self._doubtful = [doubt for doubt in self._doubtful if doubt[1] != node]
+            if is_new_life:
+                self._moved.pop(node, None)
+            stranded, self._stranded = self._stranded, []
+            moved = self._moved.get(node, set())
+            again += [parcel for parcel in stranded if parcel.number in moved]
+            stranded = [parcel for parcel in stranded if parcel.number not in moved]
+            moved = moved.difference(parcel.number for parcel in again)
+            if not is_new_life:
+                for parcel in again:
+                    self._in_flight[parcel.stream, node] += 1
+            self._changed.notify_all()
+        if moved:
+            self._withdraw_from(node, sorted(moved))
+        for parcel in again:
+            if is_new_life:
+                self._send_again(parcel)
+            else:
+                self._dispatch(parcel, node)
+        for parcel in stranded:
+            self._send_again(parcel)
+
+    def left(self, node: int) -> None:
+        """Give what a node that is gone for good has not taken to others."""
+        with self._changed:
+            self._gone.add(node)
+            self._moved.pop(node, None)
+        self._resolve(lambda doubt: doubt[1] == node)
+
+    def look(self) -> None:
+        """Give others what a node had that has not come back in time."""
+        if self._doubtful:
+            self._resolve(lambda doubt: doubt[0].expired)
+
+    def wake(self) -> None:
+        """Let everyone who waits look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _withdraw_from(self, node: int, numbers: Sequence[int]) -> None:
+        def on_done(answer: Future[Any]) -> None:
+            if answer.exception() is None:  # else it is told when it is back once more
+                with self._changed:
+                    self._moved.get(node, set()).difference_update(numbers)
+
+        self._withdraw(node, numbers).add_done_callback(on_done)
+
+    def _resolve(self, is_over: Callable[[tuple[Deadline, int, Parcel]], bool]) -> None:
+        with self._changed:
+            over = [doubt for doubt in self._doubtful if is_over(doubt)]
+            if not over:
+                return
+            self._doubtful = [doubt for doubt in self._doubtful if not is_over(doubt)]
+            for _, node, parcel in over:
+                if node not in self._gone:
+                    self._moved.setdefault(node, set()).add(parcel.number)
+        for _, _, parcel in over:
+            self._send_again(parcel)
+
+    # -- receiving -------------------------------------------------------------------------
+
+    def arrive(
+        self, node_id: int, life: int, stream: str, number: int, oldest: int, value: Any
+    ) -> Future[None]:
+        """Take an item from a node; the returned future is done when a program has it.
+
+        Args:
+            node_id: Who sends it.
+            life: Which life of that node, for its numbers begin anew with each.
+            stream: The stream's name.
+            number: The item's; it may have come before.
+            oldest: Items with lower numbers will not come again.
+            value: The item.
+
+        Raises:
+            CodecError: That is none.
+        """
+        numbers = (life, number, oldest)
+        is_whole = all(type(n) is int and n >= 0 for n in numbers)
+        if not isinstance(stream, str) or not is_whole or oldest > number:
+            raise CodecError("An item has the name of a stream and whole numbers in their order.")
+        with self._changed:
+            sender = self._sender(node_id, life)
+            sender.forget_before(oldest)
+            if number in sender.known:
+                return sender.known[number]
+            taken: Future[None] = Future()
+            if number < sender.oldest or number in sender.taken:  # late, or again
+                taken.set_result(None)
+                return taken
+            sender.known[number] = taken
+            queue = self._arrived.setdefault(stream, deque())
+            item = Item(node_id, value, ItemId(node_id, life, number))
+            queue.append(_Waiting(item, taken))
+            self._changed.notify_all()
+        return taken
+
+    def withdraw(self, node_id: int, life: int, numbers: Sequence[int]) -> None:
+        """Forget those of these items that no program has taken: others have been given them."""
+        if not isinstance(numbers, list | tuple) or not {int}.issuperset(map(type, numbers)):
+            raise CodecError("Items are taken back by a list of their numbers.")
+        with self._changed:
+            sender = self._senders.get(node_id)
+            if sender is None or sender.life != life:
+                return
+            for queue in self._arrived.values():
+                for waiting in list(queue):
+                    sent = waiting.item.id
+                    if sent[:2] == (node_id, life) and sent.number in numbers:
+                        queue.remove(waiting)
+                        sender.known.pop(sent.number, None)
+
+    def _sender(self, node_id: int, life: int) -> _Sender:
+        sender = self._senders.get(node_id)
+        if sender is None or sender.life != life:
+            sender = self._senders[node_id] = _Sender(life)
+        return sender
+
+    def receive(self, stream: str, *, timeout: float | None, until: Until | None) -> Item | None:
+        """Wait for the next item.
+
+        Returns:
+            The item, or None where `until` has ended the wait.
+
+        Raises:
+            DeadlineExceeded: None came in time.
+        """
+        with self._changed:
+            queue = self._arrived.setdefault(stream, deque())
+            in_time = Deadline.after(timeout, self._clock).wait(
+                self._changed, lambda: bool(queue) or (until is not None and until())
+            )
+            if not queue:
+                if in_time:
+                    return None
+                raise DeadlineExceeded(
+                    f"No item of stream `{stream}` came within {timeout:g} s. Does another node "
+                    f"send to the labels of this one?"
+                )
+            waiting = queue.popleft()
+            sender = self._senders.get(waiting.item.node_id)
+            number = waiting.item.id.number
+            if sender is not None and sender.known.get(number) is waiting.taken:
+                del sender.known[number]
+                sender.taken.add(number)
+        waiting.taken.set_result(None)
+        return waiting.item

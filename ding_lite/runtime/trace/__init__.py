@@ -1,0 +1,1 @@
+"""Time lines and diagrams of a pipeline."""

@@ -1,0 +1,145 @@
+"""The time line of a node: slices and arrows in the Chrome trace event format.
+
+A slice is a stretch of time in a row, and a row is a thread. Slices of one row lie one behind the
+other or one within the other, or the viewers cannot show them; so a coroutine, which overlaps
+others of its thread, has a row of its own. The end of an arrow belongs to the slice around it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from ding_lite.log import Throttle
+from ding_lite.runtime.messaging.labels import describe_node
+from ding_lite.runtime.messaging.router import Router
+from ding_lite.runtime.trace.file import TraceFile
+from ding_lite.runtime.trace.messages import Slice, Traced, Turn
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_NS = 1_000
+"""A slice that took less would leave no room for the end of an arrow."""
+_ROWS = 512
+"""How many rows a thread may have."""
+_OWN_ROWS = 2**31
+"""From here on rows are numbered that are no threads; all numbers have 32 bits."""
+
+
+class Timeline:
+    """Draws what a node does, and its messages, into a file.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._made_ns = monotonic_ns()
+        self._file: TraceFile | None = None
+        self._traced: Traced | None = None
+        self._row_prefix = ""
+        self._rows: set[int] = set()
+        self._throttle = Throttle(logger)
+        self._lock = threading.Lock()
+
+    def open(self, router: Router) -> None:
+        """Begin to draw a node.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        traced = router.traced
+        since_ns = self._made_ns if traced.began_ns is None else traced.began_ns
+        with self._lock:
+            self._file = TraceFile(self._path, since_ns)
+            self._rows.clear()
+            name = describe_node(router.node_id, router.labels)
+            # Rows of nodes that share a process are told apart by their own names.
+            self._row_prefix = f"{name} " if traced.shares_process else ""
+            self._name("process_name", "nodes" if traced.shares_process else name)
+        if traced.tracer is None:
+            self._traced, traced.tracer = traced, self
+
+    def close(self) -> None:
+        """Draw no more; does nothing the second time."""
+        if self._traced is not None:
+            self._traced.tracer = None
+            self._traced = None
+        with self._lock, self._forgiving():
+            file, self._file = self._file, None
+            if file is not None:
+                file.close()
+
+    def record(
+        self, name: str, step: int | None, began_ns: int, ended_ns: int, *, row: int = 0
+    ) -> None:
+        """Draw a slice of this thread; does nothing while the time line is not open.
+
+        Args:
+            name: What the slice is called.
+            step: The step it belongs to, if any.
+            began_ns: On the machine's monotonic clock.
+            ended_ns: Likewise.
+            row: From 1 on, one of the thread's further rows.
+        """
+        if self._file is None:
+            return
+        args = {} if step is None else {"step": step}
+        dur = max(ended_ns - began_ns, _SHORTEST_NS)
+        slice_ = {"name": name, "ph": "X", "ts": began_ns / 1e3, "dur": dur / 1e3, "args": args}
+        with self._lock:
+            tid = self._row(row, name)
+            self._write({**slice_, "pid": os.getpid(), "tid": tid})
+
+    def slice(self, name: str, began_ns: int) -> Slice:
+        """Draw what this thread has done from then until now."""
+        drawn = Slice(threading.get_native_id(), began_ns, monotonic_ns())
+        self.record(name, None, began_ns, drawn.ended_ns)
+        return drawn
+
+    def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:
+        """Draw one end of an arrow, within a slice that has been drawn."""
+        margin = _SHORTEST_NS // 4
+        last = max(where.ended_ns, where.began_ns + _SHORTEST_NS) - margin
+        at_ns = min(max(at_ns, where.began_ns + margin), last)
+        end = {"bp": "e"} if turn == "f" else {}
+        record = {"name": kind, "cat": "message", "ph": turn, "id": key, "ts": at_ns / 1e3, **end}
+        with self._lock:
+            self._write({**record, "pid": os.getpid(), "tid": where.thread})
+
+    def _row(self, row: int, name: str) -> int:
+        """Return the number of a row of this thread, which is named when it is first used."""
+        thread = threading.get_native_id()
+        tid = _OWN_ROWS + (thread * _ROWS + row) % _OWN_ROWS if row else thread
+        if tid not in self._rows:
+            self._rows.add(tid)
+            title = self._row_prefix + threading.current_thread().name
+            self._name("thread_name", f"{title} {name}" if row else title, tid)
+        return tid
+
+    def _name(self, what: str, name: str, tid: int | None = None) -> None:
+        tid = threading.get_native_id() if tid is None else tid
+        args = {"name": name}
+        self._write({"name": what, "ph": "M", "pid": os.getpid(), "tid": tid, "args": args})
+
+    def _write(self, record: dict[str, Any]) -> None:
+        with self._forgiving():
+            if self._file is not None:
+                self._file.write(record)
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        """Let a run go on that cannot write its trace."""
+        try:
+            yield
+        except OSError as error:
+            self._throttle.once(
+                logging.WARNING, "disk", "the trace %s is not complete: %s", self._path, error
+            )

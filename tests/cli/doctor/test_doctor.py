@@ -1,0 +1,179 @@
+"""`ding-lite doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ding_lite.cli.doctor import doctor
+from ding_lite.cli.doctor.doctor import Finding, satisfies, split_requirement
+from tests.cli.calls import MODULE, environment
+
+pytestmark = pytest.mark.usefixtures("_here")
+
+
+def look(name: str) -> list[Finding]:
+    return list(doctor._findings(getattr(doctor, name)))
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(60)
+def test_all_is_well_where_the_tests_run(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, *MODULE, "doctor"],
+        cwd=tmp_path,
+        env=environment(DING_LITE_PORTS="50515", DING_LITE_ROLES="learner"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    subjects = {line[6:20].strip(): line[:4].strip() for line in done.stdout.splitlines()[:-2]}
+    for subject in ("python", "packages", "runs", "nodes by ipc", "nodes by tcp", "threads", "gpu"):
+        assert subjects[subject] == "ok", subject
+    assert done.stdout.splitlines()[-1].endswith("ding_lite can work here.")
+
+
+def test_something_to_mend_ends_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Met:
+        def look(self) -> Iterator[Finding]:
+            yield Finding("warn", "nodes", "slow", "Wait.")
+
+    monkeypatch.setattr(doctor, "_Meeting", Met)
+    assert doctor.examine() == 0
+    assert capsys.readouterr().out.endswith("\n1 to look at; ding_lite can work here.\n")
+    monkeypatch.setenv("DING_LITE_NODE_ID", "first")
+    assert doctor.examine() == 1
+    out = capsys.readouterr().out
+    assert "\nfail  environment     DING_LITE_NODE_ID is 'first'; a whole number was" in out
+    assert "\n                      `ding-lite env` shows all variables.\n" in out
+    assert out.endswith("\n1 to mend.\n")
+
+
+def test_a_look_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[Finding]:
+        yield Finding("ok", "first", "fine")
+        raise RuntimeError("no such file")
+
+    monkeypatch.setattr(doctor, "_memory", broken)
+    first, second = look("_memory")
+    assert first.level == "ok"
+    assert (second.level, second.found) == ("fail", "RuntimeError: no such file")
+
+
+@pytest.mark.parametrize(
+    ("version", "limits", "fits"),
+    [
+        ("2.13.0+cpu", ">=2.6", True),
+        ("2.6", ">=2.6", True),
+        ("2.5.9", ">=2.6", False),
+        ("1.10", ">=1.9,<2", True),
+        ("2.0.0", ">=1.1,<2", False),
+        ("2.0", "<=2", True),
+        ("3.1.2", "==3.1.2", True),
+        ("3.1.3", "==3.1.2", False),
+        ("2.0", ">2", False),
+        ("1.0", "", True),
+        ("1.0", "~=1.0", True),
+    ],
+)
+def test_versions_are_compared_number_by_number(version: str, limits: str, fits: bool) -> None:
+    assert satisfies(version, limits) is fits
+
+
+@pytest.mark.parametrize(
+    ("requirement", "parts"),
+    [
+        ("torch>=2.6", ("torch", ">=2.6", None)),
+        ("gymnasium<2,>=1.1", ("gymnasium", "<2,>=1.1", None)),
+        ('gymnasium[box2d]<2,>=1.1; extra == "box2d"', ("gymnasium", "<2,>=1.1", "box2d")),
+        ("numba (>=0.62) ; extra == 'fast'", ("numba", ">=0.62", "fast")),
+        ("rich", ("rich", "", None)),
+    ],
+)
+def test_a_requirement_is_split(requirement: str, parts: tuple[str, str, str | None]) -> None:
+    assert split_requirement(requirement) == parts
+
+
+def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(name: str) -> list[str]:
+        return ["numpy>=99", "no-such-package>=1", "rich>=1", 'ray>=1; extra == "ray"']
+
+    monkeypatch.setattr(importlib.metadata, "requires", requires)
+    old, missing, fine = look("_packages")
+    assert (old.level, old.subject, old.advice) == ("fail", "numpy", 'pip install "numpy>=99"')
+    assert " is not >=99" in old.found
+    assert (missing.level, missing.found) == ("fail", "is not installed")
+    assert (fine.level, fine.found.split()[0]) == ("ok", "rich")
+    [extra] = [finding for finding in look("_extras") if finding.subject == "ray"]
+    assert extra.level == "ok"
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("DING_LITE_PORTS", str(port))
+        [finding] = look("_ports")
+    assert finding.level == "fail"
+    assert finding.found == f"cannot listen on 127.0.0.1:{port} (Address already in use)"
+
+
+def test_a_directory_that_cannot_be_written_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    [finding] = look("_disk")
+    assert (finding.level, finding.found) == ("fail", f"{Path.cwd()}: Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("name", "constant"),
+    [
+        ("_memory", "LITTLE_MEMORY"),
+        ("_shared_memory", "LITTLE_SHARED"),
+        ("_disk", "LITTLE_DISK"),
+    ],
+)
+def test_what_is_short_is_warned_of(
+    name: str, constant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [finding.level for finding in look(name)] == ["ok"]
+    monkeypatch.setattr(doctor, constant, 1 << 60)
+    [finding] = look(name)
+    assert finding.level == "warn"
+    assert finding.advice
+
+
+def test_few_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(doctor, "_core_quota", lambda: 1.5)
+    [finding] = look("_processors")
+    assert (finding.level, finding.found) == (
+        "warn",
+        "4 cores, of which this container may use 1.5",
+    )
+    monkeypatch.setattr(doctor, "_core_quota", lambda: None)
+    assert look("_processors") == [Finding("ok", "processors", "4 cores")]
+
+
+def test_nodes_that_cannot_meet_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting = doctor._Meeting()
+    meeting._process.kill()
+    found = list(meeting.look())
+    assert [finding.subject for finding in found] == ["nodes by ipc", "nodes by tcp"]
+    assert {finding.level for finding in found} <= {"fail", "ok"}
+    assert found[1].level == "fail"
+    assert "docs/troubleshooting.md" in found[1].advice

@@ -1,0 +1,85 @@
+"""A learner without envs knows how far its collectors are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ding_lite import Context, Task, middleware as mw
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.testing import Cluster, run_step
+
+Routers = tuple[LocalRouter, ...]
+
+
+@pytest.fixture
+def routers() -> Routers:
+    return LocalRouter.group(4, roles=["learner", "collector", "collector", "evaluator"])
+
+
+def played(mean: float, episodes: int) -> dict[str, Any]:
+    return {"return": mean, "episode_length": mean, "episodes": episodes}
+
+
+def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
+    learner, one, other, evaluator = routers
+    with use_router(learner):
+        tally = mw.tally("collector")
+        assert "env_step" not in run_step(tally)[0]
+        one.publish_ctx({"env_step": 10})
+        assert run_step(tally)[0].env_step == 10
+        one.publish_ctx({"env_step": 30, "collected": played(4.0, 2)})
+        other.publish_ctx({"env_step": 100, "collected": played(8.0, 3)})
+        evaluator.publish_ctx({"env_step": 999, "collected": played(99.0, 9)})
+        ctx, _ = run_step(tally)
+    assert ctx.env_step == 130
+    assert ctx.metrics == {"return": 6.0, "episode_length": 6.0, "episodes": 5}
+
+
+def test_what_a_collector_did_in_earlier_lives_counts_on(routers: Routers) -> None:
+    learner, one, *_ = routers
+    with use_router(learner):
+        tally = mw.tally("collector")
+        for env_step, episodes in ((50, 5), (8, 1), (20, 2), (4, 1)):
+            one.publish_ctx({"env_step": env_step, "collected": played(1.0, episodes)})
+            ctx, _ = run_step(tally)
+    assert (ctx.env_step, ctx.metrics["episodes"]) == (50 + 20 + 4, 5 + 2 + 1)
+
+
+def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
+    learner, one, *_ = routers
+    with use_router(learner):
+        tally = mw.tally("collector")
+        one.publish_ctx({"env_step": 50, "collected": played(1.0, 5)})
+        run_step(tally)
+    learner, one, *_ = LocalRouter.group(2, roles=["learner", "collector"])
+    with use_router(learner):
+        resumed = mw.tally("collector")
+        resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
+        one.publish_ctx({"env_step": 7, "collected": played(1.0, 1)})
+        ctx, _ = run_step(resumed)
+    assert (ctx.env_step, ctx.metrics["episodes"]) == (57, 6)
+
+
+def test_in_one_process_it_leaves_alone_what_collect_says() -> None:
+    assert run_step(mw.tally(), env_step=5)[0].env_step == 5
+
+
+def test_the_learner_of_a_star_can_stop_at_the_env_steps_of_all() -> None:
+    def main() -> int:
+        def play(ctx: Context) -> None:
+            ctx.env_step = ctx.get("env_step", 0) + 1
+            ctx.keep("env_step")
+
+        with Task() as task:
+            task.at("collector").use(play)
+            task.at("learner").use(mw.tally()).use(mw.stop_at(env_step=50))
+            task.run()
+        return int(task.ctx.get("env_step", 0))  # one that was late to begin has made none
+
+    with Cluster(3, "star", roles=["learner", "collector", "collector"]) as cluster:
+        learner, *collectors = cluster.run(main, timeout=15.0)
+    assert learner >= 50
+    assert sum(collectors) >= learner

@@ -1,0 +1,262 @@
+"""Moving what collectors have made to learners: bounded, to exactly one, and to an end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError
+from ding_lite.records import register
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster, run_step
+
+
+def make(number: Callable[[Context], Any]) -> Callable[[Context], None]:
+    """Make a middleware that puts on the ctx what `number` says."""
+
+    def _make(ctx: Context) -> None:
+        ctx.trajectories = number(ctx)
+
+    return _make
+
+
+def star(main: Callable[[], Any], *, collectors: int = 1) -> list[Any]:
+    with Cluster(1 + collectors, "star", roles=["learner"] + collectors * ["collector"]) as cluster:
+        return cluster.run(main, timeout=15.0)
+
+
+def test_each_element_of_a_list_arrives_once_and_in_order() -> None:
+    def main() -> list[int]:
+        seen: list[int] = []
+
+        def look(ctx: Context) -> None:
+            seen.extend(ctx.trajectories)
+            ctx.finish = len(seen) >= 40
+
+        with Task() as task:
+            collector, learner = task.at("collector"), task.at("learner")
+            collector.use(make(lambda ctx: [2 * ctx.total_step, 2 * ctx.total_step + 1]))
+            collector.use(mw.send("trajectories", to="learner"))
+            learner.use(mw.receive("trajectories")).use(look)
+            task.run()
+        return seen
+
+    learner, collector = star(main)
+    assert learner == [*range(len(learner))]
+    assert collector == []
+
+
+def test_a_value_that_is_no_list_is_one_item_and_leaves_the_ctx() -> None:
+    def main() -> Any:
+        with Task() as task:
+            task.use(make(lambda _: {"obs": 3.0}), "collector")
+            task.use(mw.send("trajectories", to="learner"), "collector")
+            task.use(mw.receive("trajectories"), "learner")
+            task.run(max_step=1)
+        return task.ctx.get("trajectories")
+
+    assert star(main) == [[{"obs": 3.0}], None]
+
+
+def test_a_step_waits_for_enough_and_takes_no_more_than_it_may() -> None:
+    def main() -> list[int]:
+        sizes: list[int] = []
+        with Task() as task:
+            task.use(make(lambda _: [0, 1, 2]), "collector")
+            task.use(mw.send("trajectories", to="learner", in_flight=20), "collector")
+            task.use(mw.receive("trajectories", at_least=4, at_most=5), "learner")
+            task.use(lambda ctx: sizes.append(len(ctx.trajectories)), "learner")
+            task.use(lambda ctx: len(sizes) >= 20 and setattr(ctx, "finish", True), "learner")
+            task.run()
+        return sizes
+
+    sizes = star(main, collectors=2)[0]
+    assert set(sizes[:20]) <= {4, 5}
+
+
+def test_a_collector_is_never_more_than_in_flight_ahead_of_a_slow_learner() -> None:
+    sent, steps = [0], threading.Semaphore(0)
+
+    def main() -> list[int]:
+        ahead: list[int] = []
+
+        def count(ctx: Context) -> None:
+            sent[0] += 1
+            steps.release()
+
+        def learn(ctx: Context) -> None:
+            # Each step begins only when the collector has done all that it can.
+            for _ in range(3 if ctx.total_step == 0 else 1):
+                assert steps.acquire(timeout=10.0)
+            ahead.append(sent[0] - ctx.total_step)
+            ctx.finish = ctx.total_step >= 50
+
+        with Task() as task:
+            collector, learner = task.at("collector"), task.at("learner")
+            collector.use(make(lambda ctx: [ctx.total_step])).use(count)
+            collector.use(mw.send("trajectories", to="learner", in_flight=2))
+            learner.use(learn).use(mw.receive("trajectories", at_most=1))
+            task.run()
+        return ahead
+
+    ahead = star(main)[0]
+    # Two wait at the learner, and the collector holds one for which there is no room.
+    assert max(ahead) == 3
+
+
+def test_a_slow_collector_makes_the_learner_wait_and_not_spin() -> None:
+    go = threading.Semaphore(0)
+
+    def main() -> int:
+        def collect(ctx: Context) -> None:
+            assert go.acquire(timeout=10.0)
+            ctx.trajectories = [ctx.total_step]
+
+        with Task() as task:
+            task.use(collect, "collector")
+            task.use(mw.send("trajectories", to="learner"), "collector")
+            task.use(lambda ctx: go.release(), "learner")
+            task.use(mw.receive("trajectories"), "learner")
+            task.run(max_step=20)
+        return task.ctx.total_step
+
+    assert star(main) == [19, 19]
+
+
+@pytest.mark.parametrize("who", ["learner", "collector"])
+def test_who_waits_ends_with_the_job(who: str) -> None:
+    is_waiting = threading.Event()
+
+    def main() -> str:
+        def wait_for_the_other(ctx: Context) -> None:
+            assert is_waiting.wait(10.0)
+            ctx.finish = True
+
+        def say(ctx: Context) -> None:
+            if who == "learner" or ctx.total_step == 2:  # the third has no room
+                is_waiting.set()
+
+        with Task() as task:
+            task.use(make(lambda _: [0]), "collector")
+            if who == "learner":
+                task.use(say, "learner").use(mw.receive("trajectories"), "learner")
+                task.use(wait_for_the_other, "collector")
+            else:
+                task.use(say, "collector").use(mw.send("trajectories", to="learner"), "collector")
+                task.use(wait_for_the_other, "learner")
+            task.run()
+        return "ended"
+
+    assert star(main) == ["ended", "ended"]
+
+
+def test_nobody_who_comes_is_an_error_that_names_the_stream() -> None:
+    def main() -> None:
+        with Task() as task:
+            task.use(mw.receive("trajectories", timeout=0.05), "learner")
+            task.use(lambda _: task.wait_for("nothing"), "collector")
+            task.run()
+
+    with pytest.raises(DeadlineExceeded, match="No item of stream `trajectories` came"):
+        star(main)
+
+
+def test_the_same_file_runs_in_one_process_and_waits_for_enough_over_several_steps() -> None:
+    def main() -> list[list[int]]:
+        seen = []
+        with Task() as task:
+            collector, learner = task.at("collector"), task.at("learner")
+            collector.use(make(lambda ctx: [ctx.total_step]))
+            collector.use(mw.send("trajectories", to="learner", in_flight=1))
+            learner.use(mw.receive("trajectories", at_least=3))
+            learner.use(lambda ctx: seen.append(ctx.trajectories))
+            task.run(max_step=7)
+        return seen
+
+    with Cluster(1, roles=[{"learner", "collector"}]) as cluster:
+        assert cluster.run(main) == [[[], [], [0, 1, 2], [], [], [3, 4, 5], []]]
+
+
+def test_one_process_may_send_itself_more_than_are_in_flight_at_a_time() -> None:
+    def main() -> Any:
+        with Task() as task:
+            task.use(make(lambda _: [*range(9)]))
+            task.use(mw.send("trajectories", to="learner", in_flight=2))
+            task.use(mw.receive("trajectories", at_most=9))
+            task.run(max_step=3)
+        return task.ctx.trajectories
+
+    with Cluster(1, roles=["learner"]) as cluster:
+        assert cluster.run(main) == [[*range(9)]]
+
+
+def test_a_node_that_collects_too_does_not_keep_others_waiting() -> None:
+    def main() -> int:
+        total = [0]
+        with Task() as task:
+            task.use(make(lambda _: [1]), "collector")
+            task.use(mw.send("trajectories", to="learner"), "collector")
+            task.use(mw.receive("trajectories", at_least=2), "learner")
+            task.use(lambda ctx: total.append(len(ctx.trajectories)), "learner")
+            task.run(max_step=10 if "learner" in task.labels else None)
+        return sum(total)
+
+    with Cluster(2, roles=[{"learner", "collector"}, "collector"]) as cluster:
+        learner, _ = cluster.run(main, timeout=15.0)
+    assert learner >= 18
+
+
+@register(name="a piece of experience of these tests")
+@dataclass(frozen=True)
+class Versioned:
+    version: int
+
+
+def test_the_staleness_of_what_came_is_reported() -> None:
+    def main() -> Any:
+        with Task(ctx={"weights_version": 9}) as task:
+            task.use(make(lambda _: [Versioned(9), Versioned(5), Versioned(12)]))
+            task.use(mw.send("trajectories", to="learner"))
+            task.use(mw.receive("trajectories"))
+            task.run(max_step=1)
+        return dict(task.ctx.metrics)
+
+    with Cluster(1, roles=["learner"]) as cluster:
+        (metrics,) = cluster.run(main)
+    assert metrics["staleness"] == 4 / 3  # one from a former life of the learner is not stale
+    assert metrics["received"] == 3
+    assert metrics["send_wait_s"] >= 0.0
+    assert metrics["receive_wait_s"] >= 0.0
+
+
+def test_labels_that_nobody_has_are_refused_in_the_first_step() -> None:
+    with pytest.raises(LabelError, match=r"`to=\['nod.0'\]`.*Did you mean .node.0"):
+        run_step(mw.send("trajectories", to="nod.0"), trajectories=[1])
+
+
+def test_settings_that_would_wait_for_ever_are_refused() -> None:
+    with pytest.raises(ConfigError, match="`at_most` is 2, `at_least` is 4: a step would wait"):
+        mw.receive("trajectories", at_least=4, at_most=2)
+    with pytest.raises(ConfigError, match="at_least"):
+        mw.receive("trajectories", at_least=0)
+    with pytest.raises(ConfigError, match="in_flight"):
+        mw.send("trajectories", to="learner", in_flight=0)
+    with pytest.raises(ConfigError, match="timeout"):
+        mw.send("trajectories", to="learner", timeout=-1.0)
+    with pytest.raises(ConfigError, match="named after a ctx key"):
+        mw.receive(["trajectories"])  # type: ignore[arg-type]
+
+
+def test_a_stream_is_of_this_node_also_without_a_job() -> None:
+    with use_router(LocalRouter()):
+        run_step(mw.send("trajectories", to="node.0"), trajectories=[1])
+        ctx, _ = run_step(mw.receive("trajectories"))
+    assert ctx.trajectories == [1]

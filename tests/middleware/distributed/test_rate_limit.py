@@ -1,0 +1,117 @@
+"""A collector that keeps pace with the learner waits for it, and for nothing else."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router, use_router
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster, run_step
+
+
+def pace_of(collector: LocalRouter, **settings: Any) -> Any:
+    with use_router(collector):
+        return mw.keep_pace(**settings)
+
+
+def goes_on(pace: Any, env_step: int) -> bool:
+    try:
+        run_step(pace, env_step=env_step)
+    except DeadlineExceeded:
+        return False
+    return True
+
+
+def test_a_collector_may_be_so_many_env_steps_ahead_of_the_updates() -> None:
+    learner, collector = LocalRouter.group(2)
+    pace = pace_of(collector, env_steps_per_update=8, ahead=100, timeout=0.0)
+    assert goes_on(pace, 5_000)  # nobody learns yet
+    learner.publish_ctx({"train_iter": 10})
+    assert goes_on(pace, 6_000)  # from here on it counts
+    assert goes_on(pace, 6_100)
+    assert not goes_on(pace, 6_101)
+    learner.publish_ctx({"train_iter": 12})
+    assert goes_on(pace, 6_116)
+    assert not goes_on(pace, 6_117)
+
+
+def test_a_learner_that_begins_anew_is_followed_from_there() -> None:
+    learner, collector = LocalRouter.group(2)
+    pace = pace_of(collector, env_steps_per_update=1, ahead=0, timeout=0.0)
+    learner.publish_ctx({"train_iter": 1_000})
+    assert goes_on(pace, 50)
+    learner.publish_ctx({"train_iter": 0})
+    assert goes_on(pace, 9_000)
+    learner.publish_ctx({"train_iter": 1})
+    assert goes_on(pace, 9_500)
+    assert not goes_on(pace, 9_501)
+
+
+def test_before_the_first_update_a_collector_makes_no_more_than_it_may() -> None:
+    learner, collector = LocalRouter.group(2)
+    pace = pace_of(collector, env_steps_per_update=1, ahead=0, at_first=500, timeout=0.0)
+    assert goes_on(pace, 499)
+    with pytest.raises(DeadlineExceeded, match=r"first update, .* allows 500 env steps before it"):
+        run_step(pace, env_step=500)
+    learner.publish_ctx({"train_iter": 8})
+    assert goes_on(pace, 500)
+    learner.publish_ctx({"train_iter": 9})
+    assert goes_on(pace, 501)
+    assert not goes_on(pace, 502)
+    with use_router(LocalRouter()):  # alone it is its own learner
+        run_step(mw.keep_pace(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
+
+
+def test_an_error_tells_how_far_both_are() -> None:
+    learner, collector = LocalRouter.group(2)
+    pace = pace_of(collector, env_steps_per_update=2, ahead=0, timeout=0.0)
+    learner.publish_ctx({"train_iter": 3})
+    run_step(pace, env_step=1)
+    with pytest.raises(DeadlineExceeded, match=r"at env step 99 .* has made 3 updates"):
+        run_step(pace, env_step=99)
+
+
+def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
+    is_waiting = threading.Event()
+
+    def main() -> int:
+        with Task() as task:
+
+            def collect(ctx: Context) -> None:
+                ctx.env_step = ctx.get("env_step", 0) + 10
+                ctx.keep("env_step")
+                is_waiting.set()
+
+            def learn(ctx: Context) -> None:
+                assert is_waiting.wait(10.0)
+                ctx.train_iter = ctx.total_step + 1
+                ctx.finish = ctx.total_step == 20
+
+            if current_router().node_id == 0:
+                task.use(learn)
+            else:
+                task.use(mw.keep_pace(env_steps_per_update=10, ahead=0, timeout=None)).use(collect)
+            task.run()
+        return int(task.ctx.get("env_step", 0))
+
+    with Cluster(2) as cluster:
+        cluster.run(main, timeout=15.0)
+
+
+def test_alone_nobody_waits() -> None:
+    ctx, _ = run_step(mw.keep_pace(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
+    assert not ctx.metrics
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match="env_steps_per_update"):
+        mw.keep_pace(env_steps_per_update=0)
+    with pytest.raises(ConfigError, match="ahead"):
+        mw.keep_pace(env_steps_per_update=1, ahead=-1)

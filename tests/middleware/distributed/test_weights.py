@@ -1,0 +1,331 @@
+"""Weights on their way from a learner to collectors: newest wins, versions count, waits end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
+from ding_lite.middleware.distributed.weights import ANNOUNCED, PUBLISHED
+from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import current_router
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster, run_step
+
+CONFIG = DQNConfig(hidden=(4,), n_step=1, batch_size=8)
+SPEC = make_envs("CartPole-v1", 1).spec
+
+
+def make_dqn(value: float | None = None, config: DQNConfig = CONFIG) -> DQN:
+    policy = DQN(SPEC, config)
+    if value is not None:
+        fill(policy, value)
+    return policy
+
+
+def fill(policy: DQN, value: float) -> None:
+    policy.load_weights({name: w.fill_(value) for name, w in policy.weights().items()})
+
+
+def value_of(policy: DQN) -> float:
+    values = torch.cat([w.flatten() for w in policy.weights().values()])
+    assert (values == values[0]).all()
+    return float(values[0])
+
+
+def train(policy: DQN) -> Callable[[Context], None]:
+    """Stand in for updates: the weights say how many there were."""
+
+    def _train(ctx: Context) -> None:
+        ctx.train_iter = ctx.get("train_iter", 0) + 1
+        ctx.keep("train_iter")
+        fill(policy, float(ctx.train_iter))
+
+    return _train
+
+
+def star(main: Callable[[], Any], *, collectors: int = 1) -> list[Any]:
+    with Cluster(1 + collectors, "star", roles=["learner"] + collectors * ["collector"]) as cluster:
+        return cluster.run(main, timeout=15.0)
+
+
+def test_collectors_begin_with_the_learners_weights_and_end_with_its_newest() -> None:
+    def main() -> list[tuple[float, int]]:
+        is_learner = "learner" in current_router().labels
+        policy = make_dqn(0.5 if is_learner else None)
+        seen: list[tuple[float, int]] = []
+
+        def look(ctx: Context) -> None:
+            if (
+                ctx.weights_version > (seen[-1][1] if seen else -1)
+                and "weights_behind" in ctx.metrics
+            ):
+                seen.append((value_of(policy), ctx.weights_version))
+            ctx.finish = bool(seen) and seen[-1][0] == 20.0
+
+        with Task() as task:
+            task.use(mw.fetch_weights(policy), "collector").use(look, "collector")
+            task.use(lambda ctx: ctx.total_step >= 20 and task.wait_for("nothing"), "learner")
+            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
+            task.run()
+        return seen
+
+    _, seen = star(main)
+    assert seen[-1] == (20.0, 20)
+    assert all(value == (version or 0.5) for value, version in seen)
+    assert [version for _, version in seen] == sorted({version for _, version in seen})
+
+
+def test_every_nth_step_is_a_version_and_only_what_has_learned_is_new() -> None:
+    published: list[int] = []
+    policy = make_dqn()
+    with Task() as task:
+        task.use(lambda ctx: ctx.total_step % 2 or train(policy)(ctx))
+        task.use(mw.publish_weights(policy, every=2))
+        task.use(lambda ctx: published.append(ctx.weights_version))
+        task.run(max_step=6)
+    assert published == [0, 1, 1, 2, 2, 3]
+    ctx, _ = run_step(mw.publish_weights(policy, every=1))
+    assert ctx.weights_version == 1
+
+
+def test_versions_go_on_where_a_resumed_run_left_off() -> None:
+    policy = make_dqn()
+
+    def make_task() -> Task:
+        return Task().use(train(policy)).use(mw.publish_weights(policy))
+
+    first, second = make_task(), make_task()
+    first.run(max_step=3)
+    second.load_state_dict(first.state_dict())
+    second.run(max_step=2)
+    assert second.ctx.weights_version == 5
+
+
+def publish(router: Any, version: list[int], *, weights: Any = None, to: Any = None) -> None:
+    values: dict[str, Any] = {ANNOUNCED: version}
+    if weights is not None:
+        values[PUBLISHED] = {"version": version, "weights": weights}
+    router.publish_ctx(values, to=to)
+
+
+def test_unchanged_weights_are_not_loaded_again() -> None:
+    loads: list[int] = []
+
+    class Counting(DQN):
+        def load_weights(self, weights: Any) -> None:
+            loads.append(1)
+            super().load_weights(weights)
+
+    with Cluster(2) as cluster:
+        learner = cluster.routers[0]
+        policy = Counting(SPEC, CONFIG)
+
+        def main() -> None:
+            if current_router() is learner:
+                publish(learner, [7, 1], weights=policy.weights())
+                return
+            with Task() as task:
+                task.use(lambda ctx: ctx.total_step == 0 and task.wait_parallel_ctx(timeout=10.0))
+                task.use(mw.fetch_weights(policy))
+                task.run(max_step=10)
+            assert task.ctx.weights_version == 1
+
+        cluster.run(main)
+    assert loads == [1]
+
+
+def fetching(
+    announce: Callable[[Any], None], *, steps: int = 1, **settings: Any
+) -> tuple[Context, DQN]:
+    """Fetch on a node after another one has published by hand; return the last ctx."""
+    policy = make_dqn(0.0)
+    has_come = threading.Event()
+
+    def main() -> Context | None:
+        router = current_router()
+        if router.node_id == 0:
+            announce(router)
+            router.publish_ctx({"the_end": 1})
+            has_come.wait(10.0)
+            return None
+        with Task() as task:
+            task.use(
+                lambda ctx: (
+                    ctx.total_step
+                    or task.wait_parallel_ctx(newer_than={"the_end": 0}, timeout=10.0)
+                )
+            )
+            task.use(mw.fetch_weights(policy, **settings))
+            try:
+                task.run(max_step=steps)
+            finally:
+                has_come.set()
+        return task.ctx
+
+    with Cluster(2) as cluster:
+        _, ctx = cluster.run(main, timeout=15.0)
+    return ctx, policy
+
+
+def ones() -> dict[str, Tensor]:
+    return {name: torch.ones_like(w) for name, w in make_dqn().weights().items()}
+
+
+def test_weights_within_the_limit_are_used_and_their_age_is_reported() -> None:
+    def announce(router: Any) -> None:
+        publish(router, [7, 6], weights=ones())
+        publish(router, [7, 10])
+
+    ctx, policy = fetching(announce, max_staleness=4)
+    assert (ctx.weights_version, ctx.metrics["weights_behind"], value_of(policy)) == (6, 4, 1.0)
+
+
+def test_weights_beyond_the_limit_are_waited_for_and_an_error_in_time_says_so() -> None:
+    def announce(router: Any) -> None:
+        publish(router, [7, 5], weights=ones())
+        publish(router, [7, 10])
+
+    with pytest.raises(DeadlineExceeded, match=r"Version 10 .* only \[5\] has come within 0.05 s"):
+        fetching(announce, max_staleness=4, timeout=0.05)
+
+
+def test_weights_that_were_announced_are_waited_for_until_they_come() -> None:
+    policy, is_waiting = make_dqn(0.0), threading.Event()
+
+    def main() -> Any:
+        router = current_router()
+        if router.node_id == 0:
+            publish(router, [7, 3])
+            assert is_waiting.wait(10.0)
+            publish(router, [7, 3], weights=ones())
+            return None
+        with Task() as task:
+            task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
+            task.use(lambda ctx: is_waiting.set())
+            task.use(mw.fetch_weights(policy, max_staleness=0))
+            task.run(max_step=1)
+        return task.ctx.weights_version, value_of(policy)
+
+    with Cluster(2) as cluster:
+        assert cluster.run(main, timeout=15.0)[1] == (3, 1.0)
+
+
+def test_a_wait_for_weights_ends_with_the_job() -> None:
+    policy, is_waiting = make_dqn(0.0), threading.Event()
+
+    def main() -> None:
+        router = current_router()
+        with Task() as task:
+            if router.node_id == 0:
+                publish(router, [7, 3])
+                task.use(lambda ctx: is_waiting.wait(10.0) and setattr(ctx, "finish", True))
+            else:
+                task.use(lambda ctx: task.wait_parallel_ctx(timeout=10.0))
+                task.use(lambda ctx: is_waiting.set())
+                task.use(mw.fetch_weights(policy, max_staleness=0, timeout=None))
+            task.run()
+
+    with Cluster(2) as cluster:
+        cluster.run(main, timeout=15.0)
+    assert value_of(policy) == 0.0
+
+
+def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
+    ctx, policy = fetching(lambda router: publish(router, [7, 3], weights=ones()), every=3, steps=2)
+    assert ctx.weights_version == 3  # of the first step
+    assert value_of(policy) == 1.0
+
+
+def test_a_restarted_learner_is_followed_though_its_versions_begin_anew() -> None:
+    policy, loaded = make_dqn(0.0), threading.Event()
+
+    def main() -> Any:
+        router = current_router()
+        if router.node_id == 0:
+            publish(router, [7, 900], weights=ones())
+            assert loaded.wait(10.0)
+            publish(router, [8, 2], weights={name: 2 * w for name, w in ones().items()})
+            return None
+        with Task() as task:
+
+            def look(ctx: Context) -> None:
+                if ctx.weights_version == 900:
+                    loaded.set()
+                ctx.finish = ctx.weights_version == 2
+
+            task.use(mw.fetch_weights(policy, max_staleness=0)).use(look).run()
+        return value_of(policy)
+
+    with Cluster(2) as cluster:
+        assert cluster.run(main, timeout=15.0)[1] == 2.0
+
+
+def test_half_the_bytes_may_travel_but_not_of_sums_of_squares() -> None:
+    config = DQNConfig(hidden=(4,), batch_size=8, normalize_obs=True)
+
+    def main() -> Any:
+        policy = make_dqn(config=config)
+        weights = {
+            name: w.fill_(1.0 / 3.0 if not name.startswith("norm") else 1e6)
+            for name, w in policy.weights().items()
+        }
+        with Task() as task:
+            if current_router().node_id == 0:
+                policy.load_weights(weights)
+                task.use(mw.publish_weights(policy, half=True))
+                task.use(lambda ctx: task.wait_for("nothing"))
+            else:
+                task.use(mw.fetch_weights(policy))
+                task.use(lambda ctx: setattr(ctx, "finish", "weights_behind" in ctx.metrics))
+            task.run()
+        return {name: np.unique(w.numpy()) for name, w in policy.weights().items()}
+
+    with Cluster(2) as cluster:
+        _, got = cluster.run(main, timeout=15.0)
+    assert got["norm.squares"] == [1e6]
+    of_network = {float(values[0]) for name, values in got.items() if not name.startswith("norm")}
+    assert of_network == {float(np.float16(1.0 / 3.0))}
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    other = make_dqn(config=DQNConfig(hidden=(5,))).weights()
+    with pytest.raises(ShapeError, match="these weights have"):
+        fetching(lambda router: publish(router, [7, 3], weights=other))
+
+
+def test_in_one_process_the_policy_is_the_learners_own() -> None:
+    policy = make_dqn()
+
+    def main() -> list[int]:
+        seen = []
+        with Task() as task:
+            task.use(mw.fetch_weights(policy, max_staleness=0), "collector")
+            task.use(lambda ctx: seen.append(ctx.weights_version), "collector")
+            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
+            task.run(max_step=3)
+        return seen
+
+    with Cluster(1, roles=[{"learner", "collector"}]) as cluster:
+        assert cluster.run(main) == [[0, 1, 2]]
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    policy = make_dqn()
+    with pytest.raises(ConfigError, match="every"):
+        mw.publish_weights(policy, every=0)
+    with pytest.raises(ConfigError, match="max_staleness"):
+        mw.fetch_weights(policy, max_staleness=-1)
+    with pytest.raises(ConfigError, match="timeout"):
+        mw.fetch_weights(policy, timeout=-1.0)
+    with pytest.raises(ConfigError, match="no `weights` method"):
+        mw.publish_weights(3)  # type: ignore[arg-type]

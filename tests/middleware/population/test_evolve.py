@@ -1,0 +1,644 @@
+"""Populations in a pipeline: learning side by side, evaluation, generations, and exact resume."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.evolution.agent import Agent
+from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.population import Population
+from ding_lite.evolution.search import Search, integer, log_uniform
+from ding_lite.evolution.tournament import Tournament
+from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl.evaluation import PlayedByEach, play_each
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.ppo import PPO, PPOConfig
+from ding_lite.rl.policies.sac import SAC
+from ding_lite.rl.replay.prioritized import PrioritizedReplay
+from ding_lite.rl.replay.uniform import ReplayBuffer
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.task import Task
+from ding_lite.testing import run_step
+
+SMALL: dict[str, Any] = {"hidden": (8,), "n_step": 1}
+SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32))
+
+
+@pytest.fixture
+def population(envs: Envs) -> Population:
+    return Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
+
+
+def learning(envs: Envs, replay: ReplayBuffer, **more: Any) -> Callable[[Agent], list[Middleware]]:
+    def learn(agent: Agent) -> list[Middleware]:
+        collect = mw.collect(agent, envs, steps=16)
+        return [collect, mw.add_to(replay), mw.train(agent, replay, **more)]
+
+    return learn
+
+
+def same_weights(one: Population, two: Population) -> bool:
+    return all(
+        a.config.hidden == b.config.hidden
+        and all(torch.equal(a.weights()[name], b.weights()[name]) for name in a.weights())
+        for a, b in zip(one, two, strict=True)
+    )
+
+
+# -- for_each ------------------------------------------------------------------------------
+
+
+def test_every_agent_collects_and_learns_and_all_are_counted(
+    population: Population, envs: Envs, replay: ReplayBuffer
+) -> None:
+    before = [agent.weights()["head.weight"] for agent in population]
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay, updates=2)))
+        task.run(max_step=5)
+
+    assert task.ctx.env_step == 5 * 3 * 16
+    assert task.ctx.train_iter == sum(agent.policy.train_iter for agent in population)  # type: ignore[attr-defined]
+    assert len(replay) == 240
+    assert [agent.policy.env_step for agent in population] == [80] * 3  # type: ignore[attr-defined]
+    for agent, weight in zip(population, before, strict=True):
+        assert not torch.equal(agent.weights()["head.weight"], weight)
+
+
+def test_episodes_are_counted_of_all_agents_also_of_those_that_ended_none_just_now(
+    population: Population, envs: Envs, replay: ReplayBuffer
+) -> None:
+    seen: list[float] = []
+
+    def look(ctx: Context) -> None:
+        seen.append(ctx.metrics.get("episodes", seen[-1] if seen else 0))
+
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay))).use(look)
+        task.run(max_step=60)
+    assert seen == sorted(seen)
+    assert 60 * 3 * 16 / 500 <= seen[-1] <= 60 * 3 * 16 / 8
+    assert seen[-1] > 60  # as random play lasts some twenty env steps
+
+
+def test_an_agent_that_is_away_rests_here(
+    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer
+) -> None:
+    population[1].is_away = True
+    before = population[1].weights()["head.weight"]
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay, updates=2)))
+        task.use(mw.evaluate_population(population, eval_envs, every=4))
+        task.run(max_step=4)
+
+    assert task.ctx.env_step == 4 * 2 * 16
+    assert torch.equal(population[1].weights()["head.weight"], before)
+    assert [agent.num_new_evaluations for agent in population] == [1, 0, 1]
+    assert population.best is not population[1]
+
+
+def test_all_agents_finish_one_middleware_before_the_next_begins(population: Population) -> None:
+    order: list[tuple[str, int]] = []
+
+    def learn(agent: Agent) -> list[Middleware]:
+        return [
+            lambda ctx: order.append(("collect", agent.place)),
+            lambda ctx: order.append(("train", agent.place)),
+        ]
+
+    run_step(mw.for_each(population, learn))
+    assert order == [(name, place) for name in ("collect", "train") for place in range(3)]
+
+
+def test_what_one_agent_puts_on_its_ctx_no_other_sees(population: Population) -> None:
+    seen: list[Any] = []
+
+    def learn(agent: Agent) -> list[Middleware]:
+        def write(ctx: Context) -> None:
+            ctx.mine = agent.place
+            ctx.turns = ctx.get("turns", 0) + 1
+            ctx.keep("turns")
+
+        return [write, lambda ctx: seen.append((ctx.mine, ctx.turns, ctx.told))]
+
+    with Task() as task:
+        task.use(lambda ctx: ctx.update(told="all"))
+        task.use(mw.for_each(population, learn))
+        task.use(lambda ctx: seen.append("turns" in ctx or "mine" in ctx))
+        task.run(max_step=2)
+    assert seen == [
+        *((place, 1, "all") for place in range(3)), False,
+        *((place, 2, "all") for place in range(3)), False,
+    ]  # fmt: skip
+
+
+def test_a_generator_is_resumed_on_the_way_out(population: Population) -> None:
+    order: list[str] = []
+
+    def learn(agent: Agent) -> list[Middleware]:
+        def around(ctx: Context) -> Iterator[None]:
+            order.append(f"in {agent.place}")
+            yield
+            order.append(f"out {agent.place}")
+
+        return [around]
+
+    with Task() as task:
+        task.use(mw.for_each(population, learn))
+        task.use(lambda ctx: order.append("rest"))
+        task.run(max_step=1)
+    assert order == ["in 0", "in 1", "in 2", "rest", "out 2", "out 1", "out 0"]
+
+
+def test_an_error_of_one_agent_passes_through_what_is_open(population: Population) -> None:
+    order: list[str] = []
+
+    def learn(agent: Agent) -> list[Middleware]:
+        def around(ctx: Context) -> Iterator[None]:
+            try:
+                yield
+            finally:
+                order.append(f"closed {agent.place}")
+
+        def fail(ctx: Context) -> None:
+            raise ValueError(f"agent {agent.place}")
+
+        return [around, fail]
+
+    with pytest.raises(ValueError, match="agent 0"):
+        run_step(mw.for_each(population, learn))
+    assert order == ["closed 2", "closed 1", "closed 0"]
+
+
+def test_an_agent_may_end_the_run(population: Population) -> None:
+    def learn(agent: Agent) -> list[Middleware]:
+        def end(ctx: Context) -> None:
+            if agent.place == 1 and ctx.total_step == 4:
+                ctx.finish = True
+
+        return [end]
+
+    with Task() as task:
+        task.use(mw.for_each(population, learn))
+        task.run(max_step=100)
+    assert task.ctx.total_step == 4
+
+
+def test_metrics_are_means_and_episodes_are_added_up(population: Population) -> None:
+    def learn(agent: Agent) -> list[Middleware]:
+        def report(ctx: Context) -> None:
+            place = agent.place
+            ctx.metrics.update(loss=float(place), episodes=place, replay_size=10 * place)
+            if place:
+                ctx.metrics["rare"] = 4.0
+
+        return [report]
+
+    ctx, _ = run_step(mw.for_each(population, learn))
+    assert ctx.metrics == {"loss": 1.0, "episodes": 3, "replay_size": 20, "rare": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("learn", "said"),
+    [
+        (lambda agent: [], "a list of middleware was expected"),
+        (lambda agent: None, "`learn` returned None"),
+        (lambda agent: [lambda ctx: None] * (1 + agent.place), "pipelines of [1, 2, 3]"),
+    ],
+)
+def test_a_learn_that_makes_no_pipelines_is_refused(
+    population: Population, learn: Any, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        mw.for_each(population, learn)
+    assert said in str(caught.value)
+
+
+def test_what_is_no_middleware_or_asynchronous_is_refused(population: Population) -> None:
+    async def later(ctx: Context) -> None:
+        """Do nothing."""
+
+    with pytest.raises(ConfigError, match="`later` is asynchronous"):
+        mw.for_each(population, lambda agent: [later])
+    no_middleware: Any = [None]
+    with pytest.raises(MiddlewareError, match="not None"):
+        mw.for_each(population, lambda agent: no_middleware)
+
+
+def test_agents_that_learn_together_learn_what_each_has_drawn(
+    population: Population, envs: Envs, replay: ReplayBuffer
+) -> None:
+    """The batch of the group is one sample; each agent has its own rows of it."""
+    run_step(mw.random_warmup(envs, replay, steps=200))
+    twin_replay = ReplayBuffer(envs.spec, capacity=1_000)
+    twin_replay.load_state_dict(replay.state_dict())
+    twins = [agent.clone() for agent in population]
+    sizes = [agent.config.batch_size for agent in population]
+    assert len(set(sizes)) > 1
+
+    train = mw.for_each(population, lambda agent: [mw.train(agent, replay, updates=5)])
+    for _ in range(20):
+        run_step(train)
+        for _ in range(5):
+            drawn = twin_replay.sample(3 * max(sizes))
+            for row, (twin, size) in enumerate(zip(twins, sizes, strict=True)):
+                first = row * max(sizes)
+                names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+                own = {n: getattr(drawn, n)[first : first + size] for n in (*names, "num_steps")}
+                twin.learn(type(drawn)(**own))
+    for agent, twin in zip(population, twins, strict=True):
+        for name, tensor in agent.weights().items():
+            torch.testing.assert_close(tensor, twin.weights()[name], atol=1e-5, rtol=0.0)
+
+
+def test_agents_of_several_shapes_and_replays_with_priorities_learn_too(envs: Envs) -> None:
+    population = Population.of(DQN, envs.spec, SEARCH, size=4, config=SMALL)
+    grow = Mutation(none=0.0, weights=0.0, architecture=1.0, remove_prob=0.0, new_layer_prob=0.0)
+    grow.mutate(population[1])
+    for replay in (
+        ReplayBuffer(envs.spec, capacity=1_000),
+        PrioritizedReplay(envs.spec, capacity=1_000),
+    ):
+        before = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
+        with Task() as task:
+            task.use(mw.for_each(population, learning(envs, replay)))
+            task.run(max_step=10)
+        after = [agent.policy.train_iter for agent in population]  # type: ignore[attr-defined]
+        assert [b - a for a, b in zip(before, after, strict=True)] >= [9] * 4
+
+
+def test_learn_every_says_how_often_an_agent_learns(envs: Envs, replay: ReplayBuffer) -> None:
+    population = Population.of(
+        DQN,
+        envs.spec,
+        Search(learn_every=integer(1, 16)),
+        size=3,
+        config={**SMALL, "batch_size": 4},
+    )
+    for agent, every in zip(population, (1, 5, 16), strict=True):
+        agent.learn_every = every
+    run_step(mw.random_warmup(envs, replay, steps=100))
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay, updates=99)))
+        task.run(max_step=10)
+    assert [agent.policy.train_iter for agent in population] == [160, 32, 10]  # type: ignore[attr-defined]
+
+
+def test_an_agent_that_breaks_rests_and_the_run_goes_on(
+    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    run_step(mw.random_warmup(envs, replay, steps=200))
+    broken = population[1].policy
+    assert isinstance(broken, DQN)
+    broken.flat_weights[1].flat.fill_(np.inf)  # its targets
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay)))
+        task.use(mw.evaluate_population(population, eval_envs, every=3))
+        task.use(mw.evolve(population, Tournament(size=2), Mutation(none=1.0), every=3))
+        task.run(max_step=2)
+        assert "loss of DQN's update 1" in str(population[1].fault)
+        assert len([r for r in caplog.records if "agent 1 does no more" in r.message]) == 1
+        task.run(max_step=4)
+    assert population[1].fault is None
+    assert population[1].birth.parent in (0, 2)
+    assert population[1].policy.train_iter > 3  # type: ignore[attr-defined]
+
+
+def test_policies_that_learn_from_unrolls_are_a_population_too(eval_envs: Envs) -> None:
+    with make_envs("CartPole-v1", 4, seed=0) as envs:
+        population = Population.of(
+            PPO, envs.spec, Search(lr=log_uniform(1e-4, 1e-2)), size=3,
+            config=PPOConfig(hidden=(8,), activation="relu"),
+        )  # fmt: skip
+        with Task() as task:
+            task.use(
+                mw.for_each(
+                    population,
+                    lambda agent: [mw.collect(agent, envs, unroll=8), mw.train(agent)],
+                )
+            )
+            task.use(mw.evaluate_population(population, eval_envs, every=2))
+            task.use(mw.evolve(population, Tournament(), Mutation(none=0.0), every=2))
+            task.run(max_step=6)
+    assert population.generation == 3
+    assert task.ctx.env_step == 6 * 3 * 32
+    assert task.ctx.train_iter > 0
+
+
+def test_actors_and_critics_are_a_population_too() -> None:
+    with make_envs("Pendulum-v1", 4, seed=0) as envs, make_envs("Pendulum-v1", 1) as eval_envs:
+        search = Search(actor_lr=log_uniform(1e-4, 1e-2), learn_every=integer(4, 16))
+        population = Population.of(SAC, envs.spec, search, size=3, config={"hidden": (8, 8)})
+        replay = ReplayBuffer(envs.spec, capacity=1_000)
+        with Task() as task:
+            task.use(mw.for_each(population, learning(envs, replay)))
+            task.use(mw.evaluate_population(population, eval_envs, every=5))
+            task.use(mw.evolve(population, Tournament(), Mutation(search, none=0.0), every=5))
+            task.run(max_step=15)
+    assert population.generation == 3
+    assert task.ctx.train_iter > 0
+
+
+def test_transitions_of_agents_that_take_turns_never_join(envs: Envs) -> None:
+    """The next agent goes on in the same envs: its steps are none of the one's before."""
+    population = Population.of(DQN, envs.spec, size=2, config={"n_step": 3, "gamma": 0.5})
+    collects = [mw.collect(agent, envs, steps=16) for agent in population]
+    whole_turns = 0
+    for turn in range(60):
+        before = np.array(envs.obs)
+        transitions = run_step(collects[turn % 2])[0].transitions
+        assert len(transitions) == 16  # each env step begins one
+        begun = {tuple(obs) for obs in np.asarray(transitions.obs).tolist()}
+        assert {tuple(obs) for obs in before.tolist()} <= begun
+        steps = np.asarray(transitions.num_steps)
+        earned = np.array([0.0, 1.0, 1.5, 1.75], dtype=np.float32)[steps]
+        np.testing.assert_allclose(np.asarray(transitions.reward), earned)
+        if not (np.asarray(transitions.terminated) | np.asarray(transitions.truncated)).any():
+            assert sorted(steps.tolist()) == [1] * 4 + [2] * 4 + [3] * 8
+            now = {tuple(obs) for obs in np.asarray(envs.obs).tolist()}
+            led_to = np.asarray(transitions.next_obs)[steps < 3].tolist()
+            assert {tuple(obs) for obs in led_to} == now
+            whole_turns += 1
+    assert whole_turns > 20
+
+
+def test_an_episode_that_ends_cuts_the_returns_of_its_own_env_only(
+    envs: Envs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others go on for all their steps, and no transition leads from one episode into the next."""
+    population = Population.of(DQN, envs.spec, size=2, config={"n_step": 3, "gamma": 0.5})
+    collects = [mw.collect(agent, envs, steps=200) for agent in population]
+    steps_seen: list[tuple[Any, ...]] = []
+    step = envs.step
+
+    def watched(action: Any) -> Any:
+        taken = step(action)
+        names = ("obs", "next_obs", "terminated", "truncated")
+        steps_seen.append(tuple(np.array(getattr(taken, name)) for name in names))
+        return taken
+
+    monkeypatch.setattr(envs, "step", watched)
+    num_cut = 0
+    for turn in range(6):
+        steps_seen.clear()
+        found = run_step(collects[turn % 2])[0].transitions
+        after = {}  # what really came after an observation, and how often an episode ended there
+        for time in range(50):
+            for env in range(4):
+                rest = [steps_seen[later] for later in range(time, min(time + 3, 50))]
+                ends = [bool(row[2][env] or row[3][env]) for row in rest]
+                count = ends.index(True) + 1 if True in ends else len(rest)
+                last = rest[count - 1]
+                after[tuple(steps_seen[time][0][env].tolist())] = (count, tuple(last[1][env]))
+                num_cut += count < 3
+        assert len(found) == 200
+        for row in range(200):
+            count, next_obs = after[tuple(found.obs[row].tolist())]
+            assert found.num_steps[row] == count
+            assert tuple(found.next_obs[row].tolist()) == next_obs
+    assert num_cut > 6 * 2 * 4  # more than those at the ends of turns
+
+
+# -- evaluate_population -------------------------------------------------------------------
+
+
+def test_every_agent_is_evaluated_and_each_env_step_of_that_is_counted(
+    population: Population, eval_envs: Envs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = mw.evaluate_population(population, eval_envs, every=2, episodes=4)
+    ctx, _ = run_step(evaluate, total_step=0)
+    assert all(agent.fitness is None for agent in population)
+    assert ctx.eval_steps == 0
+
+    asked: list[int] = []
+    step = eval_envs.step
+
+    def counting(action: Any) -> Any:
+        asked.append(len(action))
+        return step(action)
+
+    monkeypatch.setattr(eval_envs, "step", counting)
+    ctx, record = run_step(evaluate, total_step=1, eval_steps=100)
+    values = [agent.evaluations[-1] for agent in population]
+    assert min(values) > 5.0
+    assert ctx.eval_value == max(values)
+    assert ctx.metrics["fitness_mean"] == pytest.approx(np.mean(values))
+    assert ctx.eval_steps == 100 + sum(asked) == ctx.metrics["eval_steps"]
+    assert "finish" not in record.writes
+
+
+def test_the_target_ends_the_run(population: Population, eval_envs: Envs) -> None:
+    ctx, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=8.0))
+    assert "finish" in record.writes
+    assert ctx.eval_value >= 8.0
+
+
+def test_a_lucky_evaluation_does_not_end_the_run(population: Population, eval_envs: Envs) -> None:
+    """What was high with two episodes is low with twenty: those of confirmation count."""
+    lucky = population[1]
+
+    class Lucky(DQN):
+        def act(self, obs: Any, *, explore: bool = True, epsilon: float | None = None) -> Any:
+            """Hold the pole in the first evaluation; fall at once from then on."""
+            balances = len(lucky.evaluations) == 0
+            actions = obs[:, 2] + obs[:, 3] > 0 if balances else obs[:, 0] > -1e9
+            return actions.astype(np.int64)
+
+    lucky.replace_policy(Lucky(eval_envs.spec, lucky.config))
+    evaluate = mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0)
+    ctx, record = run_step(evaluate)
+    assert lucky.evaluations[-1] > 100.0
+    assert ctx.eval_value < 20.0
+    assert "finish" not in record.writes
+
+    believing = mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0, confirm=0)
+    lucky.evaluations.clear()
+    _, record = run_step(believing)
+    assert "finish" in record.writes
+
+
+class Balancer(DQN):
+    """Holds the pole for 200 env steps and more."""
+
+    def act(self, obs: Any, *, explore: bool = True, epsilon: float | None = None) -> Any:
+        """Push to where the pole falls."""
+        return (obs[:, 2] + obs[:, 3] > 0).astype(np.int64)
+
+
+@pytest.fixture
+def fresh_episodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many episodes each player was given, evaluation after evaluation."""
+    noted: list[int] = []
+
+    def play(act: Any, envs: Envs, *, episodes: Sequence[int]) -> PlayedByEach:
+        noted.append(sum(episodes))
+        return play_each(act, envs, episodes=episodes)
+
+    module = sys.modules[mw.evaluate_population.__module__]
+    monkeypatch.setattr(module, "play_each", play)
+    return noted
+
+
+def test_fresh_episodes_end_as_soon_as_their_mean_is_clearly_too_low(
+    population: Population, eval_envs: Envs, fresh_episodes: list[int]
+) -> None:
+    lucky = population[1]
+    lucky.replace_policy(Balancer(eval_envs.spec, lucky.config))
+    _, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0))
+    assert fresh_episodes == [3 * 2, 6, 6, 6, 2]
+    assert "finish" in record.writes
+
+    class Lucky(Balancer):
+        def act(self, obs: Any, *, explore: bool = True, epsilon: float | None = None) -> Any:
+            """Fall at once from the second evaluation on."""
+            actions = super().act(obs)
+            return actions if len(fresh_episodes) == 1 else np.zeros_like(actions)
+
+    fresh_episodes.clear()
+    lucky.replace_policy(Lucky(eval_envs.spec, lucky.config))
+    ctx, record = run_step(mw.evaluate_population(population, eval_envs, every=1, stop_at=100.0))
+    assert fresh_episodes == [3 * 2, 6]
+    assert ctx.eval_value < 12.0
+    assert "finish" not in record.writes
+
+
+@pytest.mark.parametrize(("left", "played"), [(17, []), (18, [6]), (53, [6, 6])])
+def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
+    fresh_episodes: list[int], left: int, played: list[int]
+) -> None:
+    """Each episode takes 3 env steps and returns 6; of six each of two environments plays three."""
+    envs = make_envs("probe/Counter-v0", 2, settings={"max_episode_steps": 3})
+    population = Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
+    evaluate = mw.evaluate_population(
+        population, envs, every=1, stop_at=6.0, max_env_steps=5_018 + left
+    )
+    ctx, record = run_step(evaluate, env_step=5_000)
+    assert fresh_episodes == [3 * 2, *played]
+    assert ("eval_value" in ctx) == bool(played)
+    assert ctx.metrics["eval_return"] == 6.0
+    assert "finish" not in record.writes
+    assert ctx.eval_steps == 18 * len(fresh_episodes)
+
+
+def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(
+    population: Population, eval_envs: Envs
+) -> None:
+    cut = make_envs("CartPole-v1", 2, seed=5, settings={"max_episode_steps": 5})
+    ctx, record = run_step(
+        mw.evaluate_population(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
+    )
+    assert population.best.fitness == 5.0
+    assert ctx.eval_value > 5.0
+    assert "finish" in record.writes
+    assert ctx.eval_steps > len(population) * 2 * 5 + 20 * 5
+
+
+# -- evolve --------------------------------------------------------------------------------
+
+
+def test_generations_come_when_they_are_due_and_leave_a_lineage(
+    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer, tmp_path: Path
+) -> None:
+    file = tmp_path / "runs" / "lineage.jsonl"
+    told: list[tuple[int, Sequence[float]]] = []
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay)))
+        task.use(mw.evaluate_population(population, eval_envs, every=5))
+        task.use(
+            mw.evolve(population, Tournament(), Mutation(SEARCH, none=0.0), every=5, lineage=file)
+        )
+        task.use(lambda ctx: told.append((ctx.generation, ctx.get("fitness", ()))))
+        task.run(max_step=16)
+
+    assert [generation for generation, _ in told] == [0] * 4 + [1] * 5 + [2] * 5 + [3] * 2
+    assert told[3][1] == ()
+    lives = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [life["generation"] for life in lives] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert told[4][1] == [life["fitness"] for life in lives[:3]]
+    assert all(life["mutation"] == "first" for life in lives[:3])
+    assert [life["fitness"] for life in lives[-3:]] == [None] * 3
+
+
+def test_the_best_is_what_it_was_when_it_was_measured(
+    population: Population, envs: Envs, eval_envs: Envs, replay: ReplayBuffer
+) -> None:
+    """In the step that ends the run nothing is bred."""
+    with Task() as task:
+        task.use(mw.for_each(population, learning(envs, replay)))
+        task.use(mw.evaluate_population(population, eval_envs, every=5, stop_at=5.0))
+        task.use(mw.evolve(population, Tournament(), Mutation(none=0.0), every=5))
+        task.run(max_step=50)
+    assert task.ctx.total_step == 4
+    assert population.generation == 0
+    assert task.ctx.fitness == [agent.fitness for agent in population]
+
+
+def test_the_best_is_never_a_child_that_has_inherited_its_fitness(
+    population: Population, eval_envs: Envs
+) -> None:
+    for best in (2, 1, 2, 0):
+        for agent in population:
+            agent.note_evaluation(100.0 if agent.place == best else 1.0)
+        assert population.best is population[best]
+        population.evolve(Tournament(size=3), Mutation(none=0.0))
+        assert population.best is population[best]
+
+
+def test_evolution_without_evaluation_says_what_to_do(population: Population) -> None:
+    with pytest.raises(ConfigError, match="Put `evaluate_population` before `evolve`"):
+        run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
+
+
+def test_arguments_in_the_wrong_order_are_refused(population: Population) -> None:
+    wrong: Any = mw.evolve
+    with pytest.raises(ConfigError, match="has no `select` method"):
+        wrong(population, Mutation(), Tournament(), every=1)
+    with pytest.raises(ConfigError, match="`every` is 0"):
+        mw.evolve(population, Tournament(), Mutation(), every=0)
+    with pytest.raises(ConfigError, match='Unknown key "alpha"'):
+        mw.evolve(population, Tournament(), Mutation(Search(alpha=integer(1, 2))), every=1)
+
+
+def test_a_resumed_run_is_the_same_as_one_that_never_stopped(tmp_path: Path) -> None:
+    def run(directory: Path, *, steps: Sequence[int]) -> tuple[Population, str]:
+        for max_step in steps:
+            with (
+                make_envs("CartPole-v1", 4, seed=0) as envs,
+                make_envs("CartPole-v1", 2, seed=1) as eval_envs,
+                Task() as task,
+            ):
+                search = Search(lr=log_uniform(1e-4, 1e-2), learn_every=integer(2, 16))
+                config = {"hidden": (8, 8)}
+                population = Population.of(DQN, envs.spec, search, size=4, config=config)
+                mutation = Mutation(search, none=0.1, new_layer_prob=0.5)
+                replay = ReplayBuffer(envs.spec, capacity=500)
+                parts = {"population": population, "replay": replay, "task": task}
+                parts |= {"envs": envs, "eval_envs": eval_envs}
+                task.use(mw.for_each(population, learning(envs, replay)))
+                task.use(mw.evaluate_population(population, eval_envs, every=4))
+                file = directory / "lineage.jsonl"
+                task.use(mw.evolve(population, Tournament(seed=2), mutation, every=4, lineage=file))
+                task.use(mw.checkpoint(parts, directory / "checkpoint", every=1))
+                if (directory / "checkpoint" / "manifest.json").exists():
+                    mw.resume(parts, directory / "checkpoint")
+                task.run(max_step=max_step)
+        return population, (directory / "lineage.jsonl").read_text()
+
+    whole, lineage = run(tmp_path / "whole", steps=[22])
+    parts, lineage_of_parts = run(tmp_path / "parts", steps=[3, 6, 13])
+    assert whole.generation == parts.generation == 5
+    assert len({life.hidden for life in whole.lives}) > 1
+    assert lineage == lineage_of_parts
+    assert same_weights(whole, parts)

@@ -1,0 +1,178 @@
+"""Members on several nodes, in pipelines: the same population as without them, and every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.distributed import PopulationServer, Processes
+from ding_lite.distributed.accelerate import digest_of
+from ding_lite.errors import ConfigError
+from ding_lite.evolution import (
+    Agent,
+    Mutation,
+    Population,
+    Search,
+    Tournament,
+    integer,
+    log_uniform,
+)
+from ding_lite.parallel.router.group import World
+from ding_lite.rl import DQN, ReplayBuffer, make_envs
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster
+
+SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32), learn_every=integer(2, 8))
+EVERY, GENERATIONS = 2, 3
+
+
+class Program:
+    """What the programs below have in common: envs, a replay, a population, and how it learns."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.envs = make_envs("CartPole-v1", 4, seed=seed, mode="sync")
+        self.eval_envs = make_envs("CartPole-v1", 2, seed=seed + 1, mode="sync")
+        self.replay = ReplayBuffer(self.envs.spec, capacity=500, seed=seed)
+        spec, config = self.envs.spec, {"hidden": (8,)}
+        self.population = Population.of(DQN, spec, SEARCH, size=4, config=config)
+        self.tournament, self.mutation = Tournament(), Mutation(SEARCH, none=0.1)
+
+    def learn(self, agent: Agent) -> list[Middleware]:
+        collect = mw.collect(agent, self.envs, steps=16)
+        return [collect, mw.add_to(self.replay), mw.train(agent, self.replay)]
+
+    def evolve(self, population: Population) -> Middleware:
+        return mw.evolve(population, self.tournament, self.mutation, every=EVERY)
+
+
+def digest(population: Population) -> bytes:
+    """Tell what a population is, with what it remembers of who lived."""
+    return digest_of(population.state_dict())
+
+
+def plain(**run: Any) -> tuple[bytes, int, int]:
+    own = Program()
+    with Task() as task:
+        task.use(mw.for_each(own.population, own.learn))
+        task.use(mw.evaluate_population(own.population, own.eval_envs, every=EVERY))
+        task.use(own.evolve(own.population))
+        task.run(**(run or {"max_step": EVERY * GENERATIONS}))
+    return digest(own.population), task.ctx.env_step, task.ctx.eval_steps
+
+
+def spread(stop_at: float | None = None) -> tuple[bytes, int, int] | None:
+    world = World.current()
+    own = Program(seed=100 * world.node_id)
+    groups = world.group("breeder"), world.group("learner")
+    server = PopulationServer(*groups, own.population)
+    population = server.population
+    with Task() as task:
+        learner, breeder = task.at("learner"), task.at("breeder")
+        learner.use(mw.take_members(own.population, server))
+        learner.use(mw.for_each(own.population, own.learn))
+        learner.use(mw.evaluate_population(own.population, own.eval_envs, every=EVERY))
+        learner.use(mw.return_members(own.population, server, every=EVERY))
+        breeder.use(mw.gather_members(server, every=EVERY))
+        if stop_at is not None:
+            breeder.use(mw.confirm_best(server, own.eval_envs, every=EVERY, stop_at=stop_at))
+        breeder.use(own.evolve(population))
+        breeder.use(lambda ctx: end(ctx, population))
+        task.run()
+    if not task.match_labels("breeder"):
+        return None
+    return digest(population), task.ctx.env_step, task.ctx.eval_steps
+
+
+def end(ctx: Context, population: Population) -> None:
+    if population.generation == GENERATIONS:
+        ctx.finish = True
+
+
+def on_one_node(main: Callable[..., Any], **given: Any) -> Any:
+    router = LocalRouter(labels=["breeder", "learner"])
+    with use_router(router):
+        return main(**given)
+
+
+def test_one_node_that_does_both_ends_where_a_program_without_a_server_ends() -> None:
+    assert on_one_node(spread) == plain()
+
+
+def test_a_seed_gives_the_same_population_on_the_same_nodes() -> None:
+    ends = []
+    for _ in range(2):
+        with Cluster(3, "star", roles=["breeder", "learner", "learner"]) as cluster:
+            ends.append(cluster.run(spread)[0])
+    assert ends[0] == ends[1]
+    assert ends[0][1] == GENERATIONS * EVERY * 4 * 16
+
+
+def test_a_best_agent_that_is_good_in_fresh_episodes_too_ends_the_run() -> None:
+    _, env_step, eval_steps = on_one_node(spread, stop_at=1.0)
+    assert env_step == EVERY * 4 * 16  # a single generation
+    _, _, without = plain(max_step=EVERY)
+    assert eval_steps > without
+
+
+def test_a_best_agent_that_is_not_good_enough_does_not() -> None:
+    assert on_one_node(spread, stop_at=501.0)[1] == GENERATIONS * EVERY * 4 * 16
+
+
+def test_everybody_is_away_until_something_was_taken() -> None:
+    def main() -> list[bool]:
+        world, own = World.current(), Program()
+        server = PopulationServer(world.group("breeder"), world.group("learner"), own.population)
+        mw.take_members(own.population, server)
+        return [agent.is_away for agent in [*own.population, *server.population]]
+
+    assert on_one_node(main) == [True] * 4 + [False] * 4
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    def main() -> None:
+        world, own = World.current(), Program()
+        server = PopulationServer(world.group("breeder"), world.group("learner"), own.population)
+        with pytest.raises(ConfigError, match="`every`"):
+            mw.gather_members(server, every=0)
+        with pytest.raises(ConfigError, match="`every`"):
+            mw.return_members(own.population, server, every=0)
+        with pytest.raises(ConfigError, match="`server` is a Population"):
+            mw.take_members(own.population, cast(Any, own.population))
+        with pytest.raises(ConfigError, match="`episodes`"):
+            mw.confirm_best(server, own.eval_envs, every=1, stop_at=1.0, episodes=0)
+
+    on_one_node(main)
+
+
+# -- one population in several processes ---------------------------------------------------
+
+
+def together(**more: Any) -> tuple[bytes, int, int]:
+    own, processes = Program(), Processes()
+    with Task() as task:
+        task.use(mw.for_each(own.population, own.learn))
+        task.use(mw.average_agents(own.population, processes))
+        envs = own.eval_envs
+        task.use(mw.evaluate_together(own.population, envs, processes, every=EVERY, **more))
+        task.use(own.evolve(own.population))
+        task.use(mw.share_generation(own.population, processes, every=EVERY))
+        task.run(max_step=EVERY * GENERATIONS)
+    return digest(own.population), task.ctx.env_step, task.ctx.eval_steps
+
+
+def test_one_process_of_accelerate_ends_where_a_program_without_it_ends() -> None:
+    assert together() == plain()
+
+
+def test_processes_stop_when_their_best_is_good_in_fresh_episodes_too() -> None:
+    _, env_step, eval_steps = together(stop_at=1.0)
+    assert env_step == EVERY * 4 * 16
+    assert eval_steps > plain(max_step=EVERY)[2]
+    assert together(stop_at=501.0)[1] == GENERATIONS * EVERY * 4 * 16

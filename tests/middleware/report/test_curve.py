@@ -1,0 +1,200 @@
+"""The learning curve: when it is drawn, and what is in it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.middleware.report import curve as report_curve
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.task import Task
+from ding_lite.testing import ManualClock
+
+
+def learn(ctx: Context) -> None:
+    """Stand for a run that gets better: 10 more a step, an evaluation every fifth."""
+    ctx.env_step = 100 * (ctx.total_step + 1)
+    ctx.metrics["episode_return"] = ctx.metrics["return"] = 10.0 * (ctx.total_step + 1)
+    if ctx.total_step % 5 == 4:
+        ctx.metrics["eval_return"] = 12.0 * (ctx.total_step + 1)
+
+
+def draw(path: Path, *, target: float | None = None, steps: int = 50) -> None:
+    with Task() as task:
+        task.use(learn)
+        task.use(mw.curve(path, target=target, title="DQN on CartPole-v1"))
+        task.run(max_step=steps)
+
+
+def texts(path: Path) -> list[str]:
+    """Find the words of an SVG; matplotlib writes each as a comment beside its outlines."""
+    return re.findall(r"<!-- (.*?) -->", path.read_text())
+
+
+def test_the_picture_is_there_when_the_run_ends(tmp_path: Path) -> None:
+    draw(tmp_path / "new" / "curve.png")
+    content = (tmp_path / "new" / "curve.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 20_000
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["curve.png"]
+
+
+def test_title_axes_legend_and_target_are_in_it(tmp_path: Path) -> None:
+    draw(tmp_path / "curve.svg", target=475.0)
+    words = texts(tmp_path / "curve.svg")
+    for expected in (
+        "DQN on CartPole-v1",
+        "target reached: last evaluation 600 after 5,000 env steps",
+        "env steps",
+        "return of an episode",
+        "target 475",
+        "mean of 20 episodes",
+        "greedy evaluation",
+        "0",
+    ):
+        assert expected in words
+
+
+def test_loss_speed_and_memory_are_small_curves_below(tmp_path: Path) -> None:
+    def report(ctx: Context) -> None:
+        ctx.metrics["loss"] = 1.0 / (ctx.total_step + 1)
+        if ctx.total_step % 2:
+            ctx.metrics |= {"steps_per_s": 900.0, "memory_mb": 412.0 + ctx.total_step}
+
+    with Task() as task:
+        task.use(learn).use(report)
+        task.use(mw.curve(tmp_path / "curve.svg"))
+        task.run(max_step=1_000)
+    words = texts(tmp_path / "curve.svg")
+    for expected in ("return of an episode", "loss", "env steps a second", "memory, MB"):
+        assert expected in words
+    draw(tmp_path / "without.svg")
+    assert not {"loss", "env steps a second"} & set(texts(tmp_path / "without.svg"))
+
+
+def test_a_small_curve_of_many_points_shows_their_means() -> None:
+    series = report_curve._Series()
+    for step in range(1_000):
+        series.add(step, step % 10)
+    x, y = series.means(at_most=100)
+    assert x.tolist() == [10 * k + 4.5 for k in range(100)]
+    assert y.tolist() == [4.5] * 100
+    assert [len(z) for z in series.means(at_most=1_000)] == [1_000, 1_000]
+    assert [len(z) for z in series.means(at_most=300)] == [300, 300]
+
+
+def test_a_loss_on_a_device_is_not_waited_for_in_every_step(tmp_path: Path) -> None:
+    class Loss:
+        asked = 0
+
+        def __float__(self) -> float:
+            self.asked += 1
+            return 0.5
+
+    loss = Loss()
+
+    def report(ctx: Context) -> None:
+        ctx.metrics["loss"] = loss
+        if ctx.total_step % 10 == 9:
+            ctx.metrics["memory_mb"] = 412.0
+
+    with Task() as task:
+        task.use(report).use(mw.curve(tmp_path / "curve.svg")).run(max_step=100)
+    assert loss.asked == 10
+
+
+def test_a_target_that_was_missed_is_not_called_reached(tmp_path: Path) -> None:
+    draw(tmp_path / "curve.svg", target=475.0, steps=10)
+    words = texts(tmp_path / "curve.svg")
+    assert "last evaluation 120 after 1,000 env steps" in words
+    assert not any("reached" in text for text in words)
+
+
+def test_it_is_redrawn_on_the_way_but_not_often(clock: ManualClock, tmp_path: Path) -> None:
+    path = tmp_path / "curve.svg"
+    drawn: list[bool] = []
+
+    def watch(ctx: Context) -> None:
+        drawn.append(path.exists())
+        path.unlink(missing_ok=True)
+        clock.advance(4.0)
+
+    with Task() as task:
+        task.use(learn)
+        task.use(mw.curve(path, redraw=10.0, clock=clock))
+        task.use(watch)
+        task.run(max_step=10)
+    assert [step for step, was_drawn in enumerate(drawn) if was_drawn] == [3, 6, 9]
+
+
+def test_a_run_that_fails_leaves_its_curve(tmp_path: Path) -> None:
+    def fail(ctx: Context) -> None:
+        if ctx.total_step == 5:
+            raise ValueError("a bug")
+
+    with Task() as task:
+        task.use(learn)
+        task.use(mw.curve(tmp_path / "curve.png"))
+        task.use(fail)
+        with pytest.raises(ValueError, match="a bug"):
+            task.run()
+    assert (tmp_path / "curve.png").exists()
+
+
+def test_a_run_without_an_episode_has_no_curve(tmp_path: Path) -> None:
+    with Task() as task:
+        task.use(mw.curve(tmp_path / "curve.png"))
+        task.run(max_step=3)
+    assert not (tmp_path / "curve.png").exists()
+
+
+def test_drawing_leaves_pyplot_and_its_settings_alone(tmp_path: Path) -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    draw(tmp_path / "curve.png")
+    assert dict(matplotlib.rcParams) == before
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["curve", "curve.gif", "curve.txt"])
+def test_a_picture_of_an_unknown_kind_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"Choose one of: \.png, \.svg, \.pdf"):
+        mw.curve(tmp_path / name)
+
+
+def test_redrawing_all_the_time_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"`redraw` is 0\.0"):
+        mw.curve(tmp_path / "curve.png", redraw=0.0)
+
+
+def test_a_curve_goes_on_with_the_points_that_the_checkpoint_knows(tmp_path: Path) -> None:
+    states = []
+
+    def keep(ctx: Context) -> Iterator[None]:
+        yield
+        states.append(task.state_dict())
+
+    def make(path: Path) -> Task:
+        return Task().use(keep).use(learn).use(mw.curve(path))
+
+    task = make(tmp_path / "cut.svg")
+    task.run(max_step=40)
+    task = make(tmp_path / "cut.svg")
+    task.load_state_dict(states[29])
+    task.run(max_step=20)
+    task = make(tmp_path / "whole.svg")
+    task.run(max_step=50)
+
+    def shapes(name: str) -> list[str]:
+        return re.findall(r'<(?:path|use) [^>]*d="([^"]*)"', (tmp_path / name).read_text())
+
+    assert len(shapes("whole.svg")) > 5
+    assert shapes("cut.svg") == shapes("whole.svg")
+    assert texts(tmp_path / "cut.svg") == texts(tmp_path / "whole.svg")

@@ -1,0 +1,508 @@
+"""What a run shows: rows, a live line, TensorBoard."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, MiddlewareError
+from ding_lite.middleware.report import log as report, progress as report_progress
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.task import Task
+from ding_lite.testing import ManualClock, run_step
+
+
+def play(*rows: dict[str, Any], clock: ManualClock | None = None) -> Middleware:
+    """Make a middleware that writes one row of ctx keys and metrics a step."""
+    remaining = iter(rows)
+
+    def _play(ctx: Context) -> None:
+        row = dict(next(remaining))
+        for key in ("env_step", "train_iter"):
+            if key in row:
+                ctx[key] = row.pop(key)
+        ctx.metrics.update(row)
+        if clock is not None:
+            clock.advance(1.0)
+
+    return _play
+
+
+def run(middleware: Middleware, *rows: dict[str, Any], clock: ManualClock | None = None) -> None:
+    with Task() as task:
+        task.use(play(*rows, clock=clock))
+        task.use(middleware)
+        task.run(max_step=len(rows))
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# -- log ---------------------------------------------------------------------------------
+
+
+def test_rows_stand_under_a_heading_of_their_columns(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"env_step": 800 * k, "train_iter": k, "eval_return": 10.0 * k} for k in range(1, 5)]
+    run(mw.log(every=2, clock=clock), *rows, clock=clock)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "           env   train    eval         ",
+        "  step    step    iter  return  steps/s",
+        "     2   1,600       2      20      800",
+        "     4   3,200       4      40      800",
+    ]
+
+
+def test_a_row_tells_the_newest_value_of_each_metric(clock: ManualClock, tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    rows = [{"loss": 0.5, "eval_return": 80.0}, {"loss": 0.25}, {"loss": 0.125}]
+    run(mw.log(every=2, path=file, quiet=True, clock=clock), *rows, clock=clock)
+
+    first, last = read(file)
+    assert (first["step"], first["loss"], first["eval_return"]) == (2, 0.25, 80.0)
+    assert (last["step"], last["loss"], last["eval_return"]) == (3, 0.125, 80.0)
+    assert (first["wall_s"], last["wall_s"]) == (2.0, 3.0)
+
+
+def test_the_file_tells_when_an_evaluation_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    rows: list[dict[str, Any]] = [
+        {"env_step": 8, "eval_return": 80.0},
+        {"env_step": 16},
+        {"env_step": 24},
+    ]
+    run(mw.log(every=2, path=file), *rows)
+    assert [row["eval_env_step"] for row in read(file)] == [8, 8]
+    heading = capsys.readouterr().err.splitlines()[1]
+    assert heading.split() == ["step", "step", "iter", "return", "steps/s"]
+
+
+def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
+    file = tmp_path / "runs" / "metrics.jsonl"
+    log = mw.log(every=1, path=file, quiet=True)
+    with Task() as task:
+        task.use(log)
+        task.run(max_step=2)
+        task.run(max_step=1)
+    assert [row["step"] for row in read(file)] == [1, 2, 3]
+
+
+def test_a_quiet_log_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(mw.log(every=1, path=tmp_path / "metrics.jsonl", quiet=True), {"loss": 1.0})
+    assert capsys.readouterr().err == ""
+
+
+def test_numbers_that_json_does_not_know_become_null(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    run(mw.log(every=1, path=file), {"loss": math.nan, "q": math.inf, "ok": torch.tensor(2.0)})
+    (row,) = read(file)
+    assert (row["loss"], row["q"], row["ok"]) == (None, None, 2.0)
+
+
+def test_details_of_episodes_are_for_the_file_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    run(mw.log(every=1, path=file), {"episode_length": 31.0, "return": 31.0})
+    assert read(file)[0]["episode_length"] == 31.0
+    assert "length" not in capsys.readouterr().err
+
+
+def test_the_last_row_is_written_when_the_run_fails(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+
+    def fail(ctx: Context) -> None:
+        if ctx.total_step == 1:
+            raise ValueError("a bug")
+
+    with Task() as task:
+        task.use(fail)
+        task.use(mw.log(every=10, path=file, quiet=True))
+        with pytest.raises(ValueError, match="a bug"):
+            task.run()
+    assert [row["step"] for row in read(file)] == [1]
+
+
+def test_a_metric_that_is_no_number_is_named() -> None:
+    with pytest.raises(ConfigError, match=r'`ctx\.metrics\["losses"\]` is a list') as caught:
+        run(mw.log(every=1), {"losses": [1.0, 2.0]})
+    assert "in middleware `log`" in "".join(caught.value.__notes__)
+
+
+def test_a_log_that_would_write_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing would be written"):
+        mw.log(every=10, quiet=True)
+    with pytest.raises(ConfigError, match="`every` is 0"):
+        mw.log(every=0)
+    with pytest.raises(ConfigError, match="is a directory"):
+        mw.log(every=10, path=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12480, "12,480"),
+        (0.0123456, "0.0123"),
+        (341.24, "341.2"),
+        (475.0, "475"),
+        (1e-7, "1e-07"),
+        (math.nan, "nan"),
+        (-3.25, "-3.25"),
+    ],
+)
+def test_numbers_have_as_many_digits_as_one_reads(value: float, text: str) -> None:
+    assert report.spell(value) == text
+
+
+def killed_after(
+    steps: int, make: Callable[[], Middleware], *rows: dict[str, Any], clock: ManualClock
+) -> dict[str, Any]:
+    """Return the state of a task behind so many steps, all of which a kill has ended later."""
+    states: list[dict[str, Any]] = []
+
+    def keep(ctx: Context) -> Iterator[None]:
+        yield
+        if ctx.total_step + 1 == steps:
+            states.append(task.state_dict())
+
+    with Task() as task:
+        task.use(keep)
+        task.use(play(*rows, clock=clock))
+        task.use(make())
+        task.run(max_step=len(rows))
+    return states[0]
+
+
+def go_on(
+    state: dict[str, Any],
+    make: Callable[[], Middleware],
+    *rows: dict[str, Any],
+    clock: ManualClock,
+    steps: int | None = None,
+) -> None:
+    """Make another task of the same middleware, and let it go on from a state."""
+    with Task() as task:
+        task.use(play(*rows, clock=clock))
+        task.use(make())
+        task.load_state_dict(state)
+        task.run(max_step=len(rows) if steps is None else steps)
+
+
+ROWS_OF_A_RUN: list[dict[str, Any]] = [
+    {"env_step": 800 * k, "loss": 1.0 / k, **({"eval_return": 10.0 * k} if k % 3 == 1 else {})}
+    for k in range(1, 11)
+]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 9])
+def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, steps: int) -> None:
+    def log(name: str) -> Callable[[], Middleware]:
+        return lambda: mw.log(every=4, path=tmp_path / name, quiet=True, clock=clock)
+
+    clock = ManualClock()
+    run(log("whole.jsonl")(), *ROWS_OF_A_RUN, clock=clock)
+    clock = ManualClock()
+    state = killed_after(steps, log("cut.jsonl"), *ROWS_OF_A_RUN[:9], clock=clock)
+    with (tmp_path / "cut.jsonl").open("a") as file:
+        file.write('{"step": 11, "env_st')
+    go_on(state, log("cut.jsonl"), *ROWS_OF_A_RUN[steps:], clock=clock)
+
+    assert (tmp_path / "cut.jsonl").read_text() == (tmp_path / "whole.jsonl").read_text()
+    assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 8.0, 10.0]
+
+
+def test_a_log_that_has_lost_rows_says_so_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, clock = tmp_path / "metrics.jsonl", ManualClock()
+
+    def log() -> Middleware:
+        return mw.log(every=1, path=file, quiet=True, clock=clock)
+
+    state = killed_after(3, log, *ROWS_OF_A_RUN[:3], clock=clock)
+    file.write_bytes(file.read_bytes()[:-20])  # as after a power cut
+    go_on(state, log, *ROWS_OF_A_RUN[3:], clock=clock)
+    assert [row["step"] for row in read(file)] == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert "the rows that are missing cannot be made again" in caplog.text
+
+
+def test_a_run_that_had_ended_gets_no_second_last_row(tmp_path: Path) -> None:
+    file, clock = tmp_path / "metrics.jsonl", ManualClock()
+
+    def log() -> Middleware:
+        return mw.log(every=2, path=file, quiet=True, clock=clock)
+
+    state = killed_after(4, log, *ROWS_OF_A_RUN[:4], clock=clock)
+    before = file.read_text()
+    go_on(state, log, clock=clock, steps=0)
+    assert file.read_text() == before
+
+
+def test_what_is_of_one_process_alone_is_in_no_checkpoint(tmp_path: Path) -> None:
+    file, clock = tmp_path / "metrics.jsonl", ManualClock()
+    row = {"env_step": 8, "loss": 0.5, "steps_per_s": 100.0, "memory_mb": 412.0}
+
+    def log() -> Middleware:
+        return mw.log(every=1, path=file, quiet=True, clock=clock)
+
+    state = killed_after(1, log, row, clock=clock)
+    go_on(state, log, {"env_step": 16}, clock=clock)
+    first, second = read(file)
+    assert (first["steps_per_s"], first["memory_mb"]) == (100.0, 412.0)
+    assert second["loss"] == 0.5
+    assert not {"steps_per_s", "memory_mb"} & second.keys()
+
+
+# -- progress ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], io.StringIO]:
+    """Return a function that makes standard error a terminal of some width."""
+
+    def make(width: int) -> io.StringIO:
+        screen = io.StringIO()
+        console = Console(file=screen, force_terminal=True, width=width, _environ={})
+        monkeypatch.setattr(report_progress, "terminal", lambda: console)
+        return screen
+
+    return make
+
+
+ROWS = [
+    {
+        "env_step": 1_000 * k,
+        "return": 10.0 * k,
+        "eval_return": 20.0 * k,
+        "epsilon": 0.5,
+        "episodes": k,
+    }
+    for k in range(1, 6)
+]
+
+
+def shown(screen: io.StringIO) -> list[str]:
+    """Take the frames that were drawn one over the other, without their colours."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    return [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+
+
+def test_on_a_terminal_one_line_is_rewritten(
+    clock: ManualClock, terminal: Callable[[int], io.StringIO]
+) -> None:
+    screen = terminal(150)
+    run(mw.progress(max_env_steps=10_000, target=475, clock=clock), *ROWS, clock=clock)
+
+    frames = shown(screen)
+    assert len(frames) == 7  # the first one, one for each step, and twice the last one
+    assert frames[-1].endswith(
+        "5,000/10,000 env steps  1,000 steps/s  episodes 5  return 50.0  eval 100.0/475  "
+        "epsilon 0.50  0:05"
+    )
+    assert frames[-3].endswith("epsilon 0.50  0:05, at most 0:05 left")
+    assert frames[-1].startswith("━━━━")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100])
+def test_the_line_fits_into_any_terminal(
+    clock: ManualClock, terminal: Callable[[int], io.StringIO], width: int
+) -> None:
+    screen = terminal(width)
+    progress = mw.progress(max_env_steps=10_000, target=475, title="DQN", clock=clock)
+    run(progress, *ROWS, clock=clock)
+
+    frames = shown(screen)
+    assert len(frames) == 7
+    assert all(len(frame) <= width - 2 for frame in frames)
+    if width >= 60:
+        assert "5,000/10,000 env steps" in frames[-1]
+        assert "eval 100.0/475" in frames[-1]
+
+
+def test_returns_loss_speed_and_memory_are_on_the_screen(
+    clock: ManualClock,
+    terminal: Callable[[int], io.StringIO],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{**row, "loss": 0.0123456, "memory_mb": 412.3} for row in ROWS]
+    run(mw.progress(max_env_steps=10_000, clock=clock), *rows, clock=clock)
+    everything = (
+        "5,000/10,000 env steps  1,000 steps/s  episodes 5  return 50.0  eval 100.0  "
+        "loss 0.0123  epsilon 0.50  412 MB  0:05"
+    )
+    assert capsys.readouterr().err.splitlines() == [everything]
+
+    screen = terminal(160)
+    run(mw.progress(max_env_steps=10_000, clock=clock), *rows, clock=clock)
+    assert shown(screen)[-1].endswith(everything)
+    screen = terminal(100)  # where there is no room for all of it
+    run(mw.progress(max_env_steps=10_000, clock=clock), *rows, clock=clock)
+    rest = "1,000 steps/s  return 50.0  eval 100.0  loss 0.0123  0:05"
+    assert shown(screen)[-1].endswith(rest)
+
+
+def test_it_is_not_drawn_more_often_than_one_can_see(
+    terminal: Callable[[int], io.StringIO],
+) -> None:
+    screen = terminal(100)
+    run(mw.progress(clock=ManualClock()), *[{"env_step": k} for k in range(500)])
+    assert len(shown(screen)) <= 2
+
+
+def test_elsewhere_it_is_one_line_a_minute(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"env_step": 100 * k} for k in range(1, 151)]
+    run(mw.progress(clock=clock), *rows, clock=clock)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "6,000 env steps  100 steps/s  1:00",
+        "12,000 env steps  100 steps/s  2:00",
+        "15,000 env steps  100 steps/s  2:30",
+    ]
+
+
+def test_a_run_of_no_steps_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Task() as task:
+        task.use(mw.progress())
+        task.run(max_step=0)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_time_left_follows_from_the_rate_of_late(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow_down(ctx: Context) -> None:
+        clock.advance(60.0 * (ctx.total_step > 0))
+        ctx.env_step = (0, 6_000, 6_600)[ctx.total_step]
+
+    with Task() as task:
+        task.use(slow_down)
+        task.use(mw.progress(max_env_steps=12_600, clock=clock))
+        task.run(max_step=3)
+    first, second, _ = capsys.readouterr().err.splitlines()
+    assert first.endswith("100 steps/s  1:00, at most 1:06 left")
+    assert second.endswith("10 steps/s  2:00, at most 10:00 left")
+
+
+# -- tensorboard -------------------------------------------------------------------------
+
+
+def scalars(directory: Path) -> dict[str, list[tuple[int, float]]]:
+    """Read a directory as TensorBoard does."""
+    reading = importlib.import_module(
+        "tensorboard.backend.event_processing.plugin_event_accumulator"
+    )
+    to_array = importlib.import_module("tensorboard.util.tensor_util").make_ndarray
+    events = reading.EventAccumulator(str(directory)).Reload()
+    return {
+        tag: [(event.step, float(to_array(event.tensor_proto))) for event in events.Tensors(tag)]
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def test_tensorboard_gets_each_metric_over_env_steps(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"env_step": 8, "loss": 0.5, "eval_return": 20.0},
+        {"env_step": 16, "loss": 0.25},
+        {"env_step": 24, "loss": 0.125},
+        {"env_step": 32, "loss": torch.tensor(0.0625)},
+        {"env_step": 40, "loss": 2.0},
+    ]
+    run(mw.tensorboard(tmp_path / "events", every=2), *rows)
+
+    assert scalars(tmp_path / "events") == {
+        "loss": [(16, 0.25), (32, 0.0625), (40, 2.0)],
+        "eval_return": [(16, 20.0)],
+    }
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_tensorboard_forgets_the_points_that_come_again(tmp_path: Path, steps: int) -> None:
+    def events(name: str) -> Callable[[], Middleware]:
+        return lambda: mw.tensorboard(tmp_path / name, every=3)
+
+    clock = ManualClock()
+    run(events("whole")(), *ROWS_OF_A_RUN)
+    lies = [{**row, "loss": 7.0} for row in ROWS_OF_A_RUN[steps:8]]
+    state = killed_after(
+        steps, events("cut"), *ROWS_OF_A_RUN[:steps], *lies, {"env_step": 7200}, clock=clock
+    )
+    # The names of event files begin with the second; a resumed run is never that quick.
+    [file] = (tmp_path / "cut").iterdir()
+    file.rename(file.with_name(file.name.replace("tfevents.1", "tfevents.0")))
+    go_on(state, events("cut"), *ROWS_OF_A_RUN[steps:], clock=clock)
+    assert scalars(tmp_path / "cut") == scalars(tmp_path / "whole")
+
+
+def test_what_tensorboard_was_given_before_a_checkpoint_is_on_disk_then(tmp_path: Path) -> None:
+    written: list[bytes] = []
+
+    def save(ctx: Context) -> Iterator[None]:
+        yield
+        task.state_dict()
+        written.append(b"".join(file.read_bytes() for file in tmp_path.iterdir()))
+
+    with Task() as task:
+        task.use(save)
+        task.use(play({"env_step": 8, "loss": 0.5}))
+        task.use(mw.tensorboard(tmp_path, every=1))
+        task.run(max_step=1)
+    assert b"loss" in written[0]
+
+
+def test_a_file_in_place_of_the_tensorboard_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "events").touch()
+    with pytest.raises(ConfigError, match="is a file"):
+        mw.tensorboard(tmp_path / "events")
+
+
+def test_reports_of_a_run_without_metrics_say_at_least_the_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for middleware in (mw.log(every=1), mw.progress(), mw.tensorboard(tmp_path, every=1)):
+        run_step(middleware)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].split() == ["step", "iter"]  # nobody has said anything of env steps
+    assert lines[2].split() == ["1", "0"]
+    assert lines[3].startswith("0 env steps")
+
+
+def test_rows_are_written_within_a_chain_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = play(*[{"env_step": 8 * k} for k in range(1, 4)])
+    with Task() as task:
+        log = mw.log(every=1, path=tmp_path / "metrics.jsonl")
+        task.use(task.serial(steps, log, mw.progress()))
+        task.run(max_step=3)
+    assert [row["env_step"] for row in read(tmp_path / "metrics.jsonl")] == [8, 16, 24]
+
+
+def test_tensorboard_that_nobody_opened_says_so(tmp_path: Path) -> None:
+    events = mw.tensorboard(tmp_path, every=1)
+
+    def hidden(ctx: Context) -> None:
+        ctx.metrics["loss"] = 0.5
+        events(ctx)
+
+    with pytest.raises(MiddlewareError, match=r"Give it to `task\.use` itself"):
+        run_step(hidden)

@@ -1,0 +1,105 @@
+"""The best policy is kept beside the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.middleware.checkpoint import described_policy
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.task import Task
+
+
+def learn(policy: DQN, values: Sequence[float | None], *, begun: int = 0) -> Middleware:
+    """Change the weights in each step, and claim what an evaluation has found, if there is one."""
+
+    def _learn(ctx: Context) -> None:
+        step = ctx.total_step
+        ctx.env_step, ctx.train_iter = 8 * (step + 1), step + 1
+        policy.load_weights({k: torch.full_like(v, step) for k, v in policy.weights().items()})
+        value = values[step - begun]
+        if value is not None:
+            ctx.eval_value = value
+
+    return _learn
+
+
+def run(policy: DQN, best: Path, values: Sequence[float | None]) -> dict[str, Any]:
+    with Task() as task:
+        task.use(learn(policy, values))
+        task.use(mw.keep_best(policy, best))
+        task.run(max_step=len(values))
+        return task.state_dict()
+
+
+def kept(policy: DQN, best: Path) -> float:
+    """Return in which step the weights were what was kept."""
+    other = policy.clone()
+    other.load_state_dict(load_checkpoint(best).state)
+    return float(next(iter(other.weights().values())).flatten()[0])
+
+
+def test_the_policy_of_the_best_evaluation_is_kept(policy: DQN, tmp_path: Path) -> None:
+    run(policy, tmp_path / "best", [None, 5.0, None, 9.0, None, 7.0, 9.0])
+    saved = load_checkpoint(tmp_path / "best")
+    assert kept(policy, tmp_path / "best") == 3.0  # of equals the first
+    assert (saved.meta["env_step"], saved.meta["train_iter"], saved.meta["eval_value"]) == (
+        32,
+        4,
+        9,
+    )
+    assert described_policy(saved.meta)[1]["kind"] == "DQN"
+
+
+def test_without_an_evaluation_nothing_is_kept(policy: DQN, tmp_path: Path) -> None:
+    state = run(policy, tmp_path / "best", [None, None])
+    assert not (tmp_path / "best").exists()
+    with Task() as task:
+        task.use(learn(policy, [-3.0], begun=2))
+        task.use(mw.keep_best(policy, tmp_path / "best"))
+        task.load_state_dict(state)
+        task.run(max_step=1)
+    assert kept(policy, tmp_path / "best") == 2.0
+
+
+def test_a_run_that_goes_on_remembers_what_was_best(policy: DQN, tmp_path: Path) -> None:
+    best = tmp_path / "best"
+    state = run(policy, best, [5.0, 9.0])
+    with Task() as task:
+        task.use(learn(policy, [8.0, 10.0, 9.5], begun=2))
+        task.use(mw.keep_best(policy, best))
+        task.load_state_dict(state)
+        task.run(max_step=1)
+        assert kept(policy, best) == 1.0
+        task.run(max_step=2)
+    assert kept(policy, best) == 3.0
+
+
+def test_a_broken_policy_is_not_kept(policy: DQN, tmp_path: Path) -> None:
+    def break_it(ctx: Context) -> None:
+        if ctx.total_step == 1:
+            policy.load_weights(
+                {k: torch.full_like(v, torch.nan) for k, v in policy.weights().items()}
+            )
+
+    with Task() as task:
+        task.use(learn(policy, [5.0, 9.0]))
+        task.use(break_it)
+        task.use(mw.keep_best(policy, tmp_path / "best"))
+        with pytest.raises(NonFiniteError, match=r"no longer finite after update 2, so the policy"):
+            task.run(max_step=2)
+    assert kept(policy, tmp_path / "best") == 0.0
+
+
+def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`policy` is a str"):
+        mw.keep_best("best", tmp_path)  # type: ignore[arg-type]

@@ -1,0 +1,213 @@
+"""Collecting unrolls, and learning from them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.rl import A2C, PPO, A2CConfig, PPOConfig, ReplayBuffer, Unroll, make_envs
+from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.task import Task
+from ding_lite.testing import run_step
+
+
+@pytest.fixture
+def a2c(envs: Envs) -> A2C:
+    return A2C(envs.spec, A2CConfig(hidden=(16,)))
+
+
+def unroll_of(policy: Any, envs: Envs, num_steps: int, **values: Any) -> Unroll:
+    """Collect a single unroll."""
+    ctx, _ = run_step(mw.collect(policy, envs, unroll=num_steps), **values)
+    [unroll] = ctx.trajectories
+    assert isinstance(unroll, Unroll)
+    return unroll
+
+
+def test_an_unroll_is_what_happened_in_order(a2c: A2C, envs: Envs) -> None:
+    twin = a2c.clone()
+    ctx, _ = run_step(mw.collect(a2c, envs, unroll=60), env_step=40)
+    [unroll] = ctx.trajectories
+    assert ctx.env_step == 40 + 4 * 60
+    with make_envs("CartPole-v1", 4, seed=0) as twin_envs:
+        for time in range(60):
+            action, log_prob = twin.explore(twin_envs.obs)
+            step = twin_envs.step(action)
+            for name in ("obs", "action", "reward", "terminated", "truncated"):
+                np.testing.assert_array_equal(getattr(unroll, name)[time], getattr(step, name))
+            np.testing.assert_array_equal(unroll.log_prob[time], log_prob)
+    np.testing.assert_array_equal(unroll.last_obs, step.next_obs)
+    assert unroll.terminated.any()
+    assert len(unroll.cut_obs) == 0
+
+
+def test_the_next_unroll_goes_on_where_the_one_before_ended(a2c: A2C, envs: Envs) -> None:
+    seen: list[Unroll] = []
+    with Task() as task:
+        task.use(mw.collect(a2c, envs, unroll=2))
+        task.use(lambda ctx: seen.extend(ctx.trajectories))
+        task.run(max_step=40)
+    ongoing = 0
+    for before, after in pairwise(seen):
+        goes_on = ~(before.terminated | before.truncated)[-1]
+        ongoing += int(goes_on.sum())
+        np.testing.assert_array_equal(before.last_obs[goes_on], after.obs[0][goes_on])
+    assert 120 < ongoing < 156
+    assert task.ctx.env_step == 320
+
+
+def test_what_episodes_ended_with_that_were_cut_off_is_handed_on() -> None:
+    with make_envs("probe/LongCounter-v0", 2, seed=0) as envs:  # ten steps long, and cut after 4
+        policy = A2C(envs.spec)
+        unroll = unroll_of(policy, envs, 9)
+    # The observation counts episodes and steps: an episode that is cut shows its step 4 at the end.
+    assert unroll.truncated[:, 0].tolist() == [(time % 4) == 3 for time in range(9)]
+    assert unroll.cut_time.tolist() == [3, 3, 7, 7]
+    assert unroll.cut_env.tolist() == [0, 1, 0, 1]
+    assert unroll.cut_obs.tolist() == [[0.0, 4.0], [0.0, 4.0], [1.0, 4.0], [1.0, 4.0]]
+    assert unroll.obs[4].tolist() == [[1.0, 0.0], [1.0, 0.0]]
+
+
+def test_numbers_are_clipped_for_the_envs_and_learned_from_as_they_were_drawn() -> None:
+    with make_envs("probe/Pull-v0", 8, seed=0) as envs:  # takes -2 to 3, and shows what it took
+        policy = A2C(envs.spec, A2CConfig(log_std_start=1.0))
+        unroll = unroll_of(policy, envs, 30)
+    assert unroll.action.min() < -2.0
+    assert unroll.action.max() > 3.0
+    np.testing.assert_array_equal(unroll.obs[1:], unroll.action[:-1].clip(-2.0, 3.0))
+
+
+def test_an_unroll_says_which_weights_acted(a2c: A2C, envs: Envs) -> None:
+    assert unroll_of(a2c, envs, 1).version == 0
+    assert unroll_of(a2c, envs, 1, weights_version=12).version == 12
+
+
+def test_episodes_are_reported_as_with_transitions(a2c: A2C) -> None:
+    def rows_of(policy: Any, **how: Any) -> list[dict[str, float]]:
+        rows: list[dict[str, float]] = []
+        with make_envs("CartPole-v1", 4, seed=0) as envs, Task() as task:
+            task.use(mw.collect(policy, envs, **how))
+            task.use(lambda ctx: rows.append(dict(ctx.metrics)))
+            task.run(max_step=30)
+        return rows
+
+    rows = rows_of(a2c.clone(), unroll=10)
+    assert rows == rows_of(a2c.clone(), steps=40)
+    assert rows[-1]["episodes"] > 20
+
+
+def test_exactly_one_of_steps_and_unroll_is_given(a2c: A2C, envs: Envs) -> None:
+    collect: Any = mw.collect
+    with pytest.raises(ConfigError, match="Neither `steps` nor `unroll` was given"):
+        collect(a2c, envs)
+    with pytest.raises(ConfigError, match="`unroll` is 4, and `steps` was given too"):
+        collect(a2c, envs, steps=4, unroll=4)
+    with pytest.raises(ConfigError, match="`unroll` is 4, and `epsilon` was given too"):
+        collect(a2c, envs, unroll=4, epsilon=lambda _: 0.1)
+    with pytest.raises(ConfigError, match="`unroll` is 0"):
+        collect(a2c, envs, unroll=0)
+
+
+def test_a_policy_that_cannot_say_how_likely_it_acted_is_refused(policy: DQN, envs: Envs) -> None:
+    collect: Any = mw.collect
+    with pytest.raises(ConfigError, match="DQN has no `explore` method"):
+        collect(policy, envs, unroll=4)
+
+
+def test_collecting_goes_on_exactly_where_it_was_saved(a2c: A2C) -> None:
+    def prepared(seen: list[Context]) -> tuple[Task, dict[str, Any]]:
+        envs, policy = make_envs("CartPole-v1", 3, seed=1), a2c.clone()
+        task = Task()
+        task.use(mw.collect(policy, envs, unroll=7))
+        task.use(mw.train(policy))
+        task.use(lambda ctx: seen.append(Context(ctx)))
+        return task, {"task": task, "policy": policy, "envs": envs}
+
+    expected: list[Context] = []
+    task, parts = prepared(expected)
+    with task:
+        task.run(max_step=12)
+        state = {name: part.state_dict() for name, part in parts.items()}
+        task.run(max_step=12)
+
+    seen: list[Context] = []
+    task, parts = prepared(seen)
+    with task:
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        task.run(max_step=12)
+    for one, other in zip(seen, expected[12:], strict=True):
+        assert one.metrics == other.metrics
+        assert (one.env_step, one.train_iter) == (other.env_step, other.train_iter)
+        for name in Unroll.__slots__:
+            found, wanted = (getattr(x.trajectories[0], name) for x in (one, other))
+            np.testing.assert_array_equal(found, wanted)
+
+
+# -- train ---------------------------------------------------------------------------------
+
+
+def test_every_update_of_an_unroll_is_counted(envs: Envs) -> None:
+    policy = PPO(envs.spec, PPOConfig(hidden=(16,), epochs=3, batch_size=10))
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=10))
+        task.use(mw.train(policy))
+        task.run(max_step=2)
+    assert task.ctx.train_iter == policy.train_iter == 2 * 3 * 4
+    assert task.ctx.train_data is task.ctx.trajectories
+    assert task.ctx.metrics["loss"] == task.ctx.train_output["loss"]
+
+
+@pytest.mark.parametrize("values", [{}, {"trajectories": []}])
+def test_nothing_is_learned_in_a_step_that_has_brought_nothing(
+    a2c: A2C, values: dict[str, Any]
+) -> None:
+    before = a2c.weights()
+    ctx, _ = run_step(mw.train(a2c), **values)
+    assert ctx.train_iter == 0
+    assert "train_output" not in ctx
+    assert all(torch.equal(tensor, before[name]) for name, tensor in a2c.weights().items())
+
+
+def test_nothing_is_learned_while_others_are_waited_for(a2c: A2C, envs: Envs) -> None:
+    unroll = unroll_of(a2c, envs, 4)
+    ctx, _ = run_step(mw.train(a2c), trajectories=[unroll], warming_up=True)
+    assert ctx.train_iter == a2c.train_iter == 0
+
+
+def test_several_unrolls_are_one_update(a2c: A2C, envs: Envs) -> None:
+    unrolls = [unroll_of(a2c, envs, 4) for _ in range(3)]
+    ctx, _ = run_step(mw.train(a2c), trajectories=unrolls, train_iter=5)
+    assert (ctx.train_iter, a2c.train_iter) == (6, 1)
+
+
+def test_a_replay_and_several_updates_are_not_for_what_learns_from_unrolls(
+    a2c: A2C, replay: ReplayBuffer
+) -> None:
+    with pytest.raises(ConfigError, match=r"A2C learns from the unrolls .* `replay` was given"):
+        mw.train(a2c, replay)
+    with pytest.raises(ConfigError, match=r"A2C learns from the unrolls .* `batch_size` was given"):
+        mw.train(a2c, batch_size=8)
+    with pytest.raises(ConfigError, match="`updates` is 2, but how many updates A2C makes"):
+        mw.train(a2c, updates=2)
+
+
+def test_a_policy_without_a_batch_size_is_asked_for_one(envs: Envs, replay: ReplayBuffer) -> None:
+    class Plain(DQN):
+        config: Any
+
+    policy = Plain(envs.spec)
+    mw.train(policy, replay)
+    policy.config = object()
+    with pytest.raises(ConfigError, match=r"Plain says nothing of how many .* `batch_size`"):
+        mw.train(policy, replay)
+    mw.train(policy, replay, batch_size=8)

@@ -1,0 +1,175 @@
+"""Which launcher has the say about this process, and when none has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.launch.environment.base import FIRST_PORT, Place
+from ding_lite.parallel.launch.environment.detect import (
+    LAUNCHERS,
+    as_settings,
+    detect,
+    detect_cluster,
+    place_of,
+)
+from ding_lite.settings import Settings
+from tests.parallel.launch.environment.environs import (
+    KUBERNETES,
+    MPICH,
+    OPEN_MPI,
+    SLURM,
+    SLURM_BATCH,
+    SLURM_SHELL,
+    TORCHRUN,
+)
+
+EPHEMERAL = 32_768
+"""Where the ports begin that Linux gives to outgoing connections, unless it is told otherwise."""
+
+
+def found(environ: dict[str, str]) -> Place:
+    place = detect(environ)
+    assert place is not None
+    return place
+
+
+def test_without_a_launcher_there_is_no_place() -> None:
+    assert detect({}) is None
+    assert detect({"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}) is None
+
+
+@pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, MPICH, SLURM, KUBERNETES])
+def test_each_launcher_is_found_among_all(environ: dict[str, str]) -> None:
+    found_by = [place for of_one in LAUNCHERS if (place := of_one(environ)) is not None]
+    assert found_by == [found(environ)]
+
+
+def test_the_innermost_launcher_has_the_say() -> None:
+    allocated = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+    assert found({**KUBERNETES, **allocated}).launcher == "srun"
+    assert found({**KUBERNETES, **allocated, **OPEN_MPI}).launcher == "mpirun"
+    assert found({**KUBERNETES, **allocated, **OPEN_MPI, **TORCHRUN}).launcher == "torchrun"
+
+
+def test_a_launcher_of_one_process_leaves_it_alone_and_so_do_those_around() -> None:
+    alone = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    assert detect(alone) is None
+    assert detect({**SLURM, **alone}) is None
+
+
+@pytest.mark.parametrize("size", ["-1", "two", "1.5", "0x3"])
+def test_what_is_no_number_is_refused_by_its_variable(size: str) -> None:
+    with pytest.raises(ConfigError, match=f"WORLD_SIZE is '{size}'; a whole number was expected"):
+        detect({**TORCHRUN, "WORLD_SIZE": size})
+
+
+def test_a_rank_beyond_the_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"torchrun has started this process as node 3 of 3"):
+        detect({**TORCHRUN, "RANK": "3"})
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        (TORCHRUN, ("torchrun", 1, 3, 1, 0, 0)),
+        ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}, ("torchrun", 1, 3, 1, 0, 2)),
+        (OPEN_MPI, ("mpirun", 1, 4, 1, None, 0)),
+        (MPICH, ("mpirun", 2, 5, 0, None, 0)),
+        (SLURM, ("srun", 2, 5, 0, 1, 0)),
+        ({**SLURM, "SLURM_RESTART_COUNT": "1"}, ("srun", 2, 5, 0, 1, 1)),
+        (KUBERNETES, ("kubernetes", 1, 3, 0, 1, 0)),
+        ({"DING_LITE_NUM_NODES": "3", "DING_LITE_NODE_ID": "0"}, ("hand", 0, 3, None, None, 0)),
+        (
+            {**TORCHRUN, "DING_LITE_NUM_NODES": "9", "DING_LITE_NODE_ID": "8"},
+            ("hand", 8, 9, None, None, 0),
+        ),
+    ],
+)
+def test_all_that_an_environment_tells_is_read(
+    environ: dict[str, str], place: tuple[object, ...]
+) -> None:
+    seen = detect_cluster(environ)
+    assert seen is not None
+    told = (seen.launcher, seen.node_id, seen.num_nodes, seen.local_rank, seen.machine)
+    assert (*told, seen.num_restarts) == place
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, SLURM_BATCH, SLURM_SHELL, {**TORCHRUN, "DING_LITE_ENGINE": "local"}]
+)
+def test_what_is_no_launch_is_not_taken_for_one(environ: dict[str, str]) -> None:
+    assert detect_cluster(environ) is None
+
+
+def test_nodes_meet_where_node_0_is() -> None:
+    places = [detect_cluster({**SLURM, "SLURM_PROCID": str(rank)}) for rank in range(5)]
+    assert {place.rendezvous for place in places if place} == {f"gpu08:{found(SLURM).port}"}
+    assert found(TORCHRUN).rendezvous == f"127.0.0.1:{found(TORCHRUN).port}"
+    assert found({**MPICH, "MASTER_ADDR": ""}).rendezvous is None
+    by_hand = {"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1"}
+    elsewhere = detect_cluster({**by_hand, "DING_LITE_ATTACH_TO": "tcp://gpu08:50515"})
+    assert elsewhere is not None
+    assert (elsewhere.hosts, elsewhere.on_one_machine) == ({0: "gpu08"}, False)
+
+
+# -- ports ---------------------------------------------------------------------------------
+
+
+def test_all_nodes_of_a_job_derive_the_same_port_and_those_of_others_another_one() -> None:
+    ports = {found({**TORCHRUN, "RANK": str(rank)}).port for rank in range(3)}
+    ports |= {found({**SLURM, "SLURM_PROCID": str(rank)}).port for rank in range(5)}
+    assert len(ports) == 2
+    other = [{"TORCHELASTIC_RUN_ID": "other"}, {"MASTER_PORT": "29501"}, {"MASTER_ADDR": "other"}]
+    for change in other:
+        assert found({**TORCHRUN, **change}).port not in ports
+
+
+def test_derived_ports_are_those_that_nobody_is_given_by_chance() -> None:
+    for job in range(2_000):
+        place = Place(launcher="srun", node_id=0, num_nodes=700, job=f"{job}", on_one_machine=True)
+        assert FIRST_PORT <= place.port <= EPHEMERAL - 700
+
+
+# -- settings come first -------------------------------------------------------------------
+
+
+def test_a_launcher_is_asked_where_the_settings_say_nothing() -> None:
+    assert place_of(Settings(), TORCHRUN) == found(TORCHRUN)
+    assert place_of(Settings(num_nodes=3, node_id=None), TORCHRUN) == found(TORCHRUN)
+    assert place_of(Settings(node_id=1), TORCHRUN) == found(TORCHRUN)
+    assert place_of(Settings(labels=("gpu",), topology="star"), TORCHRUN) == found(TORCHRUN)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(num_nodes=2, node_id=0),
+        Settings(engine="local"),
+        Settings(attach_to=("tcp://127.0.0.1:50515",)),
+    ],
+)
+def test_settings_that_say_it_all_win(settings: Settings) -> None:
+    assert place_of(settings, TORCHRUN) is None
+    assert place_of(settings, {**TORCHRUN, "WORLD_SIZE": "none of our business"}) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"num_nodes": 4}, "DING_LITE_NUM_NODES is 4, but torchrun has started .* as node 1 of 3"),
+        ({"node_id": 2}, "DING_LITE_NODE_ID is 2, but torchrun has started .* as node 1 of 3"),
+    ],
+)
+def test_settings_that_contradict_a_launcher_are_refused(
+    given: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        place_of(Settings(**given), TORCHRUN)
+
+
+def test_what_a_launcher_says_can_be_shown_as_settings() -> None:
+    place = found(TORCHRUN)
+    assert as_settings(place) == {"num_nodes": 3, "node_id": 1, "ports": (place.port,)}

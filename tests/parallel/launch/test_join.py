@@ -1,0 +1,411 @@
+"""The place of a node that was started by hand: what the environment and `attach_to` make of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.distributed import World
+from ding_lite.errors import ConfigError
+from ding_lite.parallel import Parallel
+from ding_lite.parallel.launch.environment.base import Place
+from ding_lite.parallel.launch.join import (
+    connected,
+    guest,
+    node_of_environment,
+    node_of_launcher,
+    what_is_at,
+)
+from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.network.address import LOOPBACK, PrivateDirectory, free_ports
+from ding_lite.parallel.network.security import make_key
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.runtime.task import Task
+from ding_lite.settings import Settings
+
+A, B = "tcp://127.0.0.1:50515", "tcp://127.0.0.1:50516"
+
+
+def spec_of(
+    node_id: int,
+    num_nodes: int = 2,
+    *,
+    dials: tuple[str, ...] = (),
+    environ: dict[str, Any] | None = None,
+    **plan: Any,
+) -> NodeSpec:
+    settings = Settings(node_id=node_id, num_nodes=num_nodes, **(environ or {}))
+    whole = Plan(num_nodes=num_nodes, protocol="tcp", settings=Settings(), **plan)
+    return node_of_environment(whole, settings, dials)
+
+
+# -- launch by environment -----------------------------------------------------------------
+
+
+def test_node_0_listens_and_the_others_dial() -> None:
+    zero = spec_of(0, environ={"ports": (50515,)})
+    assert (zero.listen, zero.dials, set(zero.neighbours)) == (A, {}, {1})
+    one = spec_of(1, dials=(A,))
+    assert (one.listen, one.dials, set(one.neighbours)) == (None, {0: A}, {0})
+
+
+def test_in_a_mesh_a_node_dials_those_before_it_and_listens_for_those_behind() -> None:
+    one = spec_of(1, 3, dials=(A,), environ={"ports": (50515, 50516, 50517)})
+    assert (one.listen, one.dials, set(one.neighbours)) == (B, {0: A}, {0, 2})
+    two = spec_of(2, 3, dials=(A, B))
+    assert (two.listen, two.dials, set(two.neighbours)) == (None, {0: A, 1: B}, {0, 1})
+
+
+def test_the_address_of_node_0_does_for_all_and_then_any_port_does() -> None:
+    zero = spec_of(0, 3, environ={"ports": (50515,)})
+    one, two = (spec_of(node, 3, dials=(A,)) for node in (1, 2))
+    assert (zero.listen, zero.desk) == (A, A)
+    assert (one.listen, one.dials, one.desk) == ("tcp://127.0.0.1:0", {0: A}, A)
+    assert (two.listen, two.dials, two.desk) == (None, {0: A, 1: ""}, A)
+
+
+def test_node_0_is_asked_also_by_those_who_are_no_neighbours_of_it() -> None:
+    links = [(0, 1), (1, 2), (2, 3)]
+    one, two, three = (spec_of(node, 4, topology=links, dials=(A,)) for node in (1, 2, 3))
+    assert [spec.dials for spec in (one, two, three)] == [{0: A}, {1: ""}, {2: ""}]
+    assert [spec.desk for spec in (one, two, three)] == [A, A, A]
+    apart = spec_of(1, 3, topology=[(1, 2)], dials=(A,))
+    assert (apart.listen, apart.dials, apart.desk) == ("tcp://127.0.0.1:0", {}, A)
+    alone = spec_of(0, 3, topology=[(1, 2)], environ={"ports": (50515,)})
+    assert (alone.listen, alone.neighbours) == (A, frozenset())
+
+
+def test_who_asks_another_machine_listens_on_all_interfaces_of_its_kind(tmp_path: Path) -> None:
+    key = str(make_key(tmp_path / "key"))
+    for desk, listens in [
+        ("tcp://10.0.0.7:50515", "tcp://0.0.0.0:0"),
+        ("tcp://[fd00::7]:50515", "tcp://[::]:0"),
+        (A, "tcp://127.0.0.1:0"),
+    ]:
+        assert spec_of(1, 3, dials=(desk,), key_file=key).listen == listens
+    chosen = spec_of(
+        1, 3, dials=("tcp://10.0.0.7:1",), key_file=key, address="10.0.0.8", environ={"ports": (7,)}
+    )
+    assert chosen.listen == "tcp://10.0.0.8:7"
+
+
+def test_a_node_has_its_own_role_counted_over_all() -> None:
+    roles = ["learner", "collector", "collector"]
+    two = spec_of(2, 3, topology="star", dials=(A,), roles=roles)
+    assert two.labels == {"distributed", "node.2", "collector", "collector.1"}
+
+
+@pytest.mark.parametrize(
+    ("node_id", "num_nodes", "dials", "expected"),
+    [
+        (1, 2, (), r"is not given; node 1 dials the nodes \[0\]"),
+        (3, 4, (A, B), r"node 3 dials the nodes \[0, 1, 2\]\. Give it the address of node 0"),
+        (0, 2, (A,), "node 0 dials nobody, the others dial it"),
+        (0, 2, (), "DING_LITE_PORTS is not set; others dial node 0 of 2"),
+        (1, 2, ("ipc:///tmp/x",), "meet over tcp"),
+        (1, 2, ("127.0.0.1:50515",), "is no address"),
+    ],
+)
+def test_a_place_that_does_not_fit_is_refused(
+    node_id: int, num_nodes: int, dials: tuple[str, ...], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        spec_of(node_id, num_nodes, dials=dials)
+
+
+def test_a_job_of_one_node_runs_here_and_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DING_LITE_NUM_NODES", "1")
+    [labels] = Parallel.runner(8, ports=[1, 2])(lambda: Task().labels)
+    assert labels == {"standalone", "node.0"}
+
+
+def test_all_but_the_number_of_nodes_and_the_ports_wins_over_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DING_LITE_NUM_NODES", "3")
+    monkeypatch.setenv("DING_LITE_NODE_ID", "2")
+    monkeypatch.setenv("DING_LITE_TOPOLOGY", "mesh")
+    monkeypatch.setenv("DING_LITE_ATTACH_TO", f"{A},{B}")
+    Parallel.runner(1)
+    Parallel.runner(1, "star", attach_to=A)
+    with pytest.raises(ConfigError, match=r"dials the nodes \[0\]"):
+        Parallel.runner(1, "star")
+    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc'"):
+        Parallel.runner(1, protocol="ipc")
+    with pytest.raises(ConfigError, match="has 1 entries for 3 nodes"):
+        Parallel.runner(1, roles=["learner"])
+
+
+# -- launched ------------------------------------------------------------------------------
+
+
+def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
+    place = Place(
+        launcher="torchrun",
+        node_id=node_id,
+        num_nodes=num_nodes,
+        job="4711",
+        on_one_machine=more.pop("on_one_machine", True),
+        hosts=more.pop("hosts", {}),
+    )
+    whole = Plan(**{"num_nodes": num_nodes, "protocol": "tcp", "ports": 20_000, **more})
+    return node_of_launcher(whole, place)
+
+
+def test_nodes_of_one_machine_meet_on_its_loopback_interface() -> None:
+    zero, one, two = (launched(node) for node in range(3))
+    assert (zero.listen, zero.dials) == ("tcp://127.0.0.1:20000", {})
+    assert (one.listen, one.dials) == ("tcp://127.0.0.1:20001", {0: zero.listen})
+    assert (two.listen, two.dials) == (None, {0: zero.listen, 1: one.listen})
+    assert [set(spec.neighbours) for spec in (zero, one, two)] == [{1, 2}, {0, 2}, {0, 1}]
+
+
+@pytest.mark.parametrize(
+    ("address", "listens", "dials"),
+    [
+        ("127.0.0.2", "tcp://127.0.0.2:20001", "tcp://127.0.0.2:20000"),
+        ("0.0.0.0", "tcp://0.0.0.0:20001", "tcp://127.0.0.1:20000"),
+    ],
+)
+def test_an_address_is_that_of_all_nodes_of_a_machine(
+    address: str, listens: str, dials: str, tmp_path: Path
+) -> None:
+    key = str(make_key(tmp_path / "key"))
+    spec = launched(1, address=address, key_file=key)
+    assert (spec.listen, spec.dials) == (listens, {0: dials})
+
+
+def test_ports_may_be_chosen_one_by_one() -> None:
+    spec = launched(2, ports=[7000, 7010, 7020])
+    assert list(spec.dials.values()) == ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7010"]
+
+
+def test_all_know_the_roles_of_all_because_all_run_the_same_program() -> None:
+    roles = ["learner", {"collector", "big"}, "collector"]
+    specs = [launched(node, topology="star", roles=roles, labels="gpu") for node in range(3)]
+    assert specs[2].labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
+    assert all(spec.world == tuple(other.labels for other in specs) for spec in specs)
+
+
+def test_labels_of_the_environment_may_be_one_nodes_own_so_all_must_tell_theirs() -> None:
+    spec = launched(2, settings=Settings(labels=("gpu",)))
+    assert spec.labels == {"distributed", "node.2", "gpu"}
+    assert spec.world == ()
+
+
+def apart(node_id: int, hosts: dict[int, str], tmp_path: Path, **more: Any) -> NodeSpec:
+    key = tmp_path / "key"
+    if not key.exists():
+        make_key(key)
+    more = {"key_file": str(key), **more}
+    return launched(node_id, on_one_machine=False, hosts=hosts, **more)
+
+
+def test_on_several_machines_each_listens_on_its_own_and_dials_by_name(tmp_path: Path) -> None:
+    hosts = {0: "gpu08", 1: "gpu08", 2: "gpu09"}
+    one, two = (apart(node, hosts, tmp_path) for node in (1, 2))
+    assert one.listen == "tcp://0.0.0.0:20001"
+    assert two.dials == {0: "tcp://gpu08:20000", 1: "tcp://gpu08:20001"}
+    bound = apart(1, hosts, tmp_path, address="10.0.0.7")
+    assert (bound.listen, bound.dials) == ("tcp://10.0.0.7:20001", {0: "tcp://gpu08:20000"})
+
+
+def test_a_machine_with_a_number_of_version_6_is_listened_on_in_the_same_way(
+    tmp_path: Path,
+) -> None:
+    zero = apart(0, {0: "fd00::7"}, tmp_path, topology="star")
+    assert zero.listen == "tcp://[::]:20000"
+    assert apart(1, {0: "fd00::7"}, tmp_path, topology="star").dials == {0: "tcp://[fd00::7]:20000"}
+
+
+def test_several_machines_need_a_key_on_all_nodes(tmp_path: Path) -> None:
+    hosts = dict.fromkeys(range(3), "gpu08")
+    for node in range(3):
+        with pytest.raises(ConfigError, match=r"no key says who may connect\. Make one"):
+            apart(node, hosts, tmp_path, key_file=None)
+    assert apart(0, {}, tmp_path, key_file=None, topology="alone").listen is None
+
+
+def test_a_job_whose_machines_are_not_told_is_refused_on_all_nodes(tmp_path: Path) -> None:
+    for node in range(3):
+        with pytest.raises(ConfigError, match="does not say where node 0 is"):
+            apart(node, {}, tmp_path)
+    assert apart(2, {0: "gpu08"}, tmp_path, topology="star").dials == {0: "tcp://gpu08:20000"}
+
+
+def test_machines_that_are_not_told_are_asked_of_node_0(tmp_path: Path) -> None:
+    desk = "tcp://gpu08:20000"
+    zero, one, two = (apart(node, {0: "gpu08"}, tmp_path) for node in range(3))
+    assert [spec.desk for spec in (zero, one, two)] == [desk] * 3
+    assert (one.listen, one.dials) == ("tcp://0.0.0.0:20001", {0: desk})
+    assert (two.listen, two.dials) == (None, {0: desk, 1: ""})
+    links = [(1, 2)]
+    assert apart(0, {0: "gpu08"}, tmp_path, topology=links).listen == "tcp://0.0.0.0:20000"
+    assert apart(1, {0: "gpu08"}, tmp_path, topology="star").desk is None
+
+
+# -- joining a running job -----------------------------------------------------------------
+
+
+def guest_of(attach_to: tuple[str, ...], node_ids: Any, **more: Any) -> NodeSpec:
+    settings = Settings(**more.pop("environ", {}))
+    plan = Plan(**{"num_nodes": 1, "protocol": "tcp", "settings": settings, **more})
+    return guest(plan, settings, attach_to, node_ids)
+
+
+def test_a_guest_dials_the_nodes_it_names_and_knows_no_more() -> None:
+    spec = guest_of((A, B), [4], labels="late", environ={"labels": ("gpu",)})
+    assert (spec.node_id, spec.num_nodes, spec.dials) == (4, 0, {0: A, 1: B})
+    assert (set(spec.neighbours), spec.listen) == ({0, 1}, None)
+    assert spec.labels == {"distributed", "node.4", "late", "gpu"}
+    assert guest_of((A,), None, environ={"node_id": 3}).node_id == 3
+
+
+@pytest.mark.parametrize(
+    ("node_ids", "more", "expected"),
+    [
+        (None, {}, "n_parallel_workers=1 and node_ids="),
+        ([2, 3], {}, r"node_ids=\[2, 3\]"),
+        ([2], {"num_nodes": 2}, "Found are n_parallel_workers=2"),
+        ([0], {}, "must have a higher number"),
+        ([True], {}, "must have a higher number"),
+        ([2], {"roles": ["learner"]}, "Roles are counted over all nodes"),
+        ([2], {"environ": {"roles": ("learner",)}}, "Roles are counted over all nodes"),
+        ([2], {"ports": 50517}, "listens nowhere"),
+        ([2], {"topology": "tree"}, "Say with DING_LITE_NUM_NODES how many nodes the job has"),
+    ],
+)
+def test_what_does_not_fit_a_place_is_refused(
+    node_ids: Any, more: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        guest_of((A,), node_ids, **more)
+
+
+# -- connected -----------------------------------------------------------------------------
+
+
+def on_nodes(specs: list[NodeSpec], main: Callable[[World], object]) -> list[Any]:
+    """Run `main(world)` on each node, a thread each; an exception is a result too."""
+    results: dict[int, Any] = {}
+    all_done = threading.Barrier(len(specs))
+
+    def run(spec: NodeSpec) -> None:
+        with connected(spec):
+            try:
+                results[spec.node_id] = main(World.current())
+            except ConfigError as error:
+                results[spec.node_id] = str(error)
+            all_done.wait(15.0)
+
+    threads = [threading.Thread(target=run, args=(spec,)) for spec in specs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[spec.node_id] for spec in specs]
+
+
+@pytest.fixture
+def ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Return free ports, for nodes with a key that only this test has."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return free_ports(LOOPBACK, 3)
+
+
+def job(num_nodes: int, topology: str, ports: list[int], **plan: Any) -> list[NodeSpec]:
+    places = [f"tcp://{LOOPBACK}:{port}" for port in ports]
+    return [
+        spec_of(
+            node,
+            num_nodes,
+            topology=topology,
+            dials=tuple(places[: min(node, 1 if topology == "star" else node)]),
+            environ={"ports": (ports[node],)},
+            **plan,
+        )
+        for node in range(num_nodes)
+    ]
+
+
+@pytest.mark.parametrize(("num_nodes", "topology"), [(2, "star"), (2, "mesh"), (3, "mesh")])
+def test_labels_of_all_are_learned_from_the_greetings(
+    ports: list[int], num_nodes: int, topology: str
+) -> None:
+    specs = job(num_nodes, topology, ports, roles=["learner", "player", "player"][:num_nodes])
+
+    def main(world: World) -> object:
+        everybody = world.group(["learner", "player"])
+        return world.num_nodes, everybody.members, everybody.all_gather(world.node_id)
+
+    nodes = list(range(num_nodes))
+    assert on_nodes(specs, main) == [(num_nodes, tuple(nodes), nodes)] * num_nodes
+
+
+def test_a_leaf_of_a_larger_star_says_whose_labels_it_does_not_know(ports: list[int]) -> None:
+    specs = job(3, "star", ports)
+
+    def main(world: World) -> object:
+        said = world.group(range(world.num_nodes)).all_gather(world.node_id)
+        assert said == [0, 1, 2]
+        return world.group("node.*").members
+
+    hub, leaf, other = on_nodes(specs, main)
+    assert hub == (0, 1, 2)
+    assert leaf.startswith("Node 1 does not know the labels of the nodes [2]: nobody has told")
+    assert other.startswith("Node 2 does not know the labels of the nodes [1]")
+
+
+def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Parallel.runner(2, protocol="tcp", key_file=tmp_path / "missing")
+    key = make_key(tmp_path / "key")
+    directory = PrivateDirectory(tmp_path)
+    [spec, _] = Plan(num_nodes=2, protocol="tcp", key_file=str(key)).specs(directory)
+    directory.remove()
+    assert spec.key_file == str(key)
+    Plan(num_nodes=2, protocol="tcp", address="0.0.0.0", key_file=str(key))
+
+
+def test_one_port_of_the_environment_is_the_first_of_all() -> None:
+    assert Plan(num_nodes=2, protocol="tcp", settings=Settings(ports=(50515,))).ports == (
+        50515,
+        50516,
+    )
+    both = Plan(num_nodes=2, protocol="tcp", ports=7000, settings=Settings(ports=(50515,)))
+    assert both.ports == (7000, 7001)
+
+
+def test_connecting_to_nobody_closes_what_was_opened(ports: list[int]) -> None:
+    [alone] = job(2, "star", ports)[:1]
+    impatient = replace(alone, startup_timeout=0.1)
+    with pytest.raises(TimeoutError, match="for node 1 of 2"), connected(impatient):
+        raise AssertionError("nobody is there")
+
+
+def test_who_is_missing_is_looked_for_where_it_should_be(ports: list[int]) -> None:
+    [_, alone] = job(2, "star", ports)
+    impatient = replace(alone, startup_timeout=0.1)
+    with (
+        pytest.raises(
+            TimeoutError, match=r"for node 0 .* Nothing can be reached at tcp://127"
+        ) as e,
+        connected(impatient, advice="Look elsewhere."),
+    ):
+        raise AssertionError("nobody is there")
+    assert str(e.value).endswith("(Connection refused). Look elsewhere.")
+
+
+def test_what_is_at_an_address_is_said_in_a_sentence(ports: list[int]) -> None:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        said = what_is_at(f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
+    assert said.startswith("Something listens on tcp://127.0.0.1:")
+    assert "(Connection refused)" in what_is_at(f"tcp://{LOOPBACK}:{ports[0]}")
+    no_name = "x" * 64
+    assert what_is_at(f"tcp://{no_name}:1").startswith(f"The host `{no_name}` cannot be looked up")

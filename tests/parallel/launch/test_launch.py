@@ -1,0 +1,278 @@
+"""The runner: `main` in this process, under the labels of a node that is alone."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import ConfigError, LabelError
+from ding_lite.parallel import Parallel
+from ding_lite.parallel.launch import launch
+from ding_lite.parallel.launch.environment.detect import detect
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import current_router, use_router
+from ding_lite.runtime.task import Task
+from tests.parallel.launch.environment.environs import TORCHRUN
+
+
+def labels_within(**options: Any) -> set[str]:
+    [labels] = Parallel.runner(1, **options)(lambda: Task().labels)
+    return set(labels)
+
+
+# -- running main --------------------------------------------------------------------------
+
+
+def test_main_runs_here_with_its_arguments_and_its_result_comes_back() -> None:
+    def main(*args: object, **kwargs: object) -> object:
+        return args, kwargs
+
+    runner = Parallel.runner(n_parallel_workers=1, topology="star")
+    assert runner(main, 1, "two", three=3) == [((1, "two"), {"three": 3})]
+
+
+def test_a_runner_runs_as_often_as_it_is_called_and_on_the_same_node() -> None:
+    runner = Parallel.runner(1)
+    [first], [second] = runner(current_router), runner(current_router)
+    assert first is second
+
+
+def test_the_program_of_many_nodes_runs_on_one_that_has_all_the_roles() -> None:
+    calls: list[str] = []
+
+    def main() -> int:
+        with Task() as task:
+            task.use(lambda ctx: calls.append("collect"), filter_labels="collector.*")
+            task.use(lambda ctx: calls.append("train"), filter_labels="learner")
+            task.use(lambda ctx: calls.append("meet"), filter_labels="distributed")
+            task.run(max_step=2)
+        return int(task.ctx.total_step)
+
+    [last] = Parallel.runner(1, roles=[{"learner", "collector"}])(main)
+    assert last == 1
+    assert calls == ["collect", "train"] * 2
+
+
+def test_what_main_raises_is_handed_on_and_the_router_is_given_back() -> None:
+    def main() -> None:
+        raise LookupError("gone")
+
+    before = current_router()
+    with pytest.raises(LookupError, match="gone"):
+        Parallel.runner(1)(main)
+    assert current_router() is before
+
+
+def test_the_router_is_given_back_when_main_has_ended() -> None:
+    def look() -> Iterator[object]:
+        before = current_router()
+        [within] = Parallel.runner(1)(current_router)
+        yield within is not before
+        yield current_router() is before
+
+    assert all(contextvars.copy_context().run(list, look()))
+
+
+# -- Parallel() ----------------------------------------------------------------------------
+
+
+def test_parallel_is_this_nodes_router_in_main_and_in_a_middleware() -> None:
+    found: list[object] = []
+
+    def middleware(ctx: Context) -> None:
+        found.append(Parallel())
+
+    def main() -> None:
+        with Task() as task:
+            found.extend([Parallel(), task.router])
+            task.use(middleware)
+            task.run(max_step=1)
+
+    Parallel.runner(1)(main)
+    assert len(found) == 3
+    assert all(router is found[0] for router in found)
+
+
+def test_parallel_says_whether_anybody_is_connected_and_who_this_is() -> None:
+    assert not Parallel().is_active
+    _, second = LocalRouter.group(2)
+    with use_router(second):
+        assert Parallel().is_active
+        assert Parallel().node_id == 1
+
+
+# -- labels and roles ----------------------------------------------------------------------
+
+
+def test_a_node_that_is_alone_is_standalone_whatever_the_topology() -> None:
+    for topology in ("star", "mesh", "alone"):
+        assert labels_within(topology=topology) == {"standalone", "node.0"}
+
+
+@pytest.mark.parametrize("labels", ["gpu", ["gpu"], {"gpu"}, ("gpu", "gpu")])
+def test_labels_may_be_one_or_several(labels: Any) -> None:
+    assert labels_within(labels=labels) == {"standalone", "node.0", "gpu"}
+
+
+@pytest.mark.parametrize("roles", [["learner"], [("learner",)], [{"learner"}], ({"learner"},)])
+def test_a_role_is_a_name_or_a_set_of_names(roles: Any) -> None:
+    assert labels_within(roles=roles) == {"standalone", "node.0", "learner", "learner.0"}
+
+
+def test_labels_and_roles_of_the_environment_come_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DING_LITE_LABELS", "big")
+    monkeypatch.setenv("DING_LITE_ROLES", "evaluator")
+    expected = {"standalone", "node.0", "gpu", "big", "learner", "learner.0"}
+    expected |= {"evaluator", "evaluator.0"}
+    assert labels_within(labels="gpu", roles=["learner"]) == expected
+
+
+def test_a_label_or_role_that_is_none_is_refused_before_main_runs() -> None:
+    with pytest.raises(LabelError, match="'a b' is no label"):
+        Parallel.runner(1, labels="a b")
+    with pytest.raises(LabelError, match="'a b' is no role"):
+        Parallel.runner(1, roles=["a b"])
+
+
+# -- refusals ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, -1, True, False, 1.0, "1", None, [1]])
+def test_what_is_no_number_of_nodes_is_refused(workers: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Parallel.runner(workers)
+    message = str(caught.value)
+    assert f"`n_parallel_workers` is {workers!r}" in message
+    assert "it must be a whole number from 1 on" in message
+
+
+def test_an_unknown_topology_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Parallel.runner(1, "starr")
+    message = str(caught.value)
+    assert "`topology` is 'starr'; it must be one of: 'star', 'mesh', 'tree', 'alone'" in message
+    assert 'Did you mean "star"?' in message
+
+
+@pytest.mark.parametrize("roles", [[], ["learner", "collector"]])
+def test_roles_for_more_or_fewer_nodes_are_refused(roles: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Parallel.runner(1, roles=roles)
+    message = str(caught.value)
+    assert f"`roles` has {len(roles)} entries for 1 node" in message
+    assert "give one a node, such as roles=[...]" in message
+
+
+def test_a_node_of_a_job_without_a_number_or_a_job_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DING_LITE_NUM_NODES", "2")
+    with pytest.raises(ConfigError, match=r"DING_LITE_NUM_NODES is 2.* Set it to a number"):
+        Parallel.runner(1)
+    monkeypatch.delenv("DING_LITE_NUM_NODES")
+    monkeypatch.setenv("DING_LITE_NODE_ID", "1")
+    with pytest.raises(ConfigError, match="DING_LITE_NODE_ID is 1"):
+        Parallel.runner(2)
+
+
+def test_what_a_later_version_will_do_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"`node_ids` is \[2, 3\], the place to take"):
+        Parallel.runner(2, node_ids=[2, 3])
+
+
+def test_restarts_are_counted_from_0_on() -> None:
+    with pytest.raises(ConfigError, match="`max_retries` is -1; it must be at least 0"):
+        Parallel.runner(2, max_retries=-1)
+
+
+def test_a_fault_of_the_environment_is_found_before_main_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DING_LITE_ROLE", "learner")
+    with pytest.raises(ConfigError, match="DING_LITE_ROLES"):
+        Parallel.runner(1)
+
+
+# -- launchers -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchrun(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.fixture
+def spec(monkeypatch: pytest.MonkeyPatch) -> list[NodeSpec]:
+    """Collect the places that runners take, instead of taking them."""
+    taken: list[NodeSpec] = []
+    monkeypatch.setattr(launch, "_run_as_node", lambda spec, settings, **more: taken.append(spec))
+    return taken
+
+
+def test_a_launcher_decides_how_many_nodes_there_are(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    Parallel.runner(8, "star", roles=["learner", "collector", "collector"])
+    [one] = spec
+    assert (one.node_id, one.num_nodes) == (1, 3)
+    assert "collector.0" in one.labels
+    with pytest.raises(ConfigError, match="`roles` has 8 entries for 3 nodes"):
+        Parallel.runner(8, roles=["collector"] * 8)
+
+
+def test_ports_are_those_of_the_call_then_of_the_environment_then_derived(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    Parallel.runner(3, "star")
+    torchrun.setenv("DING_LITE_PORTS", "7000")
+    Parallel.runner(3, "star")
+    Parallel.runner(3, "star", ports=[6000, 6001, 6002])
+    place = detect(TORCHRUN)
+    assert place is not None
+    ports = [int(one.dials[0].rpartition(":")[2]) for one in spec]
+    assert ports == [place.port, 7000, 6000]
+
+
+def test_a_job_by_hand_wins_over_a_launcher(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    torchrun.setenv("DING_LITE_NUM_NODES", "2")
+    torchrun.setenv("DING_LITE_NODE_ID", "0")
+    torchrun.setenv("DING_LITE_PORTS", "50515")
+    Parallel.runner(3)
+    [zero] = spec
+    assert (zero.node_id, zero.num_nodes, zero.listen) == (0, 2, "tcp://127.0.0.1:50515")
+
+
+def test_joining_a_running_job_wins_over_a_launcher(
+    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
+) -> None:
+    Parallel.runner(1, attach_to="tcp://127.0.0.1:50515", node_ids=[4])
+    [guest] = spec
+    assert (guest.node_id, guest.num_nodes) == (4, 0)
+
+
+def test_the_local_engine_starts_nodes_under_a_launcher_too(
+    torchrun: pytest.MonkeyPatch,
+) -> None:
+    assert labels_within(engine="local") == {"standalone", "node.0"}
+    torchrun.setenv("DING_LITE_ENGINE", "local")
+    assert labels_within() == {"standalone", "node.0"}
+
+
+def test_a_launcher_of_one_process_leaves_it_as_it_is(torchrun: pytest.MonkeyPatch) -> None:
+    torchrun.setenv("RANK", "0")
+    torchrun.setenv("WORLD_SIZE", "1")
+    assert labels_within() == {"standalone", "node.0"}
+
+
+def test_nodes_of_a_launcher_do_not_meet_in_socket_files(torchrun: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but nodes that a launcher"):
+        Parallel.runner(3, protocol="ipc")

@@ -1,0 +1,309 @@
+"""The nodes of an elastic job: which places there are, what a newcomer is told, and the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import AuthenticationError, ConfigError, LabelError, RemoteError
+from ding_lite.parallel.launch import membership
+from ding_lite.parallel.launch.elastic_join import join
+from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
+from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.network.address import LOOPBACK, free_ports
+from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
+from ding_lite.parallel.router.group import World
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.inbox import FINISH
+from tests.parallel.tcp import Ears, hub_spec
+
+
+class Job:
+    """An elastic job whose first nodes are 0 and 1, all in this process."""
+
+    def __init__(self, topology: str = "star") -> None:
+        [port] = free_ports(LOOPBACK, 1)
+        self.desk = f"tcp://{LOOPBACK}:{port}"
+        self.routers: dict[int, NodeRouter] = {}
+        self._growth = Growth(topology, 2)
+        self.enter_hub()
+        self.enter(
+            NodeSpec(
+                node_id=1,
+                num_nodes=2,
+                labels=frozenset({"distributed", "node.1", "collector", "collector.0"}),
+                listen=f"tcp://{LOOPBACK}:0" if topology == "mesh" else None,
+                dials={0: self.desk},
+                neighbours=frozenset({0}),
+                edges=edges(topology, 2),
+                growth=self._growth,
+            )
+        )
+
+    def enter_hub(self) -> None:
+        spec = hub_spec(2, listen=self.desk, growth=self._growth, edges=edges("star", 2))
+        self.enter(replace(spec, labels=frozenset({"distributed", "node.0", "learner"})))
+
+    def enter(self, spec: NodeSpec) -> NodeRouter:
+        spec = replace(spec, epoch=time.time_ns(), startup_timeout=10.0)
+        router = self.routers[spec.node_id] = ElasticRouter(spec)
+        if spec.node_id:
+            router.wait_ready()
+        return router
+
+    def ask(self, wish: int | None = None, **more: Any) -> NodeSpec:
+        more = {"roles": ["collector"], "labels": [], **more}
+        where: dict[str, Any] = {
+            "listen": f"tcp://{LOOPBACK}:0",
+            "key_file": None,
+            "startup_timeout": 10.0,
+        }
+        return join(self.desk, wish=wish, **where, **more)
+
+    def grow(self, wish: int | None = None, **more: Any) -> NodeRouter:
+        return self.enter(self.ask(wish, **more))
+
+    def leave(self, node: int, *, good_bye: bool = True) -> None:
+        self.routers.pop(node).close(good_bye=good_bye)
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Wait for something that node 0 is to notice."""
+        changed = self.routers[0]._links.changed
+        with changed:
+            assert Deadline.after(10.0).wait(changed, ready)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Return what makes a job; its nodes leave with the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    jobs: list[Job] = []
+
+    def begin(topology: str = "star") -> Job:
+        jobs.append(Job(topology))
+        return jobs[-1]
+
+    yield begin
+    for each in jobs:
+        for node in sorted(each.routers, reverse=True):
+            each.leave(node)
+
+
+# -- places --------------------------------------------------------------------------------
+
+
+def test_a_node_that_joins_gets_the_next_number_and_the_next_count_of_its_role(job: Any) -> None:
+    here = job()
+    spec = here.ask(labels=["gpu"])
+    assert (spec.node_id, spec.num_nodes, spec.has_joined) == (2, 2, True)
+    assert spec.labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
+    assert (spec.listen, dict(spec.dials), set(spec.neighbours)) == (None, {0: here.desk}, {0})
+    router = here.enter(spec)
+    assert [bool(labels) for labels in router.world] == [True, True, True]
+    assert "collector.0" in router.world[1]  # to which it is not connected
+    assert here.routers[0].peers == (1, 2)
+
+
+def test_the_place_of_a_node_that_has_left_is_given_again(job: Any) -> None:
+    here = job()
+    for _ in range(3):
+        assert here.grow().node_id == 2
+        assert here.grow().node_id == 3
+        here.leave(3)
+        here.leave(2)
+        here.wait(lambda: here.routers[0].peers == (1,))
+    assert here.routers[0].world[2:] == (frozenset(), frozenset())
+    assert World(here.routers[0]).num_nodes == 2
+
+
+def test_the_place_of_a_lost_node_is_kept_for_a_while_and_then_given_up(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, hub = (begun := job()), begun.routers[0]
+    ears = [Ears(hub), Ears(here.routers[1])]
+    here.grow()
+    here.leave(2, good_bye=False)
+    ears[0].wait(lambda: (2, "node_lost", (2,)) in ears[0].events)
+    assert here.grow().node_id == 3
+    monkeypatch.setattr(membership, "GRACE_S", 0.1)
+    here.leave(3, good_bye=False)
+    ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events)
+    here.wait(lambda: 3 not in hub._links.sessions)  # so nothing is kept for it any more
+    assert here.grow().node_id == 3
+
+
+def test_a_number_may_be_asked_for_if_it_is_free(job: Any) -> None:
+    here = job()
+    assert here.grow(wish=7).node_id == 7
+    for taken in (1, 7):
+        with pytest.raises(ConfigError, match=f"There is a node {taken} already"):
+            here.ask(wish=taken)
+    for none in (0, -1, 2**32 - 1, "2"):
+        with pytest.raises(ConfigError, match="a number from 1 on was expected"):
+            here.ask(wish=none)
+    assert here.grow().node_id == 2
+
+
+@pytest.mark.parametrize("roles", [["node.1"], ["a b"], ["distributed"]])
+def test_a_role_that_is_none_is_refused_and_costs_no_place(job: Any, roles: list[str]) -> None:
+    here = job()
+    with pytest.raises(ConfigError, match="has no such place"):
+        here.ask(roles=roles)
+    assert here.grow().node_id == 2
+
+
+def test_a_place_that_is_not_taken_in_time_is_given_to_the_next_one(
+    job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = job()
+    monkeypatch.setattr(membership, "COME_S", 0.2)
+    assert here.ask().node_id == 2  # and never comes
+    assert here.grow().node_id == 2
+
+
+def test_a_job_of_counted_nodes_says_how_to_let_further_ones_in(job: Any, tmp_path: Path) -> None:
+    here = job()
+    here.leave(1)
+    here.leave(0)
+    hub = NodeRouter(hub_spec(2, listen=here.desk))
+    try:
+        with pytest.raises(AuthenticationError, match="started with `elastic=True`"):
+            here.ask()
+    finally:
+        hub.close()
+
+
+def test_a_tree_and_listed_edges_refuse_to_grow() -> None:
+    for topology in ("tree", "alone", [(0, 1)]):
+        with pytest.raises(ConfigError, match="further nodes join a star or a mesh"):
+            Plan(num_nodes=2, topology=topology, protocol="tcp", elastic=True)
+
+
+# -- what a newcomer is told ---------------------------------------------------------------
+
+
+def test_a_node_that_joins_gets_what_was_published_before_it_came(job: Any) -> None:
+    here = job()
+    here.routers[0].publish_ctx({"train_iter": 7, "weights": [1.0, 2.0]})
+    here.routers[0].publish_ctx({"for_evaluators": 1}, to=["evaluator"])
+    here.routers[0].publish_ctx({"for_collectors": 2}, to=["collector"])
+    ears = Ears(here.grow())
+    ears.wait(lambda: "for_collectors" in ears.ctx[0])
+    assert ears.ctx[0] == {"train_iter": 7, "weights": [1.0, 2.0], "for_collectors": 2}
+
+
+def test_a_node_that_joins_a_job_which_ends_is_told_so(job: Any) -> None:
+    here = job()
+    here.routers[0].emit(FINISH)
+    ears = Ears(here.grow())
+    ears.wait(lambda: (0, FINISH, ()) in ears.events)
+
+
+def test_events_and_calls_reach_a_node_that_has_joined(job: Any) -> None:
+    here = job()
+    hub, late = here.routers[0], here.grow()
+    ears = Ears(late)
+    hub.emit("n", 1)
+    ears.wait(lambda: (0, "n", (1,)) in ears.events)
+    late.register("twice", lambda n: 2 * n)
+    assert hub.call(2, "twice", 4) == 8
+    assert hub.send("items", 5, to="collector.1")
+    assert late.receive("items", timeout=5.0).value == 5
+
+
+def test_all_nodes_hear_of_those_that_join_and_leave(job: Any) -> None:
+    here = job()
+    ears = [Ears(here.routers[0]), Ears(here.routers[1])]
+    here.grow()
+    here.leave(2)
+    for each in ears:
+        each.wait(lambda each=each: len(each.events) >= 2)  # type: ignore[misc]
+        assert [event for _, event, _ in each.events] == ["node_joined", "node_left"]
+
+
+# -- groups --------------------------------------------------------------------------------
+
+
+def test_a_group_stays_as_it_was_made_and_tells_who_would_be_in_it_now(job: Any) -> None:
+    here = job()
+    group, ears = World(here.routers[0]).group(["learner", "collector"]), Ears(here.routers[1])
+    here.grow()
+    ears.wait(lambda: (2, "node_joined", (2,)) in ears.events)
+    assert (group.members, group.members_now) == ((0, 1), (0, 1, 2))
+    later = [World(router).group(["learner", "collector"]) for router in here.routers.values()]
+    said: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda own=own: said.append(own.all_gather(own.rank)))
+        for own in later
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == [[0, 1, 2]] * 3
+    here.leave(2)
+    here.wait(lambda: here.routers[0].peers == (1,))
+    assert group.members_now == (0, 1)
+
+
+# -- meshes --------------------------------------------------------------------------------
+
+
+def test_nodes_that_join_a_mesh_at_the_same_time_are_all_connected(job: Any) -> None:
+    here = job("mesh")
+    threads = [threading.Thread(target=here.grow) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(here.routers) == [0, 1, 2, 3, 4, 5]
+    for node, router in here.routers.items():
+        router.register("who", lambda node=node: node)
+    for node, router in here.routers.items():
+        others = [other for other in here.routers if other != node]
+        assert [router.call(other, "who") for other in others] == others
+
+
+def test_the_first_nodes_of_a_mesh_keep_their_places(job: Any) -> None:
+    here = job("mesh")
+    here.leave(1)
+    with pytest.raises(ConfigError, match="one of the 2 nodes with which this mesh began"):
+        here.ask(wish=1)
+
+
+# -- node 0 --------------------------------------------------------------------------------
+
+
+def test_a_node_0_that_is_started_again_hears_of_those_that_had_joined(job: Any) -> None:
+    here = job()
+    late = here.grow()
+    here.leave(0, good_bye=False)
+    here.enter_hub()
+    here.wait(lambda: here.routers[0].peers == (1, 2))
+    here.wait(lambda: bool(here.routers[0].world[2]))
+    assert here.routers[0].world[2] == late.labels
+    assert here.grow().node_id == 3
+
+
+def test_only_node_0_tells_of_the_nodes(job: Any) -> None:
+    here = job()
+    late = here.grow()
+    with pytest.raises(RemoteError, match="told node 0 of the nodes of the job"):
+        late.call(0, ROSTER, {}, {})
+
+
+@pytest.mark.parametrize(
+    "said", [[], {1: "x"}, {"1": [[], ""]}, {True: [[], ""]}, {-1: [[], ""]}, {1: [[], 5]}]
+)
+def test_what_is_no_roster_is_not_believed(said: Any) -> None:
+    with pytest.raises(ConfigError, match="labels and an address were expected"):
+        read_roster(said)
+    with pytest.raises(LabelError):
+        read_roster({1: [["no label"], ""]})

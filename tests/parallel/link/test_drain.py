@@ -1,0 +1,177 @@
+"""Nodes that leave while the wire to their peers is cut, slow or gone."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.inbox import FINISH
+from tests.parallel.proxy import Proxy
+from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+
+MEGABYTE = 2**20
+NUM_EVENTS = 20
+
+
+@contextmanager
+def two_nodes(**more: Any) -> Iterator[tuple[NodeRouter, NodeRouter, Proxy]]:
+    """Connect node 1 to node 0 over a wire; a node that a test has closed stays closed."""
+    with ExitStack() as stack:
+        hub = NodeRouter(hub_spec(2, **more))
+        stack.callback(hub.close, good_bye=False)
+        wire = stack.enter_context(Proxy(str(hub.address)))
+        leaf = NodeRouter(leaf_spec(1, wire.address, 2, **more))
+        stack.callback(leaf.close, good_bye=False)
+        for router in (hub, leaf):
+            router.wait_ready(10.0)
+        yield hub, leaf, wire
+
+
+def numbers(ears: Ears) -> list[int]:
+    return [args[0] for _, event, args in ears.events if event == "n"]
+
+
+def has_ended(ears: Ears) -> bool:
+    return any(event == FINISH for _, event, _ in ears.events)
+
+
+def in_background(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def seconds_of(act: Callable[[], None]) -> float:
+    began = time.monotonic()
+    act()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("leaver", ["hub", "leaf"])
+@pytest.mark.parametrize("fault", ["reset", "down"])
+def test_a_fault_of_the_link_as_a_node_leaves_loses_no_event(leaver: str, fault: str) -> None:
+    chance = random.Random(f"{leaver} {fault}")
+    for _ in range(4):
+        with two_nodes() as (hub, leaf, wire):
+            leaving, staying = (hub, leaf) if leaver == "hub" else (leaf, hub)
+            ears = Ears(staying)
+            if fault == "down":
+                wire.blackhole()
+                wire.cut()
+            else:
+                wire.cut_after(chance.randrange(2_000), chance.choice(("up", "down")))
+            for number in range(NUM_EVENTS):
+                leaving.emit("n", number, bytes(100))
+            leaving.emit(FINISH)
+            closing = in_background(leaving.close)
+            closing.join(0.3)
+            wire.heal()
+            ears.wait(lambda ears=ears: has_ended(ears))  # type: ignore[misc]
+            assert numbers(ears) == [*range(NUM_EVENTS)]
+            closing.join(10.0)
+            assert not closing.is_alive()
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize(
+    ("num_events", "bytes_per_s"),
+    [(7, MEGABYTE), pytest.param(20, 2 * MEGABYTE, marks=pytest.mark.slow)],
+)
+def test_a_slow_link_delays_the_end_and_loses_no_event(num_events: int, bytes_per_s: int) -> None:
+    with two_nodes() as (hub, leaf, wire):
+        ears = Ears(leaf)
+        wire.throttle(bytes_per_s)
+        for number in range(num_events):
+            hub.emit("n", number, np.zeros(MEGABYTE, np.uint8))
+        hub.emit(FINISH)
+        hub.close()
+        ears.wait(lambda: has_ended(ears))
+        assert numbers(ears) == [*range(num_events)]
+
+
+def test_nodes_that_leave_in_order_do_not_wait() -> None:
+    for _ in range(3):
+        with two_nodes() as (hub, leaf, _):
+            hub.emit(FINISH)
+            leaf.emit(FINISH)
+            other = in_background(leaf.close)
+            assert seconds_of(hub.close) < 0.5
+            assert seconds_of(other.join) < 0.5
+
+
+def test_both_nodes_may_leave_while_the_link_is_down() -> None:
+    with two_nodes() as (hub, leaf, wire):
+        ears = {router: Ears(router) for router in (hub, leaf)}
+        wire.blackhole()
+        wire.cut()
+        for router in (hub, leaf):
+            router.emit("n", 0)
+            router.emit(FINISH)
+        threads = [in_background(router.close) for router in (hub, leaf)]
+        threads[0].join(0.3)
+        wire.heal()
+        for router in (hub, leaf):
+            ears[router].wait(lambda e=ears[router]: has_ended(e))  # type: ignore[misc]
+            assert numbers(ears[router]) == [0]
+        for thread in threads:
+            thread.join(10.0)
+            assert not thread.is_alive()
+
+
+def test_a_peer_that_is_gone_for_good_is_waited_for_up_to_the_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with two_nodes(linger=2.0) as (hub, leaf, _):
+        leaf.close(good_bye=False)
+        Ears(hub).wait(lambda: not hub.peers)
+        hub.emit("n", 0)
+        hub.emit(FINISH)
+        assert 1.0 < seconds_of(hub.close) < 4.0
+    assert "node 0 has left, and node 1 misses 2 events" in caplog.text
+
+
+def test_a_peer_that_was_lost_long_ago_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with two_nodes(linger=0.5) as (hub, leaf, _):
+        ears = Ears(hub)
+        leaf.close(good_bye=False)
+        ears.wait(lambda: not hub.peers)
+        threading.Event().wait(0.6)
+        hub.emit(FINISH)
+        assert seconds_of(hub.close) < 0.4
+    assert "node 1 misses 1 event" in caplog.text
+
+
+def test_a_peer_whose_end_the_launcher_has_told_is_not_waited_for() -> None:
+    with two_nodes() as (hub, leaf, _):
+        leaf.close(good_bye=False)
+        Ears(hub).wait(lambda: not hub.peers)
+        hub.emit(FINISH)
+        closing = in_background(hub.close)
+        closing.join(0.2)
+        assert closing.is_alive()
+        hub.note_ended(1, epoch=1)
+        closing.join(2.0)
+        assert not closing.is_alive()
+
+
+def test_what_is_told_of_a_former_life_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    with two_nodes() as (hub, leaf, wire):
+        ears = Ears(leaf)
+        hub.note_ended(1, epoch=0)
+        wire.blackhole()
+        wire.cut()
+        hub.emit(FINISH)
+        closing = in_background(hub.close)
+        closing.join(0.3)
+        wire.heal()
+        ears.wait(lambda: has_ended(ears))
+        closing.join()
+    assert "misses" not in caplog.text

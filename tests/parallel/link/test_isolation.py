@@ -1,0 +1,158 @@
+"""Nodes that are cut off from their job for good: replaced, or without any peer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import AuthenticationError, NodeReplaced, PeerLost
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.inbox import FINISH
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.task import Task
+from tests.parallel.proxy import Proxy
+from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+
+FIRST, SECOND = 2**60, 2**60 + 1
+"""Epochs of nodes that no launcher counts."""
+
+
+class Running:
+    """A task on a node, on a thread of its own, that goes on until it is ended."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        self.error: BaseException | None = None
+        self._router = router
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with use_router(self._router), Task() as task:
+                task.use(lambda ctx: task.wait_for("what never comes")).run()
+        except BaseException as error:  # noqa: BLE001 - compared by the test
+            self.error = error
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self, timeout: float = 10.0) -> BaseException | None:
+        self._thread.join(timeout)
+        assert not self._thread.is_alive()
+        return self.error
+
+
+@contextmanager
+def star(**more: Any) -> Iterator[tuple[ExitStack, NodeRouter, Proxy, NodeRouter]]:
+    """Connect node 1 to node 0 over a wire."""
+    with ExitStack() as stack:
+        hub = NodeRouter(hub_spec(2, epoch=FIRST, **more))
+        stack.callback(hub.close, good_bye=False)
+        wire = stack.enter_context(Proxy(str(hub.address)))
+        leaf = NodeRouter(leaf_spec(1, wire.address, 2, epoch=FIRST, **more))
+        stack.callback(leaf.close, good_bye=False)
+        for router in (hub, leaf):
+            router.wait_ready(10.0)
+        yield stack, hub, wire, leaf
+
+
+def test_a_node_whose_place_was_taken_while_it_was_cut_off_ends_with_an_error() -> None:
+    with star() as (stack, hub, wire, leaf):
+        task, ears = Running(leaf), Ears(hub)
+        wire.blackhole()
+        ears.wait(lambda: not hub.peers)
+        successor = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        stack.callback(successor.close)
+        successor.wait_ready(10.0)
+        own = Ears(successor)
+
+        wire.heal()
+        error = task.end()
+        assert isinstance(error, NodeReplaced)
+        assert "Node 0 refuses it: another process has taken the place of node 1" in str(error)
+
+        hub.emit("n", 1)
+        own.wait(lambda: bool(own.events))
+        leaf.close(good_bye=False)
+        assert own.events == [(0, "n", (1,))]
+        assert hub.peers == (1,)
+
+
+def test_a_node_that_was_replaced_is_refused_also_when_its_successor_has_gone() -> None:
+    """It would wait for events for ever that its successor has acknowledged."""
+    with star() as (_, hub, wire, leaf):
+        task, ears = Running(leaf), Ears(hub)
+        wire.blackhole()
+        ears.wait(lambda: not hub.peers)
+        successor = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        successor.wait_ready(10.0)
+        successor.close()
+        wire.heal()
+        assert isinstance(task.end(), NodeReplaced)
+        assert hub.peers == ()
+
+
+def test_a_node_of_which_there_is_one_already_is_refused_and_changes_nothing() -> None:
+    with star() as (stack, hub, _, leaf):
+        task = Running(leaf)
+        double = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        stack.callback(double.close)
+        with pytest.raises(AuthenticationError, match="there is a node 1 already"):
+            double.wait_ready(10.0)
+        assert task.is_running
+        hub.emit(FINISH)
+        assert task.end() is None
+
+
+def test_a_node_without_any_peer_ends_with_an_error_after_the_limit() -> None:
+    with star(peer_timeout=1.0) as (_, hub, _, leaf):
+        task = Running(leaf)
+        hub.close(good_bye=False)
+        error = task.end()
+        assert isinstance(error, PeerLost)
+        assert "Node 1 is connected to no other node any more: node 0 was the last" in str(error)
+        leaf.emit("to nobody")
+
+
+def test_a_hub_without_any_peer_ends_with_an_error_after_the_limit() -> None:
+    with star(peer_timeout=1.0) as (_, hub, _, leaf):
+        task = Running(hub)
+        leaf.close(good_bye=False)
+        assert isinstance(task.end(), PeerLost)
+
+
+def test_a_peer_that_comes_back_in_time_keeps_a_node_going() -> None:
+    with star(peer_timeout=1.0) as (stack, hub, _, leaf):
+        task, ears = Running(hub), Ears(hub)
+        leaf.close(good_bye=False)
+        ears.wait(lambda: not hub.peers)
+        again = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        stack.callback(again.close)
+        again.wait_ready(10.0)
+        assert not threading.Event().wait(1.5)
+        assert task.is_running
+        again.emit(FINISH)
+        assert task.end() is None
+
+
+def test_a_node_whose_peers_have_said_good_bye_goes_on() -> None:
+    with star(peer_timeout=0.5) as (_, hub, _, leaf):
+        task = Running(hub)
+        leaf.close()
+        assert not threading.Event().wait(1.0)
+        assert task.is_running
+        hub.finish()
+        assert task.end() is None
+
+
+def test_a_node_whose_job_has_ended_may_do_without_its_peers() -> None:
+    with star(peer_timeout=0.5) as (_, hub, _, leaf):
+        hub.emit(FINISH)
+        leaf.close(good_bye=False)
+        assert not threading.Event().wait(1.0)
+        assert hub.failure is None

@@ -1,0 +1,156 @@
+"""What is said at once, by the thread that says it; and what interrupts do to that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from ding_lite.parallel.transport.base import Frame, Lane, Link
+from ding_lite.testing.cluster import Cluster
+from tests.parallel.router.test_node_router import Ears
+
+Send = Callable[[Link, Lane, Sequence[Frame]], bool]
+
+
+def numbers(ears: Ears, event: str = "n") -> list[object]:
+    return [args[0] for _, name, args in ears.events if name == event]
+
+
+def change_send(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, change: Callable[[Send], Send]
+) -> None:
+    """Change how node 0 sends, on this thread; its transport's own thread sends as ever."""
+    transport = cluster.routers[0]._transport
+    usual, here = transport.send, threading.get_ident()
+    changed = change(usual)
+
+    def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        return (changed if threading.get_ident() == here else usual)(link, lane, frames)
+
+    monkeypatch.setattr(transport, "send", send)
+
+
+def test_an_event_does_not_wait_for_a_listener_of_its_sender() -> None:
+    is_inside, may_leave = threading.Event(), threading.Event()
+
+    def stand_still() -> None:
+        is_inside.set()
+        may_leave.wait()
+
+    with Cluster(2) as cluster:
+        ears = Ears(cluster.routers[1])
+        cluster.routers[0].on("stand still", stand_still)
+        cluster.routers[1].emit("stand still")
+        is_inside.wait()
+        cluster.routers[0].emit("n", 1)
+        ears.wait(lambda: numbers(ears) == [1])
+        may_leave.set()
+
+
+def test_calls_and_answers_do_not_wait_for_a_listener_either() -> None:
+    is_inside, may_leave = threading.Event(), threading.Event()
+    came = threading.Event()
+
+    def stand_still() -> None:
+        is_inside.set()
+        may_leave.wait()
+
+    with Cluster(2) as cluster:
+        cluster.routers[0].on("stand still", stand_still)
+        cluster.routers[1].register("answer", came.set)
+        cluster.routers[1].emit("stand still")
+        is_inside.wait()
+        answer = cluster.routers[0].ask(1, "answer")
+        assert came.wait(10.0)
+        may_leave.set()
+        assert answer.result(10.0) is None
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_an_interrupt_of_emit_loses_and_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    """It may come before the message has gone, or after that."""
+    left = [1]
+
+    def interrupt(usual: Send) -> Send:
+        def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+            left[0] -= 1
+            if left[0] != 0:
+                return usual(link, lane, frames)
+            if is_sent:
+                usual(link, lane, frames)
+            raise KeyboardInterrupt
+
+        return send
+
+    with Cluster(2) as cluster:
+        ears = Ears(cluster.routers[1])
+        change_send(monkeypatch, cluster, interrupt)
+        interrupted = []
+        for number in range(10):
+            try:
+                cluster.routers[0].emit("n", number)
+            except KeyboardInterrupt:
+                interrupted.append(number)
+            ears.wait(lambda n=number: len(numbers(ears)) == n + 1)  # type: ignore[misc]
+        assert interrupted == [0]
+        assert numbers(ears) == [*range(10)]
+
+
+def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interject(usual: Send) -> Send:
+        def send(link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+            if not inner:
+                inner.append(1)
+                cluster.routers[0].emit("n", "inner")
+            return usual(link, lane, frames)
+
+        return send
+
+    inner: list[int] = []
+    with Cluster(2) as cluster:
+        ears = Ears(cluster.routers[1])
+        change_send(monkeypatch, cluster, interject)
+        cluster.routers[0].emit("n", "outer")
+        cluster.routers[0].emit("n", "last")
+        ears.wait(lambda: len(ears.events) == 3)
+        assert numbers(ears) == ["outer", "inner", "last"]
+
+
+def test_events_on_a_broken_link_come_once_it_is_back() -> None:
+    with Cluster(2) as cluster:
+        ears = Ears(cluster.routers[1])
+        cluster.routers[0].emit("n", 0)
+        cluster.network.cut(0, 1)
+        for number in range(1, 6):
+            cluster.routers[0].emit("n", number)
+        cluster.network.mend(0, 1)
+        cluster.routers[0].emit("n", 6)
+        ears.wait(lambda: len(numbers(ears)) >= 7)
+        cluster.routers[0].emit("n", 7)
+        ears.wait(lambda: len(numbers(ears)) >= 8)
+        assert numbers(ears) == [*range(8)]
+
+
+def test_threads_that_emit_side_by_side_are_each_heard_in_order() -> None:
+    def emit(who: int) -> None:
+        for number in range(300):
+            cluster.routers[0].emit(f"of {who}", number)
+
+    with Cluster(3) as cluster:
+        ears: list[Any] = [Ears(router) for router in cluster.routers[1:]]
+        threads = [threading.Thread(target=emit, args=(who,)) for who in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for each in ears:
+            each.wait(lambda each=each: len(each.events) == 1_200)
+            for who in range(4):
+                assert numbers(each, f"of {who}") == [*range(300)]

@@ -1,0 +1,455 @@
+"""Two sessions that talk over a link which a test breaks whenever it likes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from msgspec.structs import replace
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.link.session import (
+    ACK_S,
+    BULK_BYTES,
+    HEARTBEAT_S,
+    MAX_EVENTS,
+    SILENCE_S,
+    Session,
+)
+from ding_lite.parallel.transport.base import Lane
+from ding_lite.parallel.wire.codec import encode
+from ding_lite.parallel.wire.envelope import Envelope, Kind
+from ding_lite.parallel.wire.messages import (
+    Arrival,
+    CtxArrived,
+    Dropped,
+    EventArrived,
+    Identity,
+    Joined,
+    Left,
+    ReplyArrived,
+    encode_event,
+    encode_reply,
+)
+
+
+class Side:
+    """A session, what it has heard, and its end of the link: one queue a lane."""
+
+    def __init__(self, node_id: int, *, epoch: int = 1) -> None:
+        self.me = Identity(node_id, epoch, 2, frozenset({f"node.{node_id}"}))
+        self.session = Session(self.me, 1 - node_id)
+        self.heard: list[Arrival] = []
+        self.sent: dict[Lane, deque[Envelope]] = {lane: deque() for lane in Lane}
+
+    def say(self, now: float = 0.0) -> None:
+        for lane, envelope in self.session.outgoing(now):
+            self.sent[lane].append(envelope)
+
+    def hear(self, envelope: Envelope, now: float = 0.0) -> None:
+        envelope = Envelope.from_frames(list(envelope.frames()))
+        if envelope.kind in (Kind.HELLO, Kind.WELCOME):
+            self.heard += self.session.greet(envelope, now)
+            if envelope.kind is Kind.HELLO:
+                self.sent[Lane.CONTROL].append(self.session.greeting(Kind.WELCOME))
+        else:
+            self.heard += self.session.take(envelope, now)
+
+    @property
+    def events(self) -> list[object]:
+        return [a.args[0] for a in self.heard if isinstance(a, EventArrived)]
+
+    @property
+    def ctx(self) -> dict[str, object]:
+        merged: dict[str, object] = {}
+        for arrival in self.heard:
+            if isinstance(arrival, CtxArrived):
+                merged.update(arrival.values)
+        return merged
+
+
+class Pair:
+    """Both sides; node 1 has dialled node 0."""
+
+    def __init__(self) -> None:
+        self.sides = [Side(0), Side(1)]
+        self.connect()
+
+    def connect(self) -> None:
+        self.sides[1].sent[Lane.CONTROL].append(self.sides[1].session.greeting(Kind.HELLO))
+
+    def cut(self) -> None:
+        """Lose everything under way; each side notices."""
+        for side in self.sides:
+            for queue in side.sent.values():
+                queue.clear()
+            side.session.close_link()
+        self.connect()
+
+    def carry(self, sender: int, lane: Lane) -> bool:
+        """Carry one message; tell whether there was one."""
+        if not self.sides[sender].sent[lane]:
+            return False
+        self.sides[1 - sender].hear(self.sides[sender].sent[lane].popleft())
+        return True
+
+    def settle(self) -> None:
+        """Let both talk until neither has anything to say."""
+        carried = True
+        while carried:
+            for side in self.sides:
+                side.say(ACK_S)
+            turns = [self.carry(k, lane) for k in (0, 1) for lane in Lane]
+            carried = any(turns)
+
+
+def emit(side: Side, number: int) -> None:
+    side.session.post(encode_event("n", (number,), {}))
+
+
+def test_the_two_introduce_themselves_to_each_other() -> None:
+    pair = Pair()
+    pair.settle()
+    assert [side.session.is_open for side in pair.sides] == [True, True]
+    assert pair.sides[0].heard == [Joined(pair.sides[1].me, True)]
+    assert pair.sides[1].heard == [Joined(pair.sides[0].me, True)]
+
+
+def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_before() -> None:
+    pair = Pair()
+    pair.settle()
+    first, second = pair.sides
+    acknowledged: list[int] = []
+    first.session.on_acknowledged = acknowledged.append
+    second.session.hold_back(2)
+    for number in (1, 2, 3):
+        emit(first, number)
+    pair.settle()
+    assert second.events == [1, 2, 3]
+    assert acknowledged == [1]
+    pair.cut()  # nor does a greeting, and what comes again is known
+    pair.settle()
+    assert (first.session.is_flushed, second.events, acknowledged) == (False, [1, 2, 3], [1])
+    second.session.release(3)
+    pair.settle()
+    assert acknowledged == [1, 2]
+    second.session.release(None)
+    pair.settle()
+    assert (first.session.is_flushed, second.events, acknowledged) == (True, [1, 2, 3], [1, 2, 3])
+
+
+def test_events_are_acknowledged_by_what_is_said_next_or_after_a_moment() -> None:
+    pair = Pair()
+    pair.settle()
+    first, second = pair.sides
+    for number in (1, 2):
+        emit(first, number)
+        first.say()
+        pair.carry(0, Lane.CONTROL)
+    second.say()
+    assert not second.sent[Lane.CONTROL]
+    assert second.session.next_turn(0.0) == ACK_S
+    emit(second, 3)
+    second.say()
+    assert [envelope.ack for envelope in second.sent[Lane.CONTROL]] == [2]
+    pair.carry(1, Lane.CONTROL)
+    assert first.session.is_flushed
+    first.say(ACK_S)
+    assert [(e.kind, e.ack) for e in first.sent[Lane.CONTROL]] == [(Kind.ACK, 1)]
+    pair.settle()
+    assert second.session.is_flushed
+
+
+def test_who_cannot_wait_is_answered_at_once() -> None:
+    pair = Pair()
+    pair.settle()
+    first, second = pair.sides
+    emit(first, 1)
+    first.session.urge()
+    first.say()
+    assert [e.kind for e in first.sent[Lane.CONTROL]] == [Kind.EVENT, Kind.PING]
+    for _ in range(2):
+        pair.carry(0, Lane.CONTROL)
+    second.say()
+    assert [(e.kind, e.ack) for e in second.sent[Lane.CONTROL]] == [(Kind.ACK, 1)]
+    pair.carry(1, Lane.CONTROL)
+    assert first.session.is_flushed
+    first.session.urge()
+    first.say()
+    assert not first.sent[Lane.CONTROL]
+
+
+def test_a_word_goes_at_once_where_nothing_is_before_it() -> None:
+    pair = Pair()
+    first = pair.sides[0].session
+    small = encode_event("small", (), {})
+    large = encode_event("large", (np.zeros(BULK_BYTES, np.uint8),), {})
+
+    def word_after(act: Callable[[], object]) -> tuple[int | None, bool]:
+        act()
+        word = first.word(0.0)
+        return None if word is None else word.seq, first.has_words
+
+    assert word_after(lambda: emit(pair.sides[0], 1)) == (None, True)  # nobody is there
+    assert word_after(pair.settle) == (None, False)
+    assert word_after(lambda: emit(pair.sides[0], 2)) == (2, False)
+    # Until that one is acknowledged, there may be more to go together.
+    assert word_after(lambda: emit(pair.sides[0], 3)) == (None, True)
+    first.say_again()
+    pair.settle()
+    assert pair.sides[1].events == [1, 2, 3]
+
+    assert word_after(lambda: first.call(1, small)) == (1, False)
+    first.call(2, small)
+    assert word_after(lambda: first.call(3, small)) == (None, True)
+    pair.settle()
+    assert word_after(lambda: first.call(4, large)) == (None, True)
+
+
+OPS = st.one_of(
+    st.tuples(st.just("emit"), st.integers(0, 1)),
+    st.tuples(st.just("offer"), st.integers(0, 1)),
+    st.tuples(st.just("say"), st.integers(0, 1)),
+    st.tuples(st.just("carry"), st.integers(0, 1)),
+    st.tuples(st.just("carry bulk"), st.integers(0, 1)),
+    st.tuples(st.just("cut"), st.just(0)),
+)
+
+
+@given(st.lists(OPS, max_size=80))
+def test_whatever_breaks_events_come_once_and_in_order_and_the_newest_ctx_comes(
+    ops: list[tuple[str, int]],
+) -> None:
+    pair = Pair()
+    emitted: list[list[int]] = [[], []]
+    offered: list[dict[str, int]] = [{}, {}]
+
+    for number, (op, who) in enumerate(ops):
+        side = pair.sides[who]
+        if op == "emit":
+            emit(side, number)
+            emitted[who].append(number)
+        elif op == "offer":
+            values = {f"key{number % 3}": number}
+            side.session.offer(values)
+            offered[who].update(values)
+        elif op == "say":
+            side.say()
+        elif op == "cut":
+            pair.cut()
+        else:
+            pair.carry(who, Lane.BULK if op.endswith("bulk") else Lane.CONTROL)
+
+    pair.settle()
+    for who in (0, 1):
+        assert pair.sides[1 - who].events == emitted[who]
+        assert pair.sides[1 - who].ctx == offered[who]
+        assert pair.sides[who].session.is_flushed
+
+
+def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
+    pair = Pair()
+    pair.settle()
+    for number in range(1_000):
+        pair.sides[0].session.offer({"weights": number, f"once{number % 2}": number})
+        pair.sides[0].say()
+    assert len(pair.sides[0].sent[Lane.BULK]) == 1
+    pair.settle()
+    assert pair.sides[1].ctx == {"weights": 999, "once0": 998, "once1": 999}
+    assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) == 2
+
+
+def test_encoded_values_with_and_without_buffers_come_together() -> None:
+    import numpy as np
+
+    pair = Pair()
+    large = np.arange(10_000.0)
+    pair.sides[0].session.offer(
+        {"a": encode({"w": large}), "n": 3, "b": encode([1, (2,)]), "c": encode(large)}
+    )
+    pair.settle()
+    ctx = pair.sides[1].ctx
+    np.testing.assert_array_equal(ctx["a"]["w"], large)  # type: ignore[index]
+    np.testing.assert_array_equal(ctx["c"], large)
+    assert (ctx["n"], ctx["b"]) == (3, [1, (2,)])
+
+
+def test_values_with_much_structure_and_more_than_one_message_can_hold_come_too() -> None:
+    pair = Pair()
+    pair.settle()
+    values = {f"k{n}": list(range(40_000)) for n in range(12)}
+    pair.sides[0].session.offer({key: encode(value) for key, value in values.items()})
+    pair.settle()
+    assert pair.sides[1].ctx == values
+    assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) > 1
+
+
+def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_life_had_not_seen() -> None:
+    pair = Pair()
+    pair.settle()
+    emit(pair.sides[0], 1)
+    pair.sides[0].session.offer({"train_iter": 5})
+    pair.settle()
+    pair.sides[1] = Side(1, epoch=2)
+    emit(pair.sides[0], 2)
+    pair.sides[0].session.close_link()
+    pair.connect()
+    emit(pair.sides[0], 3)
+    pair.settle()
+    assert pair.sides[1].events == [2, 3]
+    assert pair.sides[1].ctx == {"train_iter": 5}
+    assert pair.sides[0].heard[-1] == Joined(pair.sides[1].me, True)
+
+
+def test_what_lasts_is_told_to_every_life_of_a_peer_once() -> None:
+    pair = Pair()
+    finish = encode_event("finish", ("lasting",), {})
+    pair.sides[0].session.post(finish, lasting=True)
+    pair.settle()
+    assert pair.sides[1].events == ["lasting"]
+    pair.cut()
+    pair.settle()
+    assert pair.sides[1].events == ["lasting"]
+    pair.sides[1] = Side(1, epoch=2)
+    pair.sides[0].session.close_link()
+    pair.connect()
+    pair.settle()
+    assert pair.sides[1].events == ["lasting"]
+
+
+def test_messages_of_a_former_life_are_dropped_and_counted() -> None:
+    pair = Pair()
+    pair.settle()
+    emit(pair.sides[1], 1)
+    pair.sides[1].say()
+    old = pair.sides[1].sent[Lane.CONTROL].pop()
+    [dropped] = pair.sides[0].session.take(replace(old, epoch=7), 0.0)
+    assert isinstance(dropped, Dropped)
+    assert not dropped.is_fault
+
+
+def test_a_node_of_a_job_of_another_size_is_refused() -> None:
+    stranger = Session(Identity(1, 1, 3, frozenset()), 0)
+    with pytest.raises(CodecError, match="a job of 3 nodes, this one has 2"):
+        Side(0).session.greet(stranger.greeting(Kind.HELLO), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_refused"), [("a", "b", True), ("a", "a", False), ("a", "", False)]
+)
+def test_a_node_of_another_job_is_refused_where_both_are_named(
+    ours: str, theirs: str, is_refused: bool
+) -> None:
+    here = Session(Identity(0, 1, 2, frozenset(), job=ours), 1)
+    there = Session(Identity(1, 1, 2, frozenset(), job=theirs), 0)
+    if is_refused:
+        with pytest.raises(CodecError, match=r"belongs to another job \(b\) than this one \(a\)"):
+            here.greet(there.greeting(Kind.HELLO), 0.0)
+    else:
+        here.greet(there.greeting(Kind.HELLO), 0.0)
+    assert here.is_open is not is_refused
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        3,
+        {},
+        {"num_nodes": "2", "labels": [], "first_kept": 1, "seen_epoch": 0, "seen": 0},
+        {"num_nodes": 2, "labels": [3], "first_kept": 1, "seen_epoch": 0, "seen": 0},
+        {"num_nodes": 2, "labels": 3, "first_kept": 1, "seen_epoch": 0, "seen": 0},
+        {"num_nodes": True, "labels": [], "first_kept": 1, "seen_epoch": 0, "seen": 0},
+    ],
+)
+def test_a_greeting_that_makes_no_sense_is_refused(body: object) -> None:
+    side = Side(0)
+    hello = replace(Side(1).session.greeting(Kind.HELLO), meta=encode(body).meta)
+    with pytest.raises(CodecError, match="does not understand"):
+        side.session.greet(hello, 0.0)
+    assert not side.session.is_open
+
+
+@pytest.mark.parametrize("kind", [Kind.EVENT, Kind.STATE])
+@pytest.mark.parametrize("body", [3, [], [1, 2, 3], {3: 4}, b"\xc1"])
+def test_a_body_that_makes_no_sense_is_refused(kind: Kind, body: object) -> None:
+    pair = Pair()
+    pair.settle()
+    meta = body if isinstance(body, bytes) else encode(body).meta
+    ping = pair.sides[1].session.ping()
+    with pytest.raises(CodecError):
+        pair.sides[0].session.take(replace(ping, kind=kind, seq=1, meta=meta), 0.0)
+
+
+def test_silence_is_noticed_and_heartbeats_prevent_it() -> None:
+    pair = Pair()
+    pair.settle()
+    sides = pair.sides
+    assert sides[0].session.is_silent(SILENCE_S + 0.1)
+    beat_s = ACK_S + HEARTBEAT_S
+    sides[1].say(now=beat_s)
+    assert [e.kind for e in sides[1].sent[Lane.CONTROL]] == [Kind.PING]
+    sides[0].hear(sides[1].sent[Lane.CONTROL].popleft(), now=beat_s)
+    assert not sides[0].session.is_silent(SILENCE_S + 0.1)
+    assert sides[1].session.next_turn(beat_s + 0.4) == pytest.approx(0.6)
+
+
+def test_a_good_bye_is_no_loss() -> None:
+    pair = Pair()
+    pair.settle()
+    emit(pair.sides[0], 1)
+    pair.sides[0].hear(pair.sides[1].session.good_bye())
+    assert pair.sides[0].heard[-1] == Left()
+    assert pair.sides[0].session.has_left
+    assert pair.sides[0].session.is_flushed
+
+
+def test_a_good_bye_waits_for_the_letters_that_went_before_it() -> None:
+    pair = Pair()
+    pair.settle()
+    leaving, staying = pair.sides
+    large = encode_reply(True, b"x" * 100_000)
+    leaving.session.reply(1, large)
+    leaving.session.reply(2, encode_reply(True, "small"))
+    leaving.say()
+    leaving.sent[Lane.CONTROL].append(leaving.session.good_bye())
+    while pair.carry(0, Lane.CONTROL):
+        pass
+    assert not staying.session.has_left
+    assert pair.carry(0, Lane.BULK)
+    assert [type(arrival) for arrival in staying.heard[-3:]] == [ReplyArrived, ReplyArrived, Left]
+    assert staying.session.has_left
+
+
+def test_nothing_bulky_overtakes_a_greeting() -> None:
+    pair = Pair()
+    hub, leaf = pair.sides
+    hub.session.offer({"weights": encode(b"x" * 100_000)})
+    assert pair.carry(1, Lane.CONTROL)  # the leaf's HELLO
+    hub.say()
+    assert hub.session.is_open
+    assert not leaf.session.is_open
+    assert not hub.sent[Lane.BULK]
+    pair.settle()
+    assert leaf.ctx == {"weights": b"x" * 100_000}
+
+
+def test_a_peer_that_is_back_joins_again_in_the_same_life() -> None:
+    pair = Pair()
+    pair.settle()
+    pair.cut()
+    pair.settle()
+    assert [a for a in pair.sides[0].heard if isinstance(a, Joined)] == [
+        Joined(pair.sides[1].me, is_new_life) for is_new_life in (True, False)
+    ]
+
+
+def test_a_full_window_says_so() -> None:
+    session = Side(0).session
+    event = encode_event("n", (1,), {})
+    for _ in range(MAX_EVENTS):
+        assert session.has_room
+        session.post(event)
+    assert not session.has_room

@@ -1,0 +1,416 @@
+"""Segments: nobody ever reads a torn value, whoever is fast, slow or killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.memory import copying
+from ding_lite.parallel.memory.segments import (
+    DIRECTORY,
+    MIN_SLOTS,
+    Announcement,
+    Overtaken,
+    Published,
+    Segment,
+    SegmentReader,
+    domain,
+    remove_left_over,
+    slot_bytes_of,
+)
+from ding_lite.parallel.wire.codec import Encoded, decode, encode
+
+pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")
+
+
+def value(number: int, size: int = 20_000) -> Encoded:
+    """A value whose arrays are all filled with its number: a torn copy has two of them."""
+    full = np.full(size, number, np.int64)
+    return encode({"number": number, "a": full, "b": full[: size // 2]}, borrow=True)
+
+
+def number_of(copy: tuple[bytes, list[memoryview]]) -> int:
+    tree = decode(*copy)
+    arrays = tree["a"], tree["b"]
+    found = {tree["number"], *(int(f(array)) for array in arrays for f in (np.min, np.max))}
+    assert len(found) == 1, f"torn: {found}"
+    return int(found.pop())
+
+
+def fresh(nbytes: int) -> memoryview:
+    return memoryview(bytearray(nbytes))
+
+
+@contextmanager
+def segment(**more: int) -> Iterator[Segment]:
+    one = Segment("test", **{"slot_bytes": slot_bytes_of(value(0)), **more})
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+@contextmanager
+def reader(name: str) -> Iterator[SegmentReader]:
+    one = SegmentReader(name)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def segments() -> set[str]:
+    return {path.name for path in DIRECTORY.glob("ding_lite-*")}
+
+
+class TestOneSegment:
+    def test_a_value_is_read_as_it_was_written(self) -> None:
+        tree = {"w": np.arange(9_000.0), "few": np.arange(3), "text": "t" * 500, "none": None}
+        encoded = encode(tree, borrow=True)
+        with segment(slot_bytes=slot_bytes_of(encoded)) as one, reader(one.name) as other:
+            one.write(encoded)
+            read = decode(*other.read(fresh))
+        np.testing.assert_array_equal(read.pop("w"), tree.pop("w"))
+        np.testing.assert_array_equal(read.pop("few"), tree.pop("few"))
+        assert read == tree
+
+    def test_a_value_needs_no_buffers(self) -> None:
+        with segment() as one, reader(one.name) as other:
+            one.write(encode(["text", 1]))
+            assert decode(*other.read(fresh)) == ["text", 1]
+
+    def test_a_value_may_fill_its_slot_to_the_last_byte(self) -> None:
+        payload = memoryview(os.urandom(4 * 4096 - 64))
+        filling = Encoded(b"meta", [payload])
+        assert slot_bytes_of(filling) == 4 * 4096
+        with segment(slot_bytes=4 * 4096) as one, reader(one.name) as other:
+            one.write(filling)
+            assert other.read(fresh) == (b"meta", [payload])
+
+    def test_what_is_announced_is_read_while_it_lasts_and_then_the_newest(self) -> None:
+        with segment() as one, reader(one.name) as other:
+            first = one.write(value(1))
+            assert first is not None
+            one.write(value(2))
+            assert number_of(other.read(fresh, first.announcement.version)) == 1
+            assert number_of(other.read(fresh)) == 2
+            del first
+            for number in range(3, 9):
+                one.write(value(number))
+            assert number_of(other.read(fresh, 1)) == 8
+
+    def test_nothing_published_is_nothing_to_read(self) -> None:
+        with segment() as one, reader(one.name) as other, pytest.raises(Overtaken):
+            other.read(fresh)
+
+    def test_the_file_is_private_and_goes_with_its_writer(self) -> None:
+        with segment() as one:
+            status = (DIRECTORY / one.name).stat()
+            assert (status.st_mode & 0o777, status.st_uid) == (0o600, os.getuid())
+        assert one.name not in segments()
+        with pytest.raises(Overtaken, match="is gone"):
+            SegmentReader(one.name)
+
+    def test_who_still_refers_to_a_value_may_read_it_after_the_end(self) -> None:
+        with segment() as one:
+            published = one.write(value(5))
+        assert published is not None
+        assert number_of((published.encoded.meta, published.encoded.buffers)) == 5
+
+    @given(
+        st.lists(
+            st.one_of(
+                st.just("write"),
+                st.tuples(st.just("drop"), st.integers(0, 9)),
+                st.tuples(st.just("read"), st.integers(0, 9)),
+            ),
+            max_size=60,
+        )
+    )
+    def test_what_somebody_refers_to_is_never_written_over(
+        self, steps: list[str | tuple[str, int]]
+    ) -> None:
+        """And memory grows with what is referred to, not with what is written."""
+        held: list[tuple[int, Published]] = []
+        most = 0
+        with segment(num_slots=8) as one, reader(one.name) as other:
+            for number, step in enumerate(steps, start=1):
+                if step == "write":
+                    published = one.write(value(number, 4_000))
+                    if published is None:
+                        assert len(held) >= 7
+                        continue
+                    held.append((number, published))
+                    assert number_of(other.read(fresh)) == number
+                elif step[0] == "drop" and held:
+                    del held[int(step[1]) % len(held)]
+                elif held:
+                    number, published = held[int(step[1]) % len(held)]
+                    assert number_of(other.read(fresh, published.announcement.version)) == number
+                most = max(most, len(held))
+            assert one.num_used_slots <= max(MIN_SLOTS, most + 2)
+            published = None
+            held.clear()
+            assert one.is_idle
+
+    def test_a_copy_that_the_writer_overtakes_is_thrown_away(self) -> None:
+        """The writer comes around in the middle of each of the first copies."""
+        with segment() as one, reader(one.name) as other:
+            one.write(value(1))
+            written = [1]
+
+            def allocate(nbytes: int) -> memoryview:
+                if len(written) < 10:
+                    for _ in range(MIN_SLOTS):
+                        written.append(written[-1] + 1)
+                        one.write(value(written[-1]))
+                return fresh(nbytes)
+
+            assert number_of(other.read(allocate)) == written[-1] == 10
+
+    def test_a_reader_that_is_always_overtaken_gives_up(self) -> None:
+        with segment() as one, reader(one.name) as other:
+            one.write(value(1))
+
+            def allocate(nbytes: int) -> memoryview:
+                for _ in range(MIN_SLOTS):
+                    one.write(value(2))
+                return fresh(nbytes)
+
+            with pytest.raises(Overtaken):
+                other.read(allocate)
+
+
+class TestMistrust:
+    @pytest.mark.parametrize("name", ["", "../etc/passwd", "ding_lite-../x", "other", "ding_lite-"])
+    def test_a_name_that_is_none_of_ours_is_refused(self, name: str) -> None:
+        with pytest.raises(CodecError, match="impossible name"):
+            SegmentReader(name)
+
+    @pytest.mark.parametrize("mode", [0o644, 0o660, 0o400])
+    def test_a_file_of_another_mode_is_refused(self, mode: int) -> None:
+        with segment() as one:
+            (DIRECTORY / one.name).chmod(mode)
+            with pytest.raises(CodecError, match="cannot be read"):
+                SegmentReader(one.name)
+
+    def test_a_link_is_refused(self) -> None:
+        with segment() as one:
+            link = DIRECTORY / f"{one.name}-link"
+            link.symlink_to(DIRECTORY / one.name)
+            try:
+                with pytest.raises(CodecError, match="cannot be read"):
+                    SegmentReader(link.name)
+            finally:
+                link.unlink()
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"x" * 100, b"x" * 8192, b"\0" * 8192, b"\xff" * 8192]
+    )
+    def test_a_file_that_is_no_segment_is_refused(self, content: bytes) -> None:
+        path = DIRECTORY / f"ding_lite-test-{os.getpid()}-no-segment"  # by whose it is
+        path.touch(0o600)
+        try:
+            path.write_bytes(content)
+            with pytest.raises(CodecError, match=r"no segment|has only"):
+                SegmentReader(path.name)
+        finally:
+            path.unlink()
+
+    @given(st.integers(0, 8 * 64 + 3000), st.binary(min_size=1, max_size=16))
+    def test_whatever_stands_in_a_slot_is_a_value_or_refused(
+        self, offset: int, noise: bytes
+    ) -> None:
+        """Nothing is allocated that is larger than the slot."""
+
+        def allocate(nbytes: int) -> memoryview:
+            assert nbytes <= one.slot_bytes
+            return fresh(nbytes)
+
+        with segment() as one, reader(one.name) as other:
+            one.write(value(1))
+            with (DIRECTORY / one.name).open("r+b") as file:
+                file.seek(64 + offset if offset < 192 else 4096 + offset - 192)
+                file.write(noise)
+            with suppress(CodecError, Overtaken):
+                decode(*other.read(allocate))
+
+    def test_only_plain_announcements_are_followed(self) -> None:
+        with pytest.raises(CodecError, match="impossible name"):
+            SegmentReader(["ding_lite-x"])  # type: ignore[arg-type]
+        arrived = decode(encode(Announcement("ding_lite-x", 3)).meta, [])
+        assert arrived == Announcement("ding_lite-x", 3)
+
+
+# -- other processes -----------------------------------------------------------------------
+
+PRELUDE = "from tests.parallel.memory.test_segments import *; import sys; "
+WRITER = "write_at_full_speed(int(sys.argv[1]), int(sys.argv[2]))"
+READER = "read_many(sys.argv[1], int(sys.argv[2]))"
+STUCK = "write_and_get_stuck(int(sys.argv[1]), int(sys.argv[2]))"
+
+
+def write_at_full_speed(size: int, num_slots: int) -> None:
+    """Run in a process of its own until it is killed or its input ends."""
+    with segment(slot_bytes=slot_bytes_of(value(0, size)), num_slots=num_slots) as one:
+        number = 0
+        os.set_blocking(0, False)
+        while number == 0 or _is_open(0):
+            number += 1
+            one.write(value(number, size))
+            if number == 1:
+                say(one.name)
+
+
+def write_and_get_stuck(size: int, num_versions: int) -> None:
+    """Publish some versions and stop for ever in the middle of the copy of the next."""
+    with segment(slot_bytes=slot_bytes_of(value(0, size))) as one:
+        for number in range(1, num_versions + 1):
+            one.write(value(number, size))
+
+        class Stuck:
+            def __init__(self) -> None:
+                self.num_copies = 0
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(np, name)
+
+            def copyto(self, target: np.ndarray, source: np.ndarray) -> None:
+                np.copyto(target[: target.size // 2], source[: target.size // 2])
+                say(one.name)
+                sys.stdin.read()
+
+        vars(copying)["np"] = Stuck()
+        one.write(value(num_versions + 1, size))
+
+
+def read_many(name: str, count: int) -> None:
+    """Read so many versions, each whole and none older than the one before."""
+    newest = 0
+    with reader(name) as other:
+        for _ in range(count):
+            number = number_of(other.read(fresh))
+            assert number >= newest
+            newest = number
+    say(newest)
+
+
+def say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        return os.read(fd, 1) != b""
+    except BlockingIOError:
+        return True
+
+
+@contextmanager
+def process(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", PRELUDE + code, *map(str, args)]
+    pipe = subprocess.PIPE
+    root = Path(__file__).parent.parent.parent
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def said(child: subprocess.Popen[str]) -> str:
+    assert child.stdout is not None
+    return child.stdout.readline().strip()
+
+
+class TestProcesses:
+    @pytest.mark.parametrize(("size", "num_slots"), [(400_000, 3), (50_000, 3), (50_000, 8)])
+    def test_two_readers_of_a_writer_at_full_speed_see_no_torn_value(
+        self, size: int, num_slots: int
+    ) -> None:
+        with process(WRITER, size, num_slots) as writer:
+            name = said(writer)
+            with process(READER, name, 100) as one, process(READER, name, 100) as two:
+                newest = [int(said(child)) for child in (one, two)]
+                assert [child.wait() for child in (one, two)] == [0, 0]
+            assert min(newest) > 1
+            writer.communicate("")
+            assert writer.returncode == 0
+        assert name not in segments()
+
+    @pytest.mark.parametrize("num_versions", [1, 5])
+    def test_a_writer_that_is_killed_in_mid_copy_leaves_its_last_value_whole(
+        self, num_versions: int
+    ) -> None:
+        with process(STUCK, 500_000, num_versions) as writer:
+            name = said(writer)
+            with reader(name) as other:
+                assert number_of(other.read(fresh)) == num_versions
+                writer.kill()
+                writer.wait()
+                assert number_of(other.read(fresh)) == num_versions
+                assert number_of(other.read(fresh, num_versions)) == num_versions
+                remove_left_over([name])
+                assert name not in segments()
+                assert number_of(other.read(fresh)) == num_versions
+        assert name not in segments()
+
+    def test_a_writer_that_is_killed_anywhere_leaves_its_last_value_whole(self) -> None:
+        for _ in range(4):
+            with process(WRITER, 200_000, 3) as writer:
+                name = said(writer)
+                with reader(name) as other:
+                    before = max(number_of(other.read(fresh)) for _ in range(5))
+                    writer.kill()
+                    writer.wait()
+                    last = number_of(other.read(fresh))
+                    assert last >= before
+                    assert last == number_of(other.read(fresh))
+            remove_left_over([name])
+
+    def test_a_reader_that_is_killed_is_no_matter_for_the_others(self) -> None:
+        with process(WRITER, 200_000, 3) as writer:
+            name = said(writer)
+            with process(READER, name, 10**9) as victim, reader(name) as other:
+                before = number_of(other.read(fresh))
+                victim.send_signal(signal.SIGKILL)
+                victim.wait()
+                while number_of(other.read(fresh)) <= before:
+                    pass
+            writer.communicate("")
+            assert writer.returncode == 0
+
+    def test_what_a_crash_has_left_is_removed_and_what_is_alive_is_not(self) -> None:
+        with process(STUCK, 50_000, 1) as dead, process(STUCK, 50_000, 1) as alive:
+            names = said(dead), said(alive)
+            assert set(names) <= segments()
+            dead.kill()
+            dead.wait()
+            remove_left_over()
+            assert names[0] not in segments()
+            assert names[1] in segments()
+            alive.kill()
+            alive.wait()
+            remove_left_over(names)
+            assert names[1] not in segments()
+
+    def test_a_file_that_is_not_private_is_nobody_s_segment_and_stays(self) -> None:
+        path = DIRECTORY / "ding_lite-test-public"
+        path.touch()
+        path.chmod(0o644)
+        try:
+            assert remove_left_over([path.name]) == 0
+            assert path.exists()
+        finally:
+            path.unlink()

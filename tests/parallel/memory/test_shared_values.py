@@ -1,0 +1,440 @@
+"""Large ctx values between nodes of one machine: through segments, whole, and without a leak."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.parallel.memory.segments import (
+    DIRECTORY,
+    Announcement,
+    Published,
+    Segment,
+    SegmentReader,
+    domain,
+)
+from ding_lite.parallel.memory.shared_values import MIN_SHARED_BYTES, SharedReceiver, SharedSender
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.wire.codec import Encoded, decode, encode
+from tests.parallel.router.test_node_router import Ears, specs
+from tests.parallel.test_socket_fuzz import wait_until
+
+pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this platform")
+
+LARGE = 2 * MIN_SHARED_BYTES // 8
+Start = Callable[..., list[NodeRouter]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the routers of a star; they end with the test."""
+    with ExitStack() as stack:
+
+        def start(num_nodes: int) -> list[NodeRouter]:
+            routers = []
+            for spec in specs(tmp_path, num_nodes, "star"):
+                routers.append(NodeRouter(spec))
+                stack.callback(routers[-1].close)
+            for router in routers:
+                router.wait_ready(10.0)
+            return routers
+
+        yield start
+
+
+def segments(pid: int | None = None) -> set[str]:
+    """Name those of a process, this one by default; other jobs of the user may have some too."""
+    pid = os.getpid() if pid is None else pid
+    return {path.name for path in DIRECTORY.glob(f"ding_lite-*-{pid}-*")}
+
+
+def full(number: int, size: int = LARGE) -> np.ndarray:
+    return np.full(size, number, np.int64)
+
+
+class TestRouters:
+    def test_a_state_of_10_mb_arrives_as_a_snapshot_in_tensors_that_may_be_changed(
+        self, start: Start
+    ) -> None:
+        routers = start(2)
+        ears = Ears(routers[1])
+        state = {f"layer {k}": torch.full((125_000,), float(k)) for k in range(20)}
+        routers[0].publish_ctx({"train_iter": 3, "state_dict": state})
+        for tensor in state.values():
+            tensor.zero_()
+        ears.wait(lambda: "state_dict" in ears.ctx.get(0, {}))
+        assert ears.ctx[0]["train_iter"] == 3
+        arrived = ears.ctx[0]["state_dict"]
+        assert list(arrived) == list(state)
+        for k, tensor in enumerate(arrived.values()):
+            assert torch.equal(tensor, torch.full((125_000,), float(k)))
+            tensor += 1
+        assert len(segments()) == 1
+        routers[0].publish_ctx({"small": np.zeros(1_000)})
+        ears.wait(lambda: "small" in ears.ctx[0])
+        assert len(segments()) == 1
+
+    def test_what_was_published_together_arrives_together(self, start: Start) -> None:
+        """And the newest arrives last, at each of three readers."""
+        routers = start(4)
+        ears = [Ears(router) for router in routers[1:]]
+        for number in range(300):
+            routers[0].publish_ctx({"n": number, "w": full(number), "v": [full(-number)]})
+        for one in ears:
+            one.wait(lambda one=one: one.ctx.get(0, {}).get("n") == 299)  # type: ignore[misc]
+            newest = one.ctx[0]
+            assert (newest["w"] == 299).all()
+            assert (newest["v"][0] == -299).all()
+
+    def test_no_reader_sees_keys_of_two_moments_or_a_torn_one(self, start: Start) -> None:
+        routers = start(3)
+        faults: list[object] = []
+        num_seen = [0, 0]
+
+        class Checks:
+            def __init__(self, node: int) -> None:
+                self.node = node
+
+            def receive_event(self, *args: object) -> None: ...
+
+            def receive_ctx(self, node_id: int, values: Any) -> None:
+                num_seen[self.node] += 1
+                numbers = {values["n"], int(values["w"].min()), int(values["w"].max())}
+                if len(numbers) > 1:
+                    faults.append(numbers)
+
+        for node, router in enumerate(routers[1:]):
+            router.join(Checks(node))
+        number = 0
+        while min(num_seen) < 50:
+            number += 1
+            routers[0].publish_ctx({"n": number, "w": full(number)})
+        assert not faults
+
+    def test_values_that_the_receiver_keeps_are_not_written_over(self, start: Start) -> None:
+        routers = start(2)
+        ears = Ears(routers[1])
+        kept = []
+        for number in range(20):
+            routers[0].publish_ctx({"w": full(number)})
+            ears.wait(lambda n=number: ears.ctx.get(0, {"w": [-1]})["w"][0] == n)  # type: ignore[misc]
+            kept.append(ears.ctx[0]["w"])
+        for number, array in enumerate(kept):
+            assert (array == number).all()
+
+    def test_a_state_that_grows_moves_to_a_larger_segment_and_the_old_one_goes(
+        self, start: Start
+    ) -> None:
+        routers = start(2)
+        ears = Ears(routers[1])
+        for number in range(1, 12):
+            size = LARGE * number
+            routers[0].publish_ctx({"w": full(number, size)})
+            ears.wait(lambda size=size: len(ears.ctx.get(0, {"w": []})["w"]) == size)  # type: ignore[misc]
+        routers[0].publish_ctx({"w": full(0)})
+        ears.wait(lambda: len(ears.ctx[0]["w"]) == LARGE)
+        routers[0].publish_ctx({"w": full(0)})
+        assert len(segments()) <= 2
+
+    def test_a_node_that_comes_later_or_again_gets_the_newest(
+        self, start: Start, tmp_path: Path
+    ) -> None:
+        made = specs(tmp_path, 2, "star")
+        first = NodeRouter(made[0])
+        try:
+            for number in range(5):
+                first.publish_ctx({"w": full(number)})
+            for epoch in (1, 2):
+                again = NodeRouter(NodeSpec(**{**vars(made[1]), "epoch": epoch}))
+                ears = Ears(again)
+                ears.wait(lambda ears=ears: 0 in ears.ctx)  # type: ignore[misc]
+                assert (ears.ctx[0]["w"] == 4).all()
+                again._transport.close()
+                again.close()
+        finally:
+            first.close()
+
+    def test_the_last_values_arrive_although_their_sender_ends_at_once(self, start: Start) -> None:
+        routers = start(2)
+        ears = Ears(routers[1])
+        routers[0].publish_ctx({"w": full(7)})
+        routers[0].close()
+        ears.wait(lambda: 0 in ears.ctx)
+        assert (ears.ctx[0]["w"] == 7).all()
+        assert not segments()
+
+    def test_without_common_memory_the_bytes_travel(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As with a container that has a /dev/shm of its own."""
+        domains = iter(["here", "there"])
+        monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
+        routers = start(2)
+        ears = Ears(routers[1])
+        for number in range(50):
+            routers[0].publish_ctx({"w": full(number), "n": number})
+        ears.wait(lambda: ears.ctx.get(0, {}).get("n") == 49)
+        assert (ears.ctx[0]["w"] == 49).all()
+        assert routers[1]._shared_receiver._thread is None
+
+    def test_without_room_the_bytes_travel_with_one_warning(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(fd: int, begin: int, size: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+        routers = start(2)
+        ears = Ears(routers[1])
+        for number in range(3):
+            routers[0].publish_ctx({"w": full(number)})
+        ears.wait(lambda: 0 in ears.ctx and ears.ctx[0]["w"][0] == 2)
+        assert len([r for r in caplog.records if "no room for it in /dev/shm" in r.message]) == 1
+        assert not segments()
+
+
+class TestForgedAnnouncements:
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            Announcement("../../etc/passwd", 1),
+            Announcement("ding_lite-nowhere", 1),
+            Announcement(["list"], {}),  # type: ignore[arg-type]
+            Announcement("ding_lite-nowhere", {}),  # type: ignore[arg-type]
+            Announcement("real", "1"),  # type: ignore[arg-type]
+            Announcement("real", {}),  # type: ignore[arg-type]
+        ],
+    )
+    def test_are_dropped_and_the_next_ctx_arrives(self, start: Start, forged: Announcement) -> None:
+        routers = start(2)
+        ears = Ears(routers[1])
+        if forged.segment == "real":
+            with closing(Segment("test", slot_bytes=1_000)) as real:
+                real.write(encode("secret"))
+                self.send(routers[0], ears, replace(forged, segment=real.name))
+        else:
+            self.send(routers[0], ears, forged)
+
+    def test_are_not_followed_for_a_peer_that_shares_no_memory(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        domains = iter(["here", "there"])
+        monkeypatch.setattr("ding_lite.parallel.router.node_router.domain", lambda: next(domains))
+        routers = start(2)
+        ears = Ears(routers[1])
+        with closing(Segment("test", slot_bytes=1_000)) as real:
+            published = real.write(encode("secret"))
+            assert published is not None
+            routers[0].publish_ctx({"w": published.announcement})
+            wait_until(lambda: routers[1].num_rejected == 1)
+            routers[0].publish_ctx({"n": 2, "w": 3})
+            ears.wait(lambda: bool(ears.ctx))
+        assert ears.ctx[0] == {"n": 2, "w": 3}
+        assert routers[1].num_rejected == 1
+
+    def send(self, router: NodeRouter, ears: Ears, forged: Announcement) -> None:
+        router.publish_ctx({"w": forged, "n": 1})
+        ears.wait(lambda: ears.ctx.get(0, {}).get("n") == 1)
+        assert "w" not in ears.ctx[0]
+        router.publish_ctx({"n": 2})
+        ears.wait(lambda: ears.ctx[0]["n"] == 2)
+
+
+# -- peers in processes of their own -------------------------------------------------------
+
+PRELUDE = "from tests.parallel.memory.test_shared_values import *; import sys; "
+STUCK = "be_stuck(sys.argv[1])"
+PUBLISH = "publish_and_wait(sys.argv[1])"
+
+
+def be_stuck(directory: str) -> None:
+    """Be node 1, and hang on the first large value."""
+    router = NodeRouter(specs(Path(directory), 2, "star")[1])
+
+    class Stuck:
+        def receive_event(self, *args: object) -> None: ...
+
+        def receive_ctx(self, node_id: int, values: Any) -> None:
+            sys.stdout.write("stuck\n")
+            sys.stdout.flush()
+            threading.Event().wait()
+
+    router.join(Stuck())
+    threading.Event().wait()
+
+
+def publish_and_wait(directory: str) -> None:
+    """Be node 1, publish a large value, and wait to be killed."""
+    router = NodeRouter(specs(Path(directory), 2, "star")[1])
+    router.publish_ctx({"w": full(1)})
+    threading.Event().wait()
+
+
+def node_one(code: str, directory: Path) -> subprocess.Popen[str]:
+    root = Path(__file__).parent.parent.parent
+    command = [sys.executable, "-c", PRELUDE + code, str(directory)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
+
+
+class TestProcesses:
+    def test_a_hung_reader_costs_one_slot_and_a_killed_one_none(self, tmp_path: Path) -> None:
+        router = NodeRouter(specs(tmp_path, 2, "star")[0])
+        try:
+            with node_one(STUCK, tmp_path) as stuck:
+                try:
+                    router.wait_ready(10.0)
+                    ears = Ears(router)
+                    router.publish_ctx({"w": full(0)})
+                    assert stuck.stdout is not None
+                    assert stuck.stdout.readline() == "stuck\n"
+                    for number in range(200):
+                        router.publish_ctx({"w": full(number)})
+                    (segment,) = router._shared_sender._segments.values()
+                    assert len(segments()) == 1
+                    assert segment.num_used_slots <= 4
+                finally:
+                    stuck.kill()
+            ears.wait(lambda: bool(ears.events))
+            for number in range(200):
+                router.publish_ctx({"w": full(number)})
+            assert segment.num_used_slots <= 4
+            held = [lease for lease in segment._leases if lease() is not None]
+            assert len(held) == 1
+        finally:
+            router.close()
+
+    def test_who_survives_removes_the_segments_of_a_killed_node(self, tmp_path: Path) -> None:
+        router = NodeRouter(specs(tmp_path, 2, "star")[0])
+        try:
+            with node_one(PUBLISH, tmp_path) as peer:
+                try:
+                    ears = Ears(router)
+                    ears.wait(lambda: 1 in ears.ctx)
+                    assert len(segments(peer.pid)) == 1
+                finally:
+                    peer.kill()
+            ears.wait(lambda: bool(ears.events))
+        finally:
+            router.close()
+        assert (ears.ctx[1]["w"] == 1).all()
+        assert not segments(peer.pid)
+
+
+class TestSender:
+    def test_what_is_not_sent_to_this_machine_makes_no_segment(self) -> None:
+        sender = SharedSender("test", 0)
+        array = full(1)
+        kept = sender.keep("w", encode(array, borrow=True))
+        array[:] = 2
+        assert isinstance(kept, Encoded)
+        assert (decode(kept.meta, kept.buffers) == 1).all()
+
+    def test_small_arrays_travel_as_bytes_of_their_own(self) -> None:
+        sender = SharedSender("test", 1)
+        arrays = [np.ones(3_000), np.ones(3)]
+        kept = sender.keep("w", encode(arrays, borrow=True))
+        for array in arrays:
+            array[:] = 2
+        assert isinstance(kept, Encoded)
+        assert all((array == 1).all() for array in decode(kept.meta, kept.buffers))
+        assert not segments()
+
+    def test_after_the_end_values_are_kept_as_bytes(self) -> None:
+        sender = SharedSender("test", 1)
+        published = sender.keep("w", encode(full(1), borrow=True))
+        assert isinstance(published, Published)
+        sender.close()
+        assert isinstance(sender.keep("w", encode(full(1), borrow=True)), Encoded)
+        assert not segments()
+
+    def test_what_no_peer_can_read_from_memory_is_a_snapshot_as_bytes(self) -> None:
+        """Of arrays of any size, and of an empty one."""
+        sender = SharedSender("test", 0)
+        tree = {"large": full(1), "few": np.arange(2_100.0), "none": np.zeros((0, 3))}
+        kept = sender.keep("w", encode(tree, borrow=True))
+        assert isinstance(kept, Encoded)
+        for array in tree.values():
+            array[:] = 7
+        arrived = decode(kept.meta, kept.buffers)
+        np.testing.assert_array_equal(arrived["large"], full(1))
+        np.testing.assert_array_equal(arrived["few"], np.arange(2_100.0))
+        assert arrived["none"].shape == (0, 3)
+        with pytest.raises(ValueError, match="read-only"):
+            arrived["large"][0] = 3
+
+    def test_the_memory_of_a_snapshot_is_used_again_once_it_is_gone(self) -> None:
+        sender = SharedSender("test", 0)
+
+        def addresses(*kept: object) -> list[int]:
+            return [
+                np.frombuffer(one.buffers[0], np.uint8).ctypes.data
+                for one in kept
+                if isinstance(one, Encoded)
+            ]
+
+        first = sender.keep("w", encode(full(1), borrow=True))
+        second = sender.keep("w", encode(full(2), borrow=True))
+        [one], [two] = addresses(first), addresses(second)
+        assert one != two
+        del first
+        third = sender.keep("w", encode(full(3), borrow=True))
+        assert addresses(third) == [one]
+        assert isinstance(second, Encoded)
+        assert (decode(second.meta, second.buffers) == 2).all()
+
+
+def test_nothing_is_delivered_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small message that follows a large one of the same peer waits for it."""
+    got: list[Any] = []
+    may_read = threading.Event()
+    receiver = SharedReceiver(lambda peer, values, number: got.append(values["w"]), got.append)
+    sender = SharedSender("test", 1)
+    published = sender.keep("w", encode(full(1), borrow=True))
+    assert isinstance(published, Published)
+
+    def wait_and_make(name: str) -> SegmentReader:
+        may_read.wait()
+        return SegmentReader(name)
+
+    monkeypatch.setattr("ding_lite.parallel.memory.shared_values.SegmentReader", wait_and_make)
+    busy = [receiver.is_busy]
+    receiver.put(1, {"w": published.announcement}, 1)
+    busy.append(receiver.is_busy)
+    receiver.put(1, {"w": 2}, 0)
+    may_read.set()
+    receiver.close()
+    sender.close()
+    assert busy == [False, True]
+    assert [type(value) for value in got] == [np.ndarray, int]
+
+
+def test_a_receiver_that_raises_does_not_stop_those_that_come_after(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    got: list[int] = []
+
+    def deliver(peer: int, values: dict[str, Any], number: int) -> None:
+        got.append(number)
+        if number == 1:
+            raise RuntimeError("the listener's own fault")
+
+    receiver = SharedReceiver(deliver, lambda reason: None)
+    for number in (1, 2):
+        receiver.put(0, {}, number)
+    receiver.close()
+    assert got == [1, 2]
+    assert "could not be delivered" in caplog.text
+    assert "the listener's own fault" in caplog.text

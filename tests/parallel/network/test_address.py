@@ -1,0 +1,173 @@
+"""Addresses: how they are written, who can reach them, and the directory of a job."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.network.address import (
+    MAX_IPC_PATH,
+    Address,
+    PrivateDirectory,
+    check_listening,
+    free_ports,
+    is_loopback,
+)
+
+# -- writing -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("tcp://127.0.0.1:50515", Address("tcp", "127.0.0.1", 50515)),
+        ("tcp://node-3.cluster:1", Address("tcp", "node-3.cluster", 1)),
+        ("tcp://[::1]:50515", Address("tcp", "::1", 50515)),
+        ("tcp://*:0", Address("tcp", "*", 0)),
+        ("ipc:///tmp/job/node-0", Address("ipc", "/tmp/job/node-0")),
+        ("inproc://test", Address("inproc", "test")),
+    ],
+)
+def test_an_address_is_read_as_it_is_written(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("127.0.0.1:50515", "must begin with one of ipc://, tcp://, inproc://"),
+        ("udp://127.0.0.1:50515", "must begin with one of"),
+        ("", "is no address"),
+        ("tcp://127.0.0.1", "write tcp://host:port"),
+        ("tcp://127.0.0.1:port", "write tcp://host:port"),
+        ("tcp://::1:50515", "an IPv6 host in brackets"),
+        ("tcp://127.0.0.1:50515/x", "write tcp://host:port"),
+        ("tcp://127.0.0.1:-1", "write tcp://host:port"),
+        ("tcp://127.0.0.1:70000", "`port` is 70000; it must lie between 0 and 65535"),
+        ("ipc://", "names no place"),
+        ("inproc://", "names no place"),
+        ("ipc:///" + "x" * MAX_IPC_PATH, f"the kernel grants {MAX_IPC_PATH}"),
+    ],
+)
+def test_what_is_no_address_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Address.parse(text)
+    assert why in str(caught.value)
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_refused(text: str) -> None:
+    try:
+        address = Address.parse(text)
+    except ConfigError:
+        return
+    assert Address.parse(str(address)) == address
+
+
+# -- who can reach it ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_is_known_by_number_and_by_name(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "*", "0.0.0.0", "::", "10.0.0.7", "192.168.1.2", "fe80::1%eth0", "no such host"]
+)
+def test_everything_else_is_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_a_name_with_one_address_that_is_not_loopback_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def getaddrinfo(*args: Any, **kwargs: Any) -> list[Any]:
+        return [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("10.0.0.7", 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert not is_loopback("two-faced")
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0", "::", "10.0.0.7"])
+def test_listening_to_strangers_is_refused_without_a_key(host: str) -> None:
+    address = Address("tcp", host, 50515)
+    with pytest.raises(ConfigError) as caught:
+        check_listening(address, key_file=None)
+    assert f"{address} can be reached from other machines" in str(caught.value)
+    check_listening(address, key_file="a file")
+
+
+def test_listening_to_this_machine_needs_no_key() -> None:
+    for text in ("tcp://127.0.0.1:1", "tcp://[::1]:1", "ipc:///tmp/x", "inproc://x"):
+        check_listening(Address.parse(text), key_file=None)
+
+
+def test_free_ports_can_be_bound_and_are_all_different() -> None:
+    ports = free_ports("127.0.0.1", 3)
+    assert len(set(ports)) == 3
+    for port in ports:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+
+
+# -- the private directory -----------------------------------------------------------------
+
+
+def test_nobody_else_can_enter_the_directory(tmp_path: Path) -> None:
+    directory = PrivateDirectory(tmp_path)
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    assert directory.path.parent == tmp_path
+    assert directory.socket_of(3) == Address("ipc", str(directory.path / "node-3"))
+    directory.remove()
+    assert list(tmp_path.iterdir()) == []
+    directory.remove()
+
+
+def test_a_directory_whose_job_lives_is_left_alone(tmp_path: Path) -> None:
+    first = PrivateDirectory(tmp_path)
+    second = PrivateDirectory(tmp_path)
+    assert first.path.exists()
+    first.remove()
+    second.remove()
+
+
+def test_a_directory_whose_job_has_died_is_swept_away(tmp_path: Path) -> None:
+    dead = PrivateDirectory(tmp_path)
+    (dead.path / "node-0").touch()
+    os.close(dead.lock_fd)  # as the kernel does for a process that was killed
+    foreign = tmp_path / "ding_lite-without-a-lock"
+    foreign.mkdir()
+
+    PrivateDirectory(tmp_path).remove()
+    assert list(tmp_path.iterdir()) == [foreign]
+
+
+def test_a_directory_whose_node_dies_is_swept_away_by_the_node_beside_it(tmp_path: Path) -> None:
+    dead, alive = PrivateDirectory(tmp_path), PrivateDirectory(tmp_path)
+    os.close(dead.lock_fd)  # as the kernel does for a process that was killed
+    assert dead.path.exists()
+    alive.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_too_long_for_sockets_is_left_for_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 90)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(deep))
+    directory = PrivateDirectory()
+    try:
+        assert deep not in directory.path.parents
+        assert len(str(directory.socket_of(99_999))) < MAX_IPC_PATH
+    finally:
+        directory.remove()

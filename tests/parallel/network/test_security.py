@@ -1,0 +1,448 @@
+"""Keys, the files they lie in, where a node may listen, and what a stranger is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from ding_lite.errors import AuthenticationError, ConfigError
+from ding_lite.parallel.network import security
+from ding_lite.parallel.network.address import Address
+from ding_lite.parallel.network.security import (
+    Key,
+    check_dialling,
+    check_private,
+    load_key,
+    make_key,
+    place_to_listen,
+    user_key,
+)
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
+from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
+from ding_lite.parallel.wire.envelope import VERSION, version_of
+from tests.parallel.tcp import Ears, hub_spec, leaf_spec
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the user's own key of the tests apart from the user's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# -- keys ----------------------------------------------------------------------------------
+
+
+def test_the_keys_of_nodes_are_fixed_by_the_secret() -> None:
+    """Two releases of the same protocol must derive the same, so the bytes are frozen here."""
+    key = Key(bytes(range(32)))
+    assert (
+        key.of_listener(0).hex()
+        == "25c9e8f4161c720dc372a29791ef56f214aa6d02fa351af5f6726af2be859a85"
+    )
+    assert (
+        key.of_dialler(3).hex()
+        == "6e2545f772e36b5421e1ba24decdf4296f053f2b012a6d1cb0070211b5aec0ae"
+    )
+
+
+def test_every_node_and_purpose_has_a_key_of_its_own() -> None:
+    one, other = Key(bytes(32)), Key(bytes(31) + b"\1")
+    derived = [
+        derive(node)
+        for key in (one, other)
+        for derive in (key.of_listener, key.of_dialler)
+        for node in range(200)
+    ]
+    assert len(set(derived)) == len(derived) == 800
+    assert {len(secret) for secret in derived} == {32}
+
+
+def test_a_key_does_not_show_its_secret() -> None:
+    key = Key(b"s" * 32)
+    assert "ss" not in f"{key!r} {key}"
+    with pytest.raises(ConfigError, match="31 bytes; 32"):
+        Key(bytes(31))
+
+
+# -- key files -----------------------------------------------------------------------------
+
+
+def test_a_new_key_file_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    for umask in (0, 0o777):
+        before = os.umask(umask)
+        try:
+            path = make_key(tmp_path / f"key{umask}")
+        finally:
+            os.umask(before)
+        assert mode_of(path) == 0o600
+        assert load_key(path).of_listener(0) == load_key(str(path)).of_listener(0)
+    assert len(list(tmp_path.glob("*key*"))) == 2  # and no draft is left
+    assert load_key(tmp_path / "key0").of_listener(0) != load_key(tmp_path / "key511").of_listener(
+        0
+    )
+
+
+def test_a_key_in_use_is_never_replaced(tmp_path: Path) -> None:
+    path = make_key(tmp_path / "key")
+    text = path.read_text()
+    with pytest.raises(ConfigError, match=r"exists already\. Name another file"):
+        make_key(path)
+    assert path.read_text() == text
+    with pytest.raises(ConfigError, match="cannot be written: No such file"):
+        make_key(tmp_path / "nowhere" / "key")
+    assert [each.name for each in tmp_path.iterdir()] == ["key"]
+
+
+def with_mode(path: Path, mode: int) -> None:
+    make_key(path).chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda path: None, r"cannot be read: No such file .* `ding-lite keygen FILE`"),
+        (lambda path: with_mode(path, 0o640), r"Other users have .* mode is 0640.*chmod 600 /"),
+        (lambda path: with_mode(path, 0o604), r"Other users have .* mode is 0604"),
+        (lambda path: path.mkdir(), r"is not a file"),
+        (lambda path: os.mkfifo(path, 0o600), r"is not a file"),
+        (lambda path: written(path, ""), r"holds no key: expected is one line of 64 hex digits"),
+        (lambda path: written(path, "a" * 63), r"holds no key"),
+        (lambda path: written(path, "A" * 64), r"holds no key"),
+        (lambda path: written(path, f"{'a' * 64}\n{'b' * 64}"), r"holds no key"),
+        (lambda path: written(path, "\xff" * 64), r"holds no key"),
+        (lambda path: written(path, "#" * 10**6), r"holds no key"),
+    ],
+)
+def test_what_is_no_safe_key_file_is_refused(
+    tmp_path: Path, prepare: Callable[[Path], object], message: str
+) -> None:
+    path = tmp_path / "key"
+    prepare(path)
+    with pytest.raises(ConfigError, match=message):
+        load_key(path)
+
+
+def written(path: Path, text: str) -> None:
+    path.touch(0o600)
+    path.write_text(text, encoding="latin-1")
+
+
+def test_a_key_file_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_key(tmp_path / "key")
+    if os.getuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(ConfigError, match=r"belongs to user \d+; it must belong to you"):
+        load_key(path)
+
+
+def test_a_link_to_a_key_file_is_as_good_as_the_file(tmp_path: Path) -> None:
+    make_key(tmp_path / "key")
+    (tmp_path / "link").symlink_to("key")
+    assert load_key(tmp_path / "link").of_listener(1) == load_key(tmp_path / "key").of_listener(1)
+
+
+# -- the user's own key --------------------------------------------------------------------
+
+
+def test_the_users_own_key_is_made_once_by_however_many(state_home: Path) -> None:
+    barrier = threading.Barrier(8)
+
+    def ask(_: int) -> bytes:
+        barrier.wait(5.0)
+        return user_key().of_listener(0)
+
+    with ThreadPoolExecutor(8) as pool:
+        keys = list(pool.map(ask, range(8)))
+    assert len(set(keys)) == 1
+    assert mode_of(state_home / "ding_lite") == 0o700
+    assert mode_of(state_home / "ding_lite" / "loopback.key") == 0o600
+    assert len(list((state_home / "ding_lite").iterdir())) == 1
+
+
+def test_the_users_own_key_is_not_kept_where_others_can_enter(state_home: Path) -> None:
+    (state_home / "ding_lite").mkdir(parents=True, mode=0o755)
+    with pytest.raises(ConfigError, match=r"Other users have access to .*chmod 700"):
+        user_key()
+    assert not (state_home / "ding_lite" / "loopback.key").exists()
+
+
+def test_a_state_directory_that_cannot_be_made_is_named(state_home: Path) -> None:
+    state_home.write_text("in the way")
+    with pytest.raises(ConfigError, match=r"cannot be made: Not a directory.* Set XDG_STATE_HOME"):
+        user_key()
+
+
+def test_a_disk_that_is_full_is_not_taken_for_a_key_of_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: object) -> None:
+        raise ConfigError("The disk is full.")
+
+    monkeypatch.setattr(security, "make_key", fail)
+    with pytest.raises(ConfigError, match="The disk is full"):
+        user_key()
+
+
+# -- where a node may listen ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"),
+        ("tcp://127.3.2.1:5", "tcp://127.3.2.1:5"),
+        ("tcp://[::1]:0", "tcp://[::1]:0"),
+        ("tcp://localhost:7", None),
+        ("tcp://0.0.0.0:0", "refused"),
+        ("tcp://*:0", "refused"),
+        ("tcp://[::]:0", "refused"),
+        ("tcp://10.1.2.3:0", "refused"),
+        ("tcp://[fe80::1]:0", "refused"),
+        ("tcp://half.example:0", "refused"),
+        ("tcp://nowhere.invalid:0", "cannot be looked up"),
+    ],
+)
+def test_where_a_node_may_listen_without_a_key(
+    address: str, place: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = socket.getaddrinfo
+
+    def names(host: str, *args: Any, **kwargs: Any) -> object:
+        """Resolve a name of two addresses, one of which is not loopback's."""
+        if host == "half.example":
+            return [(2, 1, 6, "", (number, 0)) for number in ("127.0.0.1", "10.0.0.1")]
+        if host == "nowhere.invalid":
+            raise OSError("Name or service not known")
+        return look_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", names)
+    wanted = Address.parse(address)
+    if place == "refused":
+        with pytest.raises(ConfigError, match=r"can be reached from other machines.*key_file"):
+            place_to_listen(wanted, key_file=None)
+        assert place_to_listen(wanted, key_file="key").port == wanted.port
+    elif place == "cannot be looked up":
+        with pytest.raises(ConfigError, match=place):
+            place_to_listen(wanted, key_file="key")
+    else:
+        found = place_to_listen(wanted, key_file=None)
+        assert str(found) in (place, "tcp://127.0.0.1:7", "tcp://[::1]:7")
+
+
+def test_nothing_is_bound_where_strangers_could_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound: list[str] = []
+    monkeypatch.setattr(zmq.Socket, "bind", lambda self, address: bound.append(address))
+    with pytest.raises(ConfigError, match="can be reached from other machines"):
+        NodeRouter(hub_spec(listen="tcp://0.0.0.0:0"))
+    assert bound == []
+
+
+def test_another_machine_is_not_dialled_with_the_key_of_this_one() -> None:
+    check_dialling(Address.parse("tcp://127.0.0.1:50515"), key_file=None)
+    check_dialling(Address.parse("tcp://10.0.0.7:50515"), key_file="key")
+    with pytest.raises(ConfigError, match=r"10.0.0.7:50515 is on another machine.*keygen"):
+        NodeRouter(leaf_spec(1, "tcp://10.0.0.7:50515"))
+
+
+def test_socket_files_lie_in_a_private_directory(tmp_path: Path) -> None:
+    check_private(tmp_path)
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"Other users have access to .*/open: its mode is 0755"):
+        NodeRouter(hub_spec(listen=f"ipc://{open_to_all}/hub"))
+    with pytest.raises(ConfigError, match="nowhere is not usable: No such file"):
+        NodeRouter(hub_spec(listen=f"ipc://{tmp_path}/nowhere/hub"))
+    assert list(open_to_all.iterdir()) == []
+
+
+# -- what a stranger is told ---------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[tuple[NodeRouter, Callable[[], None]]]:
+    """Run nodes 0 and 1 of three; return node 0, and a check that the job goes on."""
+    key = str(make_key(tmp_path / "job.key"))
+    with ExitStack() as stack:
+        hub = stack.enter_context(closing(NodeRouter(hub_spec(key_file=key))))
+        leaf = stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address, key_file=key))))
+        leaf.wait_ready(5.0)
+        ears = Ears(hub)
+
+        def goes_on() -> None:
+            seen = len(ears.events)
+            leaf.emit("still here", seen)
+            ears.wait(lambda: len(ears.events) == seen + 1)
+            assert ears.events[-1] == (1, "still here", (seen,))
+            assert hub.peers == (1,)
+
+        goes_on()
+        yield hub, goes_on
+        goes_on()
+
+
+def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
+    """Return what a node is told that is not let in; it must not take long."""
+    started = time.monotonic()
+    with closing(NodeRouter(spec, transport=transport)) as stranger:
+        with pytest.raises(AuthenticationError) as caught:
+            stranger.wait_ready(15.0)
+        assert time.monotonic() - started < 2.0
+    return str(caught.value)
+
+
+def test_a_node_with_another_key(
+    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+) -> None:
+    hub, _ = job
+    wrong = str(make_key(tmp_path / "wrong.key"))
+    told = refused(leaf_spec(2, hub.address, key_file=wrong))
+    assert "Node 0 has refused node 2: it has another key" in told
+    assert hub.num_rejected >= 1
+    assert "it has another key" in refused(leaf_spec(2, hub.address))  # with the user's own
+
+
+def test_a_node_that_is_no_neighbour(
+    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+) -> None:
+    hub, _ = job
+    told = refused(leaf_spec(7, hub.address, 8, key_file=str(tmp_path / "job.key")))
+    assert "it does not count this node among its neighbours" in told
+    assert hub.num_rejected >= 1
+
+
+def test_a_node_whose_peer_has_no_key(tmp_path: Path) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as open_to_all:
+        open_to_all.linger = 0
+        port = open_to_all.bind_to_random_port("tcp://127.0.0.1")
+        told = refused(leaf_spec(1, f"tcp://127.0.0.1:{port}"))
+    # ZeroMQ tells a peer without a key from one that hangs up only if its answer comes first.
+    assert "has no key, or is no node" in told or "what listens at" in told
+
+
+def test_a_second_process_of_a_node(
+    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+) -> None:
+    hub, _ = job
+    told = refused(leaf_spec(1, hub.address, key_file=str(tmp_path / "job.key")))
+    assert "there is a node 1 already. Give each node an id of its own" in told
+    assert hub.num_rejected == 1
+
+
+def test_a_node_of_a_job_of_another_size(
+    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+) -> None:
+    hub, _ = job
+    told = refused(leaf_spec(2, hub.address, 5, key_file=str(tmp_path / "job.key")))
+    assert "belongs to a job of 5 nodes, this one has 3" in told
+    assert hub.num_rejected == 1
+
+
+class Foreign(ZeroMQTransport):
+    """The transport of a node of the next version, to which this one is foreign."""
+
+    def start(self, sink: Sink) -> None:
+        take = sink.on_message
+        sink.on_message = lambda link, frames: take(link, self._swap(frames))  # type: ignore[method-assign]
+        super().start(sink)
+
+    def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
+        return super().send(link, lane, self._swap(frames))
+
+    @staticmethod
+    def _swap(frames: Sequence[Frame]) -> list[Frame]:
+        head = bytearray(frames[0])
+        head[4] = {VERSION: VERSION + 1, VERSION + 1: VERSION}[head[4]]
+        return [bytes(head), *frames[1:]]
+
+
+def test_a_node_of_another_version(
+    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+) -> None:
+    hub, _ = job
+    key = str(tmp_path / "job.key")
+    newer = Foreign(2, peers=[0], key_file=key)
+    told = refused(leaf_spec(2, hub.address, key_file=key), newer)
+    assert f"it speaks version {VERSION + 1} of the protocol" in told  # as the newer one sees it
+    assert hub.num_rejected == 1
+
+
+def test_a_node_whose_peer_is_of_another_version(tmp_path: Path) -> None:
+    key = str(make_key(tmp_path / "key"))
+    newer = Foreign(0, peers=[1, 2], key_file=key)
+    with closing(NodeRouter(hub_spec(key_file=key), transport=newer)) as hub:
+        told = refused(leaf_spec(1, hub.address, key_file=key))
+        assert f"it speaks version {VERSION + 1} of the protocol" in told
+        assert hub.num_rejected == 1
+
+
+def test_the_version_of_what_is_no_message_is_unknown() -> None:
+    assert version_of([]) is None
+    assert version_of([b"DIN"]) is None
+    assert version_of([b"DONG\1"]) is None
+    assert version_of([memoryview(b"DING\7rest")]) == 7
+
+
+def test_a_peer_cannot_speak_for_another_node(
+    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+) -> None:
+    """With the key of node 2 it claims to be node 1, which would cut off the real one."""
+    hub, goes_on = job
+    key = str(tmp_path / "job.key")
+    as_two = ZeroMQTransport(2, peers=[0], key_file=key)
+    liar = NodeRouter(leaf_spec(1, hub.address, key_file=key, epoch=9), transport=as_two)
+    with closing(liar):
+        deadline = time.monotonic() + 5.0
+        while hub.num_rejected == 0 and time.monotonic() < deadline:
+            goes_on()
+        goes_on()
+        assert hub.num_rejected >= 1
+        assert liar.peers == ()
+
+
+def test_a_refused_node_stops_knocking(tmp_path: Path) -> None:
+    key = str(make_key(tmp_path / "key"))
+    with closing(NodeRouter(hub_spec(key_file=key))) as hub, ExitStack() as stack:
+        strangers = [
+            stack.enter_context(closing(NodeRouter(leaf_spec(1, hub.address)))) for _ in range(3)
+        ]
+        for stranger in strangers:
+            with pytest.raises(AuthenticationError):
+                stranger.wait_ready(5.0)
+        friend = stack.enter_context(closing(NodeRouter(leaf_spec(2, hub.address, key_file=key))))
+        friend.wait_ready(5.0)
+        ears = Ears(hub)
+        count = hub.num_rejected
+        for number in range(50):  # far longer than the pauses between two attempts
+            friend.emit("tick", number)
+            ears.wait(lambda number=number: len(ears.events) > number)  # type: ignore[misc]
+        assert hub.num_rejected <= count + 2 * 3  # those under way when they gave up
+
+
+def test_a_key_file_whose_name_no_file_can_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot be read: embedded null byte"):
+        load_key("a\0b")

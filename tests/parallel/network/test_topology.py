@@ -1,0 +1,191 @@
+"""Topologies: who is connected to whom, and what each node is told of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.network.topology import (
+    FAN_OUT,
+    NodeSpec,
+    edges,
+    fan_out,
+    hub_of,
+    listeners,
+    neighbours,
+)
+from ding_lite.settings import Settings
+
+sizes = st.integers(1, 12)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Any, int]:
+    num_nodes = draw(sizes)
+    nodes = st.integers(0, num_nodes - 1)
+    pairs = st.tuples(nodes, nodes).filter(lambda pair: pair[0] != pair[1])
+    explicit = st.just([]) if num_nodes == 1 else st.lists(pairs)
+    named = st.sampled_from(["star", "mesh", "tree", "tree:1", "tree:3", "alone"])
+    return draw(named | explicit), num_nodes
+
+
+@given(graphs())
+def test_of_each_edge_the_lower_node_listens_and_the_higher_one_dials(
+    graph: tuple[Any, int],
+) -> None:
+    found = edges(*graph)
+    assert all(0 <= low < high < graph[1] for low, high in found)
+    assert listeners(found) == {low for low, _ in found}
+    for node in range(graph[1]):
+        near = neighbours(found, node)
+        assert node not in near
+        assert all(node in neighbours(found, other) for other in near)
+
+
+@given(sizes)
+def test_the_named_topologies_have_their_number_of_edges(num_nodes: int) -> None:
+    assert len(edges("star", num_nodes)) == num_nodes - 1
+    assert len(edges("mesh", num_nodes)) == num_nodes * (num_nodes - 1) // 2
+    assert edges("alone", num_nodes) == frozenset()
+    assert all(low == 0 for low, _ in edges("star", num_nodes))
+
+
+@given(st.integers(1, 600), st.integers(1, 12))
+def test_every_node_of_a_tree_reaches_its_root_over_few_hubs(num_nodes: int, children: int) -> None:
+    found = edges(f"tree:{children}", num_nodes)
+    assert len(found) == num_nodes - 1
+    hubs = {node: hub for hub, node in found}
+    depth = 0
+    for node in range(num_nodes):
+        way = [node]
+        while way[-1] != 0:
+            way.append(hubs[way[-1]])
+        depth = max(depth, len(way) - 1)
+        assert len(neighbours(found, node)) <= children + (node > 0)
+    whole_levels = sum(children**level for level in range(depth))  # all but the last one are full
+    assert num_nodes > whole_levels or num_nodes == 1
+    if children > 1:
+        assert depth <= math.log(num_nodes, children) + 1
+
+
+def test_a_small_tree_is_a_star_and_512_nodes_have_three_levels_below_the_root() -> None:
+    assert fan_out("tree") == FAN_OUT
+    assert edges("tree", FAN_OUT + 1) == edges("star", FAN_OUT + 1)
+    node, depth = 511, 0
+    while node:
+        node, depth = hub_of(node, FAN_OUT), depth + 1
+    assert depth == 3
+
+
+@pytest.mark.parametrize("topology", ["tree:0", "tree:", "tree:-1", "tree:x", "tree:01", "trees"])
+def test_what_is_no_tree_is_refused(topology: str) -> None:
+    with pytest.raises(ConfigError, match="must be one of: 'star', 'mesh', 'tree', 'alone'"):
+        edges(topology, 3)
+
+
+@given(graphs())
+def test_specs_agree_about_every_link(graph: tuple[Any, int]) -> None:
+    topology, num_nodes = graph
+    plan = Plan(num_nodes=num_nodes, topology=topology)
+    specs = plan.specs(FakeDirectory())
+    assert [spec.node_id for spec in specs] == list(range(num_nodes))
+    for spec in specs:
+        assert set(spec.dials) == {peer for peer in spec.neighbours if peer < spec.node_id}
+        assert (spec.listen is None) == (spec.node_id >= max(spec.neighbours, default=-1))
+        assert spec.fan_out == fan_out(topology)
+        for peer, address in spec.dials.items():
+            assert specs[peer].listen == address
+
+
+class FakeDirectory(PrivateDirectory):
+    """Names sockets and makes nothing."""
+
+    def __init__(self) -> None:
+        self.path = Path("/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("topology", "why"),
+    [
+        ("ring", "`topology` is 'ring'; it must be one of: 'star', 'mesh', 'tree', 'alone'"),
+        ([(0, 0)], "has the entry (0, 0); each must be a pair of two different node ids"),
+        ([(0, 3)], "from 0 to 2"),
+        ([(-1, 0)], "has the entry (-1, 0)"),
+        ([(0, 1, 2)], "has the entry (0, 1, 2)"),
+        ([(True, 0)], "has the entry (True, 0)"),
+        ([(0, "1")], "has the entry (0, '1')"),
+        ([1], "has the entry 1"),
+        (5, "it must be one of 'star', 'mesh', 'tree', 'alone', or a list of pairs"),
+    ],
+)
+def test_what_is_no_topology_is_refused(topology: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        edges(topology, 3)
+    assert why in str(caught.value)
+
+
+# -- the plan ------------------------------------------------------------------------------
+
+
+def specs(**plan: Any) -> tuple[NodeSpec, ...]:
+    return Plan(**plan).specs(FakeDirectory())
+
+
+def test_explicit_arguments_win_over_the_environment() -> None:
+    settings = Settings(topology="star", protocol="tcp", ports=(50_515,), labels=("big",))
+    [zero, one, two] = specs(num_nodes=3, settings=Settings(topology="star", labels=("big",)))
+    assert [sorted(spec.neighbours) for spec in (zero, one, two)] == [[1, 2], [0], [0]]
+    assert zero.labels == {"distributed", "node.0", "big"}
+    [zero, *_] = specs(num_nodes=3, topology="alone", protocol="tcp", settings=Settings())
+    assert zero.neighbours == frozenset()
+    assert zero.listen is None
+    hub, *leaves = specs(num_nodes=3, settings=settings)  # one port counts on from node 0
+    assert hub.listen == "tcp://127.0.0.1:50515"
+    assert [leaf.dials for leaf in leaves] == [{0: hub.listen}] * 2
+    with pytest.raises(ConfigError, match=r"`ports`"):
+        specs(num_nodes=3, ports=[50_515, 50_516], settings=settings)
+
+
+def test_roles_may_come_from_the_environment() -> None:
+    settings = Settings(roles=("learner", "collector+evaluator"))
+    [zero, one] = specs(num_nodes=2, settings=settings)
+    assert "learner.0" in zero.labels
+    assert {"collector", "evaluator", "collector.0"} <= one.labels
+    with pytest.raises(ConfigError, match="DING_LITE_ROLES has 2 entries for 3 nodes"):
+        specs(num_nodes=3, settings=settings)
+
+
+def test_tcp_listens_on_loopback_at_ports_chosen_or_free() -> None:
+    [zero, one, two] = specs(num_nodes=3, protocol="tcp")
+    assert zero.listen is not None
+    assert zero.listen.startswith("tcp://127.0.0.1:")
+    assert two.dials == {0: zero.listen, 1: one.listen}
+    for ports in (50_515, [50_515, 50_516], (50_515, 50_516)):
+        [zero, one] = specs(num_nodes=2, protocol="tcp", ports=ports)
+        assert one.dials == {0: "tcp://127.0.0.1:50515"}
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ({"protocol": "udp"}, "`protocol` is 'udp'"),
+        ({"address": "127.0.0.1"}, "the protocol is `ipc`, which has neither"),
+        ({"ports": 50_515}, "Add `protocol='tcp'`"),
+        ({"protocol": "tcp", "address": "0.0.0.0"}, "no key says who may connect"),
+        ({"protocol": "tcp", "ports": [1, 1]}, "2 nodes need as many different ports"),
+        ({"protocol": "tcp", "ports": 65_535}, "`ports` is 65536"),
+        ({"protocol": "tcp", "ports": [0, 1]}, "`ports` is 0"),
+        ({"startup_timeout": 0}, "`startup_timeout` is 0; it must be above 0"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(plan: Any, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Plan(num_nodes=2, **plan)
+    assert why in str(caught.value)

@@ -1,0 +1,150 @@
+"""Which slices and arrows a node's messages are."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.observe.message_trace import Drawing
+from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArrived, ReplyArrived
+from ding_lite.runtime.trace.messages import (
+    Slice,
+    TracedEvent,
+    Turn,
+    arrow_key,
+    draw_listener,
+    draw_wait,
+)
+
+EVENT = EventArrived("collected", (), {}, number=3)
+CALL = CallArrived(8, "double", (2,), {})
+
+
+class Paper:
+    """Keeps what is drawn."""
+
+    def __init__(self) -> None:
+        self.slices: list[str] = []
+        self.arrows: list[tuple[str, str, str]] = []
+
+    def slice(self, name: str, began_ns: int) -> Slice:
+        self.slices.append(name)
+        return Slice(1, began_ns, began_ns + 1)
+
+    def arrow(self, turn: Turn, kind: str, key: str, where: Slice, at_ns: int) -> None:
+        self.arrows.append((turn, kind, key))
+
+
+def drawing(node_id: int, *, epoch: int = 1) -> tuple[Drawing, Paper]:
+    spec = NodeSpec(node_id=node_id, num_nodes=2, labels=frozenset(), epoch=epoch, began=2.0)
+    made = Drawing(spec, lambda peer: 1)
+    paper = made.tracer = Paper()
+    return made, paper
+
+
+def test_both_ends_of_an_arrow_have_one_key() -> None:
+    one, sent = drawing(0)
+    other, came = drawing(1)
+    one.emitted("collected", 1, [(1, 3, 1)])
+    name = other.event_came(0, EVENT, 1)
+    draw_listener(name, 1)
+    draw_wait(name, 1)
+    one.published(1, [1])
+    one.ctx_sent(1, 7)
+    other.ctx_came(0, CtxArrived({}, number=7), 1)
+    one.asked("double", 1, 8)
+    other.answered(0, CALL, 1)
+    one.answer_came(1, ReplyArrived(8, True, 4), 1)
+    taken: Future[None] = Future()
+    one.item_sent("episodes", 1, 5, 1)
+    other.item_came(0, (1, "episodes", 5, 5, "item"), taken, 1)
+    taken.set_result(None)
+
+    keys: dict[str, set[str]] = {}
+    turns: dict[str, str] = {}
+    for turn, kind, key in sent.arrows + came.arrows:
+        keys.setdefault(kind, set()).add(key)
+        turns[kind] = turns.get(kind, "") + turn
+    assert {kind: len(found) for kind, found in keys.items()} == dict.fromkeys(keys, 1)
+    assert {kind: "".join(sorted(found)) for kind, found in turns.items()} == {
+        "event": "ffst",
+        "ctx": "fs",
+        "call": "fs",
+        "answer": "fs",
+        "item": "fst",
+    }
+
+
+def test_a_later_life_of_a_node_has_arrows_of_its_own() -> None:
+    one, first = drawing(0)
+    again, second = drawing(0, epoch=2)
+    for made in (one, again):
+        made.emitted("collected", 1, [(1, 3, 1)])
+    assert first.arrows[0][2] != second.arrows[0][2]
+
+
+def test_keys_are_numbers_of_64_bits() -> None:
+    assert 0 <= int(arrow_key("event", 1), 16) < 2**64
+    assert arrow_key("event", 1, 2) != arrow_key("event", 12)
+
+
+def test_an_event_has_its_name_all_the_way() -> None:
+    made, _ = drawing(1)
+    name = made.event_came(0, EVENT, 1)
+    assert isinstance(name, TracedEvent)
+    assert (name == "collected", {"collected": 1}[name], f"{name}") == (True, 1, "collected")
+
+
+def test_what_the_library_asks_by_itself_is_not_drawn() -> None:
+    made, paper = drawing(0)
+    made.asked("ding_lite.meet", 1, 1)
+    made.answered(1, CallArrived(2, "ding_lite.item", (), {}), 1)
+    made.answer_came(1, ReplyArrived(1, True, None), 1)
+    assert (paper.slices, paper.arrows) == ([], [])
+
+
+def test_what_was_offered_while_another_ctx_was_under_way_has_one_arrow() -> None:
+    made, paper = drawing(0)
+    made.published(1, [1])
+    made.published(1, [1])
+    made.ctx_sent(1, 1)
+    made.ctx_sent(1, 2)  # the rest of the same values
+    assert [arrow[:2] for arrow in paper.arrows] == [("s", "ctx")]
+
+
+def say_everything(made: Drawing, began_ns: int) -> Any:
+    made.emitted("collected", began_ns, [(1, 3, 1)])
+    made.published(began_ns, [1])
+    made.ctx_sent(1, 7)
+    made.asked("double", began_ns, 8)
+    made.item_sent("episodes", began_ns, 5, 1)
+    made.ctx_came(1, CtxArrived({}, number=7), began_ns)
+    made.answered(1, CALL, began_ns)
+    made.answer_came(1, ReplyArrived(8, True, 4), began_ns)
+    made.item_came(1, (1, "episodes", 5, 5, "item"), Future(), began_ns)
+    return made.event_came(1, EVENT, began_ns)
+
+
+def test_nothing_is_drawn_of_what_began_before_the_trace() -> None:
+    made, paper = drawing(0)
+    assert say_everything(made, 0) == "collected"
+    assert (paper.slices, paper.arrows) == ([], [])
+
+
+def test_a_trace_may_end_in_the_middle_of_a_message() -> None:
+    made, paper = drawing(0)
+    began_ns = made.now()
+    made.tracer = None
+    name = say_everything(made, began_ns)
+    assert not isinstance(name, TracedEvent)
+    assert (made.now(), paper.slices) == (0, [])
+
+
+@pytest.mark.parametrize("args", [(), (1, "episodes"), ("1", "episodes", 5, 5, "item")])
+def test_an_item_that_is_none_is_not_drawn(args: tuple[Any, ...]) -> None:
+    made, paper = drawing(1)
+    made.item_came(0, args, Future(), 1)
+    assert paper.slices == []

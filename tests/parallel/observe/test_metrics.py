@@ -1,0 +1,426 @@
+"""What a node tells of itself: the record on disk, and how it is put together."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.observe.metrics import (
+    Counts,
+    MetricsFile,
+    NodeMetrics,
+    PeerMetrics,
+    own_directory,
+    read_metrics,
+)
+from ding_lite.parallel.observe.metrics_reporter import Reporter, where_is
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.transport.in_process import InprocTransport, Network
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.task import Task
+
+RECORD = NodeMetrics(
+    node_id=1,
+    num_nodes=2,
+    labels=("collector", "node.1"),
+    pid=os.getpid(),
+    program="train.py",
+    addresses=("tcp://127.0.0.1:50515",),
+    restarts=3,
+    began=10.0,
+    at=12.5,
+    state="waiting",
+    where="train.py:14 train",
+    total=Counts(total_step=7, env_step=56, events_out=3),
+    per_second=Counts(total_step=3.5),
+    inbox=1,
+    items=2,
+    calls=4,
+    peers=(PeerMetrics(node_id=0, labels=("learner",), is_connected=True, unacknowledged=9),),
+)
+
+
+# -- the record on disk --------------------------------------------------------------------
+
+
+def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.close()
+    assert read_metrics(tmp_path / "metrics-1") == RECORD
+    assert stat.S_IMODE((tmp_path / "metrics-1").stat().st_mode) == 0o600
+
+
+def test_a_record_that_is_broken_or_hostile_is_none(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.close()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    head, body = whole[:8], whole[8:]
+    assert struct.pack("<II", len(body), zlib.crc32(body)) == head
+    nasty = [b"[" * 60_000, b'{"zz":' * 9_000, b'"\xff"', b"1e999", b"null", b"{}", b""]
+    rng = random.Random(0)
+    for _ in range(2_000):
+        mutant = bytearray(body)
+        at = rng.randrange(len(mutant))
+        size = rng.randrange(3)
+        mutant[at : at + size] = rng.choice([*nasty, rng.randbytes(2)])
+        path.write_bytes(struct.pack("<II", len(mutant), zlib.crc32(mutant)) + mutant)
+        found = read_metrics(path)
+        assert found is None or isinstance(found, NodeMetrics)
+    path.unlink()
+    os.mkfifo(path)
+    assert read_metrics(path) is None
+
+
+def test_a_shorter_record_replaces_a_longer_one(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.write(replace(RECORD, peers=(), where=""))
+    file.close()
+    assert read_metrics(tmp_path / "metrics-1") == replace(RECORD, peers=(), where="")
+
+
+@pytest.mark.parametrize("damage", ["nothing", "cut", "changed", "other", "missing", "link"])
+def test_what_is_no_whole_record_is_none(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "metrics-1"
+    file = MetricsFile(tmp_path, 1)
+    file.write(RECORD)
+    file.close()
+    data = path.read_bytes()
+    if damage == "nothing":
+        path.write_bytes(b"")
+    elif damage == "cut":
+        path.write_bytes(data[:-1])
+    elif damage == "changed":
+        path.write_bytes(data.replace(b"train.py", b"evil..py", 1))
+    elif damage == "other":
+        path.write_bytes(b"\x02\x00\x00\x00\x43\xbf\xa6\xa3{}")  # an empty object, with its CRC
+    elif damage == "missing":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    assert read_metrics(path) is None
+
+
+def test_no_reader_sees_half_of_a_record(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path, 1)
+    file.write(replace(RECORD, inbox=0, where=""))
+    is_over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            file.write(replace(RECORD, inbox=number, where=f"{number} " * (number % 200)))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen: set[int] = set()
+    try:
+        while len(seen) < 300:
+            record = read_metrics(tmp_path / "metrics-1")
+            if record is None:  # five times in a row in the middle of a write
+                continue
+            assert record.where == f"{record.inbox} " * (record.inbox % 200)
+            seen.add(record.inbox)
+    finally:
+        is_over.set()
+        writer.join()
+        file.close()
+
+
+def test_a_rate_is_over_the_time_between_two_looks_and_never_below_nothing() -> None:
+    before = Counts(total_step=10, events_out=100, ctx_in=5)
+    now = Counts(total_step=30, env_step=8, events_out=40, ctx_in=6)
+    assert now.rate(before, 2.0) == Counts(total_step=10.0, events_out=0.0, ctx_in=0.5)
+
+
+def test_what_a_node_owes_and_lags_behind_is_that_of_all_its_peers() -> None:
+    ages = (0.25, None, 0.5)
+    peers = [PeerMetrics(node_id=k, unacknowledged=k, ctx_s=age) for k, age in enumerate(ages)]
+    record = replace(RECORD, peers=tuple(peers))
+    assert (record.unacknowledged, record.lag_s) == (3, 0.5)
+    assert replace(RECORD, peers=()).lag_s is None
+
+
+def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path)
+    with own_directory() as directory:
+        assert directory is not None
+        assert stat.S_IMODE(Path(directory).stat().st_mode) == 0o700
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_node_does_without_metrics_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path / "missing")
+    with own_directory() as directory:
+        assert directory is None
+    assert "`ding-lite top` will not see this node" in caplog.text
+
+
+# -- what a node tells ---------------------------------------------------------------------
+
+Pair = tuple[NodeRouter, NodeRouter]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Return the routers of two connected nodes in this process."""
+    network = Network()
+    with ExitStack() as stack:
+        routers = []
+        for node_id in (0, 1):
+            spec = NodeSpec(
+                node_id=node_id,
+                num_nodes=2,
+                labels=frozenset({"distributed", f"node.{node_id}", "ab"[node_id]}),
+                listen="inproc://0" if node_id == 0 else None,
+                dials={} if node_id == 0 else {0: "inproc://0"},
+                neighbours=frozenset({1 - node_id}),
+                directory=str(tmp_path),
+            )
+            transport = InprocTransport(network, node_id, peers=spec.neighbours)
+            routers.append(NodeRouter(spec, transport=transport))
+            stack.callback(routers[-1].close)
+        for router in routers:
+            router.wait_ready(10.0)
+        yield routers[0], routers[1]
+
+
+def look(router: NodeRouter) -> NodeMetrics:
+    return router._reporter.look(router._clock.now())
+
+
+def wait_for(router: NodeRouter, ready: Callable[[NodeMetrics], bool]) -> NodeMetrics:
+    """Look at a node each time that something has come or gone."""
+    with router._links.changed:
+        assert router._links.changed.wait_for(lambda: ready(look(router)), 15.0)
+    return look(router)
+
+
+def test_a_node_tells_who_it_is_and_who_is_connected(pair: Pair) -> None:
+    told = look(pair[1])
+    assert (told.node_id, told.num_nodes, told.pid) == (1, 2, os.getpid())
+    assert told.labels == ("b", "distributed", "node.1")
+    assert told.addresses == ("inproc://0",)
+    assert (told.state, told.restarts, told.total.total_step) == ("no task", 0, None)
+    [peer] = told.peers
+    assert (peer.node_id, peer.is_connected, peer.labels) == (
+        0,
+        True,
+        ("a", "distributed", "node.0"),
+    )
+    assert peer.heard_s is not None
+    assert peer.ctx_s is None
+
+
+def test_a_node_tells_what_it_has_sent_and_got(pair: Pair) -> None:
+    one, other = pair
+    for number in range(5):
+        one.emit("n", number)
+    one.publish_ctx({"train_iter": 1})
+    told = wait_for(other, lambda told: told.total.ctx_in == 1 and told.total.events_in == 5)
+    assert told.inbox == 5  # there is no task to listen
+    assert told.lag_s is not None
+    sent = wait_for(one, lambda told: told.unacknowledged == 0)
+    assert (sent.total.events_out, sent.total.ctx_out) == (5, 1)
+    assert (sent.total.events_in, sent.total.ctx_in, sent.lag_s) == (0, 0, None)
+
+
+def test_items_and_calls_that_wait_are_counted(pair: Pair) -> None:
+    one, other = pair
+    for number in range(2):
+        one.send("items", number, to="b")
+    told = wait_for(other, lambda told: told.items == 2)
+    assert look(one).total.items_out == 2
+    assert look(one).calls == 2  # an item is a call that is answered when it is taken
+    for _ in range(2):
+        other.receive("items")
+    told = wait_for(one, lambda told: told.calls == 0)
+    assert (look(other).items, told.rejected) == (0, 0)
+
+
+def run(task: Task, fn: Callable[[Context], Any]) -> None:
+    with task:
+        task.use(fn).run(max_step=1)
+
+
+def test_a_task_is_seen_from_outside(pair: Pair) -> None:
+    seen: list[NodeMetrics] = []
+    with use_router(pair[0]):
+        task = Task()
+
+    def step(ctx: Context) -> None:
+        seen.append(look(pair[0]))
+        ctx.env_step = np.int64(24)
+        seen.append(look(pair[0]))
+        ctx.finish = True
+        seen.append(look(pair[0]))
+
+    run(task, step)
+    assert [told.state for told in seen] == ["running", "running", "finishing"]
+    assert [told.total.env_step for told in seen] == [None, 24, 24]
+    assert seen[0].total.total_step == 0
+    assert seen[0].where.startswith("test_metrics.py:")
+    assert seen[0].where.endswith(" look")  # the innermost function that is the program's
+    told = look(pair[0])
+    assert (told.state, told.total.total_step, told.total.env_step) == ("no task", 0, 24)
+
+
+def test_an_env_step_that_is_not_kept_is_the_newest_that_was_seen(pair: Pair) -> None:
+    seen: list[Any] = []
+    with use_router(pair[0]), Task() as task:
+
+        def step(ctx: Context) -> None:
+            seen.append(look(pair[0]).total.env_step)
+            ctx.env_step = ["no number", 2.5, True][ctx.total_step]
+            seen.append(look(pair[0]).total.env_step)
+
+        task.use(step).run(max_step=3)
+    assert seen[:5] == [None, None, None, 2.5, 2.5]
+
+
+def test_a_wait_of_ours_is_told_from_work(pair: Pair) -> None:
+    seen: list[NodeMetrics] = []
+    begun, looked = threading.Event(), threading.Event()
+    with use_router(pair[0]):
+        task = Task()
+
+    def watch() -> None:
+        begun.wait()
+        while (told := look(pair[0])).state != "waiting":
+            pass
+        seen.append(told)
+        task.emit("go on", only_local=True)
+        looked.set()
+
+    def wait_for_it(ctx: Context) -> None:
+        begun.set()
+        task.wait_for("go on")
+        looked.wait()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    run(task, wait_for_it)
+    thread.join()
+    assert seen[0].where.endswith(" wait_for_it")
+
+
+def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
+    spec = NodeSpec(
+        node_id=0, num_nodes=2, labels=frozenset({"a"}), neighbours=frozenset({1}), epoch=3
+    )
+    router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers={1}))
+    try:
+        told = look(router)
+        assert (told.state, told.restarts, told.peers[0].heard_s) == ("starting", 2, None)
+    finally:
+        router.close()
+
+
+def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(
+    pair: Pair, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics-0"
+    first = read_metrics(path)
+    assert first is not None
+    pair[0].emit("wake up")
+    wait_for(pair[0], lambda told: told.unacknowledged == 0)
+    pair[0].close()
+    last = read_metrics(path)
+    assert last is not None
+    assert (last.state, last.total.events_out, last.at > first.at) == ("ended", 1, True)
+    pair[1].close(good_bye=False)
+    other = read_metrics(tmp_path / "metrics-1")
+    assert other is not None
+    assert other.state == "failed"
+
+
+def test_a_turn_costs_nothing_until_a_second_has_passed(tmp_path: Path, clock: Any) -> None:
+    spec = NodeSpec(node_id=0, num_nodes=1, labels=frozenset({"a"}), directory=str(tmp_path))
+    transport = InprocTransport(Network(), 0, peers=(), clock=clock)
+    router = NodeRouter(spec, transport=transport, clock=clock)
+    try:
+        reporter = Reporter(spec, router._links, router._inbox, lambda: (0, 0, 0), clock)
+        written = []
+        for _ in range(4):
+            reporter.turn()
+            written.append(record_at(tmp_path))
+            clock.advance(0.5)
+        reporter.close("ended")
+        assert written == [written[0], written[0], written[0] + 1.0, written[0] + 1.0]
+    finally:
+        router.close()
+
+
+def record_at(directory: Path) -> float:
+    record = read_metrics(directory / "metrics-0")
+    assert record is not None
+    return record.at
+
+
+def test_a_full_disk_is_no_reason_to_fail(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    file = pair[0]._reporter._file
+    assert file is not None
+    full = os.open("/dev/full", os.O_RDWR)
+    os.dup2(full, file._fd)
+    os.close(full)
+    for _ in range(3):
+        pair[0]._reporter._due = 0.0
+        pair[0]._reporter.turn()
+    pair[0].emit("still here")
+    assert wait_for(pair[1], lambda told: told.total.events_in == 1)
+    assert caplog.text.count("its metrics cannot be written ([Errno 28] No space left") == 1
+
+
+def test_a_directory_that_is_gone_is_no_reason_to_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = NodeSpec(
+        node_id=0, num_nodes=1, labels=frozenset({"a"}), directory=str(tmp_path / "gone")
+    )
+    router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers=()))
+    router.close()
+    assert "its metrics cannot be written ([Errno 2]" in caplog.text
+
+
+def test_where_a_thread_is_leaves_out_what_is_not_the_users() -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        over.wait()  # in the standard library
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    try:
+        where, waits = where_is(thread.ident or 0)
+    finally:
+        over.set()
+        thread.join()
+    assert where.startswith("test_metrics.py:")
+    assert where.endswith(" work")
+    assert not waits  # it is no wait of ours
+    assert where_is(-1) == ("", False)

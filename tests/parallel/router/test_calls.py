@@ -1,0 +1,56 @@
+"""Calls that come before their handlers wait for them, and not for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from ding_lite.parallel.router import calls as rpc
+from ding_lite.parallel.router.calls import REGISTRATION_S, EarlyCalls
+from ding_lite.parallel.wire.messages import CallArrived
+from ding_lite.testing import ManualClock
+
+
+def call(number: int, name: str = "sample") -> CallArrived:
+    return CallArrived(number, name, (), {})
+
+
+class TestEarlyCalls:
+    """Each is given back once."""
+
+    def test_a_handler_gets_those_of_its_name_in_order(self) -> None:
+        early = EarlyCalls(ManualClock())
+        for number in range(3):
+            assert early.hold(1, call(number))
+            assert early.hold(2, call(number, "other"))
+        assert early.take("sample") == [(1, call(number)) for number in range(3)]
+        assert early.take("sample") == []
+        assert len(early.close()) == 3
+
+    def test_one_that_has_waited_long_enough_is_given_back(self) -> None:
+        clock = ManualClock()
+        early = EarlyCalls(clock)
+        early.hold(1, call(1))
+        clock.advance(REGISTRATION_S / 2)
+        early.hold(1, call(2))
+        assert early.overdue() == []
+        clock.advance(REGISTRATION_S / 2)
+        assert early.overdue() == [(1, call(1))]
+        assert early.take("sample") == [(1, call(2))]
+
+    def test_those_of_a_lost_node_are_dropped(self) -> None:
+        early = EarlyCalls(ManualClock())
+        early.hold(1, call(1))
+        early.hold(2, call(1))
+        early.forget(1)
+        assert early.take("sample") == [(2, call(1))]
+
+    def test_there_is_no_room_for_any_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rpc, "MAX_EARLY", 3)
+        early = EarlyCalls(ManualClock())
+        assert [early.hold(1, call(number)) for number in range(5)] == [True] * 3 + [False] * 2
+
+    def test_none_waits_where_the_node_is_leaving(self) -> None:
+        early = EarlyCalls(ManualClock())
+        early.hold(1, call(1))
+        assert early.close() == [(1, call(1))]
+        assert not early.hold(1, call(2))

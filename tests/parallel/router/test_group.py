@@ -1,0 +1,137 @@
+"""Groups of nodes: barriers, gathering, broadcasts, values with names."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ding_lite.distributed import World
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.router import use_router
+
+
+def on_nodes(main: Callable[[World], object], *, roles: list[str]) -> list[Any]:
+    """Run `main(world)` on a node a role, each on a thread; raise the first exception."""
+    results: dict[int, Any] = {}
+
+    def run(router: LocalRouter) -> None:
+        with use_router(router):
+            try:
+                results[router.node_id] = main(World.current())
+            except BaseException as error:  # noqa: BLE001 - raised below
+                results[router.node_id] = error
+
+    routers = LocalRouter.group(len(roles), roles=roles)
+    threads = [threading.Thread(target=run, args=(router,)) for router in routers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results.values():
+        if isinstance(result, BaseException):
+            raise result
+    return [results[k] for k in range(len(roles))]
+
+
+ROLES = ["learner", "learner", "collector", "collector"]
+
+
+def test_all_gather_gives_every_member_all_values_by_rank() -> None:
+    def main(world: World) -> object:
+        group = world.group("collector")
+        if not group.is_member:
+            return None
+        return [group.all_gather((group.rank, world.node_id, n)) for n in range(3)]
+
+    expected = [[(0, 2, n), (1, 3, n)] for n in range(3)]
+    assert on_nodes(main, roles=ROLES) == [None, None, expected, expected]
+
+
+def test_broadcast_gives_the_value_of_one_member() -> None:
+    def main(world: World) -> object:
+        return world.group(range(world.num_nodes)).broadcast(f"from {world.node_id}", src=2)
+
+    assert on_nodes(main, roles=ROLES) == ["from 2"] * 4
+
+
+def test_nobody_passes_a_barrier_before_all_are_there() -> None:
+    arrived: list[int] = []
+
+    def main(world: World) -> int:
+        arrived.append(world.node_id)
+        world.group("node.*").barrier()
+        return len(arrived)
+
+    assert on_nodes(main, roles=ROLES) == [4] * 4
+
+
+def test_a_member_that_does_not_come_is_a_deadline() -> None:
+    def main(world: World) -> None:
+        if world.node_id == 0:
+            world.group("learner").barrier(timeout=0.05)
+
+    with pytest.raises(DeadlineExceeded, match=r"group 0,1, operation 1 have come within 0.05 s"):
+        on_nodes(main, roles=ROLES)
+
+
+def test_members_are_named_by_labels_or_ids() -> None:
+    def main(world: World) -> object:
+        return [
+            world.group("learner").members,
+            world.group(["learner.1", "collector.*"]).members,
+            world.group([3, 0]).members,
+            world.group(2).members,
+            world.labels_of(3) >= {"collector.1"},
+        ]
+
+    expected = [(0, 1), (1, 2, 3), (0, 3), (2,), True]
+    assert on_nodes(main, roles=ROLES) == [expected] * 4
+
+
+def test_values_with_a_name_can_be_fetched_and_taken_back() -> None:
+    def main(world: World) -> object:
+        group = world.group("node.*")
+        if world.node_id == 1:
+            group.pair("version", {"n": 7})
+        group.barrier()
+        fetched = group.paired("version")
+        group.barrier()
+        if world.node_id == 1:
+            group.unpair("version")
+        group.barrier()
+        with pytest.raises(ConfigError, match=r"has a value named 'version'"):
+            group.paired("version")
+        return fetched
+
+    assert on_nodes(main, roles=ROLES) == [{"n": 7}] * 4
+
+
+def test_a_node_alone_is_a_group_of_one() -> None:
+    world = World.current()
+    group = world.group("node.*")
+    group.barrier()
+    assert (world.num_nodes, group.members, group.rank) == (1, (0,), 0)
+    assert (group.all_gather(3), group.broadcast(4)) == ([3], 4)
+
+
+def test_seeds_differ_by_node_and_not_by_run() -> None:
+    seeds = on_nodes(lambda world: world.node_seed, roles=ROLES)
+    assert len(set(seeds)) == 4
+    assert seeds == on_nodes(lambda world: world.node_seed, roles=ROLES)
+
+
+@pytest.mark.parametrize("members", ["evaluator", [7], [], ["learner", 9]])
+def test_a_group_that_cannot_be_is_refused_with_what_there_is(members: Any) -> None:
+    with pytest.raises(ConfigError, match=r"No group can be made of .*nodes 0 to 3 .*collector"):
+        on_nodes(lambda world: world.group(members), roles=ROLES)
+
+
+def test_a_rank_of_a_stranger_and_of_nobody_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Node \d is no member of the group \[0, 1\]"):
+        on_nodes(lambda world: world.group("learner").rank, roles=ROLES)
+    with pytest.raises(ConfigError, match=r"`src` is 4.*ranks 0 to 3"):
+        on_nodes(lambda world: world.group("node.*").broadcast(1, src=4), roles=ROLES)

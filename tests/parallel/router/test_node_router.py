@@ -1,0 +1,591 @@
+"""The routers of several nodes, each with its own transport, in one process over ipc."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.clock import Deadline, SystemClock
+from ding_lite.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineExceeded,
+    PeerLost,
+    RemoteError,
+)
+from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging import streams
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.messaging.streams import Item
+from ding_lite.runtime.task import Task
+
+
+def specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[NodeSpec]:
+    pairs = edges(topology, num_nodes)
+    addresses = {k: f"ipc://{directory}/{k}" for k in range(num_nodes)}
+    return [
+        NodeSpec(
+            node_id=k,
+            num_nodes=num_nodes,
+            labels=frozenset({"distributed", f"node.{k}", "hub" if k == 0 else "leaf"}),
+            listen=addresses[k] if any(k == low for low, _ in pairs) else None,
+            dials={peer: addresses[peer] for peer in neighbours(pairs, k) if peer < k},
+            neighbours=neighbours(pairs, k),
+            **more,
+        )
+        for k in range(num_nodes)
+    ]
+
+
+Start = Callable[..., list[NodeRouter]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the routers of a job; they end with the test."""
+    with ExitStack() as stack:
+
+        def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
+            routers = []
+            for spec in specs(tmp_path, num_nodes, topology):
+                routers.append(NodeRouter(spec))
+                stack.callback(routers[-1].close)
+            for router in routers:
+                router.wait_ready(10.0)
+            return routers
+
+        yield start
+
+
+class Ears:
+    """Takes what arrives at a node, and lets a test wait for it."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        self.events: list[tuple[int, str, tuple[Any, ...]]] = []
+        self.ctx: dict[int, dict[str, Any]] = {}
+        self._changed = threading.Condition()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
+        with self._changed:
+            self.events.append((node_id, event, args))
+            self._changed.notify_all()
+
+    def receive_ctx(self, node_id: int, values: Any) -> None:
+        with self._changed:
+            self.ctx.setdefault(node_id, {}).update(values)
+            self._changed.notify_all()
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(ready, 15.0)
+
+
+@pytest.mark.parametrize(("topology", "of_two"), [("star", (0,)), ("mesh", (0, 1)), ("alone", ())])
+def test_neighbours_find_each_other(start: Start, topology: str, of_two: tuple[int, ...]) -> None:
+    routers = start(3, topology)
+    assert routers[2].peers == of_two
+    assert [router.is_active for router in routers] == [topology != "alone"] * 3
+
+
+def test_a_burst_of_events_arrives_whole_and_in_order(start: Start) -> None:
+    routers = start(3, "star")
+    ears = [Ears(router) for router in routers]
+    for number in range(20_000):
+        routers[1].emit("n", number)
+    routers[0].emit("done", np.arange(5_000.0))
+    ears[0].wait(lambda: len(ears[0].events) == 20_000)
+    assert ears[0].events == [(1, "n", (number,)) for number in range(20_000)]
+    for leaf in (1, 2):
+        ears[leaf].wait(lambda leaf=leaf: len(ears[leaf].events) == 1)  # type: ignore[misc]
+        np.testing.assert_array_equal(ears[leaf].events[0][2][0], np.arange(5_000.0))
+
+
+def test_the_newest_ctx_arrives_also_where_the_labels_choose(start: Start) -> None:
+    routers = start(3)
+    ears = [Ears(router) for router in routers]
+    for number in range(500):
+        routers[0].publish_ctx({"train_iter": number, "w": np.full(10_000, number)})
+    routers[0].publish_ctx({"only": 1}, to=["node.2"])
+    for node in (1, 2):
+        got = ears[node].ctx
+        ears[node].wait(lambda got=got: got.get(0, {}).get("train_iter") == 499)  # type: ignore[misc]
+        ears[node].wait(lambda got=got: got[0]["w"][0] == 499)  # type: ignore[misc]
+    ears[2].wait(lambda: ears[2].ctx[0].get("only") == 1)
+    assert "only" not in ears[1].ctx[0]
+
+
+def test_a_node_can_look_at_what_it_has_offered_as_it_was_then(start: Start) -> None:
+    router, _ = start(2)
+    assert router.published("w") is None
+    small, large = torch.ones(3), torch.ones(200_000)  # in a message, and in shared memory
+    router.publish_ctx({"w": {"small": small, "large": large}, "number": 4})
+    for tensor in (small, large):
+        tensor.zero_()
+    found = router.published("w")
+    assert (found["small"].sum(), found["large"].sum(), router.published("number")) == (3, 2e5, 4)
+    found["large"].zero_()  # it is a copy
+    assert router.published("w")["large"].sum() == 2e5
+
+
+def test_who_waits_for_what_a_node_watches_looks_again_when_a_peer_comes_or_goes(
+    tmp_path: Path,
+) -> None:
+    here, there = specs(tmp_path, 2, "mesh")
+    has_ended, never = threading.Event(), Deadline.after(None)
+    with closing(NodeRouter(here)) as router, ThreadPoolExecutor(1) as pool:
+        watch = router.watch()
+
+        def until_peers_are(expected: tuple[int, ...]) -> Future[bool]:
+            return pool.submit(
+                watch.wait, lambda _: router.peers == expected, never, has_ended.is_set
+            )
+
+        try:
+            for life in (there, replace(there, epoch=2)):
+                has_come = until_peers_are((1,))
+                other = NodeRouter(life)
+                assert has_come.result(10.0)
+                has_gone = until_peers_are(())
+                other.close(good_bye=life.epoch == 2)
+                assert has_gone.result(10.0)
+        finally:
+            has_ended.set()
+            watch.wake()
+
+
+def test_what_cannot_travel_stays_home_with_one_warning(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    routers = start(2)
+    ears = Ears(routers[1])
+    for number in range(3):
+        routers[0].publish_ctx({"lock": threading.Lock(), "n": number})
+    ears.wait(lambda: ears.ctx.get(0, {}).get("n") == 2)
+    assert "lock" not in ears.ctx[0]
+    assert len([r for r in caplog.records if "`ctx.lock` stays on node 0" in r.message]) == 1
+
+
+def test_a_missing_neighbour_is_named(tmp_path: Path) -> None:
+    router = NodeRouter(specs(tmp_path, 3, "mesh", startup_timeout=0.05)[0])
+    try:
+        with pytest.raises(DeadlineExceeded, match=r"Node 0 has waited 0.05 s for node 1, 2 of 3"):
+            router.wait_ready()
+    finally:
+        router.close()
+
+
+class InterruptedClock(SystemClock):
+    """Lets Ctrl-C come in the midst of the main thread's first wait."""
+
+    def __init__(self) -> None:
+        self._is_pressed = False
+
+    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+        if threading.current_thread() is threading.main_thread() and not self._is_pressed:
+            self._is_pressed = True
+            signal.raise_signal(signal.SIGINT)
+        super().wait(condition, timeout)
+
+
+def test_ctrl_c_while_a_node_waits_for_others_comes_when_no_lock_is_held(tmp_path: Path) -> None:
+    """Raised by the signal itself, it can leave behind a lock for which closing waits in vain."""
+    router = NodeRouter(specs(tmp_path, 3, "mesh")[0], clock=InterruptedClock())
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            router.wait_ready(60.0)
+        assert "wait" not in [entry.name for entry in caught.traceback]
+    finally:
+        router.close()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_node_that_leaves_in_order_is_not_lost(start: Start) -> None:
+    routers = start(2)
+    ears = Ears(routers[0])
+    routers[1].emit("last words")
+    routers[1].close()
+    ears.wait(lambda: len(ears.events) == 1 and not routers[0].is_active)
+    assert ears.events == [(1, "last words", ())]
+    assert routers[0].peers == ()
+
+
+def test_nodes_that_leave_at_once_have_met_all_their_neighbours(tmp_path: Path) -> None:
+    """What a node sends last must be read before it disconnects."""
+    failures: list[BaseException] = []
+
+    def live(spec: NodeSpec) -> None:
+        router = NodeRouter(spec)
+        try:
+            router.wait_ready(5.0)
+        except DeadlineExceeded as error:
+            failures.append(error)
+        router.close()
+
+    for turn in range(20):
+        directory = tmp_path / str(turn)
+        directory.mkdir(mode=0o700)
+        nodes = [
+            threading.Thread(target=live, args=(spec,)) for spec in specs(directory, 3, "mesh")
+        ]
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            node.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_restarted_node_is_lost_and_joins_again_with_the_newest_ctx(
+    tmp_path: Path, node: int
+) -> None:
+    """Without its good-bye a close looks like a crash to the other side."""
+    made = specs(tmp_path, 2, "star")
+    routers = [NodeRouter(spec) for spec in made]
+    try:
+        for router in routers:
+            router.wait_ready(10.0)
+        other = routers[1 - node]
+        ears = Ears(other)
+        other.publish_ctx({"train_iter": 7})
+        routers[node]._transport.close()
+        ears.wait(lambda: [event for _, event, _ in ears.events] == ["node_lost"])
+        other.emit("while away")
+        again = NodeSpec(**{**vars(made[node]), "epoch": 2})
+        routers[node] = NodeRouter(again)
+        routers[node].wait_ready(10.0)
+        back = Ears(routers[node])
+        back.wait(lambda: back.ctx.get(1 - node, {}).get("train_iter") == 7 and bool(back.events))
+        assert back.events == [(1 - node, "while away", ())]
+        ears.wait(lambda: [event for _, event, _ in ears.events] == ["node_lost", "node_joined"])
+    finally:
+        for router in routers:
+            router.close()
+
+
+def test_tasks_on_two_nodes_share_their_ctx_and_their_end(start: Start) -> None:
+    seen: list[int] = []
+
+    def learn(ctx: Context) -> None:
+        ctx.train_iter = ctx.setdefault("train_iter", 0) + 1
+        ctx.keep("train_iter")
+        ctx.state_dict = {"w": np.full(20_000, ctx.train_iter)}
+
+    def evaluate(task: Task) -> Callable[[Context], None]:
+        def _evaluate(ctx: Context) -> None:
+            known = ctx.setdefault("train_iter", 0)
+            latest = task.wait_parallel_ctx(newer_than={"train_iter": known}, timeout=10.0)
+            if latest is None:
+                return
+            newest = latest.of("node.0")
+            assert (newest.state_dict["w"] == newest.train_iter).all()
+            seen.append(newest.train_iter)
+            ctx.train_iter = newest.train_iter
+            ctx.keep("train_iter")
+            ctx.finish = newest.train_iter >= 100
+
+        return _evaluate
+
+    def main(router: NodeRouter) -> None:
+        with use_router(router), Task() as task:
+            task.use(learn, filter_labels="node.0")
+            task.use(evaluate(task), filter_labels="node.1")
+            task.run()
+
+    threads = [threading.Thread(target=main, args=(router,)) for router in start(2, "star")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(15.0)
+    assert seen == sorted(set(seen))
+    assert seen[-1] >= 100
+
+
+def test_a_listener_of_the_router_that_raises_is_logged_and_stops_nothing(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    routers = start(2)
+    routers[1].on("e", lambda: 1 / 0)
+    ears = Ears(routers[1])
+    for _ in range(2):
+        routers[0].emit("e")
+    ears.wait(lambda: len(ears.events) == 2)
+    assert "ZeroDivisionError" in caplog.text
+
+
+class TestAdmission:
+    """Two nodes that do not belong together tell why, both of them."""
+
+    def test_both_sides_say_why_a_node_was_turned_away(self, tmp_path: Path) -> None:
+        here, other = specs(tmp_path, 2, "mesh")
+        with ExitStack() as stack:
+            waiting = NodeRouter(here)
+            stack.callback(waiting.close)
+            stranger = NodeRouter(replace(other, num_nodes=3))
+            stack.callback(stranger.close)
+            why = "Node 1 belongs to a job of 3 nodes, this one has 2."
+            with pytest.raises(AuthenticationError, match=why):
+                stranger.wait_ready(10.0)
+            with pytest.raises(DeadlineExceeded, match=f"turned away: {why}"):
+                waiting.wait_ready(0.0)
+
+
+class TestCalls:
+    """One node asks, another answers."""
+
+    def test_an_answer_comes_back_also_a_large_one(self, start: Start) -> None:
+        routers = start(2)
+        routers[1].register("scale", lambda x, by=1: x * by)
+        assert routers[0].call(1, "scale", 3, by=4) == 12
+        large = np.arange(100_000.0)
+        np.testing.assert_array_equal(routers[0].call(1, "scale", large, by=2), 2 * large)
+        assert routers[1].call(1, "scale", 3) == 3
+
+    def test_what_the_other_node_raises_comes_with_its_traceback(self, start: Start) -> None:
+        def _divide(x: int) -> float:
+            return x / 0
+
+        routers = start(2)
+        routers[1].register("divide", _divide)
+        with pytest.raises(RemoteError, match=r"ZeroDivisionError on node 1") as caught:
+            routers[0].call(1, "divide", 3)
+        assert "return x / 0" in caught.value.remote_traceback
+
+    def test_a_call_waits_for_a_handler_that_is_not_registered_yet(self, start: Start) -> None:
+        routers = start(2)
+        early = [routers[0].ask(1, "double", number) for number in range(3)]
+        other = routers[0].ask(1, "treble", 1)
+        routers[0].call(1, "ding_lite.paired", "x")  # sent after them, so they are there
+        routers[1].register("double", lambda number: 2 * number)
+        assert [answer.result(10.0) for answer in early] == [0, 2, 4]
+        assert not other.done()
+
+    def test_an_unknown_name_gets_a_suggestion(self, start: Start) -> None:
+        routers = start(2)
+        routers[1].register("sample", len)
+        answer = routers[0].ask(1, "smaple", [1])
+        routers[0].call(1, "ding_lite.paired", "x")
+        routers[1].close()  # else it would wait a while for its handler
+        with pytest.raises(RemoteError, match=r'Did you mean "sample"\?'):
+            answer.result(10.0)
+
+    def test_an_answer_that_cannot_travel_is_the_asker_s_error(self, start: Start) -> None:
+        routers = start(2)
+        routers[1].register("lock", threading.Lock)
+        with pytest.raises(RemoteError, match="CodecError on node 1"):
+            routers[0].call(1, "lock")
+
+    def test_a_late_answer_is_a_deadline(self, start: Start) -> None:
+        routers = start(2)
+        never: Future[int] = Future()
+        routers[1].register("never", lambda: never)
+        with pytest.raises(DeadlineExceeded, match=r"not answered `never` within 0.05 s"):
+            routers[0].call(1, "never", timeout=0.05)
+        never.set_result(3)
+        assert routers[0].call(1, "never") == 3
+
+    def test_a_lost_node_ends_the_calls_that_wait_for_it(self, start: Start) -> None:
+        routers = start(2)
+        asked = threading.Event()
+        never: Future[int] = Future()
+        routers[1].register("never", lambda: asked.set() or never)
+        killer = threading.Thread(target=lambda: asked.wait() and routers[1]._transport.close())
+        killer.start()
+        with pytest.raises(PeerLost, match=r"Node 1 is gone"):
+            routers[0].call(1, "never")
+        killer.join()
+        with pytest.raises(PeerLost, match=r"not connected"):
+            routers[0].call(1, "never")
+
+    def test_an_answer_that_is_being_made_is_given_before_its_node_leaves(
+        self, start: Start
+    ) -> None:
+        routers = start(2)
+        asked, may_answer = threading.Event(), threading.Event()
+
+        def slow() -> str:
+            asked.set()
+            may_answer.wait(10.0)
+            return "answer"
+
+        routers[1].register("slow", slow)
+        answer = routers[0].ask(1, "slow")
+        assert asked.wait(10.0)
+        closing = threading.Thread(target=routers[1].close)
+        closing.start()
+        closing.join(0.2)  # until it would be gone if it did not wait
+        may_answer.set()
+        assert answer.result(10.0) == "answer"
+        closing.join()
+
+    def test_a_node_that_leaves_ends_the_calls_that_it_has_put_off(self, start: Start) -> None:
+        routers = start(2)
+        asked = threading.Event()
+        never: Future[int] = Future()
+        routers[1].register("never", lambda: asked.set() or never)
+        answer = routers[0].ask(1, "never")
+        assert asked.wait(10.0)
+        routers[1].close()
+        with pytest.raises(PeerLost, match=r"Node 1 is gone"):
+            answer.result(10.0)
+
+    def test_a_new_life_of_a_node_gets_no_answer_to_a_call_of_its_former_one(
+        self, tmp_path: Path
+    ) -> None:
+        hub_spec, leaf_spec = specs(tmp_path, 2, "star")
+        old, new = Future[str](), Future[str]()
+        answers = iter([old, new])
+        asked = [threading.Event(), threading.Event()]
+        seen = iter(asked)
+
+        def which() -> Future[str]:
+            answer = next(answers)
+            next(seen).set()
+            return answer
+
+        with ExitStack() as stack:
+            hub = NodeRouter(hub_spec)
+            stack.callback(hub.close)
+            hub.register("which", which)
+            first = NodeRouter(leaf_spec)
+            first.wait_ready(10.0)
+            first.ask(0, "which")
+            assert asked[0].wait(10.0)
+            first.close(good_bye=False)
+
+            second = NodeRouter(replace(leaf_spec, epoch=leaf_spec.epoch + 1))
+            stack.callback(second.close)
+            second.wait_ready(10.0)
+            answer = second.ask(0, "which")
+            assert asked[1].wait(10.0)
+            old.set_result("of the former life")  # its call had the same number
+            new.set_result("of this one")
+            assert answer.result(10.0) == "of this one"
+
+    def test_handlers_may_ask_back(self, start: Start) -> None:
+        routers = start(2)
+        routers[0].register("name", lambda: "zero")
+        routers[1].register("greet", lambda: f"hello {routers[1].call(0, 'name')}")
+        assert routers[0].call(1, "greet") == "hello zero"
+
+    def test_two_functions_of_one_name_are_refused(self, start: Start) -> None:
+        (router,) = start(1)
+        router.register("f", len)
+        router.register("f", len)
+        with pytest.raises(ConfigError, match=r"answered by another function"):
+            router.register("f", sum)
+
+
+def taken_from(router: NodeRouter) -> Item:
+    item = router.receive("work", timeout=10.0)
+    assert item is not None
+    return item
+
+
+class TestStreams:
+    """Each item goes to exactly one receiver."""
+
+    def test_items_are_shared_out_and_none_is_lost_or_doubled(self, start: Start) -> None:
+        routers = start(4, "star")
+        taken: list[Item] = []
+        lock = threading.Lock()
+
+        def take(router: NodeRouter) -> None:
+            while (item := taken_from(router)).value is not None:
+                with lock:
+                    taken.append(item)
+
+        takers = [threading.Thread(target=take, args=(router,)) for router in routers[1:]]
+        for taker in takers:
+            taker.start()
+        for number in range(300):
+            routers[0].send("work", number, to="leaf", timeout=10.0)
+        for leaf in (1, 2, 3):
+            routers[0].send("work", None, to=f"node.{leaf}", timeout=10.0)
+        for taker in takers:
+            taker.join()
+        assert sorted(item.value for item in taken) == list(range(300))
+        assert {item.node_id for item in taken} == {0}
+
+    def test_a_sender_waits_for_room_and_not_for_ever(self, start: Start) -> None:
+        routers = start(2)
+        for number in range(3):
+            routers[0].send("work", number, to="node.1", in_flight=3)
+        with pytest.raises(DeadlineExceeded, match=r"took an item within 0.05 s.*\[1\].*have 3"):
+            routers[0].send("work", 3, to="node.1", in_flight=3, timeout=0.05)
+        assert taken_from(routers[1]).value == 0
+        routers[0].send("work", 3, to="node.1", in_flight=3, timeout=10.0)
+        assert [taken_from(routers[1]).value for _ in range(3)] == [1, 2, 3]
+
+    def test_nobody_to_receive_and_nothing_to_receive_say_so(self, start: Start) -> None:
+        routers = start(2)
+        with pytest.raises(DeadlineExceeded, match=r"\['learner'\] matches: none"):
+            routers[0].send("work", 1, to="learner", timeout=0.01)
+        with pytest.raises(DeadlineExceeded, match=r"No item of stream `work` came within 0.01 s"):
+            routers[0].receive("work", timeout=0.01)
+
+    def test_what_a_receiver_that_stays_away_has_not_taken_goes_to_another(
+        self, start: Start, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(streams, "DOUBT_S", 1.0)
+        routers = start(3, "star")
+        for number in range(4):
+            routers[0].send("work", number, to="leaf")
+        assert taken_from(routers[1]).value == 0
+        arrived = threading.Event()
+        Ears(routers[0])
+        routers[1]._transport.close()
+        got = [taken_from(routers[2]).value for _ in range(3)]
+        assert sorted(got) == [1, 2, 3]
+        assert not arrived.is_set()
+
+    def test_a_wait_ends_when_its_reason_to_go_on_has_gone(self, start: Start) -> None:
+        routers = start(2)
+        over = threading.Event()
+        for _ in range(2):
+            assert routers[0].send("work", 1, to="node.1", until=over.is_set)
+        results: list[object] = []
+        waits = [
+            threading.Thread(
+                target=lambda: results.append(
+                    routers[0].send("work", 2, to="node.1", timeout=None, until=over.is_set)
+                )
+            ),
+            threading.Thread(
+                target=lambda: results.append(
+                    routers[0].receive("nothing", timeout=None, until=over.is_set)
+                )
+            ),
+        ]
+        for wait in waits:
+            wait.start()
+        over.set()
+        routers[0].wake()
+        for wait in waits:
+            wait.join(10.0)
+        assert sorted(map(str, results)) == ["False", "None"]
+        streams, looks_again = routers[1]._streams, threading.Condition()
+        with looks_again:
+            assert Deadline.after(15.0).wait(looks_again, lambda: streams.num_waiting == 2)
+        item = routers[1].receive("work", until=over.is_set)  # what is there counts
+        assert item is not None
+        assert (item.node_id, item.value, item.id.number) == (0, 1, 1)
+
+    def test_a_node_may_send_to_itself(self, start: Start) -> None:
+        (router,) = start(1)
+        sent = {"w": np.zeros(3)}
+        assert router.send("work", sent, to="hub")
+        sent["w"] += 1.0
+        np.testing.assert_array_equal(taken_from(router).value["w"], np.zeros(3))

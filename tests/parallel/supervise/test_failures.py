@@ -1,0 +1,97 @@
+"""Which failure of several came first, and how it is told."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed, PeerLost
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.supervise.failures import (
+    Failure,
+    crashed,
+    too_late,
+    verdict,
+    what_cannot_travel,
+)
+from ding_lite.parallel.supervise.node_process import IMPORTING, RUNNING
+
+
+def spec(node_id: int, epoch: int = 1) -> NodeSpec:
+    return NodeSpec(node_id=node_id, num_nodes=4, labels=frozenset(), epoch=epoch)
+
+
+def failure(node_id: int, error: BaseException, *, at: float = 0.0, **more: Any) -> Failure:
+    kind = type(error).__name__
+    values = {"spec": spec(node_id), "stage": RUNNING, "what": f"failed: {kind}", "kind": kind}
+    return Failure(**{**values, "at": at, "error": error, **more})
+
+
+def test_a_lost_peer_is_not_the_cause_but_what_happened_to_it() -> None:
+    killed = crashed(spec(2), RUNNING, -signal.SIGKILL, 1234)
+    lost = failure(0, PeerLost("node 2 has gone"), at=killed.at - 0.5)
+    error = verdict([lost, killed])
+    assert isinstance(error, NodeFailed)
+    assert error.node_id == 2
+    assert str(error).startswith("Node 2 (process 1234) was killed by SIGKILL while running")
+    assert error.__cause__ is None
+
+
+def test_a_lost_peer_alone_is_the_cause() -> None:
+    error = verdict([failure(0, PeerLost("node 2 has gone"))])
+    assert isinstance(error.__cause__, PeerLost)
+
+
+def test_nodes_that_were_told_to_end_have_not_failed() -> None:
+    ended = failure(1, SystemExit(143), at=0.1)
+    error = verdict([failure(0, KeyError("x")), ended, crashed(spec(2), RUNNING, -15, 1)])
+    assert isinstance(error.__cause__, KeyError)
+    assert "In the same second" not in str(error)
+
+
+def test_failures_of_the_same_second_make_a_group_and_later_ones_do_not() -> None:
+    first, soon, later = (
+        failure(node_id, KeyError(node_id), at=at) for node_id, at in ((0, 0.0), (1, 0.9), (2, 1.1))
+    )
+    error = verdict([first, soon, later])
+    assert isinstance(error.__cause__, ExceptionGroup)
+    assert error.__cause__.exceptions == (first.error, soon.error)
+    assert "In the same second: node 1 failed: KeyError." in str(error)
+
+
+def test_a_program_at_fault_is_a_wrong_setting_and_not_a_failed_node() -> None:
+    fault = failure(0, ConfigError("no guard"), stage=IMPORTING)
+    error = verdict([fault, failure(1, ConfigError("no guard"), stage=IMPORTING)])
+    assert isinstance(error, ConfigError)
+    assert str(error) == "no guard"
+    assert not fault.may_pass
+    assert crashed(spec(0), IMPORTING, -9, 1).may_pass
+
+
+def test_how_a_silent_process_ended_is_told_and_which_life_it_was() -> None:
+    assert "ended with exit code 7" in crashed(spec(0), RUNNING, 7, 12).what
+    assert "killed by signal 62" in crashed(spec(0), RUNNING, -62, 12).what
+    again = verdict([failure(0, KeyError("x"), spec=spec(0, epoch=3))])
+    assert "It was life 3 of this node." in str(again)
+
+
+def test_who_was_late_is_told_with_how_far_it_had_come() -> None:
+    error = too_late([(1, IMPORTING), (3, "connecting")], [0, 2], 60.0)
+    assert isinstance(error, DeadlineExceeded)
+    assert "node 1 was still importing `main`; node 3 was still connecting" in str(error)
+    assert "Ready were: 0, 2." in str(error)
+
+
+def test_what_cannot_travel_is_found_among_what_can() -> None:
+    parts = {"the first": 1, "the second": (lambda: None), "the third": "x" * 200}
+    said = what_cannot_travel(parts, TypeError("no"))
+    assert said.startswith("the second is <function")
+    assert said.endswith("make it inside of `main`.")
+    assert "cannot be passed to another process: no." in what_cannot_travel({}, TypeError("no"))
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])
+def test_the_ends_that_a_signal_brings_are_known(kind: str) -> None:
+    assert failure(0, KeyError(), kind=kind).was_asked_for

@@ -1,0 +1,28 @@
+"""The warden as its launcher has it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+from ding_lite.parallel.network.address import PrivateDirectory
+from ding_lite.parallel.supervise.fork_server_client import WardenLink
+from ding_lite.parallel.supervise.node_process import SIGNALS
+
+
+def test_a_warden_holds_signals_back_before_it_has_run_a_line(tmp_path: Path) -> None:
+    directory, link = PrivateDirectory(tmp_path), WardenLink()
+    try:
+        link.start(directory, preload=(), sys_path=sys.path)
+        assert link.pid is not None
+        [blocked] = [
+            int(line.split()[1], 16)
+            for line in Path(f"/proc/{link.pid}/status").read_text().splitlines()
+            if line.startswith("SigBlk")
+        ]
+        assert all(blocked >> (number - 1) & 1 for number in SIGNALS)
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & SIGNALS  # here they are not
+    finally:
+        assert link.close()
+        directory.remove()

@@ -1,0 +1,67 @@
+"""What the launcher concludes from what it knows of the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ding_lite.clock import Deadline
+from ding_lite.parallel.network.topology import NodeSpec, Topology, edges, neighbours
+from ding_lite.parallel.supervise.job import NodeRecord, Nodes
+from ding_lite.parallel.supervise.node_process import CONNECTING, RUNNING, Returned
+
+
+def nodes(topology: Topology, fates: str) -> Nodes:
+    """Make nodes that run (r), connect (c), have returned (x) or were given up (g)."""
+    links = edges(topology, len(fates))
+    made = Nodes()
+    for node_id, fate in enumerate(fates):
+        spec = NodeSpec(
+            node_id=node_id,
+            num_nodes=len(fates),
+            labels=frozenset(),
+            neighbours=neighbours(links, node_id),
+        )
+        node = made[node_id] = NodeRecord(spec, Deadline.after(None))
+        node.stage = CONNECTING if fate == "c" else RUNNING
+        node.returned = Returned(None) if fate in "xg" else None
+        node.was_given_up = fate == "g"
+    return made
+
+
+CHAIN = [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("topology", "fates", "cut_off"),
+    [
+        ("star", "rrr", set()),
+        ("star", "rxr", set()),
+        ("star", "gxr", {2}),
+        ("star", "grr", {1, 2}),
+        ("star", "xgr", set()),
+        ("mesh", "gxr", set()),
+        ("mesh", "grr", {1, 2}),
+        ("alone", "rxr", set()),
+        (CHAIN, "xgrrr", {2, 3, 4}),
+        (CHAIN, "rrgrx", {0, 1}),
+        (CHAIN, "rrrrx", set()),
+    ],
+)
+def test_who_is_cut_off_from_all_that_have_ended_is_known(
+    topology: Topology, fates: str, cut_off: set[int]
+) -> None:
+    made = nodes(topology, fates)
+    running = {node_id for node_id, fate in enumerate(fates) if fate == "r"}
+    assert {node_id for node_id in running if made.is_cut_off(made[node_id])} == cut_off
+
+
+def test_who_waits_for_a_node_that_was_given_up_waits_in_vain() -> None:
+    made = nodes("star", "gxrc")
+    assert [made.waits_in_vain(node) for node in made.values()] == [False, False, False, True]
+    others = nodes("star", "rgcx")
+    assert not any(others.waits_in_vain(node) for node in others.values())
+
+
+def test_a_job_ends_around_a_node_whose_neighbour_has_returned() -> None:
+    made = nodes("star", "rxr")
+    assert [made.is_ending_around(node) for node in made.values()] == [True, False, False]

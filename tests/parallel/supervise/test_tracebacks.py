@@ -1,0 +1,95 @@
+"""Tracebacks begin where the user's program comes in."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.parallel import Parallel
+from ding_lite.parallel.supervise import tracebacks as traces
+from ding_lite.parallel.supervise.tracebacks import format_error, within_program
+from ding_lite.settings import Settings
+
+
+def error_of(fn: Callable[[], object]) -> BaseException:
+    """Return what a function raises, with a traceback that begins in the package."""
+    try:
+        Parallel.runner(1)(fn)
+    except BaseException as error:  # noqa: BLE001 - whatever it may be
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def fail() -> None:
+    raise LookupError("gone")
+
+
+def test_the_frames_that_call_the_program_are_left_out() -> None:
+    error = error_of(fail)
+    assert error.__traceback__ is not None
+    assert "ding_lite" in error.__traceback__.tb_frame.f_code.co_filename
+    said = format_error(error)
+    assert said.splitlines()[0] == "Traceback (most recent call last):"
+    assert said.splitlines()[1].endswith(", in fail")
+    assert said.rstrip().endswith("LookupError: gone")
+
+
+def test_frames_of_ours_within_the_program_are_kept() -> None:
+    def main() -> None:
+        Settings.from_environ({"DING_LITE_NODE_ID": "first"})
+
+    said = format_error(error_of(main))
+    assert "ValueError: invalid literal" in said  # what it follows from
+    shown = said.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    assert shown[0].endswith(", in main")
+    assert ", in from_environ" in said
+
+
+def raised_by(fn: Callable[[], object]) -> BaseException:
+    """Return what a function raises, without the frame of this one."""
+    try:
+        fn()
+    except Exception as error:  # noqa: BLE001 - whatever it may be
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals["__name__"] == __name__:
+            trace = trace.tb_next
+        return error.with_traceback(trace)
+    raise AssertionError("nothing was raised")
+
+
+def test_an_error_on_purpose_that_never_saw_the_program_is_its_message() -> None:
+    error = raised_by(lambda: Settings.from_environ({"DING_LITE_NODE_ID": "first"}))
+    assert isinstance(error, ConfigError)
+    assert within_program(error.__traceback__) is None
+    assert format_error(error) == ""
+
+
+def test_a_fault_of_ours_keeps_all_of_its_traceback() -> None:
+    error = raised_by(lambda: within_program("no trace"))  # type: ignore[arg-type]
+    assert ", in within_program" in format_error(error)
+    assert str(Path(traces.__file__)) in format_error(error)
+
+
+def test_a_slip_in_the_program_is_shown_at_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slipped.py").write_text("def main(:\n    ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = format_error(raised_by(lambda: importlib.import_module("slipped")))
+    assert said.splitlines()[0].endswith('slipped.py", line 1')
+    assert "frozen importlib" not in said
+
+
+def test_errors_that_follow_from_each_other_in_a_circle_are_told_once() -> None:
+    first, second = ConfigError("first"), ConfigError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert format_error(first) == ""
+    with contextlib.suppress(ConfigError):
+        raise second
+    assert format_error(first).count("ConfigError: second") == 1

@@ -1,0 +1,330 @@
+"""How much ZeroMQ may hold for a node, and how one connection of many is cut."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from ding_lite.parallel.transport.zeromq import connections as zeromq_connections
+from ding_lite.parallel.transport.zeromq.connections import Connections
+from ding_lite.parallel.transport.zeromq.dealers import DOWN, OPENED
+
+MEGABYTE = 2**20
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+METADATA = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+READY = b"\x04" + bytes([len(METADATA)]) + METADATA
+PART = b"\x03" + struct.pack(">Q", MEGABYTE) + bytes(MEGABYTE)
+"""A frame with more to come."""
+
+
+def wait_until(ready: Callable[[], bool]) -> None:
+    """Look again and again; nobody tells when ZeroMQ has taken note of something."""
+    deadline = monotonic() + 10.0
+    while not ready():
+        assert monotonic() < deadline
+        os.sched_yield()
+
+
+class Listener:
+    """A listening socket without security, and what is known of its connections."""
+
+    def __init__(self, address: str, connections: Connections, stack: ExitStack) -> None:
+        self.connections = connections
+        self.context = stack.enter_context(zmq.Context())
+        self.socket: Any = stack.enter_context(self.context.socket(zmq.ROUTER))
+        self.socket.setsockopt(zmq.RCVHWM, 0)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self.monitor = stack.enter_context(self.socket.get_monitor_socket(OPENED | DOWN))
+        stack.callback(self.socket.disable_monitor)
+        self.socket.bind(address)
+        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.now = 0.0
+        self.opened: list[int] = []
+        self.closed: list[int] = []
+
+    def watch(self) -> None:
+        """Note what has happened to connections."""
+        while self.monitor.poll(0):
+            happened = recv_monitor_message(self.monitor)
+            if happened["event"] == DOWN:
+                self.connections.closed(happened["value"])
+                self.closed.append(happened["value"])
+            else:
+                self.connections.opened(happened["value"])
+                self.opened.append(happened["value"])
+
+    def wait_for(self, ready: Callable[[], bool]) -> None:
+        wait_until(lambda: self.watch() or ready())
+
+    def read(self, owner: int | None = 7) -> bytes:
+        """Read one message; return the name of its connection."""
+        first = self.socket.recv(copy=False)
+        rest = self.socket.recv_multipart()
+        nbytes = sum(map(len, rest))
+        fd = int(first.get(zmq.SRCFD))
+        self.connections.brought(first.bytes, len(rest), nbytes, fd=fd, owner=owner)
+        return bytes(first.bytes)
+
+    def look(self) -> list[str]:
+        """Let a second pass, and look."""
+        self.now += 1.0
+        _, reasons = self.connections.look(self.now)
+        return reasons
+
+    def peer(self, stack: ExitStack, route: bytes) -> Any:
+        peer = stack.enter_context(self.context.socket(zmq.DEALER))
+        peer.setsockopt(zmq.ROUTING_ID, route)
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.connect(self.address)
+        return peer
+
+    def raw_peer(self, stack: ExitStack) -> socket.socket:
+        """Connect a bare socket; all earlier connections must have been noted."""
+        before = len(self.opened)
+        port = int(self.address.rpartition(":")[2])
+        peer = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        peer.settimeout(5.0)
+        for ours, num_bytes in ((GREETING, len(GREETING)), (READY, 2)):
+            peer.sendall(ours)
+            while num_bytes > 0:  # until it has answered
+                num_bytes -= len(peer.recv(num_bytes))
+        self.wait_for(lambda: len(self.opened) > before)
+        return peer
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def listener(stack: ExitStack) -> Listener:
+    connections = Connections(max_peer_bytes=20 * MEGABYTE, max_total_bytes=30 * MEGABYTE)
+    return Listener("tcp://127.0.0.1:*", connections, stack)
+
+
+def has_come(listener: Listener, nbytes: int) -> Callable[[], bool]:
+    """Tell whether the kernel has got so much on all connections."""
+
+    def ready() -> bool:
+        held, _ = listener.connections._held(0.0)
+        return sum(sum(of_fds.values()) for of_fds in held.values()) >= nbytes
+
+    return ready
+
+
+def test_a_message_that_does_not_end_is_cut_off(
+    listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 4 * MEGABYTE)
+    peer, known = listener.raw_peer(stack), listener.peer(stack, b"known")
+    peer.sendall(b"\x00\x05whole")  # so it is nobody's stranger
+    listener.read()
+    listener.connections.drained()
+    assert listener.look() == []
+    for _ in range(6):
+        peer.sendall(PART)
+    wait_until(has_come(listener, 6 * MEGABYTE))
+    listener.connections.drained()
+    assert listener.look() == []  # it may end yet
+    listener.connections.drained()
+    (reason,) = listener.look()
+    assert "A message of node 7 has more than" in reason
+    assert "does not end" in reason
+    listener.wait_for(lambda: len(listener.closed) == 1)
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        peer.sendall(PART * 100)
+    known.send(b"I am still here")
+    assert listener.read() == b"known"
+
+
+def test_a_long_message_that_ends_is_none_that_does_not(
+    listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 2 * MEGABYTE)
+    peer = listener.peer(stack, b"peer")
+    peer.send(b"hello")
+    listener.read()
+    for _ in range(10):
+        peer.send_multipart([bytes(MEGABYTE)] * 5)
+        wait_until(has_come(listener, 5 * MEGABYTE))
+        assert listener.look() == []  # nothing has been read meanwhile
+        listener.read()
+        listener.connections.drained()
+        assert listener.look() == []
+    assert listener.closed == []
+
+
+def test_who_brings_more_than_is_read_is_cut_off_and_the_others_are_not(
+    listener: Listener, stack: ExitStack
+) -> None:
+    rogue, other = listener.peer(stack, b"rogue"), listener.peer(stack, b"other")
+    for peer, owner in ((rogue, 1), (other, 2)):
+        peer.send(b"hello")
+        listener.read(owner)
+    for _ in range(15):
+        rogue.send(bytes(MEGABYTE))
+    other.send(bytes(2 * MEGABYTE))
+    wait_until(has_come(listener, 17 * MEGABYTE))
+    assert listener.look() == []
+    for _ in range(6):
+        rogue.send(bytes(MEGABYTE))
+    wait_until(has_come(listener, 23 * MEGABYTE))
+    (reason,) = listener.look()
+    assert "bytes of node 1 wait to be read; the limit is 20971520" in reason
+    listener.wait_for(lambda: len(listener.closed) == 1)
+    rogue.send(b"let me in again")
+    listener.wait_for(lambda: len(listener.opened) == 3)  # which is allowed
+    assert other.getsockopt(zmq.EVENTS) & zmq.POLLOUT
+
+
+def test_who_was_cut_off_stays_out_until_what_it_has_brought_is_read(
+    listener: Listener, stack: ExitStack
+) -> None:
+    rogue = listener.peer(stack, b"rogue")
+    rogue.send(b"hello")
+    listener.read(1)
+    for _ in range(21):
+        rogue.send(bytes(MEGABYTE))
+    wait_until(has_come(listener, 21 * MEGABYTE))
+    assert len(listener.look()) == 1
+    listener.wait_for(lambda: len(listener.closed) == 1)
+    listener.wait_for(lambda: len(listener.opened) == 2)  # it has come back
+    listener.connections.brought(b"rogue", 1, 5, fd=listener.opened[1], owner=1)
+    (reason,) = listener.look()
+    assert "bytes of node 1 wait to be read" in reason
+    listener.wait_for(lambda: len(listener.closed) == 2)
+    assert listener.look() == []  # nobody is left to be cut
+    while listener.socket.poll(0):
+        listener.read(1)
+    listener.connections.drained()
+    assert listener.look() == []
+
+
+def test_all_together_may_not_take_more_than_their_share_of_the_memory(
+    listener: Listener, stack: ExitStack
+) -> None:
+    peers = [listener.peer(stack, b"%d" % number) for number in range(3)]
+    for owner, peer in enumerate(peers):
+        peer.send(b"hello")
+        listener.read(owner)
+    for peer, megabytes in zip(peers, (6, 16, 10), strict=True):
+        for _ in range(megabytes):
+            peer.send(bytes(MEGABYTE))
+    wait_until(has_come(listener, 32 * MEGABYTE))
+    (reason,) = listener.look()
+    assert "of node 1 wait to be read" in reason  # the one with the most
+    assert "31457280 for all nodes" in reason
+
+
+def test_those_who_have_not_said_anything_whole_share_a_small_limit(
+    listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 4 * MEGABYTE)
+    known = listener.peer(stack, b"known")
+    known.send(b"hello")
+    listener.read()
+    listener.wait_for(lambda: len(listener.opened) == 1)
+    strangers = [listener.raw_peer(stack) for _ in range(3)]
+    for stranger in strangers:
+        stranger.sendall(PART + PART)
+    wait_until(has_come(listener, 6 * MEGABYTE))
+    (reason,) = listener.look()
+    assert "of somebody who has not said who it is" in reason
+    listener.wait_for(lambda: len(listener.closed) == 3)
+
+
+def test_a_peer_whose_messages_are_read_is_never_cut_however_much_it_sends(
+    listener: Listener, stack: ExitStack
+) -> None:
+    peer = listener.peer(stack, b"peer")
+    for number in range(300):
+        peer.send_multipart([b"h", bytes(MEGABYTE)] if number % 3 else [b"small"] * 20)
+        listener.read()
+        if number % 7 == 0:
+            listener.connections.drained()
+        listener.watch()
+        assert listener.look() == []
+    assert listener.closed == []
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "tcp"])
+def test_one_connection_can_be_cut_and_comes_back(
+    scheme: str, stack: ExitStack, tmp_path: Path
+) -> None:
+    address = f"ipc://{tmp_path}/socket" if scheme == "ipc" else "tcp://127.0.0.1:*"
+    listener = Listener(address, Connections(), stack)
+    one, other = listener.peer(stack, b"one"), listener.peer(stack, b"other")
+    for peer in (one, other):
+        peer.send(b"hello")
+        listener.read()
+    listener.wait_for(lambda: len(listener.opened) == 2)
+    listener.connections.cut(b"one")
+    listener.connections.cut(b"nobody")
+    listener.wait_for(lambda: len(listener.closed) == 1)
+    listener.wait_for(lambda: len(listener.opened) == 3)
+    one.send(b"again")
+    assert listener.read() == b"one"
+    other.send(b"still here")
+    assert listener.read() == b"other"
+    assert len(listener.closed) == 1
+
+
+def test_a_descriptor_that_now_belongs_to_another_connection_is_left_alone() -> None:
+    connections = Connections()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = socket.create_connection(server.getsockname())
+        with server.accept()[0]:
+            fd = first.fileno()
+            connections.opened(fd, b"route", 3)
+            first.close()
+            with (
+                socket.create_connection(server.getsockname()) as second,
+                server.accept()[0] as end,
+            ):
+                assert second.fileno() == fd
+                connections.cut(b"route")
+                assert connections.look(1.0)[1] == []
+                second.sendall(b"alive")
+                assert end.recv(5) == b"alive"
+
+
+def test_what_is_no_connection_any_more_does_no_harm() -> None:
+    connections = Connections()
+    reader, writer = os.pipe()
+    connections.opened(reader)
+    connections.brought(b"route", 1, 10, fd=reader)
+    os.close(reader)
+    os.close(writer)
+    connections.opened(reader)
+    connections.brought(b"route", 1, 10, fd=reader)
+    connections.cut(b"route")
+    connections.closed(reader)
+    assert connections.look(1.0)[1] == []
+
+
+def test_nobody_looks_where_nothing_can_be_counted(tmp_path: Path) -> None:
+    connections = Connections()
+    assert connections.look(0.0) == (float("inf"), [])
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        client.connect(str(tmp_path / "s"))
+        connections.opened(client.fileno(), b"route", 1)
+        assert connections.look(0.0) == (float("inf"), [])
+        with suppress(BlockingIOError):
+            client.setblocking(False)
+        connections.cut(b"route")
+        assert client.recv(1) == b""

@@ -1,0 +1,233 @@
+"""Who reads: the transport's own thread, and who waits anyway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.observe.metrics_reporter import where_is
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.transport.base import Frame, Lane, Link
+from ding_lite.parallel.transport.zeromq import reactor as zeromq_turns
+from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.task import Task
+from tests.parallel.contract import FOREVER_S
+from tests.parallel.transport.zeromq.test_transport import SocketBench
+
+CONTROL = Lane.CONTROL
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[SocketBench]:
+    with ExitStack() as stack:
+        yield SocketBench(stack, "ipc", tmp_path)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody look up by itself: what is not roused waits for ever."""
+    monkeypatch.setattr(zeromq_turns, "LOOK_UP_S", FOREVER_S)
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_waits_is_handed_what_comes_on_its_own_thread(bench: SocketBench) -> None:
+    hub, leaf, to_leaf, _ = bench.both()
+    leaf.callers.clear()
+    for number in range(50):
+        sending = threading.Thread(
+            target=lambda number=number: hub.transport.send(to_leaf, CONTROL, [b"%d" % number])
+        )
+        threading.Timer(0.01, sending.start).start()
+        leaf.transport.attend(lambda number=number: len(leaf.messages) > number, FOREVER_S)  # type: ignore[misc]
+        assert len(leaf.messages) == number + 1
+    assert threading.get_ident() in leaf.callers
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_makes_it_ready_on_another_thread_rouses_it(bench: SocketBench) -> None:
+    _, leaf, _, _ = bench.both()
+    for _ in range(200):
+        is_ready = threading.Event()
+
+        def make_ready(is_ready: threading.Event = is_ready) -> None:
+            is_ready.set()
+            leaf.transport.rouse()
+
+        thread = threading.Thread(target=make_ready)
+        thread.start()
+        leaf.transport.attend(is_ready.is_set, FOREVER_S)
+        assert is_ready.is_set()
+        thread.join()
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_own_thread_does_what_is_due_while_another_one_waits(bench: SocketBench) -> None:
+    hub, leaf, _, to_hub = bench.both()
+    is_over = threading.Event()
+    attending = threading.Thread(target=lambda: leaf.transport.attend(is_over.is_set, FOREVER_S))
+    attending.start()
+    assert leaf.send(to_hub, CONTROL, b"on a turn that was asked for")
+    assert hub.hear(1) == [[b"on a turn that was asked for"]]
+    before = leaf.num_turns
+    leaf.turn_every_s = 0.01
+    leaf.transport.wake()
+    leaf.wait(lambda: leaf.num_turns > before + 5)
+    is_over.set()
+    leaf.transport.rouse()
+    attending.join()
+
+
+@pytest.mark.usefixtures("patient")
+def test_what_who_has_waited_leaves_to_be_done_is_done_in_time(bench: SocketBench) -> None:
+    hub, leaf, to_leaf, _ = bench.both()
+
+    def take(link: Link, frames: list[Frame]) -> None:
+        leaf.turn_every_s = 0.01  # as an acknowledgement that is due soon
+        note(link, frames)
+
+    note, leaf.on_message = leaf.on_message, take  # type: ignore[method-assign]
+    for number in range(20):
+        leaf.turn_every_s = FOREVER_S
+        leaf.do(lambda: None)
+        threading.Timer(0.01, hub.transport.send, [to_leaf, CONTROL, [b"."]]).start()
+        leaf.transport.attend(lambda number=number: len(leaf.messages) > number, FOREVER_S)  # type: ignore[misc]
+        before = leaf.num_turns
+        leaf.wait(lambda before=before: leaf.num_turns > before)  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_comes_second_does_not_wait_here(bench: SocketBench) -> None:
+    _, leaf, _, _ = bench.both()
+    leads, is_over = threading.Event(), threading.Event()
+
+    def ready() -> bool:
+        leads.set()
+        return is_over.is_set()
+
+    first = threading.Thread(target=lambda: leaf.transport.attend(ready, FOREVER_S))
+    first.start()
+    leads.wait()
+    leaf.transport.attend(lambda: False, FOREVER_S)
+    assert first.is_alive()
+    is_over.set()
+    leaf.transport.rouse()
+    first.join()
+
+
+def test_in_a_call_of_the_sink_nobody_attends(bench: SocketBench) -> None:
+    _, leaf, _, _ = bench.both()
+    leaf.do(lambda: leaf.transport.attend(lambda: False, FOREVER_S))
+
+
+def test_what_ready_raises_leaves_all_as_it_was(bench: SocketBench) -> None:
+    hub, leaf, to_leaf, _ = bench.both()
+
+    def fail() -> bool:
+        raise RuntimeError("not ready")
+
+    with pytest.raises(RuntimeError, match="not ready"):
+        leaf.transport.attend(fail, FOREVER_S)
+    assert hub.send(to_leaf, CONTROL, b"still there")
+    assert leaf.hear(1) == [[b"still there"]]
+
+
+# -- nodes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[tuple[NodeRouter, NodeRouter]]:
+    address = f"ipc://{tmp_path}/hub"
+    specs = [
+        NodeSpec(
+            node_id=node,
+            num_nodes=2,
+            labels=frozenset({f"node.{node}"}),
+            listen=address if node == 0 else None,
+            dials={} if node == 0 else {0: address},
+            neighbours=frozenset({1 - node}),
+        )
+        for node in range(2)
+    ]
+    with closing(NodeRouter(specs[0])) as hub, closing(NodeRouter(specs[1])) as leaf:
+        leaf.wait_ready()
+        hub.wait_ready()
+        yield hub, leaf
+
+
+@pytest.mark.usefixtures("patient")
+def test_tasks_that_answer_each_other_lose_no_event(nodes: tuple[NodeRouter, NodeRouter]) -> None:
+    hub, leaf = nodes
+    num_rounds, answers, is_over = 1_000, list[int](), threading.Event()
+
+    def answer() -> None:
+        with use_router(leaf), Task() as task:
+            task.on("ping", lambda number: task.emit("pong", number, only_remote=True))
+            task.wait_for("over", timeout=60.0)
+
+    with hub.patience.installed(), use_router(hub), Task() as task:
+
+        def tick() -> None:
+            while not is_over.wait(0.001):
+                task.emit("tick", only_local=True)
+
+        threads = [threading.Thread(target=act) for act in (answer, tick)]
+        for thread in threads:
+            thread.start()
+        task.on("pong", answers.append)
+        for number in range(num_rounds):
+            task.emit("ping", number, only_remote=True)
+            while number % 10 == 9 and len(answers) <= number:  # ten at once
+                task.wait_for("tick", timeout=60.0)
+        task.emit("over", only_remote=True)
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert answers == [*range(num_rounds)]
+
+
+def test_ctrl_c_ends_the_wait_for_an_event(nodes: tuple[NodeRouter, NodeRouter]) -> None:
+    hub, leaf = nodes
+    heard = threading.Event()
+    leaf.on("still there", heard.set)
+    with hub.patience.installed(), use_router(hub), Task() as task:
+        for _ in range(3):
+            threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+            with pytest.raises(KeyboardInterrupt):
+                task.wait_for("never", timeout=FOREVER_S)
+        task.emit("still there")
+        assert heard.wait(10.0)
+
+
+def test_calls_are_answered_to_who_waits(nodes: tuple[NodeRouter, NodeRouter]) -> None:
+    hub, leaf = nodes
+    leaf.register("double", lambda number: 2 * number)
+    with hub.patience.installed():
+        assert [hub.call(1, "double", number) for number in range(200)] == [*range(0, 400, 2)]
+
+
+def test_who_reads_while_it_waits_is_seen_to_wait(nodes: tuple[NodeRouter, NodeRouter]) -> None:
+    hub, leaf = nodes
+    begun = threading.Event()
+
+    def wait() -> None:
+        with use_router(leaf), Task() as task:
+            begun.set()
+            task.wait_for("over", timeout=FOREVER_S)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    begun.wait()
+    seen = set[str]()
+    while not seen:
+        where, waits = where_is(thread.ident or 0)
+        seen |= {where} if waits else set()
+    assert next(iter(seen)).startswith("test_zeromq_turns.py:")
+    hub.emit("over")
+    thread.join()

@@ -1,0 +1,186 @@
+"""ZeroMQ's sockets between threads: what is half said, who is woken, and what ends when."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Sockets, Socket, Socket]]:
+    """Connect two sockets, the first of which is one of `Sockets`."""
+    sockets, context = Sockets(), zmq.Context()
+    with ExitStack() as stack:
+        stack.callback(context.term)
+        ends = [context.socket(zmq.PAIR) for _ in range(2)]
+        for end in ends:
+            stack.callback(end.close, 0)
+        stack.callback(sockets.close)
+        ends[0].bind(f"ipc://{tmp_path}/pair")
+        ends[1].connect(f"ipc://{tmp_path}/pair")
+        ends[1].send(b"here")
+        assert ends[0].recv() == b"here"
+        sockets.add(ends[0])
+        yield sockets, ends[0], ends[1]
+
+
+def read_all(sockets: Sockets, socket: Socket) -> None:
+    while sockets.read(socket, socket.recv_multipart) is not None:
+        pass
+
+
+def wait(sockets: Sockets, seconds: float) -> list[Socket]:
+    """Wait for a sign; return the sockets that may have something to read."""
+    sockets.wait(seconds)
+    return sockets.unread
+
+
+def read_one(sockets: Sockets, socket: Socket) -> list[bytes]:
+    """Wait until a message has come, and return it."""
+    message = None
+    while message is None:  # a sign may be one of something else
+        assert wait(sockets, 10.0) == [socket]
+        message = sockets.read(socket, socket.recv_multipart)
+    return message
+
+
+def test_a_message_that_an_interrupt_has_cut_off_does_not_swallow_the_next(
+    pair: tuple[Sockets, Socket, Socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets, socket, other = pair
+
+    def send(self: Any, frame: bytes, *args: Any) -> Any:
+        if frame == b"interrupt":
+            raise KeyboardInterrupt
+        return whole_send(self, frame, *args)
+
+    whole_send = zmq.Socket.send
+    monkeypatch.setattr(zmq.Socket, "send", send)
+    with pytest.raises(KeyboardInterrupt):
+        sockets.send(socket, [[b"route", b"interrupt", b"body"]])
+    sockets.send(socket, [[b"route", b"head", b"body"]])
+    assert other.recv_multipart() == [b"route", b""]
+    assert other.recv_multipart() == [b"route", b"head", b"body"]
+
+
+@pytest.mark.parametrize("on_readers_thread", [True, False])
+def test_what_fails_does_not_hide_what_has_come(tmp_path: Path, on_readers_thread: bool) -> None:
+    sockets, context = Sockets(), zmq.Context()
+    with ExitStack() as stack:
+        stack.callback(context.term)
+        router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+        for socket in (router, dealer):
+            stack.callback(socket.close, 0)
+        stack.callback(sockets.close)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.bind(f"ipc://{tmp_path}/router")
+        dealer.connect(f"ipc://{tmp_path}/router")
+        sockets.add(router)
+
+        def fail(act: Callable[[], object]) -> None:
+            with pytest.raises(zmq.ZMQError):
+                act()
+
+        def refuse() -> None:
+            with sockets.using(router):
+                router.disconnect("inproc://nowhere")
+
+        dealer.send(b"here")
+        assert read_one(sockets, router)[1:] == [b"here"]
+        for act in (lambda: sockets.send(router, [[b"nobody", b"hello"]]), refuse):
+            read_all(sockets, router)
+            dealer.send(b"hello")
+            assert select.select([int(router.fd)], [], [], 10.0)[0]
+            sockets.reader = threading.get_ident()
+            if on_readers_thread:
+                fail(act)
+            else:
+                sockets.wait(0.0)
+                with sockets.lock:
+                    sockets._unread.clear()  # as where the message has come after that
+                thread = threading.Thread(target=fail, args=(act,))
+                thread.start()
+                thread.join()
+            assert read_one(sockets, router)[1:] == [b"hello"]
+
+
+def test_what_is_not_read_to_the_end_is_shown_again(pair: tuple[Sockets, Socket, Socket]) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    for number in range(3):
+        other.send(b"%d" % number)
+    for number in range(3):
+        assert read_one(sockets, socket) == [b"%d" % number]
+    assert wait(sockets, 10.0) == [socket]  # nobody has looked whether it is empty
+    assert sockets.read(socket, socket.recv) is None
+    assert wait(sockets, 0.0) == []
+
+
+def test_waking_ends_the_wait_and_is_not_lost_before_it(
+    pair: tuple[Sockets, Socket, Socket],
+) -> None:
+    sockets, socket, _ = pair
+    read_all(sockets, socket)
+    sockets.wake()
+    assert wait(sockets, 1_000.0) == []
+    waking = threading.Thread(target=sockets.wake)
+    waking.start()
+    assert wait(sockets, 1_000.0) == []
+    waking.join()
+
+
+def test_what_comes_while_another_thread_reads_is_its_own_and_then_anybodys(
+    pair: tuple[Sockets, Socket, Socket],
+) -> None:
+    sockets, socket, other = pair
+    read_all(sockets, socket)
+    sockets.take_over()
+    other.send(b"first")
+    assert select.select([int(socket.fd)], [], [], 10.0)[0]
+    assert wait(sockets, 0.0) == []
+    sockets.wait_instead(10.0)
+    assert sockets.unread == [socket]
+    assert sockets.read(socket, socket.recv) == b"first"
+    read_all(sockets, socket)
+
+    other.send(b"second")
+    assert select.select([int(socket.fd)], [], [], 10.0)[0]
+    sockets.give_back()
+    assert wait(sockets, 10.0) == [socket]
+    assert sockets.read(socket, socket.recv) == b"second"
+
+
+def test_rousing_ends_the_wait_of_who_has_taken_over_once_and_of_nobody_else(
+    pair: tuple[Sockets, Socket, Socket],
+) -> None:
+    sockets, socket, _ = pair
+    read_all(sockets, socket)
+    sockets.rouse()
+    sockets.take_over()
+    sockets.wait_instead(1_000.0)  # it was not lost before
+    sockets.wake()
+    sockets.wait_instead(0.0)  # which is for the other one
+    assert wait(sockets, 1_000.0) == []
+    sockets.rouse()
+    sockets.rouse()
+    sockets.give_back()
+    assert wait(sockets, 0.0) == []
+    sockets.take_over()
+    sockets.wait_instead(0.0)
+    assert not sockets._is_roused
+
+
+def test_waking_what_has_ended_does_nothing() -> None:
+    sockets = Sockets()
+    sockets.close()
+    sockets.wake()
+    sockets.rouse()

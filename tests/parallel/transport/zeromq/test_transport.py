@@ -1,0 +1,182 @@
+"""ZeroMQ over ipc and over tcp: the contract of transports, and what only sockets can do wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+from zmq.utils import z85
+
+from ding_lite.errors import TransportError
+from ding_lite.parallel.network.security import Key, load_key, make_key
+from ding_lite.parallel.transport.base import Lane, Transport
+from ding_lite.parallel.transport.chunks import MAX_FRAME_BYTES
+from ding_lite.parallel.transport.zeromq.connections import Connections
+from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
+from tests.parallel.contract import Bench, End, TransportContract, standing_still
+
+CONTROL, BULK = Lane.CONTROL, Lane.BULK
+
+
+class SocketBench(Bench):
+    """Makes nodes that are connected by real sockets."""
+
+    def __init__(self, stack: ExitStack, scheme: str, directory: Path) -> None:
+        super().__init__(stack)
+        self.scheme = scheme
+        self.proves = scheme == "tcp"
+        self.key_file = str(make_key(directory / "key"))
+        self._directory = directory
+        self._num_places = 0
+
+    def make(self, node_id: int, peers: tuple[int, ...]) -> Transport:
+        return ZeroMQTransport(node_id, peers=peers, key_file=self.key_file)
+
+    def anywhere(self) -> str:
+        self._num_places += 1
+        return f"ipc://{self._directory}/{self._num_places}" if self.scheme == "ipc" else ANY_PORT
+
+
+ANY_PORT = "tcp://127.0.0.1:0"
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SocketBench]:
+    with ExitStack() as stack:
+        yield SocketBench(stack, request.param, tmp_path)
+
+
+class TestContract(TransportContract):
+    """What every transport promises."""
+
+
+# -- addresses -----------------------------------------------------------------------------
+
+
+def test_a_port_of_another_program_is_named(bench: SocketBench) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(TransportError, match=r"cannot listen on tcp://.* Is another job"):
+            bench.listener(at=address)
+
+
+def test_a_socket_file_that_nobody_listens_on_is_taken_over(
+    bench: SocketBench, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as left_over:
+        left_over.bind(str(tmp_path / "left-over"))
+        left_over.listen()
+        with pytest.raises(TransportError, match="cannot listen on ipc://"):
+            bench.listener(at=f"ipc://{tmp_path}/left-over")
+    hub, address = bench.listener(at=f"ipc://{tmp_path}/left-over")
+    leaf, to_hub = bench.dialler(address)
+    assert leaf.send(to_hub, CONTROL, b"hello")
+    assert hub.hear(1) == [[b"hello"]]
+
+
+def test_what_is_no_socket_file_is_left_alone(bench: SocketBench, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(TransportError, match="cannot listen on ipc://"):
+        bench.listener(at=f"ipc://{tmp_path}/folder")
+    assert (tmp_path / "folder").is_dir()
+
+
+# -- a peer with the right key and bad manners ---------------------------------------------
+
+
+def raw_peer(context: zmq.Context[Any], bench: SocketBench, route: bytes) -> Any:
+    """Make a bare socket that is let in as node 2."""
+    peer = context.socket(zmq.DEALER)
+    peer.linger = 0
+    peer.setsockopt(zmq.ROUTING_ID, route)
+    if bench.scheme == "tcp":
+        key: Key = load_key(bench.key_file)
+        own = z85.encode(key.of_dialler(2))
+        peer.curve_secretkey = own
+        peer.curve_publickey = zmq.curve_public(own)
+        peer.curve_serverkey = zmq.curve_public(z85.encode(key.of_listener(0)))
+    return peer
+
+
+def test_a_frame_that_is_too_large_cuts_its_sender_off_and_nobody_else(bench: SocketBench) -> None:
+    hub, address = bench.listener()
+    leaf, to_hub = bench.dialler(address)
+    with zmq.Context() as context, raw_peer(context, bench, b"raw-c") as peer:
+        peer.connect(address)
+        peer.send(b"fine")
+        hub.wait(lambda: hub.contents == [[b"fine"]])
+        peer.send(bytes(MAX_FRAME_BYTES + 1))
+        hub.wait(lambda: "doubt" in hub.calls)  # its connection is gone
+    assert leaf.send(to_hub, CONTROL, b"and I")
+    hub.wait(lambda: hub.contents == [[b"fine"], [b"and I"]])
+
+
+def test_a_message_of_neither_lane_is_rejected(bench: SocketBench) -> None:
+    hub, address = bench.listener()
+    leaf, to_hub = bench.dialler(address)
+    with zmq.Context() as context, raw_peer(context, bench, b"raw-?") as peer:
+        peer.connect(address)
+        peer.send_multipart([b"hello", b"there"])
+        hub.wait(lambda: hub.rejected == ["A message is of neither lane."])
+    assert leaf.send(to_hub, CONTROL, b"and I")
+    hub.wait(lambda: hub.contents == [[b"and I"]])
+
+
+def test_who_sends_faster_than_it_is_read_is_cut_off_and_nobody_else(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        bench = SocketBench(stack, "tcp", tmp_path)
+        connections = Connections(max_peer_bytes=32 * 2**20)
+        transport = ZeroMQTransport(
+            0, peers=(1, 2), key_file=bench.key_file, connections=connections
+        )
+        stack.callback(transport.close)
+        hub = End(transport)
+        address = transport.listen(ANY_PORT)
+        hub.start()
+        leaf, to_hub = bench.dialler(address)
+        with zmq.Context() as context, raw_peer(context, bench, b"raw-c") as peer:
+            peer.connect(address)
+            peer.send(b"hello")
+            hub.hear(1)
+            while connections._fresh or connections._settled:  # until it has looked
+                os.sched_yield()
+            with standing_still(hub):
+                for _ in range(3_000):  # of which ZeroMQ keeps a thousand on this side
+                    peer.send(bytes(65_536))
+                connections._look_at = 0.0  # the next look is due
+            hub.wait(lambda: bool(hub.rejected))
+            assert "bytes of node 2 wait to be read" in hub.rejected[0]
+            hub.wait(lambda: "doubt" in hub.calls)
+        assert leaf.downs == []
+        assert leaf.send(to_hub, CONTROL, b"and I")
+        hub.wait(lambda: any(frames == [b"and I"] for _, frames in hub.messages))
+
+
+def test_a_message_of_too_many_frames_is_rejected(bench: SocketBench) -> None:
+    hub, address = bench.listener()
+    leaf, to_hub = bench.dialler(address)
+    with zmq.Context() as context, raw_peer(context, bench, b"raw-b") as peer:
+        peer.connect(address)
+        peer.send_multipart([b"x"] * 50_000)
+        hub.wait(lambda: hub.rejected == ["A message has 50000 frames; the limit is 1024."])
+    assert leaf.send(to_hub, BULK, *[b"y"] * 1_024)
+    assert hub.hear(1) == [[b"y"] * 1_024]
+
+
+def test_chunks_of_nothing_are_rejected(bench: SocketBench) -> None:
+    hub, address = bench.listener()
+    leaf, to_hub = bench.dialler(address)
+    with zmq.Context() as context, raw_peer(context, bench, b"raw-b") as peer:
+        peer.connect(address)
+        for _ in range(10):
+            peer.send_multipart([b"DCHK\1\2" + bytes(22), b"x"])
+        hub.wait(lambda: len(hub.rejected) == 10)
+    assert leaf.send(to_hub, BULK, np.ones(20_000_000, np.uint8).data)
+    hub.wait(lambda: len(hub.messages) == 1)

@@ -1,0 +1,259 @@
+"""Events behind hubs: a node that is stuck loses none, and their sender waits for it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import TransportError
+from ding_lite.parallel.link import session as session_module
+from ding_lite.parallel.link.session import Session
+from ding_lite.parallel.router import node_router as router_module
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.runtime.messaging.inbox import FINISH
+from ding_lite.testing import Cluster
+from tests.parallel.test_clusters import wait_until
+
+WINDOW = 40
+NUM_EVENTS = 400
+KILOBYTE = 1024
+
+
+@pytest.fixture(autouse=True)
+def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_EVENTS", WINDOW)
+    monkeypatch.setattr(session_module, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
+
+
+class Ears:
+    """Takes the numbers that come to a node."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        self.numbers: dict[int, list[int]] = {}
+        self.has_finished = False
+        self._changed = threading.Condition()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
+        with self._changed:
+            if event == "n":
+                self.numbers.setdefault(node_id, []).append(args[0])
+            self.has_finished |= event == FINISH
+            self._changed.notify_all()
+
+    def receive_ctx(self, node_id: int, values: Any) -> None:
+        """Let it pass."""
+
+    def wait(self, sender: int, count: int) -> None:
+        with self._changed:
+            came = self._changed.wait_for(
+                lambda: len(self.numbers.get(sender, ())) >= count, timeout=15.0
+            )
+        assert came, f"{len(self.numbers.get(sender, ()))} of {count} events of node {sender} came"
+
+    def check(self, sender: int, count: int = NUM_EVENTS) -> None:
+        """Check that all have come, each once and in order."""
+        self.wait(sender, count)
+        assert self.numbers[sender] == list(range(count))
+
+    def wait_for_finish(self) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.has_finished, timeout=15.0)
+
+
+class Job:
+    """A tree of nodes, one of which emits on a thread of its own."""
+
+    def __init__(self, cluster: Cluster, pool: ThreadPoolExecutor) -> None:
+        self.cluster = cluster
+        self.network = cluster.network
+        self.ears = [Ears(router) for router in cluster.routers]
+        self._pool = pool
+
+    def emit(self, node: int, count: int = NUM_EVENTS, *, size: int = 0) -> Future[None]:
+        def emit_all() -> None:
+            for number in range(count):
+                self.cluster.routers[node].emit("n", number, np.zeros(size, np.uint8))
+
+        return self._pool.submit(emit_all)
+
+    def session(self, node: int, peer: int) -> Session:
+        return self.cluster.routers[node]._links.sessions[peer]
+
+    def wait_until_full(self, *path: int) -> None:
+        """Wait until no node of a path has room for the next one, from the far end on."""
+        for node, peer in reversed([*pairwise(path)]):
+            wait_until(
+                lambda node=node, peer=peer: not self.session(node, peer).has_room,
+                f"node {node} still has room for node {peer}",
+            )
+
+    def num_waiting(self, node: int, peer: int) -> int:
+        return self.session(node, peer).traffic(0.0).unacknowledged
+
+
+@contextmanager
+def tree(num_nodes: int = 7, topology: str = "tree:2") -> Iterator[Job]:
+    with Cluster(num_nodes, topology) as cluster, ThreadPoolExecutor(4) as pool:
+        try:
+            yield Job(cluster, pool)
+        finally:
+            cluster.network.heal()
+
+
+@pytest.mark.parametrize("size", [0, 4 * KILOBYTE])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_sender_waits_for_a_node_behind_a_hub_and_loses_nothing(size: int, is_cut: bool) -> None:
+    with tree() as job:
+        if is_cut:
+            job.network.cut(1, 3)
+        else:
+            job.network.hold(1, 3)
+        emitting = job.emit(0, size=size)
+        job.wait_until_full(0, 1, 3)
+        assert not emitting.done()
+        num_emitted = job.session(0, 1).traffic(0.0).events_out
+        assert job.num_waiting(1, 3) <= WINDOW + 1
+        for node in (1, 2, 4, 5, 6):  # the others do not wait
+            job.ears[node].wait(0, num_emitted)
+        job.network.heal()
+        emitting.result(15.0)
+        for node in range(1, 7):
+            job.ears[node].check(0)
+
+
+def test_a_sender_behind_a_hub_waits_for_a_root_that_is_stuck() -> None:
+    with tree() as job:
+        job.network.hold(1, 0)
+        emitting = [job.emit(node) for node in (1, 3, 4)]
+        for leaf in (3, 4):
+            job.wait_until_full(leaf, 1, 0)
+        assert not any(each.done() for each in emitting)
+        assert job.num_waiting(1, 0) <= 3 * WINDOW
+        job.network.heal()
+        for each in emitting:
+            each.result(15.0)
+        for node in (1, 3, 4):
+            job.ears[0].check(node)
+
+
+def test_the_sender_waits_however_many_hubs_are_between_it_and_a_node_that_is_stuck() -> None:
+    with tree(5, "tree:1") as job:
+        job.network.hold(3, 4)
+        emitting = job.emit(0)
+        job.wait_until_full(*range(5))
+        assert all(job.num_waiting(k, k + 1) <= WINDOW + 1 for k in range(4))
+        assert job.session(0, 1).traffic(0.0).events_out <= WINDOW
+        job.network.heal()
+        emitting.result(15.0)
+        for node in range(1, 5):
+            job.ears[node].check(0)
+
+
+def test_a_sender_is_told_of_a_node_behind_a_hub_that_stays_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router_module, "EMIT_TIMEOUT_S", 0.2)
+    with tree() as job:
+        job.network.cut(1, 3)
+        with pytest.raises(TransportError, match=r"Node 1 has not.*`n` was not.*or one behind it"):
+            job.emit(0).result(15.0)
+        num_emitted = len(job.ears[4].numbers[0])
+        job.network.heal()
+        job.ears[3].check(0, num_emitted)  # and what was sent before is not lost
+
+
+def test_nodes_that_are_not_stuck_wait_for_one_that_is_and_not_longer_than_it_is_there() -> None:
+    with tree() as job:
+        job.network.hold(3, 1)
+        emitting = job.emit(0)
+        job.wait_until_full(0, 1, 3)
+        job.network.release(3, 1)
+        job.cluster.routers[3].close()
+        emitting.result(15.0)
+        for node in (1, 2, 4, 5, 6):
+            job.ears[node].check(0)
+
+
+def test_what_waits_for_a_node_that_was_killed_goes_to_its_next_life() -> None:
+    with tree() as job:
+        job.network.cut(1, 3)
+        emitting = job.emit(0)
+        job.wait_until_full(0, 1, 3)
+        job.cluster.restart(3)
+        ears = Ears(job.cluster.routers[3])
+        job.network.heal()
+        emitting.result(15.0)
+        ears.check(0)
+
+
+def test_calls_items_and_the_end_of_the_job_pass_a_branch_whose_events_are_stuck() -> None:
+    with tree() as job:
+        job.network.hold(1, 3)
+        emitting = job.emit(0)
+        job.wait_until_full(0, 1, 3)
+        job.cluster.routers[4].register("double", lambda value: 2 * value)
+        assert job.cluster.routers[0].call(4, "double", 21, timeout=10.0) == 42
+        assert job.cluster.routers[0].send("work", "item", to="node.4", timeout=10.0)
+        item = job.cluster.routers[4].receive("work", timeout=10.0)
+        assert item is not None
+        job.cluster.routers[0].emit(FINISH)  # without room for another event
+        job.ears[1].wait_for_finish()
+        job.network.heal()
+        emitting.result(15.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_events_come_once_and_in_order_behind_hubs_whose_links_break_and_stall(seed: int) -> None:
+    rng = random.Random(seed)
+    links = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
+    with tree() as job:
+        emitting = [job.emit(node, size=rng.choice([0, 200, 2_000])) for node in (0, 1, 3, 6)]
+        for goal in range(0, NUM_EVENTS, 20):
+            for _ in range(4):
+                one, other = rng.sample(rng.choice(links), 2)
+                what = rng.choice(["cut", "hold", "release"])
+                getattr(job.network, what)(one, other)
+            job.network.heal()
+            job.ears[rng.randrange(1, 7)].wait(0, goal)
+        for each in emitting:
+            each.result(15.0)
+        for node in range(1, 7):
+            job.ears[node].check(0)
+        for node in (1, 3, 6):
+            job.ears[0].check(node)
+        for sessions in (router._links.sessions for router in job.cluster.routers):
+            wait_until(
+                lambda s=sessions: all(each.is_flushed for each in s.values()), "not flushed"
+            )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_events_come_once_and_in_order_when_hubs_on_their_way_are_killed(seed: int) -> None:
+    rng = random.Random(seed)
+    with tree() as job:
+        if seed % 2:
+            job.network.hold(3, 1)  # so a hub is killed with a window that is full
+        emitting = [job.emit(node, size=rng.choice([0, 200, 2_000])) for node in (0, 3, 6)]
+        if seed % 2:
+            job.wait_until_full(0, 1)
+            job.ears[4].wait(0, 10)
+            job.cluster.restart(1)
+            job.network.heal()
+        for goal in range(0, NUM_EVENTS, 40):
+            job.ears[rng.choice([3, 4, 5, 6])].wait(0, goal)
+            job.cluster.restart(rng.choice([1, 2]))
+        for each in emitting:
+            each.result(15.0)
+        for node in (3, 4, 5, 6):
+            job.ears[node].check(0)
+        for node in (3, 6):
+            job.ears[0].check(node)

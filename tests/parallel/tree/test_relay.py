@@ -1,0 +1,431 @@
+"""A tree of hubs: what its nodes say reaches whom it is for, over others, and with its promise."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.router.group import World
+from ding_lite.parallel.router.node_router import NodeRouter
+from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArrived
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import current_router
+from ding_lite.runtime.messaging.streams import DOUBT_S
+from ding_lite.runtime.task import Task
+from ding_lite.testing import Cluster, ManualClock
+
+ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evaluator"]
+"""Of seven nodes: 0 is the root, 1 the hub of 3 and 4, and 2 that of 5 and 6."""
+
+
+class Ears:
+    """Takes what arrives at a node."""
+
+    def __init__(self, router: NodeRouter) -> None:
+        self.events: list[tuple[int, str, Any]] = []
+        self.ctx: dict[int, dict[str, Any]] = defaultdict(dict)
+        self._changed = threading.Condition()
+        router.join(self)
+
+    def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
+        with self._changed:
+            self.events.append((node_id, event, args))
+            self._changed.notify_all()
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        with self._changed:
+            self.ctx[node_id].update(values)
+            self._changed.notify_all()
+
+    def wait(self, ready: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(ready, 10.0), what
+
+    def wait_events(self, count: int) -> None:
+        self.wait(lambda: len(self.events) >= count, "too few events")
+        assert len(self.events) == count
+
+    def wait_ctx(self, node: int, key: str, value: object) -> None:
+        self.wait(lambda: self.ctx[node].get(key) == value, f"{key} of node {node}")
+
+
+@contextmanager
+def tree(**given: Any) -> Iterator[tuple[Cluster, list[Ears]]]:
+    with Cluster(7, "tree:2", roles=ROLES, **given) as cluster:
+        yield cluster, [Ears(router) for router in cluster.routers]
+
+
+# -- state -----------------------------------------------------------------------------------
+
+
+def test_what_the_root_publishes_reaches_all_and_says_who_it_is_of() -> None:
+    with tree() as (cluster, ears):
+        weights = np.arange(100_000.0)
+        cluster.routers[0].publish_ctx({"weights": weights, "version": 3})
+        for node in range(1, 7):
+            ears[node].wait_ctx(0, "version", 3)
+            assert (ears[node].ctx[0]["weights"] == weights).all()
+
+
+def test_a_hub_is_heard_below_and_by_its_own_hub_and_nowhere_else() -> None:
+    with tree() as (cluster, ears):
+        cluster.routers[1].publish_ctx({"load": 0.5})
+        for node in (0, 3, 4):
+            ears[node].wait_ctx(1, "load", 0.5)
+        cluster.routers[4].publish_ctx({"load": 0.1})
+        ears[1].wait_ctx(4, "load", 0.1)
+        cluster.routers[1].emit("later")  # by the same ways
+        for node in (0, 3):
+            ears[node].wait_events(1)
+        assert [node for node in range(7) if 4 in ears[node].ctx] == [1]
+        assert [node for node in range(7) if 1 in ears[node].ctx] == [0, 3, 4]
+
+
+def test_labels_choose_who_gets_state_wherever_that_is() -> None:
+    with tree() as (cluster, ears):
+        cluster.routers[6].publish_ctx({"eval_value": 475.0}, to="learner")
+        ears[0].wait_ctx(6, "eval_value", 475.0)
+        cluster.routers[3].publish_ctx({"seen": 7}, to=["evaluator", "node.4"])
+        for node in (4, 6):
+            ears[node].wait_ctx(3, "seen", 7)
+        assert [node for node in range(7) if ears[node].ctx.get(6)] == [0]
+        assert [node for node in range(7) if ears[node].ctx.get(3)] == [4, 6]
+
+
+def test_of_what_a_slow_branch_has_missed_the_newest_comes() -> None:
+    with tree() as (cluster, ears):
+        cluster.network.hold(1, 3)
+        for version in range(50):
+            cluster.routers[0].publish_ctx({"version": version, "weights": np.full(9_000, version)})
+            ears[4].wait(lambda: "version" in ears[4].ctx[0], "the other branch waits")
+        ears[4].wait_ctx(0, "version", 49)
+        assert 0 not in ears[3].ctx
+        assert cluster.network.under_way(1, 3) < 10
+        cluster.network.release(1, 3)
+        ears[3].wait_ctx(0, "version", 49)
+        assert (ears[3].ctx[0]["weights"] == 49).all()
+
+
+def test_a_restarted_hub_and_all_below_it_get_the_newest_state(clock: ManualClock) -> None:
+    with tree(clock=clock) as (cluster, ears):
+        cluster.routers[0].publish_ctx({"version": 1})
+        ears[4].wait_ctx(0, "version", 1)
+        cluster.network.cut(1, 4)
+        router = cluster.restart(1)
+        cluster.routers[0].publish_ctx({"version": 2})
+        Ears(router).wait_ctx(0, "version", 2)
+        assert ears[4].ctx[0] == {"version": 1}
+        cluster.network.heal()
+        for node in (3, 4):
+            ears[node].wait_ctx(0, "version", 2)
+
+
+# -- events ----------------------------------------------------------------------------------
+
+
+def test_an_event_reaches_all_above_and_below_once_and_in_order() -> None:
+    with tree() as (cluster, ears):
+        for number in range(300):
+            cluster.routers[0].emit("down", number)
+            cluster.routers[5].emit("up", number, padding=np.zeros(number))
+        expected = {0: (5, "up"), 2: None, 5: (0, "down"), 3: (0, "down"), 6: (0, "down")}
+        for node, said in expected.items():
+            count = 600 if said is None else 300
+            ears[node].wait_events(count)
+            for sender, event in [said] if said else [(0, "down"), (5, "up")]:
+                heard = [
+                    args for who, name, args in ears[node].events if (who, name) == (sender, event)
+                ]
+                assert heard == [(number,) for number in range(300)]
+
+
+def test_the_end_of_the_job_reaches_all_whoever_sets_it() -> None:
+    def main(last: int) -> bool:
+        with Task() as task:
+            task.use(lambda ctx: finish_late(ctx, last))
+            task.run()
+        return task.finish
+
+    def finish_late(ctx: Context, last: int) -> None:
+        if current_router().node_id == last and ctx.total_step == 3:
+            ctx.finish = True
+
+    for last in (0, 1, 6):
+        with Cluster(7, "tree:2") as cluster:
+            assert cluster.run(main, last, timeout=20.0) == [True] * 7
+
+
+# -- calls -----------------------------------------------------------------------------------
+
+
+def test_a_call_reaches_any_node_and_its_answer_comes_back() -> None:
+    with tree() as (cluster, _):
+        cluster.routers[6].register("double", lambda x: 2 * x)
+        for node in (0, 1, 2, 3, 5, 6):
+            assert cluster.routers[node].call(6, "double", np.arange(30_000)).sum() == 899_970_000
+
+        def fail() -> None:
+            raise KeyError("nothing there")
+
+        cluster.routers[0].register("fail", fail)
+        with pytest.raises(RemoteError, match="KeyError on node 0: 'nothing there'") as caught:
+            cluster.routers[4].call(0, "fail")
+        assert (caught.value.node_id, caught.value.kind) == (0, "KeyError")
+        assert "in fail" in caught.value.remote_traceback
+
+
+def test_who_calls_over_a_hub_that_is_gone_learns_so(clock: ManualClock) -> None:
+    with tree(clock=clock) as (cluster, ears):
+        asked = threading.Event()
+        cluster.routers[0].register("ask", lambda: (asked.set(), Deadline.after(5.0).wait)[0])
+        cluster.network.cut(0, 1)
+        ears[1].wait(lambda: bool(ears[1].events), "no cut")
+        with pytest.raises(PeerLost, match="cannot be asked: node 1 is not connected to node 0"):
+            cluster.routers[3].call(0, "ask", timeout=5.0)
+        cluster.network.heal()
+
+
+@pytest.mark.parametrize("asker", range(7))
+@pytest.mark.parametrize("node", [7, 8, 99, -1, 2**40])
+def test_who_calls_a_node_that_there_is_not_learns_so(asker: int, node: int) -> None:
+    with tree() as (cluster, _), pytest.raises(PeerLost, match=r"the job has no node"):
+        cluster.routers[asker].call(node, "ask", timeout=5.0)
+
+
+def test_a_call_that_comes_to_a_hub_before_its_way_upwards_is_there_waits_for_it(
+    clock: ManualClock,
+) -> None:
+    with tree(clock=clock) as (cluster, ears):
+        cluster.routers[0].register("double", lambda x: 2 * x)
+        cluster.network.cut(0, 1)
+        cluster.restart(1)
+        ears[3].wait(lambda: (1, "node_joined", (1,)) in ears[3].events, "no hub")
+        answer = cluster.routers[3].ask(0, "double", 4)
+        cluster.network.heal()
+        assert answer.result(10.0) == 8
+
+
+def test_a_group_meets_whoever_its_members_are() -> None:
+    def main() -> list[int]:
+        world = World.current()
+        with Task():
+            group = world.group([3, 4, 6])
+            found = group.all_gather(current_router().node_id) if group.is_member else []
+            world.group("node.*").barrier(timeout=10.0)
+        return found
+
+    with Cluster(7, "tree:2") as cluster:
+        found = cluster.run(main, timeout=20.0)
+    assert [found[node] for node in (3, 4, 6)] == [[3, 4, 6]] * 3
+
+
+# -- streams ---------------------------------------------------------------------------------
+
+
+def send_all(
+    router: NodeRouter,
+    count: int,
+    *,
+    to: str | list[str] = "learner",
+    in_flight: int = 2,
+    timeout: float = 15.0,
+) -> None:
+    for number in range(count):
+        item = (router.node_id, number, np.zeros(random.Random(number).choice([1, 20_000])))
+        assert router.send("work", item, to=to, in_flight=in_flight, timeout=timeout)
+
+
+def take_all(router: NodeRouter, count: int) -> list[tuple[int, int]]:
+    taken = []
+    for _ in range(count):
+        item = router.receive("work", timeout=15.0)
+        assert item is not None
+        assert item.node_id == item.value[0]
+        taken.append(item.value[:2])
+    return taken
+
+
+def test_items_of_all_leaves_come_to_the_root_once_each() -> None:
+    with tree() as (cluster, _), ThreadPoolExecutor(8) as pool:
+        sending = [pool.submit(send_all, cluster.routers[node], 60) for node in (1, 3, 4, 5, 6)]
+        taken = take_all(cluster.routers[0], 300)
+        for each in sending:
+            each.result(10.0)
+    assert sorted(taken) == [(node, number) for node in (1, 3, 4, 5, 6) for number in range(60)]
+
+
+def test_a_receiver_that_takes_nothing_holds_up_its_senders_and_little_waits_anywhere() -> None:
+    with tree() as (cluster, _), ThreadPoolExecutor(8) as pool:
+        leaves = [cluster.routers[node] for node in (3, 4, 5, 6)]
+        for router in leaves:
+            for number in range(2):
+                router.send("work", (router.node_id, number), to="learner", timeout=5.0)
+        stuck = [pool.submit(send_all, router, 1, timeout=0.3) for router in leaves]
+        for each in stuck:
+            with pytest.raises(DeadlineExceeded, match=r"Nodes that \['learner'\] matches: \[0\]"):
+                each.result(10.0)
+        # Of the eight, each of two hubs has passed on as many as its own credits allow.
+        root = cluster.routers[0]
+        taken = []
+        for left in range(8, 0, -1):
+            deadline = Deadline.after(10.0)
+            while root._streams.num_waiting < min(4, left):
+                assert not deadline.expired, "a hub does not pass on what it has room for"
+            assert root._streams.num_waiting <= 4
+            taken += take_all(root, 1)
+    assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(2)]
+
+
+def test_an_item_finds_a_receiver_on_any_branch() -> None:
+    with tree() as (cluster, _):
+        send_all(cluster.routers[6], 3, to="collector.0", in_flight=3)
+        assert sorted(take_all(cluster.routers[3], 3)) == [(6, 0), (6, 1), (6, 2)]
+        send_all(cluster.routers[0], 4, to=["node.5", "node.6"])
+        found = take_all(cluster.routers[5], 2) + take_all(cluster.routers[6], 2)
+        assert sorted(found) == [(0, number) for number in range(4)]
+
+
+def test_items_go_on_after_each_hub_on_their_way_has_been_restarted(clock: ManualClock) -> None:
+    with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:
+        senders = [cluster.routers[node] for node in (3, 4, 5, 6)]
+        sending = [pool.submit(send_all, router, 40, in_flight=3) for router in senders]
+        taken = take_all(cluster.routers[0], 20)
+        for node in (1, 2, 1, 2):
+            cluster.restart(node)
+            taken += take_all(cluster.routers[0], 30)
+        taken += take_all(cluster.routers[0], 20)
+        for each in sending:
+            each.result(10.0)
+        assert not cluster.routers[0]._streams.num_waiting
+    assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(40)]
+
+
+def test_what_a_killed_receiver_has_not_taken_its_next_life_gets(clock: ManualClock) -> None:
+    with tree(clock=clock) as (cluster, _):
+        send_all(cluster.routers[5], 2)
+        again = cluster.restart(0)
+        assert sorted(take_all(again, 2)) == [(5, 0), (5, 1)]
+
+
+def test_what_a_receiver_that_stays_away_has_not_taken_another_one_gets(
+    clock: ManualClock,
+) -> None:
+    with tree(clock=clock) as (cluster, ears):
+        cluster.network.hold(1, 3)
+        to = ["node.3", "node.4"]
+        for number in range(2):
+            cluster.routers[0].send("work", (0, number), to=to, in_flight=1, timeout=5.0)
+        assert take_all(cluster.routers[4], 1)
+        cluster.network.cut(1, 3)
+        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, "no cut")
+        clock.advance(DOUBT_S + 0.1)
+        [(_, second)] = take_all(cluster.routers[4], 1)
+        assert second in (0, 1)
+        cluster.network.heal()
+
+
+def test_what_one_that_comes_back_had_is_withdrawn_where_another_one_has_it(
+    clock: ManualClock,
+) -> None:
+    with tree(clock=clock) as (cluster, ears):
+        router = cluster.routers[3]
+        cluster.routers[0].send("work", (0, 0), to="node.3", timeout=5.0)
+        deadline = Deadline.after(10.0)
+        while not router._streams.num_waiting:
+            assert not deadline.expired
+        cluster.network.cut(1, 3)
+        ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, "no cut")
+        clock.advance(DOUBT_S + 0.1)
+        cluster.network.heal()
+        clock.advance(DOUBT_S + 0.1)  # its sender asks it again after a while
+        assert take_all(router, 1) == [(0, 0)]
+        assert not router._streams.num_waiting
+
+
+def test_who_sends_to_a_receiver_that_has_left_is_told_in_time() -> None:
+    with tree() as (cluster, _):
+        cluster.routers[3].close()
+        # The hub tells its sender, who takes none for there meanwhile.
+        assert cluster.routers[6].send("work", 1, to="node.3", timeout=5.0)
+        with pytest.raises(DeadlineExceeded, match="No receiver of stream `work`"):
+            send_all(cluster.routers[6], 3, to="node.3", timeout=0.5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_item_is_taken_once_while_links_break_and_hubs_die(
+    clock: ManualClock, seed: int
+) -> None:
+    rng = random.Random(seed)
+    with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:
+        sending = [pool.submit(send_all, cluster.routers[node], 50) for node in (3, 4, 5, 6)]
+        taken: list[tuple[int, int]] = []
+        while len(taken) < 200:
+            taken += take_all(cluster.routers[0], min(rng.choice([1, 5, 20]), 200 - len(taken)))
+            one, other = rng.choice([(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)])
+            cluster.network.cut(one, other)
+            if rng.random() < 0.4:
+                cluster.restart(rng.choice([1, 2]))
+            cluster.network.heal()
+        for each in sending:
+            each.result(10.0)
+        assert not cluster.routers[0]._streams.num_waiting
+    assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(50)]
+
+
+# -- what is no message ------------------------------------------------------------------------
+
+
+def test_what_a_neighbour_says_in_the_name_of_who_is_not_behind_it_is_dropped() -> None:
+    with tree() as (cluster, ears):
+        router, events, names = cluster.routers[1], [], []
+        for origin in (0, 2, 6, 1, -1, "3", None):
+            events.append((origin, 1, 1, "said"))
+            names.append(f'[{json.dumps(origin)},null,"key"]')
+        for args in [*events, (), (3, "said"), (3, 1, 1, 5)]:
+            router._deliver(3, EventArrived("ding_lite.relayed", args, {}))
+        for name in [*names, "weights", "[3,null]", "[]", '[3,[""],"ding_lite.labels"]']:
+            router._deliver(3, CtxArrived({name: 1}))
+        for call in [(1, 0, 0, ["said", None]), (1, 3, 0, 5), (1, 3, 0, [])]:
+            router._deliver(3, CallArrived(7, "ding_lite.onward", call, {}))
+        assert router.num_rejected == 10 + 11 + 3
+        with pytest.raises(RemoteError, match="which is not behind it"):
+            cluster.routers[3].call(1, "ding_lite.onward", 0, 5, 0, ["said", None])
+        with pytest.raises(RemoteError, match="has a receiver and credits"):
+            cluster.routers[3].call(1, "ding_lite.onward", "0", 3, 0, ["said", None])
+        with pytest.raises(RemoteError, match="has the name of a stream"):
+            cluster.routers[3].call(1, "ding_lite.onward", 0, 3, 2, ["ding_lite.item", None, 1])
+        assert not any(each.events or each.ctx for each in ears)
+
+
+class Strangers(Cluster):
+    """Nodes that were started one by one, so that none was told the labels of the others."""
+
+    def _make(self, spec: NodeSpec) -> NodeRouter:
+        return super()._make(replace(spec, world=()))
+
+
+def test_nodes_that_were_started_one_by_one_come_to_know_each_others_labels() -> None:
+    with Strangers(7, "tree:2", roles=ROLES) as cluster:
+        send_all(cluster.routers[6], 1, to="collector.1")
+        assert take_all(cluster.routers[4], 1) == [(6, 0)]
+        ears = [Ears(router) for router in cluster.routers]
+        cluster.routers[3].publish_ctx({"loss": 1.0}, to="evaluator")
+        ears[6].wait_ctx(3, "loss", 1.0)
+        again = cluster.restart(2)
+        deadline, world = Deadline.after(10.0), tuple(each.labels for each in cluster.routers)
+        while again.world != world:
+            assert not deadline.expired, again.world
+        assert not any(each.ctx[node] for each in ears for node in range(7) if node != 3)

@@ -1,0 +1,435 @@
+"""Whatever may travel arrives as it was; whatever may not is named by its path."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from hypothesis.extra import numpy as npst
+
+from ding_lite.errors import CodecError
+from ding_lite.io.dtypes import DTYPES
+from ding_lite.parallel.wire.arrays import MAX_ARRAYS, MAX_BUFFERS
+from ding_lite.parallel.wire.codec import MAX_META_BYTES, decode, encode
+from ding_lite.records import register
+from ding_lite.runtime.context import Context, Lineage, ParallelContext
+
+LARGE = 16 * 1024
+TORCH_DTYPES = [
+    *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+]
+
+
+@register(name="test_codec.Episode")
+@dataclasses.dataclass
+class Episode:
+    ret: float
+    steps: Any
+
+
+@register(name="test_codec.Frozen")
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    obs: Any
+    terminated: bool = False
+
+
+def travel(tree: Any, **options: Any) -> Any:
+    """Send a tree to another node: over a wire its bytes are no longer the sender's."""
+    encoded = encode(tree, **options)
+    buffers = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]
+    return decode(bytes(encoded.meta), buffers)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Compare two trees: types, values, NaN, the signs of zeros, dtypes, shapes."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray | np.generic):
+        return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and same(bits(a), bits(b))
+    if isinstance(a, dict):
+        return [*map(repr, a)] == [*map(repr, b)] and same([*a.values()], [*b.values()])
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return math.copysign(1.0, a) == math.copysign(1.0, b) and (a == b or (a != a and b != b))
+    if dataclasses.is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    return bool(a == b)
+
+
+def bits(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    same_size = tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor
+    return same_size.numpy(force=True)
+
+
+# -- everything that may travel --------------------------------------------------------------
+
+keys = st.one_of(
+    st.text(max_size=8),
+    st.integers(-(2**63), 2**64 - 1),
+    st.booleans(),
+    st.none(),
+    st.binary(max_size=4),
+)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(),
+    st.binary(max_size=64),
+)
+shapes = npst.array_shapes(min_dims=0, max_dims=8, min_side=0, max_side=3)
+dtypes = st.sampled_from([np.dtype(order + code) for code in DTYPES for order in "<>"])
+arrays = dtypes.flatmap(lambda dtype: npst.arrays(dtype, shapes))
+
+
+@st.composite
+def views(draw: st.DrawFn) -> Any:
+    """Draw arrays that are not stored in a row: transposed, reversed, with gaps."""
+    array = draw(arrays)
+    if array.ndim:
+        array = array.transpose(draw(st.permutations(range(array.ndim))))
+        array = array[(slice(None, None, draw(st.sampled_from([1, 2, -1]))), ...)]
+    return array
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Any:
+    """Draw tensors of every dtype from random bytes, stored in a row or not."""
+    shape = draw(shapes)
+    dtype = draw(st.sampled_from(TORCH_DTYPES))
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8)
+    raw = raw % 2 if dtype is torch.bool else raw.copy()
+    tensor = torch.from_numpy(raw).view(dtype) if size else torch.empty(0, dtype=dtype)
+    tensor = tensor.reshape(shape)
+    return tensor.permute(draw(st.permutations(range(len(shape))))) if shape else tensor
+
+
+leaves = st.one_of(
+    scalars, views(), tensors(), arrays.filter(lambda a: a.size).map(lambda a: a.flat[0])
+)
+hashables = st.one_of(scalars, st.tuples(scalars, scalars))
+trees = st.recursive(
+    leaves,
+    lambda children: st.one_of(
+        st.lists(children, max_size=4),
+        st.lists(children, max_size=4).map(tuple),
+        st.dictionaries(keys, children, max_size=4),
+        st.sets(hashables, max_size=4),
+        st.builds(Episode, st.floats(), children),
+        st.builds(Frozen, obs=children, terminated=st.booleans()),
+    ),
+    max_leaves=12,
+)
+
+
+def little(tree: Any) -> Any:
+    """Return what a tree arrives as: the same, its arrays in little-endian order."""
+    if isinstance(tree, np.generic):
+        return little(np.asarray(tree))[()]
+    if isinstance(tree, np.ndarray):
+        return tree.astype(tree.dtype.newbyteorder("<"))
+    if isinstance(tree, dict):
+        return {key: little(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(map(little, tree))
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = {f.name: little(getattr(tree, f.name)) for f in dataclasses.fields(tree)}
+        return type(tree)(**fields)
+    return tree
+
+
+@settings(max_examples=500)
+@given(trees)
+def test_a_tree_arrives_as_it_was(tree: Any) -> None:
+    assert same(travel(tree), little(tree))
+
+
+@given(trees)
+def test_a_borrowed_tree_arrives_as_it_was(tree: Any) -> None:
+    assert same(travel(tree, borrow=True), little(tree))
+
+
+@given(st.dictionaries(st.text(max_size=8), trees, max_size=4))
+def test_what_is_encoded_part_by_part_arrives_as_the_whole(items: dict[str, Any]) -> None:
+    parts = {key: encode(value) for key, value in items.items()}
+    assert same(travel(parts), little(items))
+
+
+@pytest.mark.parametrize("size", [LARGE - 8, LARGE, 5 * LARGE])
+@pytest.mark.parametrize("dtype", [*DTYPES.values(), np.dtype(">f8")], ids=str)
+def test_arrays_of_any_size_and_layout_arrive(size: int, dtype: np.dtype[Any]) -> None:
+    flat = (np.arange(size // dtype.itemsize) % 2).astype(dtype)
+    square = flat[: 24 * (len(flat) // 24)].reshape(4, 6, -1)
+    for array in (flat, square, np.asfortranarray(square), square[::2], square.T, flat[::-1]):
+        assert same(travel([array]), little([array]))
+
+
+@pytest.mark.parametrize("dtype", TORCH_DTYPES, ids=str)
+def test_tensors_of_any_size_and_layout_arrive(dtype: torch.dtype) -> None:
+    for count in (0, 1, 24, 24 * LARGE):
+        flat = (torch.arange(count) % 2).to(dtype)
+        for tensor in (flat, flat.reshape(-1, 3, 2) if count > 1 else flat, flat[::2]):
+            assert same(travel([tensor, tensor.T if tensor.ndim == 2 else tensor])[0], tensor)
+
+
+def test_a_mapped_file_arrives_as_an_array(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "x", np.int16, "w+", shape=(3, 2))
+    mapped[:] = 5
+    assert same(travel([mapped]), [np.full((3, 2), 5, np.int16)])
+
+
+def test_what_torch_keeps_beside_the_numbers_stays_home() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2, 3))
+    conjugated = torch.tensor([1 + 2j]).conj()
+    found = travel([parameter, conjugated, torch.nn.Linear(2, 2).state_dict()])
+    assert type(found[0]) is torch.Tensor
+    assert not found[0].requires_grad
+    assert same(found[0], parameter.detach())
+    assert found[1].tolist() == [1 - 2j]
+    assert type(found[2]) is dict
+    assert list(found[2]) == ["weight", "bias"]
+
+
+def test_a_context_arrives_with_what_it_keeps() -> None:
+    first = Context(obs=np.arange(3), env_step=7, total_step=5)
+    first.keep("env_step", "not_yet_set")
+    ctx = Lineage(first).next_of(first)
+    ctx.finish = True
+    found = travel({"ctx": ctx, "other": Context()})["ctx"]
+    assert type(found) is Context
+    assert dict(found) == {"total_step": 6, "env_step": 7}
+    assert (found.kept, found.finish) == (("env_step", "not_yet_set"), True)
+
+    parallel = ParallelContext()
+    parallel.receive(3, {"train_iter": 9})
+    assert travel(parallel) == {"total_step": 0, "train_iter": 9}
+
+
+def test_a_large_text_and_large_bytes_arrive() -> None:
+    for value in ("x" * 100_000, b"\x00\xff" * LARGE, [b"a" * LARGE, b"b" * (LARGE - 1), b""]):
+        assert same(travel(value), value)
+
+
+# -- memory ----------------------------------------------------------------------------------
+
+
+def test_large_arrays_travel_without_a_copy_on_either_side() -> None:
+    array = np.arange(LARGE, dtype=np.float32)
+    tensor = torch.arange(LARGE, dtype=torch.bfloat16)
+    sent = encode({"a": array, "t": tensor}, borrow=True)
+    assert np.shares_memory(np.frombuffer(sent.buffers[0], np.uint8), array)
+    assert np.shares_memory(
+        np.frombuffer(sent.buffers[1], np.uint8), tensor.view(torch.int16).numpy()
+    )
+
+    arrived = [memoryview(bytearray(buffer)) for buffer in sent.buffers]
+    found = decode(sent.meta, arrived)
+    assert np.shares_memory(found["a"], np.frombuffer(arrived[0], np.uint8))
+    assert np.shares_memory(
+        found["t"].view(torch.int16).numpy(), np.frombuffer(arrived[1], np.uint8)
+    )
+    assert found["a"].flags.writeable
+    found["t"] += 1
+
+
+def test_what_is_encoded_is_a_snapshot() -> None:
+    tree: dict[str, Any] = {
+        "large": np.ones(LARGE),
+        "small": np.ones(3),
+        "tensor": torch.ones(LARGE),
+        "few": torch.ones(3),
+        "list": [1],
+    }
+    encoded = encode(tree)
+    tree["large"][:] = 0
+    tree["small"][:] = 0
+    tree["tensor"].zero_()
+    tree["few"].zero_()
+    tree["list"].append(2)
+
+    found = decode(encoded.meta, encoded.buffers)
+    assert found["list"] == [1]
+    for key in ("large", "small", "tensor", "few"):
+        assert found[key].min() == 1, key
+
+
+def test_borrowed_memory_that_is_not_in_a_row_is_copied() -> None:
+    array = np.ones((LARGE, 2))
+    encoded = encode(array[:, 0], borrow=True)
+    array[:] = 0
+    assert decode(encoded.meta, encoded.buffers).min() == 1
+
+
+def test_nobody_can_write_to_what_goes_to_many() -> None:
+    encoded = encode([np.ones(LARGE), np.ones(3), torch.ones(LARGE), torch.ones(3)], borrow=True)
+    assert all(buffer.readonly for buffer in encoded.buffers)
+    large, small, large_tensor, small_tensor = decode(encoded.meta, encoded.buffers)
+    with pytest.raises(ValueError, match="read-only"):
+        large[0] = 0
+    small[0] = 0
+    large_tensor.zero_()
+    small_tensor.zero_()
+    assert [x.min() for x in decode(encoded.meta, encoded.buffers)] == [1, 1, 1, 1]
+
+
+def test_a_small_array_does_not_keep_the_whole_message_alive() -> None:
+    found = travel([np.ones(3), torch.ones(3), np.ones(1000)])
+    assert found[0].base is None
+    assert found[1].untyped_storage().nbytes() == 12
+
+
+def test_more_large_arrays_than_there_are_buffers_share_one() -> None:
+    tree = [np.full(LARGE, i % 256, np.uint8) for i in range(MAX_BUFFERS + 3)]
+    encoded = encode(tree, borrow=True)
+    assert len(encoded.buffers) == MAX_BUFFERS
+    assert same(decode(encoded.meta, encoded.buffers), tree)
+    assert same(travel([b"x" * LARGE] * MAX_BUFFERS), [b"x" * LARGE] * MAX_BUFFERS)
+
+
+# -- what may not travel ---------------------------------------------------------------------
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@dataclasses.dataclass
+class Unknown:
+    x: int
+
+
+class Odd(torch.Tensor):
+    pass
+
+
+@register(name="test_codec.Fickle")
+@dataclasses.dataclass
+class Fickle:
+    x: int
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "x":
+            return object.__getattribute__(self, name)
+        self.__dict__["x"] += 1
+        return 2**64 if self.__dict__["x"] == 1 else 1
+
+
+def keeps(key: str) -> Context:
+    ctx = Context()
+    ctx.keep(key)
+    return ctx
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+DEEP: Any = [1]
+for _ in range(15):
+    DEEP = {"k": DEEP}
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "complaint"),
+    [
+        (object(), "", "an object"),
+        ({"a": [1, {2: (0, object())}]}, "['a'][1][2][1]", "an object"),
+        ({"a": {1, (2, object)}}, None, "a type"),
+        (lambda: None, "", "a function"),
+        ([Color.RED], "[0]", "a Color, which cannot be sent. Send its `.value`"),
+        ([Number.ONE], "[0]", "Send its `.value`"),
+        ((Point(1),), "[0]", "a Point, which cannot be sent. Send `tuple(...)`"),
+        (collections.defaultdict(int), "", "Send `dict(...)`"),
+        (frozenset([1]), "", "Send `set(...)`"),
+        (bytearray(b"x"), "", "Send `bytes(...)`"),
+        (memoryview(b"x"), "", "Send `bytes(...)`"),
+        (Unknown(1), "", "an Unknown, which cannot be sent. Decorate its class with @register"),
+        (Episode(1.0, [1, 2j]), "['steps'][1]", "a complex"),
+        ({"n": 2**64}, "['n']", "the int 18446744073709551616, of more than 64 bits"),
+        ({"n": [-(2**63) - 1]}, "['n'][0]", "of more than 64 bits"),
+        ({"n": ["a", "\ud800"]}, "['n'][1]", r"the str '\ud800', which is no Unicode"),
+        ({"n": [None, True, 1, 0.5, "a", b"b", 2**64]}, "['n'][6]", "of more than 64 bits"),
+        ([keeps("\ud800")], "[0][0]", r"the str '\ud800', which is no Unicode"),
+        ([Fickle(0)], "", "a tree that has changed meanwhile"),
+        ({"n": {"\ud800": 1}}, "['n']", r"the str '\ud800', which is no Unicode"),
+        ({"d": {(1, 2): 3}}, "['d']", "a dict with the key (1, 2), a tuple"),
+        ({"d": {np.int64(3): 3}}, "['d']", "a dict with the key np.int64(3), a int64"),
+        ([np.array([object()])], "[0]", "an array of dtype object"),
+        ([np.array(["x"])], "[0]", "an array of dtype <U1"),
+        ([np.str_("x")], "[0]", "an array of dtype <U1"),
+        ([np.zeros(1, "M8[s]")], "[0]", "an array of dtype datetime64[s]"),
+        ([np.zeros(1, [("x", "f4")])], "[0]", "an array of dtype [('x', '<f4')]"),
+        ([np.zeros(1, np.longdouble)], "[0]", "an array of dtype float128"),
+        ([np.ma.zeros(1)], "[0]", "a MaskedArray, which cannot be sent. Send `np.asarray(...)`"),
+        ([np.zeros((1,) * 9)], "[0]", "an array of 9 dimensions"),
+        ([torch.zeros((1,) * 9)], "[0]", "an array of 9 dimensions"),
+        ([torch.zeros(1, device="meta")], "[0]", "is a tensor on meta, which cannot be sent"),
+        ([torch.zeros(2, 2).to_sparse()], "[0]", "layout torch.sparse_coo"),
+        ([torch.zeros(1, dtype=torch.float8_e4m3fn)], "[0]", "a tensor of torch.float8_e4m3fn"),
+        ([torch.nn.UninitializedParameter()], "[0]", "UninitializedParameter without data"),
+        (ENDLESS, "[0]" * 16, "the 17th container within a container"),
+        ([DEEP], "[0]" + "['k']" * 15, "the 17th container within a container"),
+        ({"m": "x" * MAX_META_BYTES}, "", "bytes of values that are no arrays"),
+        ([np.zeros(1)] * (MAX_ARRAYS + 1), f"[{MAX_ARRAYS}]", "array number 4097 of its message"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)  # fmt: skip
+def test_what_may_not_travel_is_named(value: Any, path: str | None, complaint: str) -> None:
+    with pytest.raises(CodecError) as caught:
+        encode(value, name="ctx")
+    message = str(caught.value)
+    assert complaint in message
+    assert "cannot be sent" in message
+    if path is not None:
+        assert message.startswith(f"`ctx{path}` is ")
+
+
+@pytest.mark.gpu
+def test_a_tensor_on_a_gpu_is_refused_with_a_hint() -> None:
+    with pytest.raises(CodecError, match=r"`value\['w'\]` is a tensor on cuda:0.*`\.cpu\(\)`"):
+        encode({"w": torch.zeros(1, device="cuda")})
+
+
+def test_sixteen_containers_may_be_nested_and_be_part_of_one_more() -> None:
+    assert same(travel(DEEP), DEEP)
+    assert same(travel({"part": encode(DEEP)}), {"part": DEEP})
+
+
+def test_parts_that_hold_too_many_arrays_together_are_refused() -> None:
+    many = encode([np.zeros(1)] * 4000)
+    assert len(travel([many])[0]) == 4000
+    with pytest.raises(CodecError, match=r"`ctx\['b'\]` is one of 8000 arrays in its message"):
+        encode({"a": many, "b": many}, name="ctx")
+
+    large = encode([np.zeros(LARGE, np.uint8)] * 600, borrow=True)
+    with pytest.raises(CodecError, match=r"fewer than 1023 of them large"):
+        encode([large, large])
+
+
+def test_the_size_of_what_is_encoded_counts_all_of_it() -> None:
+    encoded = encode([np.zeros(LARGE), np.zeros(2, np.int8)])
+    assert encoded.nbytes == len(encoded.meta) + 8 * LARGE + 2
+    assert encoded.num_arrays == 2

@@ -1,0 +1,157 @@
+"""An envelope arrives as it was sent, and what is none is refused before it takes memory."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import CodecError
+from ding_lite.parallel.wire.envelope import (
+    HEADER_BYTES,
+    MAX_BATCH,
+    Envelope,
+    Kind,
+    Limits,
+    pack_batch,
+    unpack_batch,
+)
+
+HEADER = "<4sBBHIIQQQIIQ"
+FIELDS = "magic version kind flags src dst epoch seq ack num_buffers meta_bytes payload_bytes"
+ids, counts = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+envelopes = st.builds(
+    Envelope,
+    kind=st.sampled_from(Kind),
+    src=ids,
+    dst=ids,
+    epoch=counts,
+    seq=counts,
+    ack=counts,
+    meta=st.binary(max_size=50),
+    buffers=st.lists(st.binary(max_size=50).map(lambda b: memoryview(b)), max_size=4).map(tuple),
+)
+
+
+@given(envelopes)
+def test_an_envelope_arrives_as_it_was_sent(envelope: Envelope) -> None:
+    frames = envelope.frames()
+    assert len(frames[0]) - len(envelope.meta) == HEADER_BYTES == 56
+    assert Envelope.from_frames(frames) == envelope
+    assert Envelope.from_frames([memoryview(frame) for frame in frames]) == envelope
+    assert Envelope.from_frames([*map(bytes, frames)]) == envelope
+
+
+def test_buffers_are_the_frames_themselves() -> None:
+    frame = bytearray(b"payload")
+    sent = Envelope(kind=Kind.STATE, src=0, dst=1, buffers=(memoryview(frame),))
+    assert sent.payload_bytes == 7
+    (found,) = Envelope.from_frames(sent.frames()).buffers
+    frame[0] = ord("P")
+    assert bytes(found) == b"Payload"
+
+
+def frames(**fields: Any) -> list[bytes]:
+    """Write frames by hand; `fields` change the header."""
+    values = dict.fromkeys(FIELDS.split(), 0) | {
+        **{"magic": b"DING", "version": 2, "kind": 5, "num_buffers": 2},
+        **{"meta_bytes": 3, "payload_bytes": 5},
+    }
+    return [struct.pack(HEADER, *(values | fields).values()) + b"abc", b"de", b"fgh"]
+
+
+def test_frames_written_by_hand_are_an_envelope() -> None:
+    found = Envelope.from_frames(frames(src=1, dst=2, epoch=3, seq=4, ack=5))
+    assert found == Envelope(
+        kind=Kind.STATE,
+        src=1,
+        dst=2,
+        epoch=3,
+        seq=4,
+        ack=5,
+        meta=b"abc",
+        buffers=(memoryview(b"de"), memoryview(b"fgh")),
+    )
+
+
+GOOD = frames()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ([], "0 frames; expected are 1 to 1024"),
+        ([GOOD[0], *[b""] * 1024], "1025 frames"),
+        ([GOOD[0][:55], *GOOD[1:]], "55 bytes instead of 56"),
+        (GOOD[1:], "A header has 2 bytes"),
+        (frames(magic=b"DGL1"), "begins with b'DGL1'"),
+        (frames(version=0), "is of version 0 of the protocol; this node speaks 2"),
+        (frames(version=1), "is of version 1 of the protocol; this node speaks 2"),
+        (frames(kind=0), "of kind 0 with flags 0x0: unknown"),
+        (frames(kind=14), "of kind 14 with flags 0x0: unknown"),
+        (frames(flags=0x8000), "of kind 5 with flags 0x8000: unknown"),
+        (frames(num_buffers=1), r"\(2, 3, 5\); the header says \(1, 3, 5\)"),
+        (frames(meta_bytes=2**32 - 1), r"the header says \(2, 4294967295, 5\)"),
+        (frames(payload_bytes=2**64 - 1), r"the header says \(2, 3, 18446744073709551615\)"),
+        (GOOD[:-1], r"are \(1, 3, 2\); the header says \(2, 3, 5\)"),
+        ([*GOOD, b""], r"are \(3, 3, 5\)"),
+        ([GOOD[0] + b"d", *GOOD[1:]], r"are \(2, 4, 5\)"),
+    ],
+    ids=str,
+)
+def test_what_is_no_message_is_refused(wrong: list[bytes], complaint: str) -> None:
+    with pytest.raises(CodecError, match=complaint):
+        Envelope.from_frames(wrong)
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(max_meta_bytes=2), Limits(max_payload_bytes=4), Limits(max_buffers=1)]
+)
+def test_what_is_beyond_a_limit_is_refused(limits: Limits) -> None:
+    with pytest.raises(CodecError, match=r"the limits are|expected are 1 to 2"):
+        Envelope.from_frames(GOOD, limits)
+    exact = Limits(max_meta_bytes=3, max_payload_bytes=5, max_buffers=2)
+    assert Envelope.from_frames(GOOD, exact).meta == b"abc"
+
+
+def test_a_meta_of_one_byte_more_than_a_mebibyte_is_refused() -> None:
+    largest = Envelope(kind=Kind.EVENT, src=0, dst=1, meta=bytes(2**20))
+    assert Envelope.from_frames(largest.frames()) == largest
+    with pytest.raises(CodecError, match="1048577 bytes of meta"):
+        Envelope.from_frames(
+            Envelope(kind=Kind.EVENT, src=0, dst=1, meta=bytes(2**20 + 1)).frames()
+        )
+
+
+@given(st.lists(st.binary(max_size=80), max_size=5))
+def test_random_frames_are_refused(garbage: list[bytes]) -> None:
+    with pytest.raises(CodecError):
+        Envelope.from_frames(garbage)
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=50))
+def test_a_batch_arrives_as_it_was_sent(metas: list[bytes]) -> None:
+    assert unpack_batch(pack_batch(metas)) == metas
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xc0",
+        b"\x90",
+        b"\x91\xa1a",
+        b"\x91\xc4\x02a",
+        b"\x91\xc4\x01aa",
+        b"\xdd\xff\xff\xff\xff",
+        b"\x91\xc6\xff\xff\xff\xff",
+        b"\x91" * 100_000,
+        pack_batch([b""] * (MAX_BATCH + 1)),
+    ],
+    ids=lambda raw: raw[:8].hex(),
+)
+def test_what_is_no_batch_is_refused(raw: bytes) -> None:
+    with pytest.raises(CodecError, match="batch"):
+        unpack_batch(raw)

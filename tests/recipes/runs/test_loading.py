@@ -1,0 +1,65 @@
+"""The policy of a run, made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import CheckpointError
+from ding_lite.recipes import load_policy
+from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.protocols import Policy
+from ding_lite.testing import run_step
+
+
+class Mine(DQN):
+    """A policy of a user's own."""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_policy_acts_as_the_one_that_was_saved(tmp_path: Path, alone: bool) -> None:
+    with make_envs("CartPole-v1", 1, frame_stack=2) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,), n_step=5, seed=3))
+    parts = {"agent": policy, "task": Task()}
+    run_step(mw.checkpoint(policy if alone else parts, tmp_path, every=1))
+
+    loaded = load_policy(tmp_path)
+    assert (loaded.config, loaded.spec) == (policy.config, policy.spec)
+    obs = np.random.default_rng(0).random((64, 8), dtype=np.float32)
+    np.testing.assert_array_equal(
+        loaded.act(obs, explore=False), policy.act(obs, explore=False), strict=True
+    )
+
+
+def test_of_a_run_the_best_policy_is_taken_unless_the_last_one_is_wanted(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        best, last = (DQN(envs.spec, DQNConfig(hidden=(8,), seed=seed)) for seed in (1, 2))
+    run_step(mw.checkpoint(last, tmp_path / "checkpoint", every=1))
+    assert same(load_policy(tmp_path), last)  # there was no evaluation yet
+
+    run_step(mw.keep_best(best, tmp_path / "best"), eval_value=-120.0)
+    assert same(load_policy(tmp_path), best)
+    assert same(load_policy(tmp_path, last=True), last)
+    assert same(load_policy(tmp_path / "checkpoint"), last)
+    assert same(load_policy(tmp_path / "best", last=True), best)
+
+
+def same(one: Policy, other: Policy) -> bool:
+    a, b = one.weights(), other.weights()
+    return all(bool((a[name] == b[name]).all()) for name in a)
+
+
+def test_a_policy_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        run_step(mw.checkpoint(Mine(envs.spec), tmp_path, every=1))
+    with pytest.raises(CheckpointError, match="is a Mine, which is none of ours: DQN"):
+        load_policy(tmp_path)
+
+
+def test_where_nothing_was_saved_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"There is no checkpoint in .*checkpoint: "):
+        load_policy(tmp_path)

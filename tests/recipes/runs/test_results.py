@@ -1,0 +1,195 @@
+"""What runs have left, read again."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.recipes.runs.results import find_results, group_results, spread_of, title_of
+
+
+def leave(
+    directory: str,
+    *,
+    seed: int = 0,
+    program: str = "dqn",
+    env: str = "CartPole-v1",
+    rows: int = 4,
+    **config: Any,
+) -> None:
+    """Leave what a run would leave: an evaluation every second row, of 10 for each seed."""
+    path = Path(directory)
+    path.mkdir(parents=True)
+    options = {"env": env, "seed": seed, "max_env_steps": 500 + seed, "target": 475.0}
+    described = {"example": program, "options": options, "config": {"lr": 0.5, **config}}
+    (path / "config.json").write_text(json.dumps(described))
+    lines = [
+        {
+            "env_step": 100 * k,
+            "return": 5.0 * k,
+            "eval_return": 10.0 * (seed + k // 2) if k > 1 else None,
+            "eval_env_step": 200 * (k // 2) if k > 1 else None,
+            "wall_s": k,
+        }
+        for k in range(1, rows + 1)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_runs_are_named_by_directory_pattern_or_a_directory_around_them() -> None:
+    for number in (1, 2, 3):
+        leave(f"runs/dqn/CartPole-v1/{number}", seed=number)
+    leave("runs/dqn/Acrobot-v1/1", env="Acrobot-v1")
+
+    def found(*patterns: str) -> list[str]:
+        return [str(result.directory)[9:] for result in find_results(patterns)]
+
+    assert found("runs/dqn/CartPole-v1/2") == ["CartPole-v1/2"]
+    assert found("runs/dqn/*/1") == ["Acrobot-v1/1", "CartPole-v1/1"]
+    assert found("runs/dqn/CartPole-v1") == ["CartPole-v1/1", "CartPole-v1/2", "CartPole-v1/3"]
+    assert len(found("runs")) == 4
+    assert found("runs/dqn/CartPole-v1/*", "runs/dqn/CartPole-v1/1") == found(
+        "runs/dqn/CartPole-v1"
+    )
+
+
+def test_what_is_no_run_is_named_with_what_there_is() -> None:
+    leave("runs/dqn/CartPole-v1/1")
+    for name in ("runs/dqn/CartPole-v1/7", "runs/dqn/*/7"):
+        with pytest.raises(ConfigError) as caught:
+            find_results([name])
+        assert str(caught.value).startswith(f"There is no run in {name}: a directory with a")
+        assert "Runs here are: runs/dqn/CartPole-v1/1." in str(caught.value)
+    Path("empty").mkdir()
+    with pytest.raises(ConfigError, match="There is no run in empty"):
+        find_results(["empty"])
+
+
+def test_a_run_that_has_written_nothing_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    leave("a", rows=0)
+    with pytest.raises(ConfigError, match="None of these runs has written anything yet"):
+        find_results(["a"])
+    leave("b")
+    (Path("a") / "metrics.jsonl").unlink()
+    assert [str(result.directory) for result in find_results(["a", "b"])] == ["b"]
+    assert "a has no row yet, and is left out" in caplog.text
+
+
+def test_half_a_row_is_none() -> None:
+    leave("a")
+    with Path("a/metrics.jsonl").open("a") as file:
+        file.write('{"env_step": 50')
+    assert len(find_results(["a"])[0].rows) == 4
+
+
+def test_an_evaluation_counts_once_and_when_it_was() -> None:
+    leave("a", rows=7)
+    [result] = find_results(["a"])
+    x, y = result.points("eval_return")
+    assert (x.tolist(), y.tolist()) == ([200.0, 400.0, 600.0], [10.0, 20.0, 30.0])
+    x, y = result.points("return")
+    assert x.tolist() == [100.0 * k for k in range(1, 8)]
+
+
+def test_runs_that_differ_by_their_seeds_belong_together() -> None:
+    for seed in (1, 2, 3):
+        leave(f"r/{seed}", seed=seed)
+    [group] = group_results(find_results(["r"]))
+    assert group.label == "dqn on CartPole-v1"
+    assert [run.seed for run in group.runs] == [1, 2, 3]
+    assert title_of([group]) == "dqn on CartPole-v1"
+
+
+def test_groups_are_named_by_what_they_differ_in() -> None:
+    leave("r/1")
+    leave("r/2", lr=0.25)
+    leave("r/3", lr=0.25, seed=1)
+    leave("r/4", lr=0.25, hidden=[8, 8])
+    groups = group_results(find_results(["r"]))
+    assert [group.label for group in groups] == [
+        "lr 0.5, hidden None",
+        "lr 0.25, hidden None",
+        "lr 0.25, hidden 8-8",
+    ]
+    assert [len(group.runs) for group in groups] == [1, 2, 1]
+    assert title_of(groups) == "dqn on CartPole-v1"
+
+
+def test_other_programs_and_environments_have_curves_of_their_own() -> None:
+    leave("r/1")
+    leave("r/2", program="mine")
+    leave("r/3", env="Acrobot-v1")
+    groups = group_results(find_results(["r"]))
+    assert [group.label for group in groups] == [
+        "dqn, CartPole-v1",
+        "mine, CartPole-v1",
+        "dqn, Acrobot-v1",
+    ]
+    assert title_of(groups) == "dqn and mine"
+    assert title_of(groups[:2]) == "dqn and mine on CartPole-v1"
+
+
+def test_settings_that_only_one_program_has_are_not_named() -> None:
+    leave("r/1", program="sac", alpha=1.0)
+    leave("r/2", program="td3", noise=0.1)
+    groups = group_results(find_results(["r"]))
+    assert [group.label for group in groups] == ["sac", "td3"]
+    leave("r/3", program="td3", noise=0.1, lr=0.25)
+    groups = group_results(find_results(["r"]))
+    assert [group.label for group in groups] == ["sac, lr 0.5", "td3, lr 0.5", "td3, lr 0.25"]
+
+
+def test_curves_are_joined_over_env_steps() -> None:
+    leave("r/1", seed=1, rows=2)
+    leave("r/2", seed=3, rows=4)
+    x, mean, low, high = spread_of(find_results(["r"]), "eval_return")
+    assert (x[0], x[-1]) == (200.0, 400.0)
+    assert (low[0], mean[0], high[0]) == (20.0, 30.0, 40.0)
+    assert (low[-1], mean[-1], high[-1]) == (20.0, 35.0, 50.0)  # the first one has ended at 20
+    middle = np.argmin(np.abs(x - 300.0))
+    assert high[middle] == pytest.approx(45.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *(b'{"env_step": NaN, "wall_s": 1}', b'{"env_step": 1e999, "wall_s": 1}', b"[" * 9_000),
+        *(b'{"env_step": %d, "wall_s": 1}' % 2**64, b"7", b"\xff", b'{"env_step": "1"}', b""),
+        *(b'{"env_step": 1}', b'{"wall_s": 1}', b'{"env_step": null, "wall_s": 1}'),
+    ],
+)
+def test_a_row_that_no_run_writes_is_named(row: bytes) -> None:
+    leave("runs/1")
+    with Path("runs/1/metrics.jsonl").open("ab") as file:
+        file.write(row + b"\n")
+    with pytest.raises(ConfigError, match=r"runs/1/metrics\.jsonl"):
+        find_results(["runs/1"])
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+def test_a_pipe_in_place_of_a_file_does_not_hang_the_reader(name: str) -> None:
+    leave("runs/1")
+    Path("runs/1", name).unlink()
+    os.mkfifo(Path("runs/1", name))
+    with pytest.raises(ConfigError, match="This is no regular file"):
+        find_results(["runs/1"])
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        *(b"[]", b"[" * 9_000, b'{"options": ""}', b'{"config": []}', b'{"example": ["dqn"]}'),
+        *(b'{"options": {"seed": "x"}}', b'{"options": {"target": [1]}}', b"9" * 5_000),
+    ],
+)
+def test_settings_that_no_run_writes_are_refused(described: bytes) -> None:
+    leave("runs/1")
+    Path("runs/1/config.json").write_bytes(described)
+    with pytest.raises(ConfigError, match="There is no run in runs/1"):
+        find_results(["runs/1"])

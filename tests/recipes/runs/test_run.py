@@ -1,0 +1,380 @@
+"""What a run leaves behind: its directory, its verdict and its last line."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.recipes import Options, Run
+from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.saving import Stateful
+from ding_lite.runtime.task import Task
+from ding_lite.testing import ManualClock
+
+KEYS = [
+    *("example", "env", "seed", "solved", "env_steps", "episodes"),
+    *("train_iter", "wall_s", "eval_return", "nodes"),
+]
+
+
+class Balancer(DQN):
+    """A DQN that balances by rule."""
+
+    def act(
+        self, obs: NumpyArray, *, explore: bool = True, epsilon: float | None = None
+    ) -> NumpyArray:
+        return (obs[:, 2] + 0.3 * obs[:, 3] + 0.02 * obs[:, 0] > 0).astype(np.int64)
+
+
+def options(**changes: Any) -> Options:
+    values = {
+        "env": "CartPole-v1",
+        "seed": 0,
+        "max_env_steps": 100,
+        "target": 475.0,
+        "smoke": False,
+        "out": None,
+    }
+    return Options(**{**values, **changes})
+
+
+def make_policy(kind: type[DQN] = DQN) -> DQN:
+    with make_envs("CartPole-v1", 1) as envs:
+        return kind(envs.spec, DQNConfig(hidden=(8,), n_step=1))
+
+
+def test_each_run_gets_the_next_number() -> None:
+    for number in (1, 2, 3):
+        with Run("mine", options()) as run:
+            assert run.directory == Path("runs/mine") / str(number)
+
+
+def test_a_directory_of_ones_own_is_used_as_it_is(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path / "here")) as run:
+        assert run.directory == tmp_path / "here"
+        assert run.checkpoint == tmp_path / "here" / "checkpoint"
+
+
+def test_a_directory_with_another_run_is_refused(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path / "here")):
+        pass
+    with pytest.raises(ConfigError, match="holds another run already"):
+        Run("mine", options(out=tmp_path / "here")).__enter__()
+
+
+def test_the_settings_of_the_run_are_written_down() -> None:
+    with Run("mine", options(seed=3), config=DQNConfig(lr=0.5, hidden=(7,))) as run:
+        said = json.loads((run.directory / "config.json").read_text())
+    assert said["example"] == "mine"
+    assert said["options"]["seed"] == 3
+    assert (said["config"]["lr"], said["config"]["hidden"]) == (0.5, [7])
+    assert set(said["versions"]) == {"python", "ding_lite", "torch", "numpy", "gymnasium"}
+    assert "out" not in said["options"]  # where it lies is not what it is
+
+
+def test_the_last_line_has_every_key_in_order(
+    clock: ManualClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run("mine", options(), clock=clock) as run, make_envs("CartPole-v1", 4) as envs:
+        policy = make_policy(Balancer)
+        with Task() as task:
+            task.use(mw.collect(policy, envs, steps=4))
+            task.use(mw.train(policy))
+            task.use(mw.log(every=10, path=run.metrics, quiet=True))
+            task.run(max_step=620)
+        clock.advance(12.5)
+        run.conclude(policy)
+
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    line = json.loads(out)
+    assert list(line) == KEYS
+    assert line == {
+        "example": "mine",
+        "env": "CartPole-v1",
+        "seed": 0,
+        "solved": True,
+        "env_steps": 2480,
+        "episodes": 4,
+        "train_iter": 620,
+        "wall_s": 12.5,
+        "eval_return": 500.0,
+        "nodes": 1,
+    }
+
+
+def test_what_has_no_meaning_is_null(capsys: pytest.CaptureFixture[str]) -> None:
+    with Run("mine", options()) as run:
+        run.conclude(make_policy())
+    line = json.loads(capsys.readouterr().out)
+    assert list(line) == KEYS
+    assert line["solved"] is False
+    assert line["eval_return"] < 475.0
+    assert (line["env_steps"], line["episodes"], line["train_iter"]) == (None, None, None)
+
+
+def test_a_person_is_told_what_there_is_and_what_to_try(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Run("mine", options()) as run, make_envs("CartPole-v1", 4) as envs:
+        policy = make_policy(Balancer)
+        with Task() as task:
+            task.use(mw.collect(policy, envs, steps=4))
+            task.use(mw.checkpoint(policy, run.checkpoint, every=100))
+            task.use(mw.log(every=10, path=run.metrics, quiet=True))
+            task.use(mw.tensorboard(run.directory))
+            task.run(max_step=10)
+        run.conclude(policy, try_next="Try next: more.")
+
+    said = capsys.readouterr().err.splitlines()
+    assert said[1].startswith("Solved CartPole-v1: a mean return of 500.0 in 20 greedy episodes")
+    assert said[2:] == [
+        "  metrics      runs/mine/1/metrics.jsonl",
+        "  checkpoint   runs/mine/1/checkpoint",
+        "  TensorBoard  tensorboard --logdir runs/mine/1",
+        "Try next: more.",
+    ]
+
+
+def test_ctrl_c_says_where_the_checkpoint_is(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        with Run("mine", options()) as run:
+            run.checkpoint.mkdir()
+            (run.checkpoint / "manifest.json").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    said = capsys.readouterr().err
+    assert said == (
+        "\nInterrupted; the checkpoint is in runs/mine/1/checkpoint. To go on with it, add the "
+        "options --resume --out runs/mine/1\n"
+    )
+
+
+def test_ctrl_c_before_the_first_save_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), Run("mine", options()):
+        raise KeyboardInterrupt
+    assert "nothing was saved yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_node_0_that_was_killed_as_the_run_ended_is_named_with_how_to_go_on(
+    tmp_path: Path, is_saved: bool
+) -> None:
+    with Run("made_up", options(out=tmp_path), quiet=True) as run:
+        if is_saved:
+            train_a_little(run)
+        with pytest.raises(NodeFailed, match="Node 0 was killed while the run ended") as caught:
+            run.of_node_0([None, 1])
+    assert caught.value.node_id == 0
+    how = f"--resume --out {tmp_path}" if is_saved else "nothing was saved yet"
+    assert how in str(caught.value)
+    assert run.of_node_0([7, None]) == 7
+
+
+def test_other_exceptions_come_out_as_they_are() -> None:
+    with pytest.raises(ValueError, match="a bug"), Run("mine", options()):
+        raise ValueError("a bug")
+
+
+def test_a_run_without_a_target_is_neither_solved_nor_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Run("mine", options(target=math.inf)) as run:
+        line = run.conclude(make_policy())
+    assert line["solved"] is None
+    said = capsys.readouterr().err
+    assert said.startswith("\nTrained on CartPole-v1: a mean return of ")
+    assert "target" not in said
+
+
+def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Run("mine", options(), quiet=True) as run:
+        run.explain(run.judge(make_policy()))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_runs_that_begin_at_once_get_numbers_of_their_own() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda _: Run("mine", options()), range(40)))
+    assert sorted(int(run.directory.name) for run in runs) == list(range(1, 41))
+
+
+def test_another_process_is_kept_out_of_a_run_that_is_under_way(tmp_path: Path) -> None:
+    out = tmp_path / "here"
+    busy = pytest.raises(ConfigError, match="Another process works on the run in")
+    with Run("mine", options(out=out)), busy:
+        Run("mine", options(out=out, resume=True)).__enter__()
+    with Run("mine", options(out=out, resume=True)):
+        pass
+
+
+# -- going on --------------------------------------------------------------------------------
+
+
+def train_a_little(run: Run, *, steps: int = 10, value: float | None = None) -> Task:
+    """Train with what a run has saved, or from the start; return the task, ended."""
+
+    def evaluate(ctx: Context) -> None:
+        if value is not None:
+            ctx.eval_value = value
+
+    policy = make_policy()
+    with make_envs("CartPole-v1", 4) as envs, Task() as task:
+        parts: dict[str, Stateful] = {"policy": policy, "envs": envs, "task": task}
+        task.use(mw.collect(policy, envs, steps=4))
+        task.use(evaluate)
+        task.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
+        task.use(mw.log(every=10, path=run.metrics, quiet=True))
+        run.resume(parts)
+        task.run(max_step=steps)
+    return task
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "here"
+    with Run("mine", options(out=out)) as run:
+        train_a_little(run)
+    with Run("mine", options(out=out, resume=True)) as run:
+        assert train_a_little(run).ctx.env_step == 80
+    said = capsys.readouterr().err
+    assert said == f"The run in {out} goes on at 40 env steps.\n"
+
+
+def test_a_node_that_was_started_again_goes_on_with_what_its_former_life_has_saved(
+    tmp_path: Path,
+) -> None:
+    with Run("mine", options(out=tmp_path / "here")) as run:
+        for env_step in (40, 80):
+            assert train_a_little(pickle.loads(pickle.dumps(run))).ctx.env_step == env_step
+
+
+@pytest.mark.parametrize(
+    ("value", "max_env_steps"), [(None, 40), (480.0, 1_000)], ids=["all steps", "solved"]
+)
+def test_a_run_that_had_reached_its_end_does_nothing_more(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    value: float | None,
+    max_env_steps: int,
+) -> None:
+    chosen = options(out=tmp_path / "here", max_env_steps=max_env_steps)
+    with Run("mine", chosen) as run:
+        train_a_little(run, value=value)
+    before = run.metrics.read_text()
+    with Run("mine", replace(chosen, resume=True)) as run:
+        assert train_a_little(run).ctx.env_step == 40
+    assert "had reached its end at 40 env steps" in capsys.readouterr().err
+    assert run.metrics.read_text() == before
+
+
+@pytest.mark.parametrize("longer", [{"max_env_steps": 1_000}, {"target": 490.0}])
+def test_a_run_that_had_ended_goes_on_when_it_may_become_longer(
+    tmp_path: Path, longer: dict[str, Any]
+) -> None:
+    chosen = options(out=tmp_path / "here", max_env_steps=40 if "target" not in longer else 1_000)
+    with Run("mine", chosen) as run:
+        train_a_little(run, value=480.0 if "target" in longer else None)
+    with Run("mine", replace(chosen, resume=True, **longer)) as run:
+        assert train_a_little(run).ctx.env_step == 80
+    said = json.loads((run.directory / "config.json").read_text())["options"]
+    assert said | longer == said
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "here"
+    with Run("mine", options(out=out)) as run:
+        for left in (run.metrics, run.curve, run.directory / "events.out.tfevents.1.x"):
+            left.write_text("old")
+    with Run("mine", options(out=out, resume=True)) as run:
+        assert [path.name for path in run.directory.iterdir()] == ["config.json"]
+        assert train_a_little(run).ctx.env_step == 40
+    assert capsys.readouterr().err == f"There is no checkpoint in {out} yet; the run begins.\n"
+
+
+@pytest.mark.parametrize("config", ["", '{"example": "mi'])
+def test_a_run_that_was_killed_while_it_wrote_its_settings_begins_anew(
+    tmp_path: Path, config: str
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with Run("mine", options(out=tmp_path, resume=True)) as run:
+        pass
+    assert json.loads((run.directory / "config.json").read_text())["example"] == "mine"
+
+
+def test_to_go_on_where_nothing_is_begins(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path / "new" / "here", resume=True)) as run:
+        assert train_a_little(run).ctx.env_step == 40
+
+
+def test_a_checkpoint_without_its_settings_is_refused(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        train_a_little(run)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"its config\.json is missing or damaged"):
+        Run("mine", options(out=tmp_path, resume=True)).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("program", "changes", "config", "said"),
+    [
+        ("mine", {"seed": 1}, DQNConfig(seed=1), "another way: `seed` is 1, and was 0. Resume it"),
+        ("mine", {"env": "Acrobot-v1"}, DQNConfig(), "`env` is 'Acrobot-v1', and was 'CartPole-v1"),
+        ("mine", {}, DQNConfig(hidden=(8,)), r"`hidden` is \[8\], and was \[64, 64\]"),
+        ("mine", {}, None, "`lr` is None, and was 0.002"),
+        ("yours", {}, DQNConfig(), "is one of `mine`, and this program is `yours`"),
+    ],
+)
+def test_to_go_on_in_another_way_is_refused_by_name(
+    tmp_path: Path, program: str, changes: dict[str, Any], config: object, said: str
+) -> None:
+    with Run("mine", options(out=tmp_path), config=DQNConfig()):
+        pass
+    chosen = options(out=tmp_path, resume=True, max_env_steps=200, target=1.0, **changes)
+    with pytest.raises(ConfigError, match=said):
+        Run(program, chosen, config=config).__enter__()
+    assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 100
+
+
+def test_other_versions_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Run("mine", options(out=tmp_path)):
+        pass
+    file = tmp_path / "config.json"
+    described = json.loads(file.read_text())
+    described["versions"]["torch"] = "1.0"
+    file.write_text(json.dumps(described))
+    with Run("mine", options(out=tmp_path, resume=True)):
+        pass
+    assert "goes on with torch " in (said := capsys.readouterr().err)
+    assert " instead of 1.0: what it learns may not be the same to the last bit." in said
+
+
+def test_the_running_time_counts_from_the_first_beginning(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        run.metrics.write_text('{"step": 1, "wall_s": 90.0}\n')
+        assert run.judge(make_policy())["wall_s"] == 90.0
+
+
+def test_nodes_may_know_the_run_of_their_program(tmp_path: Path) -> None:
+    with Run("mine", options(out=tmp_path)) as run:
+        known = pickle.loads(pickle.dumps(run))
+        assert known.checkpoint == run.checkpoint
+        known.__exit__(None, None, None)
+        with pytest.raises(ConfigError, match="Another process"):
+            Run("mine", options(out=tmp_path, resume=True)).__enter__()

@@ -1,0 +1,183 @@
+"""Playing where one can see it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from PIL import Image
+
+from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.recipes import record_video
+from ding_lite.recipes.runs import video
+from ding_lite.recipes.runs.video import Camera, GifFilm, Mp4Film, find_ffmpeg, play, play_and_film
+from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs.catch import CATCH_ID
+from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+
+
+@pytest.fixture
+def catcher() -> DQN:
+    """Return a policy that has learned nothing of a game that draws itself."""
+    with make_envs(CATCH_ID, 1, frame_stack=2) as envs:
+        return DQN(envs.spec, DQNConfig(hidden=(8,)))
+
+
+@pytest.fixture
+def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
+
+
+def pictures(count: int) -> Iterator[NumpyArray]:
+    for number in range(count):
+        picture = np.full((30, 41, 3), number % 256, dtype=np.uint8)
+        picture[number % 30] = 255
+        yield picture
+
+
+def frames_of(path: Path) -> int:
+    with Image.open(path) as image:
+        count: int = getattr(image, "n_frames", 1)
+        return count
+
+
+def test_episodes_are_played_to_their_ends(catcher: DQN) -> None:
+    episodes = list(play(catcher, episodes=3, seed=1))
+    assert [episode.length for episode in episodes] == [episodes[0].length] * 3
+    assert all(-10.0 <= episode.ret <= 10.0 for episode in episodes)
+    assert list(play(catcher, episodes=3, seed=1)) == episodes
+
+
+@pytest.mark.usefixtures("without_ffmpeg")
+def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "videos"
+    recorded = list(play_and_film(catcher, directory, episodes=2, seed=1))
+    assert [path.name for _, path in recorded] == ["episode-001.gif", "episode-002.gif"]
+    assert sorted(directory.iterdir()) == [path for _, path in recorded]  # no unfinished third
+    assert [episode for episode, _ in recorded] == list(play(catcher, episodes=2, seed=1))
+    for episode, path in recorded:
+        assert 1 < frames_of(path) <= episode.length + 1
+
+
+@pytest.mark.usefixtures("without_ffmpeg")
+def test_videos_are_recorded_in_one_call(catcher: DQN, tmp_path: Path) -> None:
+    videos = record_video(catcher, str(tmp_path / "videos"), episodes=2)
+    assert [path.name for path in videos] == ["episode-001.gif", "episode-002.gif"]
+    assert sorted((tmp_path / "videos").iterdir()) == videos
+
+
+def test_a_gif_keeps_its_speed(tmp_path: Path) -> None:
+    path = tmp_path / "a.gif"
+    film = GifFilm(path, fps=50.0)
+    for picture in pictures(20):
+        film.add(picture)
+    assert not path.exists()
+    film.finish()
+    with Image.open(path) as image:
+        assert image.info["duration"] == 40
+    assert frames_of(path) == 10
+    assert [file.name for file in tmp_path.iterdir()] == ["a.gif"]
+
+
+def fake_ffmpeg(folder: Path, body: str) -> str:
+    """Write a program that takes what ffmpeg takes."""
+    program = folder / "ffmpeg"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return str(program)
+
+
+def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
+    ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"; echo "$@" > "$last.said"')
+    path = tmp_path / "a.mp4"
+    film = Mp4Film(path, fps=50.0, ffmpeg=ffmpeg)
+    given = list(pictures(5))
+    for picture in given:
+        film.add(picture)
+    film.finish()
+    assert path.read_bytes() == b"".join(picture.tobytes() for picture in given)
+    said = (tmp_path / ".a.mp4.unfinished.mp4.said").read_text()
+    assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in said
+
+
+def test_what_ffmpeg_complains_of_is_told(tmp_path: Path) -> None:
+    ffmpeg = fake_ffmpeg(tmp_path, 'echo "no such codec" >&2; exit 3')
+    film = Mp4Film(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
+    for picture in pictures(200):  # more than a pipe holds
+        film.add(picture)
+    with pytest.raises(ConfigError, match=r"could not write .*a\.mp4: no such codec"):
+        film.finish()
+    assert not (tmp_path / "a.mp4").exists()
+
+
+def test_a_film_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
+    ffmpeg = fake_ffmpeg(tmp_path, 'for last; do :; done; cat > "$last"')
+    for film in (
+        Mp4Film(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg),
+        GifFilm(tmp_path / "a.gif", fps=5),
+    ):
+        film.add(next(pictures(1)))
+        film.drop()
+    assert [file.name for file in tmp_path.iterdir()] == ["ffmpeg"]
+
+
+def test_ffmpeg_is_found_where_programs_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    before = find_ffmpeg()
+    assert before is None or "imageio" in before
+    ffmpeg = fake_ffmpeg(tmp_path, "exit 0")
+    assert find_ffmpeg() == ffmpeg
+    assert os.access(ffmpeg, os.X_OK)
+
+
+class Blind(gymnasium.Env[Any, Any]):
+    """An environment that draws nothing."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - as gymnasium's
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, dtype=np.float32), {}
+
+
+def test_an_environment_that_draws_nothing_is_named() -> None:
+    class Silent(Blind):
+        def render(self) -> Any:
+            return None
+
+    with pytest.raises(ConfigError, match="drew a NoneType as `rgb_array`"):
+        Camera(Silent(), lambda fps: GifFilm(Path("x.gif"), fps=fps)).reset()
+
+
+def test_an_environment_that_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+    gymnasium.register("ding_lite_tests/Blind-v0", entry_point=lambda **_: Blind())
+    try:
+        with make_envs("ding_lite_tests/Blind-v0", 1) as envs:
+            policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+        with pytest.raises(ConfigError, match=r"cannot be drawn as `rgb_array`; it knows: nothing"):
+            next(play_and_film(policy, tmp_path))
+    finally:
+        del gymnasium.registry["ding_lite_tests/Blind-v0"]
+
+
+def test_a_package_that_drawing_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pygame(self: Any) -> None:
+        raise gymnasium.error.DependencyNotInstalled("pygame is not installed, run `pip ...`")
+
+    monkeypatch.setattr(
+        "gymnasium.envs.classic_control.cartpole.CartPoleEnv.render", no_pygame, raising=True
+    )
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+    with pytest.raises(MissingExtraError, match="CartPole-v1 cannot be drawn: pygame is not inst"):
+        list(play(policy, episodes=1, render_mode="human"))

@@ -1,0 +1,329 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis.extra import numpy as arrays
+
+from ding_lite.errors import CheckpointError
+from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, save_checkpoint
+from ding_lite.rl.checkpoint.reading import MAX_DEPTH
+
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+numbers = arrays.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.uint64, np.bool_]),
+    arrays.array_shapes(min_dims=0, min_side=0, max_side=4),
+)
+keys = st.text(min_size=1).filter(lambda key: not key.startswith("$"))
+trees = st.recursive(
+    plain | numbers | numbers.filter(lambda a: a.dtype != np.uint64).map(torch.from_numpy),
+    lambda child: (
+        st.lists(child, max_size=3)
+        | st.lists(child, max_size=3).map(tuple)
+        | st.dictionaries(keys, child, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected) or isinstance(expected, np.generic)
+    if isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert found.numpy().tobytes() == expected.numpy().tobytes()
+        assert found.shape == expected.shape
+    elif isinstance(expected, np.ndarray):
+        assert found.dtype == expected.dtype
+        assert found.shape == expected.shape
+        assert found.tobytes() == expected.tobytes()
+    else:
+        assert found == expected
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=trees)
+def test_what_is_saved_is_what_is_loaded(tmp_path, tree):
+    save_checkpoint(tmp_path, tree, meta={"env_step": 3})
+    checkpoint = load_checkpoint(tmp_path)
+    assert_same(checkpoint.state, tree)
+    assert checkpoint.meta == {"env_step": 3}
+
+
+def test_views_of_one_tensor_are_saved_apart(tmp_path):
+    flat = torch.arange(6.0)
+    save_checkpoint(tmp_path, {"all": flat, "part": flat[2:4], "turned": flat.view(2, 3).T})
+    state = load_checkpoint(tmp_path).state
+    assert state["part"].tolist() == [2.0, 3.0]
+    assert state["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+def test_half_precision_stays_what_it_is(tmp_path):
+    save_checkpoint(tmp_path, [torch.ones(2, dtype=torch.bfloat16), np.float32(0.5)])
+    tensor, number = load_checkpoint(tmp_path).state
+    assert tensor.dtype == torch.bfloat16
+    assert number.dtype == np.float32
+
+
+def test_a_newer_checkpoint_replaces_the_older_one(tmp_path):
+    for count in range(3):
+        save_checkpoint(tmp_path, {"count": count, "x": torch.full((3,), float(count))})
+    assert load_checkpoint(tmp_path).state["x"].tolist() == [2.0] * 3
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".safetensors"]
+
+
+@pytest.mark.parametrize("num_rows", [3, 600_000], ids=["small", "two files more"])
+@pytest.mark.parametrize(
+    ("failing", "call"),
+    [
+        *(("open", call) for call in (1, 2)),
+        *(("fsync", call) for call in (1, 2, 3)),
+        *(("replace", call) for call in (1, 2)),
+    ],
+)
+def test_the_old_checkpoint_survives_a_failure_at_any_moment(
+    tmp_path, monkeypatch, failing, call, num_rows
+):
+    old, new = np.zeros(num_rows), np.ones(num_rows)
+    save_checkpoint(tmp_path, {"x": old}, meta={"which": "old"})
+    num_files = len(list(tmp_path.iterdir()))
+    operations: dict[str, Callable[..., Any]] = {
+        "fsync": os.fsync, "replace": Path.replace, "open": Path.open,
+    }  # fmt: skip
+    real = operations[failing]
+    calls = 0
+
+    def fail_once(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise OSError(28, "No space left on device")
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if failing == "fsync" else Path, failing, fail_once)
+        with pytest.raises(CheckpointError, match=r"No space left.* still whole"):
+            save_checkpoint(tmp_path, {"x": new}, meta={"which": "new"})
+
+    checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.meta == {"which": "old"}
+    np.testing.assert_array_equal(checkpoint.state["x"], old)
+    save_checkpoint(tmp_path, {"x": new}, meta={"which": "next"})
+    assert load_checkpoint(tmp_path).meta == {"which": "next"}
+    assert len(list(tmp_path.iterdir())) <= num_files
+
+
+def test_every_damaged_byte_is_noticed(tmp_path):
+    save_checkpoint(tmp_path, {"x": torch.arange(4.0), "n": 12}, meta={"env": "CartPole-v1"})
+    for path in sorted(tmp_path.iterdir()):
+        whole = path.read_bytes()
+        for position in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[position] ^= 0x04
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError):
+                load_checkpoint(tmp_path)
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(CheckpointError, match=r"damaged"):
+            load_checkpoint(tmp_path)
+        path.write_bytes(whole)
+    assert load_checkpoint(tmp_path).state["n"] == 12
+
+
+def large():
+    return np.random.default_rng(0).random((300_000, 3), dtype=np.float32)  # 3.6 MB
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        large(),
+        large()[::2],
+        large().T,
+        np.arange(200_000).astype(">i8"),
+        np.ones((2, 1 << 20), dtype=np.bool_),
+        np.asfortranarray(large()),
+    ],
+    ids=["plain", "every second row", "turned", "big-endian", "long rows", "column by column"],
+)
+def test_a_large_array_is_loaded_as_it_was(tmp_path, array):
+    save_checkpoint(tmp_path, {"replay": [array]})
+    found = load_checkpoint(tmp_path).state["replay"][0]
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+
+
+def rows_of(directory):
+    return {p.name: p.stat().st_ino for p in directory.glob("rows-*")}
+
+
+def test_of_a_large_array_only_what_has_changed_is_written_again(tmp_path):
+    array = np.random.default_rng(0).random((4_000_000,))  # 32 MB
+    save_checkpoint(tmp_path, {"replay": array})
+    before = rows_of(tmp_path)
+    array[5:10] += 1.0
+    save_checkpoint(tmp_path, {"replay": array})
+    after = rows_of(tmp_path)
+    assert len(before) == len(after) >= 6
+    assert len(before.items() & after.items()) == len(before) - 1
+    np.testing.assert_array_equal(load_checkpoint(tmp_path).state["replay"], array)
+
+
+def test_files_that_no_checkpoint_needs_any_more_are_removed(tmp_path):
+    save_checkpoint(tmp_path, {"replay": large()})
+    assert rows_of(tmp_path)
+    save_checkpoint(tmp_path, {"replay": np.zeros(3)})
+    assert not rows_of(tmp_path)
+
+
+def test_a_large_array_that_has_changed_on_disk_is_noticed(tmp_path):
+    save_checkpoint(tmp_path, {"replay": large()})
+    file = sorted(tmp_path.glob("rows-*"))[0]
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{file.name} has changed"):
+        load_checkpoint(tmp_path)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=rf"{file.name} is missing"):
+        load_checkpoint(tmp_path)
+
+
+def test_what_is_not_wanted_is_not_read(tmp_path):
+    save_checkpoint(tmp_path, {"policy": {"x": torch.ones(2)}, "replay": large()}, meta={"n": 1})
+    for file in tmp_path.glob("rows-*"):
+        file.unlink()
+    found = load_checkpoint(tmp_path, only=["policy"])
+    assert_same(found.state, {"policy": {"x": torch.ones(2)}})
+    assert load_checkpoint(tmp_path, only=()).state == {}
+    assert found.meta == {"n": 1}
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*nowhere.*manifest.json"):
+        load_checkpoint(tmp_path / "nowhere")
+    save_checkpoint(tmp_path, {"x": torch.ones(1)})
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*safetensors is missing"):
+        load_checkpoint(tmp_path)
+
+
+def test_another_version_is_named(tmp_path):
+    manifest = save_checkpoint(tmp_path, {"x": 1})
+    text = manifest.read_text().replace('"format_version":2', '"format_version":7')
+    manifest.write_text(text)
+    with pytest.raises(CheckpointError, match=r"has format 7; .* reads format 2"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"policy": {"fn": print}}, "`state.policy.fn` is a builtin_function_or_method"),
+        ({"names": np.array(["a"])}, "`state.names` is an array of <U1"),
+        ({"x": {1: 2}}, "`state.x` has the key 1"),
+        ({"bad": float("nan")}, "`state.bad` is nan"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(tmp_path, state, message):
+    with pytest.raises(CheckpointError, match=message):
+        save_checkpoint(tmp_path, state)
+    with pytest.raises(CheckpointError, match=message.replace("state", "meta")):
+        save_checkpoint(tmp_path, {}, meta=state)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_goes_on_where_it_was_saved(tmp_path):
+    spec = make_envs("CartPole-v1", 1).spec
+    policy = DQN(spec, DQNConfig(hidden=(8,)))
+    obs = np.zeros((4, 4), dtype=np.float32)
+    policy.act(obs)
+    save_checkpoint(tmp_path, policy.state_dict())
+    resumed = DQN(spec, DQNConfig(hidden=(8,), seed=5))
+    resumed.load_state_dict(load_checkpoint(tmp_path).state)
+    for _ in range(5):
+        assert policy.act(obs).tolist() == resumed.act(obs).tolist()
+    assert resumed.env_step == 24
+
+
+def test_a_full_disk_leaves_no_half_file_and_the_old_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    save_checkpoint(tmp_path, {"x": torch.ones(3)})
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(CheckpointError, match=r"No space left.*is still whole"):
+            save_checkpoint(tmp_path, {"x": torch.zeros(3)})
+    assert list(tmp_path.glob("*.tmp")) == []
+    assert load_checkpoint(tmp_path).state["x"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_parts_whose_names_join_to_the_same_path_are_kept_apart(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)})
+    state = load_checkpoint(tmp_path).state
+    assert state["a"]["b"].tolist() == [0.0, 0.0]
+    assert state["a.b"].tolist() == [1.0, 1.0]
+
+
+def test_a_tree_that_is_too_deep_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    def nested(depth: int) -> list[Any]:
+        tree: list[Any] = []
+        for _ in range(depth - 1):
+            tree = [tree]
+        return tree
+
+    save_checkpoint(tmp_path, nested(MAX_DEPTH))
+    assert load_checkpoint(tmp_path).state == nested(MAX_DEPTH)
+    endless: list[Any] = []
+    endless.append(endless)
+    for tree in (nested(MAX_DEPTH + 1), endless):
+        with pytest.raises(CheckpointError, match="100 dicts, lists and tuples"):
+            save_checkpoint(tmp_path, tree)
+
+
+@pytest.mark.parametrize("state", [{"x": "\ud800"}, {"\ud800": 1}])
+def test_a_text_that_no_file_can_hold_is_refused_when_it_is_saved(
+    tmp_path: Path, state: dict[str, Any]
+) -> None:
+    with pytest.raises(CheckpointError, match="UTF-8 cannot hold"):
+        save_checkpoint(tmp_path, state)
+
+
+def test_a_file_in_another_place_is_not_read_through_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    save_checkpoint(folder, {"x": torch.ones(2)})
+    (tensors,) = folder.glob("tensors-*")
+    tensors.rename(tmp_path / "elsewhere")
+    tensors.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="is a symbolic link"):
+        load_checkpoint(folder)
+
+
+def test_an_array_larger_than_memory_is_refused_before_memory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_checkpoint(tmp_path, {"x": np.zeros(1 << 20), "y": np.zeros(1 << 20)})
+    monkeypatch.setattr("ding_lite.rl.checkpoint.reading.available_bytes", lambda: 3 << 22)
+    assert load_checkpoint(tmp_path, only=["x"]).state["x"].shape == (1 << 20,)
+    with pytest.raises(CheckpointError, match="8,388,608 bytes, and there is memory for 4,194,304"):
+        load_checkpoint(tmp_path)

@@ -1,0 +1,156 @@
+"""`mode="auto"` measures; here on a clock that only the environment moves."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite.rl import make_envs
+from ding_lite.rl.envs.choice import choose_mode, seconds_of_a_step
+from ding_lite.rl.envs.sources import Source
+from ding_lite.testing import ManualClock
+from ding_lite.testing.probes import Endless, OneReward
+
+
+class Slow(Endless):
+    """Takes as long for each step as it is told to."""
+
+    def __init__(self, clock, durations):
+        super().__init__()
+        self.clock = clock
+        self.durations = durations
+        self.num_steps = 0
+
+    def play(self, action):
+        self.clock.advance(self.durations[self.num_steps % len(self.durations)])
+        self.num_steps += 1
+        return super().play(action)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "num_envs", "num_cores", "mode"),
+    [
+        (10e-6, 8, 8, "sync"),
+        (10e-6, 64, 2, "sync"),
+        (200e-6, 8, 2, "sync"),
+        (1e-3, 8, 2, "async"),
+        (1e-3, 8, 1, "sync"),
+        (1e-3, 1, 8, "sync"),
+        (1.0, 2, 2, "async"),
+        (100e-6, 64, 16, "async"),
+    ],
+)
+def test_processes_are_chosen_where_they_clearly_pay(clock, step_s, num_envs, num_cores, mode):
+    env = Slow(clock, [step_s])
+    choice = choose_mode(env, num_envs, num_cores=num_cores, clock=clock)
+    assert choice.mode == mode
+    if num_envs > 1 and num_cores > 1:
+        assert f"an env step takes {step_s * 1e6:.0f} us" in choice.why
+    else:
+        assert "only one" in choice.why or "one processor core" in choice.why
+
+
+def test_a_disturbed_measurement_is_still_right(clock):
+    env = Slow(clock, [20e-6, 20e-6, 5e-3, 20e-6, 20e-6])
+    assert seconds_of_a_step(env, clock=clock) == pytest.approx(20e-6)
+
+
+def test_a_measurement_is_short(clock):
+    for step_s, most in [(10e-6, 1e-3), (5e-3, 0.05), (2.0, 10.0)]:
+        seconds_of_a_step(Slow(clock := ManualClock(), [step_s]), clock=clock)
+        assert clock.now() <= most
+
+
+def test_episodes_that_end_are_begun_again_while_measuring(clock):
+    class CountsResets(OneReward):
+        num_resets = 0
+
+        def reset(self, *, seed=None, options=None):
+            self.num_resets += 1
+            return super().reset(seed=seed)
+
+    env = CountsResets()
+    seconds_of_a_step(env, clock=clock)
+    assert env.num_resets > 30
+
+
+class ArrayProgram(Source):
+    """Steps all environments at once, and takes as long as it is told to."""
+
+    def __init__(self, clock, step_s, *, length=20):
+        self.clock = clock
+        self.step_s = step_s
+        self.length = length
+        self.num_steps = 0
+        self.num_resets = 0
+
+    def reset(self):
+        return np.zeros((0, 1))
+
+    def step(self, action):
+        self.clock.advance(self.step_s)
+        self.num_steps += 1
+        ended = np.full(len(action), self.num_steps % self.length == 0)
+        return np.zeros((len(action), 1)), np.zeros(len(action)), ended, np.zeros_like(ended)
+
+    def reset_where(self, done_N):
+        assert done_N.all()
+        self.num_resets += 1
+        self.clock.advance(1.0)
+        return np.zeros((len(done_N), 1))
+
+    def save(self):
+        return {}
+
+    def restore(self, state):
+        return np.zeros((0, 1)), np.zeros(0, dtype=np.bool_)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("step_s", "native_s", "num_envs", "num_cores", "mode"),
+    [
+        (10e-6, 30e-6, 8, 2, "native"),
+        (10e-6, 30e-6, 8, 1, "native"),
+        (10e-6, 30e-6, 2, 2, "sync"),
+        (10e-6, 30e-6, 2, 1, "sync"),
+        (10e-6, 1e-6, 1, 2, "sync"),
+        (5e-3, 30e-3, 8, 8, "async"),
+        (5e-3, 6e-3, 8, 8, "native"),
+    ],
+)
+def test_an_array_program_is_chosen_where_it_is_faster(
+    clock, step_s, native_s, num_envs, num_cores, mode
+):
+    env, native = Slow(clock, [step_s]), ArrayProgram(clock, native_s)
+    choice = choose_mode(env, num_envs, num_cores=num_cores, native=native, clock=clock)
+    assert choice.mode == mode
+    if num_envs > 1:
+        assert f"{native_s * 1e6:.0f} us as one array program" in choice.why
+
+
+def test_what_takes_an_array_program_to_begin_episodes_is_not_measured(clock):
+    native = ArrayProgram(clock, 30e-6)
+    choice = choose_mode(Slow(clock, [10e-6]), 8, num_cores=2, native=native, clock=clock)
+    assert native.num_resets >= 3
+    assert "30 us as one array program" in choice.why
+
+
+def test_what_is_chosen_is_said(caplog):
+    with caplog.at_level(logging.INFO, logger="ding_lite.rl.envs.choice"):
+        assert make_envs("probe/Counter-v0", 8).mode == "sync"
+        assert make_envs("CartPole-v1", 64).mode == "native"
+        assert make_envs("probe/DisabledCounters-v0", 2).mode == "native"
+    assert "stepping 8 environments of probe/Counter-v0 in mode sync: an env step t" in caplog.text
+    assert "stepping 64 environments of CartPole-v1 in mode native: an env step" in caplog.text
+    assert "us as one array program" in caplog.text
+    assert (
+        "stepping 2 environments of probe/DisabledCounters-v0 in mode native: there" in caplog.text
+    )
+
+
+def test_one_cartpole_is_no_vector():
+    assert make_envs("CartPole-v1", 1).mode == "sync"

@@ -1,0 +1,358 @@
+import math
+import sys
+from itertools import pairwise
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.wrappers import FlattenObservation
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
+from ding_lite.rl import Episode, make_envs
+from ding_lite.rl.envs.vector import EnvsMode
+
+MODES: list[EnvsMode] = ["native", "sync"]
+
+
+def balance(obs_N4):
+    """Keep the pole up for a few hundred steps, with some variety."""
+    return (3.0 * obs_N4[:, 2] + obs_N4[:, 3] > 0.0).astype(np.int64)
+
+
+def play(envs, act, *, steps):
+    return [envs.step(act(envs.obs)) for _ in range(steps)]
+
+
+def random_actions(seed, num_envs):
+    rng = np.random.default_rng(seed)
+    return lambda obs: rng.integers(0, 2, size=num_envs)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("controller", ["random", "balance"])
+def test_every_transition_is_one_that_a_plain_cartpole_makes(mode, controller):
+    envs = make_envs("CartPole-v0", 4, seed=3, mode=mode)
+    act = balance if controller == "balance" else random_actions(0, 4)
+    plain = CartPoleEnv()
+    plain.reset(seed=0)
+    num_ended = 0
+
+    for step in play(envs, act, steps=450):
+        for index in range(4):
+            plain.state = step.obs[index].astype(np.float64)
+            plain.steps_beyond_terminated = None
+            next_obs, reward, terminated, _, _ = plain.step(int(step.action[index]))
+            assert step.next_obs[index] == pytest.approx(next_obs, abs=1e-5)
+            assert step.reward[index] == reward
+            x, _, theta, _ = next_obs
+            margin = min(abs(abs(x) - 2.4), abs(abs(theta) - 12 * 2 * math.pi / 360))
+            assert step.terminated[index] == terminated or margin < 1e-5
+            num_ended += terminated or step.truncated[index]
+    assert num_ended >= 8
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_to_act_on_next_is_the_true_next_obs_or_a_fresh_start(mode):
+    envs = make_envs("CartPole-v0", 4, seed=0, mode=mode)
+    steps = play(envs, random_actions(1, 4), steps=120)
+    num_ended = 0
+
+    for step, following in pairwise(steps):
+        done_N = step.terminated | step.truncated
+        np.testing.assert_array_equal(following.obs[~done_N], step.next_obs[~done_N])
+        assert (np.abs(following.obs[done_N]) <= 0.05).all()
+        last_N4 = step.next_obs[done_N]
+        assert ((np.abs(last_N4[:, 2]) > 0.2) | (np.abs(last_N4[:, 0]) > 2.4)).all()
+        num_ended += done_N.sum()
+    assert num_ended >= 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_time_limit_truncates_and_shows_the_true_last_observation(mode):
+    envs = make_envs("CartPole-v0", 3, seed=1, mode=mode)
+    steps = play(envs, balance, steps=200)
+
+    assert not any(step.terminated.any() for step in steps)
+    assert steps[-1].truncated.all()
+    assert not any(step.truncated.any() for step in steps[:-1])
+    assert (np.abs(envs.obs) <= 0.05).all()
+    assert (steps[-1].next_obs != envs.obs).all()
+    assert envs.take_finished() == [Episode(index, 200.0, 200) for index in range(3)]
+    assert envs.take_finished() == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_returns_and_lengths_are_those_of_a_tally_by_hand(mode):
+    envs = make_envs("CartPole-v1", 3, seed=5, mode=mode)
+    tally, expected = [0, 0, 0], []
+    for step in play(envs, random_actions(2, 3), steps=300):
+        for index in range(3):
+            tally[index] += 1
+            if step.terminated[index] or step.truncated[index]:
+                expected.append(Episode(index, float(tally[index]), tally[index]))
+                tally[index] = 0
+    assert envs.finished == expected
+    assert len(expected) > 20
+
+
+def test_an_episode_that_ends_for_good_shows_its_last_observation():
+    envs = make_envs("probe/Counter-v0", 2)
+    steps = play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=7)
+
+    assert [step.obs[0].tolist() for step in steps] == [
+        [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0],
+    ]  # fmt: skip
+    assert [step.next_obs[0].tolist() for step in steps[:4]] == [[0, 1], [0, 2], [0, 3], [1, 1]]
+    assert [bool(step.terminated[0]) for step in steps] == [0, 0, 1, 0, 0, 1, 0]
+    assert not any(step.truncated.any() for step in steps)
+    assert envs.take_finished() == [Episode(index, 6.0, 3) for index in (0, 1, 0, 1)]
+
+
+def test_an_episode_that_is_cut_off_shows_its_last_observation():
+    envs = make_envs("probe/LongCounter-v0", 1)
+    steps = play(envs, lambda obs: np.zeros(1, dtype=np.int64), steps=5)
+
+    assert [bool(step.truncated[0]) for step in steps] == [False, False, False, True, False]
+    assert not any(step.terminated.any() for step in steps)
+    assert steps[3].next_obs.tolist() == [[0, 4]]
+    assert steps[4].obs.tolist() == [[1, 0]]
+    assert envs.take_finished() == [Episode(0, 10.0, 4)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_seed_gives_the_same_episodes(mode):
+    def record(seed):
+        envs = make_envs("CartPole-v1", 3, seed=seed, mode=mode)
+        return np.stack([step.next_obs for step in play(envs, random_actions(4, 3), steps=150)])
+
+    np.testing.assert_array_equal(record(7), record(7))
+    assert (record(7) != record(8)).any()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v0", "CartPole-v1"])
+def test_the_episodes_do_not_depend_on_the_mode(env_id):
+    def record(mode):
+        with make_envs(env_id, 5, seed=7, mode=mode) as envs:
+            steps = play(envs, balance, steps=400) + play(envs, random_actions(4, 5), steps=300)
+            envs.reset()
+            steps += play(envs, random_actions(5, 5), steps=50)
+        return steps, envs.take_finished()
+
+    (native, finished), (sync, others) = record("native"), record("sync")
+    assert finished == others
+    for one, other in zip(native, sync, strict=True):
+        for name in ("obs", "reward", "next_obs", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_an_array_program_takes_the_settings_of_the_environment():
+    def record(mode):
+        settings = {"sutton_barto_reward": True, "max_episode_steps": 15}
+        with make_envs("CartPole-v1", 5, seed=7, mode=mode, settings=settings) as envs:
+            return play(envs, random_actions(4, 5), steps=100)
+
+    steps = record("native")
+    assert {-1.0, 0.0} == set(np.concatenate([step.reward for step in steps]).tolist())
+    assert any(step.truncated.any() for step in steps)
+    for one, other in zip(steps, record("sync"), strict=True):
+        for name in ("obs", "reward", "next_obs", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_neighbouring_seeds_share_no_episode(mode):
+    starts = [make_envs("CartPole-v1", 4, seed=seed, mode=mode).obs for seed in range(3)]
+    assert len(np.unique(np.concatenate(starts), axis=0)) == 12
+
+
+def test_a_reset_drops_the_unfinished_episodes():
+    envs = make_envs("probe/Counter-v0", 1)
+    action = np.zeros(1, dtype=np.int64)
+    envs.step(action)
+    assert envs.reset().tolist() == [[1, 0]]
+    for _ in range(3):
+        envs.step(action)
+    assert envs.take_finished() == [Episode(0, 6.0, 3)]
+
+
+def test_arrays_of_a_step_are_not_written_to_later():
+    for mode in MODES:
+        envs = make_envs("CartPole-v1", 2, seed=0, mode=mode)
+        step = envs.step(np.array([0, 1]))
+        before = [step.obs.copy(), step.next_obs.copy(), step.reward.copy()]
+        play(envs, random_actions(0, 2), steps=60)
+        for kept, array in zip(before, (step.obs, step.next_obs, step.reward), strict=True):
+            np.testing.assert_array_equal(kept, array)
+
+
+def test_actions_are_counted_from_zero_whatever_the_environment_calls_them():
+    envs = make_envs("probe/Shifted-v0", 2)
+    assert envs.step(np.array([0, 1])).next_obs.tolist() == [[5], [6]]
+    drawn = np.concatenate([envs.random_actions() for _ in range(30)])
+    assert set(drawn.tolist()) == {0, 1}
+
+
+def test_box_actions_pass_through():
+    envs = make_envs("probe/Pull-v0", 2)
+    step = envs.step(np.array([[0.5], [-1.5]], dtype=np.float32))
+    assert step.next_obs.tolist() == [[0.5], [-1.5]]
+    assert envs.spec.num_actions is None
+    drawn = envs.random_actions()
+    assert drawn.dtype == np.float32
+    assert drawn.shape == (2, 1)
+    assert ((drawn >= -2.0) & (drawn <= 3.0)).all()
+
+
+def test_random_actions_follow_the_seed():
+    def draw(seed):
+        envs = make_envs("CartPole-v1", 8, seed=seed)
+        return [envs.random_actions().tolist() for _ in range(4)]
+
+    assert draw(0) == draw(0) != draw(1)
+
+
+def test_nan_in_an_observation_names_the_environment():
+    envs = make_envs("probe/TurnsNaN-v0", 3)
+    envs.step(np.zeros(3, dtype=np.int64))
+    envs.step(np.zeros(3, dtype=np.int64))
+    with pytest.raises(NonFiniteError, match=r"Environment 0 .* observation \[0.0, nan\]"):
+        envs.step(np.zeros(3, dtype=np.int64))
+
+
+def test_nan_in_a_reward_names_the_environment():
+    envs = make_envs("probe/RewardNaN-v0", 1)
+    envs.step(np.zeros(1, dtype=np.int64))
+    with pytest.raises(NonFiniteError, match=r"Environment 0 .* reward nan"):
+        envs.step(np.zeros(1, dtype=np.int64))
+
+
+def test_nan_at_the_start_of_an_episode_names_the_environment():
+    envs = make_envs("probe/StartsNaN-v0", 2)
+    with pytest.raises(NonFiniteError, match=r"Environment 0 .* observation \[1.0, nan\]"):
+        play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=3)
+
+
+def test_what_an_environment_raises_says_which_one_it_was():
+    envs = make_envs("probe/Weak-v0", 3, mode="sync")
+    with pytest.raises(EnvError, match=r"Environment 1 of .* does not work out\.") as caught:
+        envs.step(np.array([0, 1, 0]))
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+
+
+def test_a_mistyped_environment_gets_a_suggestion():
+    with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
+        make_envs("CartPol-v1", 2)
+    for nowhere in ("nowhere.to:Find-v0", None, 5):
+        with pytest.raises(ConfigError, match=rf"no environment {nowhere!r}"):
+            make_envs(nowhere, 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "space", "advice"),
+    [
+        ("SeesDict-v0", "Dict", "FlattenObservation"),
+        ("SeesFilm-v0", r"\(2, 8, 8, 3\)", "ReshapeObservation"),
+        ("ActsDict-v0", "Dict", "ActionWrapper"),
+        ("ActsTwice-v0", r"MultiDiscrete\(\[2 2\]\)", "ActionWrapper"),
+    ],
+)
+def test_an_unsupported_space_is_named(env_id, space, advice):
+    with pytest.raises(ConfigError, match=rf"probe/{env_id} has the .* space .*{space}.*{advice}"):
+        make_envs(f"probe/{env_id}", 2)
+
+
+def test_what_is_not_supported_becomes_so_with_a_wrapper():
+    with make_envs("probe/SeesDict-v0", 2, wrappers=[FlattenObservation]) as envs:
+        assert envs.spec.obs_shape == (1,)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(
+        MissingExtraError, match=r"LunarLander-v3 .*pip install \"ding-lite\[box2d\]"
+    ):
+        make_envs("LunarLander-v3", 1)
+
+
+def test_modes_that_do_not_exist_are_refused():
+    with pytest.raises(ConfigError, match=r'Did you mean "sync"'):
+        make_envs("CartPole-v1", 2, mode="synk")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"no native vector form.*CartPole-v0, CartPole-v1"):
+        make_envs("Acrobot-v1", 2, mode="native")
+    with pytest.raises(ConfigError, match=r"no native vector form here.*wrappers"):
+        make_envs("CartPole-v1", 2, mode="native", wrappers=[FlattenObservation])
+    with pytest.raises(ConfigError, match=r"no native vector form"):
+        make_envs("probe/NextStepCounters-v0", 2, mode="native")
+    with pytest.raises(ConfigError, match=r"`num_envs` is 0"):
+        make_envs("CartPole-v1", 0)
+
+
+def test_settings_reach_the_environment_in_every_mode():
+    for mode in MODES:
+        envs = make_envs("CartPole-v1", 1, mode=mode, settings={"sutton_barto_reward": True})
+        rewards = [step.reward[0] for step in play(envs, lambda obs: np.zeros(1, int), steps=20)]
+        assert set(rewards) == {0.0, -1.0}
+    with pytest.raises(ConfigError, match=r"CartPole-v1 .*`settings` \{'gravity': 1.0\}"):
+        make_envs("CartPole-v1", 1, mode="sync", settings={"gravity": 1.0})
+
+
+def test_a_time_limit_among_the_settings_counts_in_every_mode():
+    for mode in MODES:
+        envs = make_envs("CartPole-v1", 2, mode=mode, settings={"max_episode_steps": 5})
+        play(envs, balance, steps=5)
+        assert envs.take_finished() == [Episode(0, 5.0, 5), Episode(1, 5.0, 5)]
+        assert envs.spec.max_episode_steps == 5
+
+
+def test_rewards_are_scaled_and_returns_are_not():
+    envs = make_envs("probe/Counter-v0", 2, reward_scale=0.5)
+    steps = play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=3)
+    assert [step.reward.tolist() for step in steps] == [[0.5, 0.5], [1.0, 1.0], [1.5, 1.5]]
+    assert [episode.ret for episode in envs.take_finished()] == [6.0, 6.0]
+    with pytest.raises(ConfigError, match=r"`reward_scale` is 0"):
+        make_envs("probe/Counter-v0", 2, reward_scale=0.0)
+
+
+@pytest.mark.parametrize("kind", ["SameStepCounters", "DisabledCounters"])
+def test_a_vector_environment_of_somebody_elses_keeps_the_same_rule(kind):
+    envs = make_envs(f"probe/{kind}-v0", 2)
+    assert envs.mode == "native"
+    steps = play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=7)
+    assert [step.obs[0].tolist() for step in steps] == [
+        [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0],
+    ]  # fmt: skip
+    assert [step.next_obs[0].tolist() for step in steps[:4]] == [[0, 1], [0, 2], [0, 3], [1, 1]]
+    assert [bool(step.terminated[0]) for step in steps] == [0, 0, 1, 0, 0, 1, 0]
+    assert envs.take_finished() == [Episode(index, 6.0, 3) for index in (0, 1, 0, 1)]
+
+
+def test_a_vector_environment_that_makes_transitions_up_is_passed_over():
+    assert make_envs("probe/NextStepCounters-v0", 2).mode == "sync"
+
+
+def test_wrong_actions_are_refused():
+    envs = make_envs("CartPole-v1", 2)
+    with pytest.raises(ShapeError, match=r"shape \(3,\).*2 environments.*\(2,\)"):
+        envs.step(np.array([0, 1, 0]))
+    with pytest.raises(ConfigError, match=r"\[0, 2\].*0 to 1"):
+        envs.step(np.array([0, 2]))
+
+
+def test_closing_twice_is_fine():
+    for mode in MODES:
+        with make_envs("CartPole-v1", 2, mode=mode) as envs:
+            play(envs, random_actions(0, 2), steps=3)
+        envs.close()
+
+
+def test_every_environment_of_gymnasium_that_is_supported_can_be_played():
+    for env_id in ("Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"):
+        assert env_id in gymnasium.registry
+        with make_envs(env_id, 2, seed=0) as envs:
+            step = envs.step(envs.random_actions())
+        assert step.next_obs.dtype == np.float32
+        assert step.next_obs.shape == (2, *envs.spec.obs_shape)

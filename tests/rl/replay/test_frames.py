@@ -1,0 +1,232 @@
+import logging
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from ding_lite.errors import CheckpointError, ShapeError
+from ding_lite.rl import (
+    EnvSpec,
+    NStep,
+    PrioritizedReplay,
+    ReplayBuffer,
+    Step,
+    Transitions,
+    load_checkpoint,
+    save_checkpoint,
+)
+from ding_lite.rl.batch import to_numpy
+from ding_lite.rl.replay.frames import Frames
+
+SHAPE = (6, 5)  # 30 bytes: not a multiple of the 8 that are compared at once
+
+
+def spec_of(stack, *, shape=SHAPE, dtype=np.uint8):
+    high = 255 if dtype == np.uint8 else np.inf
+    space = Box(0, high, shape, dtype=dtype)
+    return EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), frame_stack=stack)
+
+
+class Screens:
+    """Several environments that show random pictures, in stacks, for episodes of random length."""
+
+    def __init__(self, spec, num_envs, *, seed=0, episode_length=30.0, num_pictures=None):
+        self.rng = np.random.default_rng(seed)
+        self.spec, self.num_envs, self.episode_length = spec, num_envs, episode_length
+        self.few: Any = None
+        self.few = None if num_pictures is None else self.picture(num_pictures)
+        self.obs = np.concatenate([self.picture(num_envs)] * spec.frame_stack, axis=1)
+
+    def picture(self, count):
+        """Draw new pictures, or old ones where there are only a few."""
+        if self.few is not None:
+            return self.few[self.rng.integers(0, len(self.few), size=count)]
+        pictures = self.rng.integers(0, 255, (count, *self.spec.frame_shape))
+        return pictures.astype(self.spec.obs_dtype)
+
+    def step(self):
+        """Play one env step everywhere."""
+        obs, new = self.obs, self.picture(self.num_envs)
+        next_obs = np.concatenate((obs[:, new.shape[1] :], new), axis=1)
+        ends = self.rng.random((2, self.num_envs)) < 0.5 / self.episode_length
+        done = ends[0] | ends[1]
+        self.obs = next_obs.copy()
+        begin = np.concatenate([self.picture(self.num_envs)] * self.spec.frame_stack, axis=1)
+        self.obs[done] = begin[done]
+        reward = self.rng.random(self.num_envs).astype(np.float32)
+        return Step(obs, np.zeros(self.num_envs, np.int64), reward, next_obs, ends[0], ends[1])
+
+
+def assert_holds(replay, given):
+    """Compare what is sampled with what was added under the same number."""
+    for _ in range(10):
+        batch = replay.sample(min(len(replay), 100))
+        for field in fields(Transitions):
+            expected = np.stack([given[serial][field.name] for serial in batch.serial.tolist()])
+            assert np.array_equal(to_numpy(getattr(batch, field.name)), expected), field.name
+
+
+def collect(replay, screens, steps, *, n=1, given=None):
+    """Add what happens in some env steps; note each transition under its number."""
+    given = [] if given is None else given
+    n_step = NStep(n, 0.9, screens.num_envs)
+    for _ in range(steps):
+        transitions = n_step(screens.step())
+        replay.add(transitions)
+        for row in range(len(transitions)):
+            given.append({f.name: getattr(transitions, f.name)[row] for f in fields(Transitions)})
+    return given
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 5])
+@pytest.mark.parametrize("stack", [1, 4])
+def test_observations_of_several_environments_come_out_as_they_went_in(stack, num_envs, n):
+    spec = spec_of(stack)
+    replay = PrioritizedReplay(spec, capacity=100)
+    screens = Screens(spec, num_envs, episode_length=6)
+    given: list[dict[str, Any]] = []
+    for _ in range(6):  # three times around
+        collect(replay, screens, 60 // num_envs, n=n, given=given)
+        assert_holds(replay, given)
+    assert len(replay) == 100
+    assert replay.sample(4).obs.shape == (4, *spec.obs_shape)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(8, 8, 3), (3, 8, 8), (7, 9), (2, 3)])
+def test_images_of_any_kind_come_out_as_they_went_in(shape, dtype):
+    spec = spec_of(2, shape=shape, dtype=dtype)
+    replay = PrioritizedReplay(spec, capacity=40)
+    given = collect(replay, Screens(spec, 3, episode_length=5), 40)
+    assert_holds(replay, given)
+    assert to_numpy(replay.sample(4).obs).dtype == dtype
+
+
+def test_few_pictures_that_come_again_and_again_are_told_apart():
+    spec = spec_of(3)
+    replay = PrioritizedReplay(spec, capacity=60)
+    given = collect(replay, Screens(spec, 4, num_pictures=5), 500)
+    assert (
+        len(given)
+        > 20 * Frames.bytes_for(spec.obs_shape, np.dtype("u1"), stack=3, capacity=60) / 480
+    )
+    assert_holds(replay, given)
+
+
+def test_a_frame_is_kept_once():
+    spec = spec_of(4, shape=(84, 84))
+    as_it_comes = 8 * 84 * 84 * 20_000
+    replay = ReplayBuffer(spec, capacity=20_000)
+    assert replay.memory_bytes < as_it_comes / 6
+    assert ReplayBuffer(spec_of(1, shape=(84, 84)), capacity=20_000).memory_bytes < 0.6 * (
+        as_it_comes / 4
+    )
+
+
+@pytest.mark.parametrize(("num_envs", "n"), [(1, 1), (16, 3), (64, 5)])
+def test_a_replay_of_stacks_holds_as_many_as_it_was_made_for(num_envs, n, caplog):
+    spec = spec_of(4)
+    capacity = 2_000 if num_envs == 1 else 5_000
+    replay = ReplayBuffer(spec, capacity=capacity)
+    collect(replay, Screens(spec, num_envs, episode_length=12), 2 * capacity // num_envs, n=n)
+    assert len(replay) == capacity
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_observations_that_share_no_frames_leave_room_for_fewer(caplog):
+    replay, rng = PrioritizedReplay(spec_of(4), capacity=4_000), np.random.default_rng(0)
+    given = []
+    for _ in range(70):
+        count = 100
+        obs = rng.integers(0, 255, (2, count, 4, *SHAPE)).astype(np.uint8)
+        no = np.zeros(count, np.bool_)
+        zeros, ones = np.zeros(count, np.int64), np.ones(count, np.int32)
+        batch = Transitions(obs[0], zeros, zeros.astype(np.float32), obs[1], no, no, ones)
+        replay.add(batch)
+        for row in range(count):
+            given.append({f.name: getattr(batch, f.name)[row] for f in fields(Transitions)})
+    assert 400 < len(replay) < 1_000
+    assert_holds(replay, given)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "a replay for 4000 transitions has room for" in caplog.text
+
+
+def test_frames_of_one_hash_are_told_apart():
+    stack, capacity = 2, 50
+    frames = Frames((2, 2, 8), np.dtype(np.uint8), stack=stack, capacity=capacity)
+    first, second = map(int, frames._factors)
+    # Words a and b with a * first + b * second = 0 have the hash of a black picture.
+    words = [(a, -a * first * pow(second, -1, 1 << 64) % (1 << 64)) for a in range(6)]
+    pictures = np.array(words, dtype=np.uint64).view(np.uint8).reshape(6, 1, 2, 8)
+    hashes = frames._hash(pictures.reshape(6, 16).view("u8"))
+    assert len(set(hashes.tolist())) == 1
+
+    rng = np.random.default_rng(0)
+    order = rng.integers(0, 6, (3 * capacity, 2, stack))
+    for serial, (obs, next_obs) in enumerate(order):
+        frames.add(serial, *(np.concatenate(pictures[side])[None] for side in (obs, next_obs)))
+    for serial in range(2 * capacity, 3 * capacity):
+        found = frames.gather(np.array([serial % capacity]))
+        for side in (0, 1):
+            np.testing.assert_array_equal(
+                found[side][0], np.concatenate(pictures[order[serial, side]])
+            )
+
+
+def test_more_at_once_than_it_holds_keeps_the_newest():
+    spec = spec_of(4)
+    small, large = ReplayBuffer(spec, capacity=20), ReplayBuffer(spec, capacity=1_000)
+    collect(large, Screens(spec, 1), 1_000)
+    batch = large.sample(200)
+    small.add(Transitions(*(getattr(batch, field.name) for field in fields(Transitions))))
+    assert len(small) == 20
+    newest = {reward.item() for reward in batch.reward[-20:]}
+    assert {reward.item() for reward in small.sample(20).reward} <= newest
+
+
+def test_after_a_clear_frames_are_recognised_again():
+    spec = spec_of(4)
+    replay = PrioritizedReplay(spec, capacity=100)
+    screens = Screens(spec, 3)
+    given = collect(replay, screens, 90)
+    replay.clear()
+    given = collect(replay, screens, 20, given=given)
+    assert len(replay) == 60
+    assert_holds(replay, given)
+
+
+def test_a_resumed_replay_of_stacks_goes_on_bit_for_bit(tmp_path):
+    spec = spec_of(4)
+    first, second = (PrioritizedReplay(spec, capacity=100) for _ in range(2))
+    screens = Screens(spec, 4, episode_length=8)
+    given = collect(first, screens, 60, n=3)
+    save_checkpoint(tmp_path, first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path).state)
+
+    n_step = NStep(3, 0.9, 4)
+    for _ in range(60):
+        transitions = n_step(screens.step())
+        first.add(transitions)
+        second.add(transitions)
+        batches = [replay.sample(min(20, len(replay))) for replay in (first, second)]
+        for name in (*(field.name for field in fields(Transitions)), "serial", "weight"):
+            left, right = (np.asarray(getattr(batch, name)) for batch in batches)
+            np.testing.assert_array_equal(left, right)
+        for replay, batch in zip((first, second), batches, strict=True):
+            replay.update_priorities(batch, batch.serial % 5 + 0.5)
+    assert given
+    saved, again = (replay.state_dict()["storage"]["frames"] for replay in (first, second))
+    assert saved["next_number"] == again["next_number"]
+
+
+def test_stacks_of_another_number_of_frames_are_refused():
+    replay = ReplayBuffer(spec_of(4), capacity=50)
+    collect(replay, Screens(spec_of(4), 2), 10)
+    with pytest.raises(ShapeError, match=r"has shape \(2, 2, 6, 5\)"):
+        collect(replay, Screens(spec_of(2), 2), 1)
+    other = ReplayBuffer(spec_of(2, shape=(2, *SHAPE)), capacity=50)  # stacks of the same shape
+    with pytest.raises(CheckpointError, match="Was it saved with another `frame_stack`"):
+        other.load_state_dict(replay.state_dict())

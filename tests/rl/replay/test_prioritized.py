@@ -1,0 +1,327 @@
+import logging
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.rl import (
+    Prioritized,
+    PrioritizedReplay,
+    PrioritizedTransitions,
+    ReplayBuffer,
+    load_checkpoint,
+    make_envs,
+    save_checkpoint,
+)
+from ding_lite.rl.batch import to_numpy
+from tests.rl import reference
+from tests.rl.replay.test_sum_tree import fast_or_not
+from tests.rl.replay.test_uniform import transitions
+
+SPEC = make_envs("CartPole-v1", 1).spec
+
+
+def filled(count=8, **settings):
+    replay = PrioritizedReplay(SPEC, **{"capacity": count, "alpha": 1.0, "offset": 1e-9} | settings)
+    replay.add(transitions(range(count)))
+    return replay
+
+
+def batch_of(replay, serials):
+    """Make a batch of certain transitions, as if they had been drawn."""
+    sample = replay.sample(1)
+    values = {name: getattr(sample, name) for name in type(sample).__match_args__}
+    return PrioritizedTransitions(**values | {"serial": np.array(serials, dtype=np.int64)})
+
+
+def numbers(batch):
+    """Tell transitions apart as `transitions` has made them."""
+    return to_numpy(batch.obs)[:, 0].astype(int).tolist()
+
+
+steps = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 9)),
+    st.tuples(st.just("sample"), st.integers(1, 6)),
+    st.tuples(st.just("update"), st.lists(st.integers(0, 80), min_size=6, max_size=6)),
+    st.tuples(st.just("clear"), st.none()),
+)
+
+
+@fast_or_not
+@given(
+    st.integers(1, 12),
+    st.sampled_from([0.0, 0.5, 0.6, 1.0]),
+    st.floats(0.0, 1.0),
+    st.lists(steps, max_size=14),
+)
+def test_it_does_what_a_list_of_priorities_does(fast, capacity, alpha, beta, history):
+    replay = PrioritizedReplay(SPEC, capacity=capacity, alpha=alpha, offset=0.125, fast=fast)
+    plain = reference.PlainPrioritized(capacity, alpha, 0.125)
+    sampled = []
+    for action, amount in history:
+        if action == "add":
+            batch = transitions(range(plain.count, plain.count + amount))
+            replay.add(batch)
+            plain.add(reference.rows_of(batch))
+        elif action == "sample" and amount <= len(plain.held):
+            batch = replay.sample(amount, beta=beta)
+            sampled.append(batch)
+            serials = batch.serial.tolist()
+            assert reference.rows_of(batch) == [plain.held[serial][0] for serial in serials]
+            assert batch.weight.tolist() == pytest.approx(plain.weights(serials, beta), rel=1e-5)
+        elif action == "update" and sampled:
+            late = sampled[amount[0] % len(sampled)]  # however long ago that was
+            priorities = np.array(amount[: len(late)], dtype=np.float32) / 8
+            found = replay.update_priorities(late, priorities)
+            assert found == plain.update(late.serial.tolist(), priorities.tolist())
+        elif action == "clear":
+            replay.clear()
+            plain.held.clear()
+        assert len(replay) == len(plain.held)
+
+
+@fast_or_not
+def test_transitions_are_sampled_in_proportion_to_their_priorities(fast):
+    replay = filled(8, alpha=0.5, fast=fast)
+    assert replay.update_priorities(batch_of(replay, range(8)), np.arange(8.0) ** 2) == 8
+    counts = Counter(n for _ in range(4_000) for n in numbers(replay.sample(7)))
+    found = np.array([counts[number] for number in range(8)])
+    assert found == pytest.approx(28_000 * np.arange(8) / 28, abs=4 * np.sqrt(7_000))
+
+
+def test_weights_make_the_mean_of_a_sample_that_of_all_transitions():
+    replay, means = filled(128), []
+    priority = np.where(np.arange(128) % 16 == 15, 36.0, 1 + np.arange(128) % 16)
+    replay.update_priorities(batch_of(replay, range(128)), priority)
+    for _ in range(1_000):
+        batch = replay.sample(128, beta=1.0)
+        weight, value = to_numpy(batch.weight), to_numpy(batch.obs)[:, 0] % 16
+        means.append((weight * value).sum() / weight.sum())
+        assert 0.0 < weight.min() < weight.max() == 1.0
+        assert weight.dtype == np.float32
+    assert np.mean(means) == pytest.approx(7.5, rel=0.02)
+
+
+def test_weights_are_divided_by_the_highest_of_the_batch():
+    replay = filled(4)
+    replay.update_priorities(batch_of(replay, range(4)), np.array([1.0, 4.0, 4.0, 4.0]))
+    batches = [replay.sample(2, beta=0.5) for _ in range(40)]
+    with_the_lowest = [0 in numbers(batch) for batch in batches]
+    assert {*with_the_lowest} == {True, False}
+    for batch, has_lowest in zip(batches, with_the_lowest, strict=True):
+        assert batch.weight.tolist() == ([1.0, 0.5] if has_lowest else [1.0, 1.0])
+
+
+def test_one_transition_without_any_error_does_not_take_the_weight_of_the_others():
+    replay = filled(8, beta=1.0)
+    replay.update_priorities(batch_of(replay, range(8)), np.array([0.0] + 7 * [1.0]))
+    for _ in range(100):
+        batch = replay.sample(4)
+        assert 0 not in numbers(batch)
+        assert batch.weight.tolist() == [1.0] * 4
+
+
+def test_the_replays_own_beta_counts_where_no_other_is_said():
+    replay = filled(4, beta=1.0)
+    replay.update_priorities(batch_of(replay, range(4)), np.array([1.0, 4.0, 4.0, 4.0]))
+    weights = {tuple(replay.sample(4).weight.tolist()) for _ in range(40)}
+    assert weights == {(1.0, 0.25, 0.25, 0.25), (1.0, 1.0, 1.0, 1.0)}  # with the first, and without
+    assert {tuple(replay.sample(4, beta=0.0).weight.tolist()) for _ in range(40)} == {(1.0,) * 4}
+
+
+def test_a_new_transition_has_the_highest_priority_of_the_moment():
+    replay = filled(3, capacity=6)
+    replay.update_priorities(batch_of(replay, range(3)), np.array([8.0, 2.0, 1.0]))
+    replay.add(transitions([3]))
+    priority = priorities(replay)
+    assert priority[3] == priority[0] == pytest.approx(8.0)
+    replay.update_priorities(batch_of(replay, [0, 3]), np.array([1.0, 1.0]))  # 2 is highest now
+    replay.add(transitions([4]))
+    priority = priorities(replay)
+    assert priority[4] == priority[1] == pytest.approx(2.0)
+
+
+def priorities(replay):
+    """Return what each transition is drawn in proportion to; none may be below a 500th of all."""
+    drawn = replay.draw(500)
+    return dict(zip(drawn.fields["obs"][:, 0].astype(int), drawn.value, strict=True))
+
+
+def test_an_update_for_an_overwritten_transition_is_left_out():
+    replay = filled(4)
+    old = batch_of(replay, [0, 1, 2, 3])
+    replay.add(transitions([4, 5]))  # in place of 0 and 1
+    assert replay.update_priorities(old, np.array([9.0, 9.0, 3.0, 3.0])) == 2
+    priority = priorities(replay)
+    assert priority[4] == priority[5] == pytest.approx(1.0)
+    assert priority[2] == priority[3] == pytest.approx(3.0)
+
+
+def test_an_update_from_before_a_clear_is_left_out():
+    replay = filled(4)
+    old = batch_of(replay, range(4))
+    replay.clear()
+    assert len(replay) == 0
+    assert replay.update_priorities(old, np.full(4, 9.0)) == 0
+    replay.add(transitions(range(10, 14)))  # in the same slots
+    assert replay.update_priorities(old, np.full(4, 9.0)) == 0
+    assert set(replay.sample(4, beta=1.0).weight.tolist()) == {1.0}
+    assert sorted({*replay.sample(4).serial.tolist()}) == [4, 5, 6, 7]
+
+
+@fast_or_not
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, -1e-6])
+def test_priorities_that_are_none_are_refused_and_change_nothing(fast, bad):
+    replay = filled(4, fast=fast)
+    before = replay.state_dict()["values"].copy()
+    batch = batch_of(replay, range(4))
+    expected = ConfigError if bad < 0 else NonFiniteError
+    with pytest.raises(expected, match=rf"`priority` 2 of 4 is {bad}; .* No priority has"):
+        replay.update_priorities(batch, np.array([1.0, 2.0, bad, 3.0]))
+    assert replay.state_dict()["values"].tolist() == before.tolist()
+
+
+def test_there_must_be_a_priority_for_each_transition():
+    replay = filled(4)
+    with pytest.raises(ShapeError, match=r"`priority` has shape \(3,\); .* the 4 transitions"):
+        replay.update_priorities(batch_of(replay, range(4)), np.ones(3))
+    with pytest.raises(ShapeError, match=r"`priority` has shape \(4, 1\)"):
+        replay.update_priorities(batch_of(replay, range(4)), np.ones((4, 1)))
+
+
+def test_priorities_may_be_a_tensor():
+    replay = filled(4)
+    replay.update_priorities(batch_of(replay, range(4)), torch.tensor([1.0, 2.0, 4.0, 8.0]))
+    assert [priorities(replay)[n] for n in range(4)] == pytest.approx([1.0, 2.0, 4.0, 8.0])
+
+
+def test_samples_follow_the_seed():
+    def draw(seed):
+        replay = filled(100, seed=seed)
+        batches = [replay.sample(20) for _ in range(3)]
+        return [numbers(batch) for batch in batches]
+
+    assert draw(0) == draw(0) != draw(1)
+
+
+def test_a_sample_is_what_a_uniform_replay_gives_and_more():
+    batch = filled(100).sample(10)
+    uniform = ReplayBuffer(SPEC, capacity=100)
+    uniform.add(transitions(range(100)))
+    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "num_steps"):
+        mine, theirs = getattr(batch, name), getattr(uniform.sample(10), name)
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        assert mine.is_contiguous()
+    replays: list[object] = [filled(4), uniform]
+    assert [isinstance(replay, Prioritized) for replay in replays] == [True, False]
+    with pytest.raises(ConfigError, match=r"`batch_size` is 101.* holds 100"):
+        filled(100).sample(101)
+
+
+def test_memory_is_told_with_the_tree():
+    plain, prioritized = ReplayBuffer(SPEC, capacity=1_000), filled(1_000)
+    tree_bytes = prioritized.memory_bytes - plain.memory_bytes
+    assert tree_bytes == pytest.approx(2 * 1_000 * 8 * 8 / 7, rel=0.01)  # two numbers for each node
+    with pytest.raises(ConfigError, match="of memory, but this machine has"):
+        PrioritizedReplay(SPEC, capacity=10**13)
+
+
+def test_settings_out_of_range_are_refused_together():
+    with pytest.raises(ConfigError, match=r"`alpha` is -0.1.*`beta` is 1.5.*`offset` is 0"):
+        PrioritizedReplay(SPEC, capacity=4, alpha=-0.1, beta=1.5, offset=0.0)
+
+
+def test_somebody_who_never_updates_is_told(caplog):
+    replay = filled(4)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(999):
+            replay.sample(2)
+        assert not caplog.records
+        for _ in range(50):
+            replay.sample(2)
+    assert len(caplog.records) == 1
+    assert "1000 batches were sampled and no priority updated" in caplog.text
+
+
+def test_a_resumed_replay_goes_on_bit_for_bit(tmp_path):
+    def play(replay, rounds):
+        seen = []
+        for turn in rounds:
+            replay.add(transitions(range(turn * 7, turn * 7 + 7)))
+            if turn % 5 == 4:
+                replay.clear()
+                replay.add(transitions(range(turn, turn + 3)))
+            batch = replay.sample(3, beta=0.7)
+            seen.append((numbers(batch), batch.weight.tolist(), batch.serial.tolist()))
+            replay.update_priorities(batch, np.array([0.1, 1.7, 0.3]) * (1 + turn))
+        return seen
+
+    first, second = (PrioritizedReplay(SPEC, capacity=40) for _ in range(2))
+    play(first, range(23))
+    save_checkpoint(tmp_path, first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path).state)
+    assert len(second) == len(first)
+    assert play(first, range(23, 60)) == play(second, range(23, 60))
+
+
+def test_the_state_of_other_settings_is_refused():
+    state = filled(8, alpha=0.6).state_dict()
+    for name, value in {"alpha": 0.7, "offset": 1e-3}.items():
+        with pytest.raises(CheckpointError, match=f"The saved replay has the `{name}`"):
+            filled(8, **{"alpha": 0.6, name: value}).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="no state of a ReplayBuffer"):
+        ReplayBuffer(SPEC, capacity=8).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="a capacity of 8, this one of 9"):
+        filled(9, alpha=0.6).load_state_dict(state)
+
+
+@fast_or_not
+def test_threads_may_use_it_at_once(fast):
+    replay = filled(2_000, fast=fast)
+    batches = [transitions(range(turn * 16, turn * 16 + 16)) for turn in range(600)]
+    faults = []
+
+    def add():
+        for batch in batches:
+            replay.add(batch)
+
+    def learn():
+        for turn in range(len(batches)):
+            batch = replay.sample(32)
+            if (to_numpy(batch.next_obs) != to_numpy(batch.obs) + 0.5).any():
+                faults.append(turn)
+            replay.update_priorities(batch, np.full(32, 1.0 + turn % 7))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(work) for work in (add, learn, add, learn)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not faults
+    assert replay.state_dict()["next"] == 2_000 + 2 * 16 * len(batches)
+    values = replay.state_dict()["values"]
+    assert replay._tree.total == pytest.approx(values.sum(), rel=1e-9)
+    assert replay._tree.highest == values.max()
+
+
+@pytest.mark.optional
+@pytest.mark.skipif(find_spec("numba") is None, reason='needs numba: pip install "ding-lite[fast]"')
+def test_with_and_without_numba_the_samples_agree():
+    fast, slow = (filled(500, alpha=0.6, fast=fast) for fast in (True, False))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        batches = [replay.sample(32) for replay in (fast, slow)]
+        assert numbers(batches[0]) == numbers(batches[1])
+        assert batches[0].weight.tolist() == pytest.approx(batches[1].weight.tolist(), rel=1e-5)
+        priorities = rng.random(32)
+        for replay, batch in zip((fast, slow), batches, strict=True):
+            replay.update_priorities(batch, priorities)

@@ -1,0 +1,260 @@
+"""Events: in order, on the task's own time, and never lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.events import Emission, Events
+from ding_lite.runtime.task import Task
+from ding_lite.testing.clock import ManualClock
+
+
+def test_on_the_task_s_thread_the_listeners_have_run_when_emit_returns() -> None:
+    heard: list[object] = []
+    with Task() as task:
+        task.on("lr", lambda *args, **kwargs: heard.append((args, kwargs)))
+        task.use(lambda ctx: task.emit("lr", 0.1, why="plateau") and heard.append("after"))
+        task.run(max_step=1)
+    assert heard == [((0.1,), {"why": "plateau"}), "after"]
+
+
+def test_listeners_of_one_event_run_in_the_order_in_which_they_came() -> None:
+    heard: list[int] = []
+    with Task() as task:
+        for k in range(5):
+            task.on("e", lambda k=k: heard.append(k))
+        task.emit("e")
+    assert heard == [0, 1, 2, 3, 4]
+
+
+def test_what_a_listener_emits_queues_up_behind() -> None:
+    heard: list[str] = []
+    with Task() as task:
+        task.on("a", lambda: task.emit("b") and heard.append("first listener of a"))
+        task.on("a", lambda: heard.append("second listener of a"))
+        task.on("b", lambda: heard.append("b"))
+        task.emit("a")
+    assert heard == ["first listener of a", "second listener of a", "b"]
+
+
+def test_events_from_other_threads_are_delivered_between_two_middleware() -> None:
+    log: list[str] = []
+    emitted = threading.Event()
+
+    def speak() -> None:
+        task.emit("news", "x")
+        emitted.set()
+
+    def first(ctx: Context) -> None:
+        speaker = threading.Thread(target=speak)
+        speaker.start()
+        emitted.wait()
+        speaker.join()
+        log.append("first")
+
+    with Task() as task:
+        task.on("news", lambda what: log.append(f"{what} on {threading.current_thread().name}"))
+        task.use(first).use(lambda ctx: log.append("second"))
+        task.run(max_step=1)
+    assert log == ["first", f"x on {threading.current_thread().name}", "second"]
+
+
+def test_events_of_many_threads_keep_the_order_of_each_and_none_is_lost() -> None:
+    heard: dict[int, list[int]] = {k: [] for k in range(4)}
+    with Task() as task:
+        task.on("n", lambda sender, n: heard[sender].append(n))
+        senders = [
+            threading.Thread(target=lambda k=k: [task.emit("n", k, n) for n in range(500)])
+            for k in range(4)
+        ]
+        for sender in senders:
+            sender.start()
+
+        def until_all(ctx: Context) -> None:
+            ctx.finish = sum(map(len, heard.values())) == 2_000
+
+        task.use(until_all).run()
+        for sender in senders:
+            sender.join()
+    assert heard == {k: list(range(500)) for k in range(4)}
+
+
+def test_an_exception_of_a_listener_ends_the_run_as_a_middleware_s_does() -> None:
+    closed: list[str] = []
+
+    def onion(ctx: Context):
+        try:
+            yield
+        finally:
+            closed.append("onion")
+
+    def _listener() -> None:
+        raise ValueError("no")
+
+    with Task() as task:
+        task.on("e", _listener)
+        task.use(onion).use(lambda ctx: task.emit("e"))
+        with pytest.raises(ValueError, match=r"no") as caught:
+            task.run(max_step=5)
+    assert caught.value.__notes__ == ["in listener `listener` of event `e`"]
+    assert closed == ["onion"]
+    assert task.ctx.total_step == 0
+
+
+def test_once_hears_once_and_off_hears_no_more() -> None:
+    heard: list[str] = []
+
+    def always() -> None:
+        heard.append("always")
+
+    with Task() as task:
+        task.once("e", lambda: heard.append("once")).on("e", always)
+        task.emit("e").emit("e")
+        task.off("e", always).emit("e")
+    assert heard == ["once", "always", "always"]
+
+
+def test_a_once_listener_that_emits_its_own_event_is_not_called_again() -> None:
+    heard: list[int] = []
+    with Task() as task:
+        task.once("e", lambda: heard.append(1) or task.emit("e"))
+        task.emit("e")
+    assert heard == [1]
+
+
+def test_off_without_a_function_forgets_all_listeners() -> None:
+    with Task() as task:
+        task.on("event", lambda: 1 / 0).on("event", lambda: 1 / 0)
+        task.off("event").emit("event")
+        with pytest.raises(ConfigError, match=r'No such listener of `evnt`. Did you mean "event"'):
+            task.off("evnt")
+
+
+@pytest.mark.parametrize(
+    ("event", "fn", "message"),
+    [
+        ("", print, "a non-empty string, not ''"),
+        (3, print, "a non-empty string, not 3"),
+        ("e", None, "A listener of `e` is a function, not None"),
+    ],
+)
+def test_a_wrong_subscription_is_refused(event: str, fn: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Task().on(event, fn)  # type: ignore[arg-type]
+
+
+def test_emit_refuses_what_can_reach_nobody_and_what_is_a_latch() -> None:
+    task = Task()
+    with pytest.raises(ConfigError, match=r"`only_local` and `only_remote`"):
+        task.emit("e", only_local=True, only_remote=True)
+    with pytest.raises(ConfigError, match=r"task.finish = True"):
+        task.emit("finish")
+
+
+def test_only_remote_is_not_heard_here() -> None:
+    with Task() as task:
+        task.on("e", lambda: 1 / 0)
+        task.emit("e", only_remote=True)
+
+
+def test_finish_is_announced_once_as_an_event() -> None:
+    heard: list[int] = []
+    with Task() as task:
+        task.on("finish", lambda: heard.append(task.ctx.total_step))
+        task.use(lambda ctx: setattr(ctx, "finish", ctx.total_step == 3))
+        task.run()
+    assert heard == [3]
+
+
+class TestWaitFor:
+    """Blocking until an event comes."""
+
+    def test_it_returns_what_was_said(self, clock: ManualClock) -> None:
+        def speak() -> None:
+            clock.until_waiting()
+            task.emit("ready", 3, why="x")
+
+        with Task(clock=clock) as task:
+            speaker = threading.Thread(target=speak)
+            waiter: list[object] = []
+
+            def wait(ctx: Context) -> None:
+                speaker.start()
+                waiter.append(task.wait_for("ready", timeout=10.0))
+
+            task.use(wait).run(max_step=1)
+            speaker.join()
+        assert waiter == [Emission((3,), {"why": "x"})]
+
+    def test_other_events_are_delivered_meanwhile(self, clock: ManualClock) -> None:
+        """A listener is what answers: without delivery the wait would never end."""
+
+        def ask() -> None:
+            clock.until_waiting()
+            task.emit("question")
+
+        with Task(clock=clock) as task:
+            task.on("question", lambda: task.emit("answer", 42))
+            asker = threading.Thread(target=ask)
+            got: list[object] = []
+
+            def wait(ctx: Context) -> None:
+                asker.start()
+                emission = task.wait_for("answer", timeout=10.0)
+                got.extend(emission.args if emission else [])
+
+            task.use(wait).run(max_step=1)
+            asker.join()
+        assert got == [42]
+
+    def test_past_its_deadline_it_says_what_and_how_long(self, clock: ManualClock) -> None:
+        events = Events(clock)
+        failures: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                events.wait_for("never", 5.0, lambda: False)
+            except DeadlineExceeded as error:
+                failures.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        clock.until_waiting()
+        clock.advance(5.0)
+        waiter.join()
+        assert "No event `never` came within 5 s" in str(failures[0])
+
+    def test_the_end_of_the_job_ends_it(self) -> None:
+        results: list[object] = []
+        with Task() as task:
+            ender = threading.Timer(0.0, lambda: setattr(task, "finish", True))
+
+            def wait(ctx: Context) -> None:
+                ender.start()
+                results.append(task.wait_for("never"))
+
+            task.use(wait).run()
+            ender.join()
+        assert results == [None]
+
+    def test_in_async_mode_a_worker_may_wait_for_what_a_listener_says(
+        self, clock: ManualClock
+    ) -> None:
+        got: list[object] = []
+
+        def wait(ctx: Context) -> None:
+            emission = task.wait_for("answer", timeout=10.0)
+            got.extend(emission.args if emission else [])
+
+        def ask(ctx: Context) -> None:
+            clock.until_waiting()
+            task.emit("question")
+
+        with Task(async_mode=True, n_async_workers=2, clock=clock) as task:
+            task.on("question", lambda: task.emit("answer", 42))
+            task.use(wait).use(ask).run(max_step=1)
+        assert got == [42]

@@ -1,0 +1,149 @@
+"""The inbox: everything once and in order, whoever answers, fails or leaves meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from ding_lite.runtime.messaging.inbox import FINISH, Inbox, Listening
+
+
+class Ears:
+    """Notes what comes, and acts on it."""
+
+    def __init__(self, act: Callable[[str], object] = str) -> None:
+        self.heard: list[Any] = []
+        self.act = act
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        self.heard.append(event)
+        self.act(event)
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        self.heard.append((node_id, dict(values)))
+
+
+def put(inbox: Inbox, *events: str) -> None:
+    for event in events:
+        inbox.put_event(1, event, (), {})
+
+
+def test_what_comes_before_anybody_is_there_waits_for_the_first_one() -> None:
+    inbox = Inbox()
+    put(inbox, "a", "b")
+    inbox.put_ctx(1, {"x": 1, "y": 1})
+    inbox.put_ctx(1, {"x": 2})
+    assert inbox.num_waiting == 2
+    first, second = Ears(), Ears()
+    inbox.join(first)
+    inbox.join(second)
+    assert first.heard == [(1, {"x": 2, "y": 1}), "a", "b"]
+    assert second.heard == []
+    assert inbox.num_waiting == 0
+
+
+def test_a_listener_takes_nothing_away_from_the_first_task() -> None:
+    """A program may listen to its router before it has made its task."""
+    inbox, noted = Inbox(), []
+    inbox.join(Listening("a", lambda: noted.append("a")))
+    inbox.join(Listening(FINISH, lambda: noted.append(FINISH)))
+    put(inbox, "a", FINISH)
+    inbox.put_ctx(1, {"x": 1})
+    assert noted == ["a", FINISH]
+    first, second = Ears(), Ears()
+    inbox.join(first)
+    inbox.join(second)
+    assert first.heard == [(1, {"x": 1}), FINISH]
+    assert second.heard == []
+    assert noted == ["a", FINISH]
+
+
+def test_the_end_of_a_job_does_not_wait_for_a_second_task() -> None:
+    inbox = Inbox()
+    inbox.join(Listening("a", print))
+    leave = inbox.join(Ears())
+    leave()
+    put(inbox, FINISH)
+    inbox.put_ctx(1, {"x": 1})
+    second = Ears()
+    inbox.join(second)
+    assert second.heard == []
+
+
+def test_an_answer_is_delivered_after_what_it_answers() -> None:
+    inbox = Inbox()
+    first = Ears(lambda event: put(inbox, "answer") if event == "question" else None)
+    second = Ears()
+    inbox.join(first)
+    inbox.join(second)
+    put(inbox, "question")
+    assert first.heard == second.heard == ["question", "answer"]
+
+
+def test_one_thread_at_a_time_delivers_and_takes_along_what_others_add() -> None:
+    inbox = Inbox()
+    callers: set[int] = set()
+    is_inside, may_leave = threading.Event(), threading.Event()
+
+    def act(event: str) -> None:
+        callers.add(threading.get_ident())
+        if event == "first":
+            is_inside.set()
+            may_leave.wait()
+
+    ears = Ears(act)
+    inbox.join(ears)
+    thread = threading.Thread(target=put, args=(inbox, "first"))
+    thread.start()
+    is_inside.wait()
+    put(inbox, "second", "third")  # returns at once, though nobody has heard them yet
+    assert ears.heard == ["first"]
+    may_leave.set()
+    thread.join()
+    assert ears.heard == ["first", "second", "third"]
+    assert callers == {thread.ident}
+
+
+def test_who_has_left_hears_nothing_more_and_what_comes_then_waits() -> None:
+    inbox = Inbox()
+    ears = Ears()
+    leave = inbox.join(ears)
+    ears.act = lambda _: leave()
+    put(inbox, "one", "two")
+    assert ears.heard == ["one"]
+    assert inbox.num_waiting == 1
+
+
+def test_errors_of_receivers_are_raised_when_everybody_has_got_everything() -> None:
+    def fail(event: str) -> None:
+        raise ValueError(event)
+
+    inbox = Inbox()
+    put(inbox, "one")
+    with pytest.raises(ValueError, match="one"):
+        inbox.join(Ears(fail))
+    healthy = Ears()
+    inbox.join(healthy)
+    inbox.join(Ears(fail))
+    with pytest.raises(ExceptionGroup) as caught:
+        put(inbox, "two")
+    assert list(map(str, caught.value.exceptions)) == ["two", "two"]
+    assert healthy.heard == ["two"]
+
+
+def test_an_interrupt_in_a_receiver_stops_no_later_message() -> None:
+    def interrupt(event: str) -> None:
+        if event == "one":
+            raise KeyboardInterrupt
+
+    inbox = Inbox()
+    ears = Ears(interrupt)
+    put(inbox, "one", "two")
+    with pytest.raises(KeyboardInterrupt):
+        inbox.join(ears)
+    assert inbox.num_waiting == 1
+    put(inbox, "three")
+    assert ears.heard == ["one", "two", "three"]

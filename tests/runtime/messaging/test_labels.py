@@ -1,0 +1,297 @@
+"""Labels, the patterns that select them, and the roles they are counted from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given, strategies as st
+
+from ding_lite.errors import LabelError
+from ding_lite.runtime.messaging.labels import (
+    check_labels,
+    check_patterns,
+    count_roles,
+    describe_node,
+    matches,
+    node_labels,
+)
+
+LABELS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,8}", fullmatch=True)
+ODD = [" ", "", "a b", "a\n", "-a", ".a", "a*", "größe", "a,b", "a+b", "a/b", "#", "a\x00"]
+
+# -- labels --------------------------------------------------------------------------------
+
+
+def test_a_single_string_is_one_label() -> None:
+    assert check_labels("learner") == {"learner"}
+
+
+def test_labels_may_come_from_any_iterable_and_more_than_once() -> None:
+    assert check_labels(name for name in ("a", "b", "a")) == {"a", "b"}
+    assert check_labels([]) == frozenset()
+
+
+@given(st.lists(LABELS))
+def test_letters_digits_underscores_dashes_and_dots_make_a_label(labels: list[str]) -> None:
+    assert check_labels(labels) == set(labels)
+
+
+@pytest.mark.parametrize("label", [*ODD, None, 3, b"learner", ("a",)])
+def test_anything_else_is_refused_with_what_a_label_looks_like(label: Any) -> None:
+    with pytest.raises(LabelError) as caught:
+        check_labels(["fine", label])
+    message = str(caught.value)
+    assert message.startswith(f"{label!r} is no label.")
+    assert "letters, digits, `_`, `-` and `.`" in message
+    assert "`node.0`" in message
+
+
+@pytest.mark.parametrize("check", [check_labels, check_patterns])
+@pytest.mark.parametrize("value", [3, None, 0.5])
+def test_what_is_neither_a_string_nor_several_is_refused(check: Any, value: Any) -> None:
+    with pytest.raises(LabelError, match=f"^{value!r} is no label"):
+        check(value)
+
+
+def test_a_refusal_says_what_it_was_to_be() -> None:
+    with pytest.raises(LabelError, match="'a b' is no role"):
+        check_labels("a b", what="role")
+
+
+# -- patterns ------------------------------------------------------------------------------
+
+
+def test_a_single_string_is_one_pattern() -> None:
+    assert check_patterns("node.*") == ("node.*",)
+
+
+def test_patterns_keep_their_order_and_may_come_from_any_iterable() -> None:
+    assert check_patterns(name for name in ("b", "a*", "[!c]?")) == ("b", "a*", "[!c]?")
+
+
+@given(LABELS)
+def test_every_label_is_a_pattern_of_itself(label: str) -> None:
+    assert matches({label}, check_patterns(label))
+
+
+@pytest.mark.parametrize("none", [[], (), set(), iter(())])
+def test_no_pattern_at_all_is_refused(none: Any) -> None:
+    with pytest.raises(LabelError) as caught:
+        check_patterns(none)
+    message = str(caught.value)
+    assert "`filter_labels` is empty" in message
+    assert "Give at least one pattern, or leave it out to run it everywhere." in message
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("", " ", "a b", "a,b", "größe*", "a\n", "{a,b}", None, 3),
+        *("collector.[0-3", "[", "]", "a[", "[]", "[!]", "[]]", "a]", "!a", "[*]"),
+        *("-x", ".x", "[.-]x", "[z-a]", "a[z-a]", "[!0-9A-Za-z_]x", "a[!0-9A-Za-z_.-]"),
+    ],
+)
+def test_a_pattern_that_no_label_could_match_is_refused(pattern: Any) -> None:
+    with pytest.raises(LabelError) as caught:
+        check_patterns(["fine", pattern])
+    message = str(caught.value)
+    assert message.startswith(f"{pattern!r} is no label pattern: no label could match it.")
+    assert "`collector.[0-3]`" in message
+
+
+SHORT_LABELS = [
+    "".join(chars)
+    for length in range(1, 5)
+    for chars in product("ab1z_.-", repeat=length)
+    if chars[0] not in ".-"
+]
+
+
+@given(st.text("ab1.-*?[]!", min_size=1, max_size=6))
+@example("[!--b]")
+@example("[!]a]")
+@example("[]a[b]")
+@example("[1?]")
+def test_a_pattern_is_refused_exactly_if_no_label_matches_it(pattern: str) -> None:
+    assume(len(pattern) <= 4 or "[" in pattern)  # else it may need a longer label than those
+    try:
+        check_patterns(pattern)
+    except LabelError:
+        assert not matches(set(SHORT_LABELS), [pattern])
+    else:
+        assert matches(set(SHORT_LABELS), [pattern])
+
+
+# -- matching ------------------------------------------------------------------------------
+
+
+def matches_slowly(label: str, pattern: str) -> bool:
+    """Match one character after another: the obvious twin."""
+    if not pattern:
+        return not label
+    if pattern[0] == "*":
+        return any(matches_slowly(label[cut:], pattern[1:]) for cut in range(len(label) + 1))
+    if not label:
+        return False
+
+    end = pattern.find("]", 3 if pattern[:2] == "[!" else 2) if pattern[0] == "[" else -1
+    if end < 0:
+        return pattern[0] in ("?", label[0]) and matches_slowly(label[1:], pattern[1:])
+
+    inverted = pattern[1] == "!"
+    among = in_class(label[0], pattern[2 if inverted else 1 : end])
+    return among != inverted and matches_slowly(label[1:], pattern[end + 1 :])
+
+
+def in_class(char: str, members: str) -> bool:
+    if not members:
+        return False
+    if len(members) > 2 and members[1] == "-":
+        return members[0] <= char <= members[2] or in_class(char, members[3:])
+    return char == members[0] or in_class(char, members[1:])
+
+
+@given(label=st.text("ab1.-", max_size=6), pattern=st.text("ab1.-*?[]!", min_size=1, max_size=8))
+@example(label="a", pattern="[!]")
+@example(label="b", pattern="[!a]")
+@example(label="b", pattern="[a-c]")
+@example(label="b", pattern="[c-a]")
+@example(label="b", pattern="[!c-a]")
+@example(label="-", pattern="[a-]")
+@example(label="]", pattern="[]]")
+@example(label="ab", pattern="*a*b*")
+def test_patterns_match_as_their_slow_twin_says(label: str, pattern: str) -> None:
+    assert matches({label}, [pattern]) == matches_slowly(label, pattern)
+
+
+@given(labels=st.frozensets(LABELS), patterns=st.lists(st.text("aB1.*?", min_size=1, max_size=4)))
+def test_one_pattern_that_matches_one_label_is_enough(
+    labels: frozenset[str], patterns: list[str]
+) -> None:
+    expected = any(matches_slowly(label, pattern) for label in labels for pattern in patterns)
+    assert matches(labels, patterns) == expected
+    assert matches(labels, (pattern for pattern in patterns)) == expected
+
+
+def test_nothing_matches_without_labels_or_without_patterns() -> None:
+    assert not matches(set(), ["*"])
+    assert not matches({"learner"}, [])
+
+
+def test_the_case_counts() -> None:
+    assert not matches({"Learner"}, ["learner"])
+    assert not matches({"learner"}, ["LEARN*"])
+
+
+def test_a_pattern_must_match_the_whole_label() -> None:
+    assert not matches({"collector.1"}, ["collector", "collector.", "1", "ollector.1"])
+    assert not matches({"node.10"}, ["node.1"])
+
+
+def test_a_dot_is_only_a_dot() -> None:
+    assert not matches({"nodex1"}, ["node.1"])
+
+
+def test_a_long_pattern_of_stars_comes_to_an_end() -> None:
+    assert not matches({"a" * 200}, ["*a" * 30 + "b"])
+
+
+# -- the labels of a node -------------------------------------------------------------------
+
+
+def test_a_node_that_is_alone_says_so() -> None:
+    assert node_labels(0, distributed=False) == {"standalone", "node.0"}
+
+
+def test_a_node_among_others_has_its_roles_and_what_was_added() -> None:
+    labels = node_labels(3, distributed=True, roles={"a", "a.1"}, extra=iter(["gpu"]))
+    assert labels == {"distributed", "node.3", "a", "a.1", "gpu"}
+
+
+# -- roles ---------------------------------------------------------------------------------
+
+
+def test_roles_are_counted_one_by_one_over_the_nodes() -> None:
+    counted = count_roles(["learner", {"collector", "evaluator"}, "collector", (), ["collector"]])
+    assert counted == [
+        {"learner", "learner.0"},
+        {"collector", "collector.0", "evaluator", "evaluator.0"},
+        {"collector", "collector.1"},
+        set(),
+        {"collector", "collector.2"},
+    ]
+
+
+def test_a_role_that_an_entry_names_twice_counts_once() -> None:
+    assert count_roles([["a", "a"], ["a"]]) == [{"a", "a.0"}, {"a", "a.1"}]
+
+
+@given(st.lists(st.frozensets(st.sampled_from("abc")), max_size=6))
+def test_every_counted_role_belongs_to_one_node_and_none_is_skipped(
+    roles: list[frozenset[str]],
+) -> None:
+    counted = count_roles(roles)
+    assert len(counted) == len(roles)
+
+    for names, labels in zip(roles, counted, strict=True):
+        assert {label for label in labels if "." not in label} == names
+    owners = Counter(label for labels in counted for label in labels if "." in label)
+    expected = {f"{n}.{k}" for n in "abc" for k in range(sum(n in names for names in roles))}
+    assert owners == dict.fromkeys(expected, 1)
+
+
+@pytest.mark.parametrize("role", ["standalone", "distributed", "async", "node", "node.1", "node.x"])
+def test_a_role_may_not_pose_as_another_node(role: str) -> None:
+    with pytest.raises(LabelError, match=f"^'{role}' cannot be a role"):
+        count_roles([{"learner", role}, "learner"])
+
+
+@pytest.mark.parametrize("roles", [["learner.0", "learner"], ["a", "a", "b", "a.1"], ["a", "a.0"]])
+def test_a_role_may_not_be_the_count_of_another_one(roles: list[str]) -> None:
+    with pytest.raises(LabelError, match=r"\.\d' cannot be a role"):
+        count_roles(roles)
+
+
+def test_a_role_may_look_like_a_count_that_nobody_has() -> None:
+    assert count_roles(["a", "a.1", "asynchronous", "nodes"])[1] == {"a.1", "a.1.0"}
+
+
+@pytest.mark.parametrize("roles", ["learner", "abc", 3])
+def test_roles_that_are_no_list_are_refused_with_the_list_that_was_meant(roles: Any) -> None:
+    with pytest.raises(LabelError) as caught:
+        count_roles(roles)
+    assert f"`roles` is {roles!r}; give a list" in str(caught.value)
+    assert f"[{roles!r}]" in str(caught.value)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_as_many_entries_as_nodes_are_needed(num_nodes: int) -> None:
+    assert len(count_roles(["a", "b"], num_nodes=2)) == 2
+    with pytest.raises(LabelError) as caught:
+        count_roles(["a", "b"], num_nodes=num_nodes)
+    assert f"`roles` is ['a', 'b']; the number of nodes is {num_nodes}" in str(caught.value)
+
+
+@pytest.mark.parametrize("entry", ["a b", "", ["fine", "a*"], [None], 3])
+def test_a_role_that_is_no_label_is_refused(entry: Any) -> None:
+    with pytest.raises(LabelError, match="is no role"):
+        count_roles(["fine", entry])
+
+
+@pytest.mark.parametrize(
+    ("labels", "name"),
+    [
+        ({"standalone", "node.0"}, "node 0"),
+        ({"distributed", "node.0", "learner", "learner.0"}, "node 0 learner"),
+        ({"distributed", "node.0", "b", "b.1", "a", "a.0", "gpu"}, "node 0 a+b"),
+        ({"distributed", "async", "node.0", "gpu", "fast"}, "node 0 fast+gpu"),
+        ({"distributed", "node.0", "site.3"}, "node 0 site.3"),
+    ],
+)
+def test_a_node_is_named_by_its_roles_or_else_by_what_the_user_has_added(
+    labels: set[str], name: str
+) -> None:
+    assert describe_node(0, labels) == name

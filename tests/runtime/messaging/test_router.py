@@ -1,0 +1,762 @@
+"""Routers within one process: who is connected, what arrives, in which order, and what stays."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import logging
+import pickle
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    DeadlineExceeded,
+    LabelError,
+    PeerLost,
+    RemoteError,
+)
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
+from ding_lite.runtime.messaging.router import Router, current_router, use_router
+from ding_lite.runtime.messaging.streams import Item, ItemId
+from ding_lite.runtime.task import Task
+
+
+class Receiver:
+    """Writes down what arrives, and what it was told to do about it."""
+
+    def __init__(self, answer: Callable[[int, str], None] | None = None) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.ctxs: list[tuple[int, dict[str, Any]]] = []
+        self._answer = answer
+
+    def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
+        self.events.append((node_id, event, *args, *kwargs.items()))
+        if self._answer:
+            self._answer(node_id, event)
+
+    def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+        self.ctxs.append((node_id, dict(values)))
+
+
+def joined(routers: Iterable[LocalRouter]) -> list[Receiver]:
+    receivers = []
+    for router in routers:
+        receivers.append(Receiver())
+        router.join(receivers[-1])
+    return receivers
+
+
+def on_threads(*jobs: Callable[[], object]) -> None:
+    """Run jobs at the same time, each on a thread of its own, and hand on what one raises."""
+    raised: list[BaseException] = []
+    start = threading.Barrier(len(jobs))
+
+    def run(job: Callable[[], object]) -> None:
+        start.wait()
+        try:
+            job()
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+# -- a node that is alone -------------------------------------------------------------------
+
+
+def test_a_router_by_itself_is_not_active_and_knows_nobody() -> None:
+    router: Router = LocalRouter()
+    assert not router.is_active
+    assert router.node_id == 0
+    assert router.peers == ()
+    assert router.labels == {"standalone", "node.0"}
+
+
+def test_what_a_node_that_is_alone_sends_reaches_nobody_not_even_itself() -> None:
+    router = LocalRouter()
+    [receiver] = joined([router])
+    router.emit("hello", threading.Lock())
+    router.publish_ctx({"lock": threading.Lock()})
+    assert receiver.events == receiver.ctxs == []
+
+
+def test_the_labels_of_a_router_are_checked() -> None:
+    assert LocalRouter(3, labels="gpu").labels == {"standalone", "node.3", "gpu"}
+    with pytest.raises(LabelError, match="'a b' is no label"):
+        LocalRouter(labels=["a b"])
+
+
+def test_labels_and_a_role_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DING_LITE_LABELS", "gpu, big")
+    monkeypatch.setenv("DING_LITE_ROLES", "learner+evaluator")
+    roles = {"learner", "learner.0", "evaluator", "evaluator.0"}
+    assert labels_of_environment() == {"gpu", "big"} | roles
+    assert LocalRouter().labels == {"standalone", "node.0", "gpu", "big"} | roles
+    assert LocalRouter(labels=()).labels == {"standalone", "node.0"}
+
+
+@pytest.mark.parametrize("variable", ["DING_LITE_LABELS", "DING_LITE_ROLES"])
+def test_a_bad_label_of_the_environment_names_its_variable(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "a b")
+    with pytest.raises(LabelError, match=f"^{variable}: 'a b' is no "):
+        LocalRouter()
+
+
+def test_the_roles_of_several_nodes_say_nothing_about_one_that_is_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DING_LITE_ROLES", "learner,collector")
+    assert labels_of_environment() == set()
+
+
+def test_a_group_does_not_listen_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DING_LITE_LABELS", "gpu")
+    assert LocalRouter.group(2)[1].labels == {"distributed", "node.1"}
+
+
+# -- a group -------------------------------------------------------------------------------
+
+
+def test_the_nodes_of_a_group_are_numbered_labelled_and_all_connected() -> None:
+    routers = LocalRouter.group(3, roles=["learner", "collector", {"collector", "evaluator"}])
+    assert [router.node_id for router in routers] == [0, 1, 2]
+    assert [router.peers for router in routers] == [(1, 2), (0, 2), (0, 1)]
+    assert all(router.is_active for router in routers)
+    assert [set(router.labels) for router in routers] == [
+        {"distributed", "node.0", "learner", "learner.0"},
+        {"distributed", "node.1", "collector", "collector.0"},
+        {"distributed", "node.2", "collector", "collector.1", "evaluator", "evaluator.0"},
+    ]
+
+
+def test_a_group_of_one_is_distributed_and_has_nobody_to_talk_to() -> None:
+    [router] = LocalRouter.group(1)
+    assert not router.is_active
+    assert router.labels == {"distributed", "node.0"}
+
+
+def test_a_role_that_is_no_label_is_refused() -> None:
+    with pytest.raises(LabelError, match="'big one' is no role"):
+        LocalRouter.group(2, roles=["learner", "big one"])
+
+
+@pytest.mark.parametrize("roles", [["a"], ["a", "b", "c"], "ab", []])
+def test_a_group_needs_an_entry_of_roles_for_each_node(roles: Any) -> None:
+    with pytest.raises(ConfigError, match="`roles` is "):
+        LocalRouter.group(2, roles=roles)
+
+
+@pytest.mark.parametrize("number", [0, -2, 1.5, True, None])
+def test_a_group_has_at_least_one_node(number: Any) -> None:
+    with pytest.raises(ConfigError, match=r"`num_nodes` is .* a whole number from 1 on"):
+        LocalRouter.group(number)
+
+
+# -- events --------------------------------------------------------------------------------
+
+
+def test_an_event_reaches_every_other_node_once_with_its_arguments() -> None:
+    routers = LocalRouter.group(3)
+    receivers = joined(routers)
+    routers[1].emit("solved", 7, "λ", by="dqn")
+    expected = [(1, "solved", 7, "λ", ("by", "dqn"))]
+    assert [receiver.events for receiver in receivers] == [expected, [], expected]
+
+
+def test_each_node_gets_arguments_of_its_own() -> None:
+    routers = LocalRouter.group(3)
+    _, first, second = joined(routers)
+    weights, options = np.zeros(2), {"lr": [0.1]}
+    routers[0].emit("weights", weights, options=options)
+    weights += 1
+    options["lr"].append(0.2)
+    first.events[0][2][:] = 5
+    first.events[0][3][1]["lr"].clear()
+    assert second.events[0][2].tolist() == [0.0, 0.0]
+    assert second.events[0][3] == ("options", {"lr": [0.1]})
+
+
+def test_arguments_that_belong_together_still_do_on_the_other_side() -> None:
+    sender, other = LocalRouter.group(2)
+    [receiver] = joined([other])
+    shared = [1]
+    sender.emit("pair", shared, twin=shared)
+    assert receiver.events[0][2] is receiver.events[0][3][1]
+
+
+def test_an_argument_that_cannot_travel_is_named_and_nothing_is_sent() -> None:
+    routers = LocalRouter.group(3)
+    _, first, second = joined(routers)
+    with pytest.raises(CodecError) as caught:
+        routers[0].emit("hello", 1, threading.Lock(), name="x", key=threading.Lock())
+    assert "Event `hello` cannot travel" in str(caught.value)
+    assert "argument `1`, a lock, `key`, a lock: " in str(caught.value)
+    assert isinstance(caught.value.__cause__, TypeError)
+    assert first.events == second.events == []
+
+
+def test_events_from_before_anybody_joined_are_all_delivered_in_order() -> None:
+    one, two, other = LocalRouter.group(3)
+    for number in range(3):
+        one.emit("count", number)
+        two.emit("count", 10 * number)
+    [receiver] = joined([other])
+    expected = [(node, "count", n * 10**node) for n in range(3) for node in (0, 1)]
+    assert receiver.events == expected
+
+
+def test_of_ctx_values_from_before_anybody_joined_the_newest_of_each_key_is_delivered() -> None:
+    one, two, other = LocalRouter.group(3)
+    for version in range(100):
+        one.publish_ctx({"version": version})
+    one.publish_ctx({"loss": 0.5})
+    two.publish_ctx({"version": 7})
+    [receiver] = joined([other])
+    newest: dict[int, dict[str, Any]] = {0: {}, 1: {}}
+    for node_id, values in receiver.ctxs:
+        newest[node_id].update(values)
+    assert newest == {0: {"version": 99, "loss": 0.5}, 1: {"version": 7}}
+
+
+def test_what_waited_for_the_first_to_join_is_not_delivered_to_the_next() -> None:
+    sender, other = LocalRouter.group(2)
+    sender.emit("early")
+    sender.publish_ctx({"early": 1})
+    first, second = joined([other, other])
+    assert (len(first.events), len(first.ctxs)) == (1, 1)
+    assert second.events == second.ctxs == []
+
+
+def test_what_was_sent_before_is_for_the_first_to_join_and_later_things_for_all() -> None:
+    sender, other = LocalRouter.group(2)
+    sender.emit("early")
+    first, second = joined([other, other])
+    sender.emit("late")
+    assert [event for _, event in first.events] == ["early", "late"]
+    assert [event for _, event in second.events] == ["late"]
+
+
+def test_who_has_left_gets_nothing_more_and_what_comes_waits_for_the_next() -> None:
+    sender, other = LocalRouter.group(2)
+    first = Receiver()
+    leave = other.join(first)
+    leave()
+    sender.emit("meanwhile")
+    [second] = joined([other])
+    assert first.events == []
+    assert second.events == [(0, "meanwhile")]
+
+
+def test_leaving_again_changes_nothing() -> None:
+    sender, other = LocalRouter.group(2)
+    first, second = Receiver(), Receiver()
+    leave = other.join(first)
+    other.join(second)
+    leave()
+    leave()
+    sender.emit("late")
+    assert (len(first.events), len(second.events)) == (0, 1)
+
+
+def test_two_nodes_that_answer_each_other_at_once_do_not_block() -> None:
+    one, two = LocalRouter.group(2)
+    left = {"ping": 500}
+
+    def pong(node_id: int, event: str) -> None:
+        two.emit("pong")
+
+    def ping(node_id: int, event: str) -> None:
+        if left["ping"]:
+            left["ping"] -= 1
+            one.emit("ping")
+
+    first, second = Receiver(ping), Receiver(pong)
+    one.join(first)
+    two.join(second)
+    one.emit("ping")
+    assert len(second.events) == len(first.events) == 501
+
+
+def test_a_receiver_that_joins_or_leaves_while_it_receives_does_not_block() -> None:
+    sender, other = LocalRouter.group(2)
+    late = Receiver()
+
+    def move(node_id: int, event: str) -> None:
+        leave()
+        other.join(late)
+
+    first = Receiver(move)
+    leave = other.join(first)
+    sender.emit("one")
+    sender.emit("two")
+    assert first.events == [(0, "one")]
+    assert late.events == [(0, "two")]
+
+
+def test_a_receiver_that_raises_does_not_keep_the_router_from_delivering_more() -> None:
+    sender, other = LocalRouter.group(2)
+
+    def choke(node_id: int, event: str) -> None:
+        if event == "bad":
+            raise LookupError("choked")
+
+    receiver = Receiver(choke)
+    other.join(receiver)
+    with suppress(LookupError):
+        sender.emit("bad")
+    sender.emit("good")
+    assert [event for _, event in receiver.events] == ["bad", "good"]
+
+
+def test_what_waits_behind_a_message_that_a_receiver_refuses_is_delivered_to_all() -> None:
+    sender, other = LocalRouter.group(2)
+
+    def choke(node_id: int, event: str) -> None:
+        if event.startswith("bad"):
+            raise LookupError(event)
+
+    receivers = [Receiver(choke), Receiver(choke)]
+    leave = other.join(Receiver())
+    for receiver in receivers:
+        other.join(receiver)
+
+    def flood(node_id: int, event: str) -> None:
+        if event == "start":
+            for said in ("bad 1", "good", "bad 2"):
+                sender.emit(said)
+
+    other.join(Receiver(flood))
+    leave()
+    with pytest.raises(ExceptionGroup) as caught:
+        sender.emit("start")
+    assert [str(error) for error in caught.value.exceptions] == ["bad 1"] * 2 + ["bad 2"] * 2
+    for receiver in receivers:
+        assert [event for _, event in receiver.events] == ["start", "bad 1", "good", "bad 2"]
+
+
+def test_what_came_before_a_receiver_joined_all_reaches_it_though_it_refuses_some() -> None:
+    sender, other = LocalRouter.group(2)
+
+    def choke(node_id: int, event: str) -> None:
+        if event == "bad":
+            raise LookupError("choked")
+
+    for event in ("bad", "good"):
+        sender.emit(event)
+    receiver = Receiver(choke)
+    with pytest.raises(LookupError, match="choked"):
+        other.join(receiver)
+    assert [event for _, event in receiver.events] == ["bad", "good"]
+
+
+def test_under_many_threads_every_event_arrives_once_and_in_order_per_sender() -> None:
+    routers = LocalRouter.group(6)
+    num_events = 150
+    inside = [threading.Lock() for _ in routers]
+    met: list[int] = []
+
+    def check_alone(node: int) -> Callable[[int, str], None]:
+        def check(node_id: int, event: str) -> None:
+            if not inside[node].acquire(blocking=False):
+                met.append(node)
+                return
+            inside[node].release()
+
+        return check
+
+    receivers = [Receiver(check_alone(router.node_id)) for router in routers]
+    for router, receiver in zip(routers[::2], receivers[::2], strict=True):
+        router.join(receiver)
+
+    def send(router: LocalRouter) -> None:
+        for number in range(num_events):
+            router.emit("count", number)
+            if number == num_events // 2 and router.node_id % 2:
+                router.join(receivers[router.node_id])  # half of them are late
+
+    on_threads(*(lambda router=router: send(router) for router in routers))
+
+    assert met == []
+    for router, receiver in zip(routers, receivers, strict=True):
+        by_sender: dict[int, list[int]] = defaultdict(list)
+        for sender, _, number in receiver.events:
+            by_sender[sender].append(number)
+        assert dict(by_sender) == {peer: list(range(num_events)) for peer in router.peers}
+
+
+def test_a_node_receives_one_thing_at_a_time_also_from_two_threads() -> None:
+    one, two, other = LocalRouter.group(3)
+    entered, go_on = threading.Event(), threading.Event()
+    inside: list[str] = []
+
+    class Slow(Receiver):
+        def receive_event(self, node_id: int, event: str, args: Any, kwargs: Any) -> None:
+            inside.append(f"{event} in")
+            entered.set()
+            go_on.wait()
+            inside.append(f"{event} out")
+
+    other.join(Slow())
+    thread = threading.Thread(target=one.emit, args=("first",))
+    thread.start()
+    entered.wait()
+    two.emit("second")  # does not wait either: the first thread takes it along
+    assert inside == ["first in"]
+    go_on.set()
+    thread.join()
+    assert inside == ["first in", "first out", "second in", "second out"]
+
+
+# -- ctx values ----------------------------------------------------------------------------
+
+
+def test_ctx_values_go_to_the_nodes_that_the_patterns_match() -> None:
+    routers = LocalRouter.group(4, roles=["learner", "collector", "collector", "evaluator"])
+    receivers = joined(routers)
+    routers[0].publish_ctx({"a": 1})
+    routers[0].publish_ctx({"b": 2}, to=(label for label in ["collector.1", "eval*"]))
+    routers[0].publish_ctx({"c": 3}, to=["learner"])  # its own
+    routers[0].publish_ctx({"d": 4}, to=[])
+    assert [receiver.ctxs for receiver in receivers] == [
+        [],
+        [(0, {"a": 1})],
+        [(0, {"a": 1}), (0, {"b": 2})],
+        [(0, {"a": 1}), (0, {"b": 2})],
+    ]
+
+
+def test_a_single_pattern_may_be_given_as_a_string() -> None:
+    routers = LocalRouter.group(3, roles=["learner", "collector", "evaluator"])
+    _, collector, evaluator = joined(routers)
+    routers[0].publish_ctx({"x": 1}, to="collector")
+    assert collector.ctxs == [(0, {"x": 1})]
+    assert evaluator.ctxs == []
+
+
+def test_each_node_gets_ctx_values_of_its_own() -> None:
+    routers = LocalRouter.group(3)
+    _, first, second = joined(routers)
+    values = {"weights": [1]}
+    routers[0].publish_ctx(values)
+    values["weights"].append(2)
+    first.ctxs[0][1]["weights"].append(3)
+    assert second.ctxs == [(0, {"weights": [1]})]
+
+
+def test_a_node_can_look_at_what_it_has_offered_as_it_was_then() -> None:
+    router, alone = LocalRouter.group(2)[0], LocalRouter()
+    for one in (router, alone):
+        assert one.published("w") is None
+        weights = np.ones(3)
+        one.publish_ctx({"w": weights})
+        weights[:] = 0.0
+        assert one.published("w").sum() == 3.0
+        one.published("w")[:] = 0.0
+        assert one.published("w").sum() == 3.0
+
+
+class Stubborn:
+    """A value that refuses to be copied, in the way it was told to."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        threading.Lock(),
+        (n for n in range(3)),
+        [{"deep": threading.Lock()}],
+        Stubborn(ValueError("no")),
+        Stubborn(RuntimeError("no")),
+        Stubborn(copy.Error("no")),
+        Stubborn(pickle.PicklingError("no")),
+    ],
+    ids=["lock", "generator", "deep", "value", "runtime", "copy", "pickling"],
+)
+def test_a_value_that_cannot_be_copied_stays_home_with_one_warning(
+    value: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    routers = LocalRouter.group(3)
+    _, first, second = joined(routers)
+    with caplog.at_level(logging.DEBUG, logger="ding_lite"):
+        for step in range(3):
+            routers[0].publish_ctx({"step": step, "odd": value})
+
+    expected = [(0, {"step": step}) for step in range(3)]
+    assert first.ctxs == second.ctxs == expected
+    [warning] = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert warning.getMessage().startswith("`ctx.odd` stays on node 0: ")
+    assert "`task.share(...)` names the keys that travel" in warning.getMessage()
+
+
+def test_every_key_that_stays_home_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    routers = LocalRouter.group(2)
+    routers[0].publish_ctx({"odd": threading.Lock()})
+    routers[0].publish_ctx({"odder": threading.Lock()})
+    routers[1].publish_ctx({"odd": threading.Lock()})
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "`ctx.odd` stays on node 0",
+        "`ctx.odder` stays on node 0",
+        "`ctx.odd` stays on node 1",
+    ]
+
+
+# -- the current router --------------------------------------------------------------------
+
+
+def test_where_nothing_was_launched_the_current_router_is_one_that_is_alone() -> None:
+    def look() -> None:
+        router = current_router()
+        assert isinstance(router, LocalRouter)
+        assert not router.is_active
+        assert current_router() is router
+
+    contextvars.Context().run(look)
+
+
+def test_a_router_is_the_current_one_within_its_block_and_no_longer() -> None:
+    outer, inner = LocalRouter.group(2)
+    before = current_router()
+    with use_router(outer) as entered:
+        assert entered is outer
+        with use_router(inner):
+            assert current_router() is inner
+        assert current_router() is outer
+        with pytest.raises(LookupError), use_router(inner):
+            raise LookupError
+        assert current_router() is outer
+    assert current_router() is before
+
+
+def test_each_thread_has_a_current_router_of_its_own() -> None:
+    routers = LocalRouter.group(4)
+    entered = threading.Barrier(4)
+    found: dict[int, Router] = {}
+
+    def node(router: LocalRouter) -> None:
+        with use_router(router):
+            entered.wait()
+            found[router.node_id] = Task().router
+
+    on_threads(*(lambda router=router: node(router) for router in routers))
+    assert [found[node_id] for node_id in range(4)] == list(routers)
+
+
+# -- tasks on the nodes of a group ----------------------------------------------------------
+
+
+def run_nodes(routers: Iterable[LocalRouter], main: Callable[[Task], None]) -> None:
+    def node(router: LocalRouter) -> None:
+        with use_router(router), Task() as task:
+            main(task)
+
+    on_threads(*(lambda router=router: node(router) for router in routers))
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_the_end_of_one_node_is_the_end_of_all(who: int) -> None:
+    steps: dict[int, int] = {}
+
+    def main(task: Task) -> None:
+        def act(ctx: Context) -> None:
+            if task.router.node_id == who and ctx.total_step == 5:
+                ctx.finish = True
+
+        task.use(act)
+        task.run()
+        steps[task.router.node_id] = task.ctx.total_step
+        assert task.finish
+
+    run_nodes(LocalRouter.group(3), main)
+    assert set(steps) == {0, 1, 2}
+    assert steps[who] == 5
+
+
+def test_a_node_that_starts_when_the_job_has_ended_takes_no_step() -> None:
+    first, second = LocalRouter.group(2)
+    with use_router(first), Task() as task:
+        task.run(max_step=2)
+
+    stepped: list[int] = []
+    with use_router(second), Task() as task:
+        task.use(lambda ctx: stepped.append(ctx.total_step))
+        task.run()
+    assert stepped == []
+
+
+def test_each_node_runs_its_own_part_and_sees_what_the_others_put_on_their_ctx() -> None:
+    seen: list[Any] = []
+
+    def main(task: Task) -> None:
+        def learn(ctx: Context) -> None:
+            ctx.version = ctx.get("version", 0) + 1
+            ctx.keep("version")
+
+        def fetch(ctx: Context) -> None:
+            newest = task.wait_parallel_ctx(newer_than={"version": 2})
+            if newest is not None:
+                seen.append(newest.version)
+                task.emit("fetched", newest.version)
+                ctx.finish = True
+
+        task.use(learn, filter_labels="learner").use(fetch, filter_labels="collector")
+        task.run()
+
+    run_nodes(LocalRouter.group(2, roles=["learner", "collector"]), main)
+    assert len(seen) == 1
+    assert seen[0] > 2
+
+
+def test_an_event_of_one_node_is_heard_by_the_tasks_of_the_others() -> None:
+    heard: dict[int, list[Any]] = {}
+
+    def main(task: Task) -> None:
+        node = task.router.node_id
+        heard[node] = []
+
+        def listen(number: int, *, sender: int) -> None:
+            heard[node].append((sender, number))
+            if len(heard[node]) == 6:
+                task.emit("full", node)
+
+        full: set[int] = set()
+
+        def count_full(other: int) -> None:
+            full.add(other)
+            task.finish = len(full) == 3
+
+        def act(ctx: Context) -> None:
+            if ctx.total_step < 3:
+                task.emit("count", ctx.total_step, sender=node, only_remote=True)
+
+        task.on("count", listen).on("full", count_full).use(act)
+        task.run()
+
+    run_nodes(LocalRouter.group(3), main)
+    for node, events in heard.items():
+        for sender in {0, 1, 2} - {node}:
+            assert [number for who, number in events if who == sender] == [0, 1, 2]
+
+
+def test_a_node_that_is_alone_cannot_wait_for_others() -> None:
+    with use_router(LocalRouter()), Task() as task, pytest.raises(ConfigError, match="runs alone"):
+        task.wait_parallel_ctx()
+
+
+def test_each_item_of_a_stream_goes_to_one_of_the_nodes_that_match() -> None:
+    hub, *leaves = LocalRouter.group(3, roles=["learner", "collector", "collector"])
+    items = [{"n": np.full(2, number)} for number in range(4)]
+    for item in items:
+        assert hub.send("work", item, to="collector")
+        item["n"] += 100  # what was sent is a copy
+    taken = [leaf.receive("work", timeout=0.0) for leaf in leaves for _ in range(2)]
+    assert sorted(int(item.value["n"][0]) for item in taken if item is not None) == [0, 1, 2, 3]
+    assert {item.node_id for item in taken if item is not None} == {0}
+
+
+def test_a_full_receiver_makes_the_sender_wait_until_it_takes_an_item() -> None:
+    hub, leaf = LocalRouter.group(2)
+    assert hub.send("work", 1, to="node.1", in_flight=1)
+    with pytest.raises(DeadlineExceeded, match=r"took an item within 0 s.*each may have 1"):
+        hub.send("work", 2, to="node.1", in_flight=1, timeout=0.0)
+    assert leaf.receive("work") == Item(0, 1, ItemId(0, 0, 1))
+    assert hub.send("work", 2, to="node.1", in_flight=1)
+
+
+def test_a_file_with_streams_runs_in_one_process_with_all_roles() -> None:
+    router = LocalRouter(labels={"learner", "collector"})
+    learned: list[object] = []
+    with use_router(router), Task() as task:
+        task.at("collector").use(lambda ctx: task.send("work", ctx.total_step, to="learner"))
+        task.at("learner").use(lambda ctx: learned.append(task.receive("work")))
+        task.run(max_step=5)
+    assert learned == [Item(0, number, ItemId(0, 0, number + 1)) for number in range(5)]
+
+
+def test_an_item_that_takes_long_to_copy_is_not_lost_behind_a_later_one() -> None:
+    hub, leaf = LocalRouter.group(2)
+    began, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        def __deepcopy__(self, _: object) -> str:
+            began.set()
+            assert may_end.wait(10.0)
+            return "slow"
+
+    def send_later_one() -> None:
+        assert began.wait(10.0)
+        hub.send("work", "quick", to="node.1")
+        may_end.set()
+
+    on_threads(lambda: hub.send("work", Slow(), to="node.1"), send_later_one)
+    taken = [leaf.receive("work", timeout=1.0) for _ in range(2)]
+    assert [item.value for item in taken if item is not None] == ["quick", "slow"]
+
+
+def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
+    hub, leaf = LocalRouter.group(2)
+    said: list[object] = []
+
+    def wait(router: LocalRouter, how: Callable[[Task], object]) -> None:
+        with use_router(router), Task() as task:
+            task.use(lambda ctx: said.append(how(task)))
+            task.run()
+
+    begun = threading.Event()
+
+    def receive(task: Task) -> object:
+        begun.set()
+        return task.receive("nothing", timeout=None)
+
+    def give_up(task: Task) -> object:
+        begun.wait(10.0)
+        task.send("work", 1, to="node.1", timeout=None)
+        task.send("work", 1, to="node.1", timeout=None)
+        task.finish = True
+        return task.send("work", 1, to="node.1", timeout=None)
+
+    on_threads(
+        lambda: wait(leaf, receive),
+        lambda: wait(hub, give_up),
+    )
+    assert sorted(map(str, said)) == ["False", "None"]
+
+
+def test_asking_without_waiting_gives_what_a_call_gives() -> None:
+    hub, leaf = LocalRouter.group(2)
+    later: Future[list[int]] = Future()
+    leaf.register("later", lambda: later)
+    leaf.register("fails", lambda: 1 / 0)
+    answer = hub.ask(1, "later")
+    assert not answer.done()
+    later.set_result([1])
+    assert answer.result() == [1]
+    assert answer.result() is not later.result()
+    with pytest.raises(RemoteError, match="ZeroDivisionError on node 1"):
+        hub.ask(1, "fails").result()
+    with pytest.raises(PeerLost, match=r"the nodes here are \[0, 1\]"):
+        hub.ask(7, "later").result()

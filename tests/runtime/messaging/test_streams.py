@@ -1,0 +1,329 @@
+"""Streams over links that a test breaks whenever it likes."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from ding_lite.errors import CodecError, DeadlineExceeded, PeerLost
+from ding_lite.runtime.messaging.streams import DOUBT_S, Item, ItemId, Parcel, Streams
+from ding_lite.testing import ManualClock
+
+
+def over() -> bool:
+    return True
+
+
+def done(result: None) -> Future[None]:
+    answer: Future[None] = Future()
+    answer.set_result(result)
+    return answer
+
+
+class Receiver:
+    """One life of a node that takes items."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.streams = Streams(never_carry, never_withdraw, lambda _to: [], clock)
+        self.taken: list[int] = []
+        self.acknowledged: set[int] = set()
+
+
+def never_carry(node: int, parcel: Parcel) -> Future[Any]:
+    raise AssertionError("a receiver sends nothing")
+
+
+def never_withdraw(node: int, numbers: Sequence[int]) -> Future[Any]:
+    raise AssertionError("a receiver sends nothing")
+
+
+class Job:
+    """Node 0 sends, the nodes 1 and 2 receive; each link is up or down and has two directions."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.sender = Streams(self.carry, self.withdraw, self.receivers, self.clock)
+        self.nodes = {1: Receiver(self.clock), 2: Receiver(self.clock)}
+        self.dead: list[Receiver] = []
+        self.up = {1, 2}
+        self.calls: dict[int, deque[Any]] = {1: deque(), 2: deque()}
+        self.replies: dict[int, deque[Any]] = {1: deque(), 2: deque()}
+        self.waiting: dict[int, list[Future[Any]]] = {1: [], 2: []}
+        self.sent = 0
+
+    # -- what the sender is given -----------------------------------------------------------
+
+    def receivers(self, to: Iterable[str]) -> list[int]:
+        return sorted(self.up)
+
+    def carry(self, node: int, parcel: Parcel) -> Future[Any]:
+        number, oldest, value = parcel.body
+        receiver = self.nodes[node]
+
+        def arrive() -> Future[None]:
+            return receiver.streams.arrive(0, 1, parcel.stream, number, oldest, value)
+
+        return self.ask(node, arrive, lambda: receiver.acknowledged.add(value))
+
+    def ask(
+        self,
+        node: int,
+        handle: Callable[[], Future[None]],
+        on_answer: Callable[[], object] = lambda: None,
+    ) -> Future[Any]:
+        answer: Future[Any] = Future()
+        if node not in self.up:
+            answer.set_exception(PeerLost("not connected"))
+            return answer
+        self.waiting[node].append(answer)
+
+        def reply() -> None:
+            on_answer()
+            self.waiting[node].remove(answer)
+            answer.set_result(None)
+
+        def send_reply(_: Future[None]) -> None:
+            if answer in self.waiting[node]:  # who was cut off has forgotten that it asked
+                self.replies[node].append(reply)
+
+        self.calls[node].append(lambda: handle().add_done_callback(send_reply))
+        return answer
+
+    def withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
+        streams = self.nodes[node].streams
+        return self.ask(node, lambda: done(streams.withdraw(0, 1, numbers)))
+
+    # -- what may happen --------------------------------------------------------------------
+
+    def send(self) -> None:
+        self.sent += self.sender.send(
+            "work",
+            lambda number, oldest: (number, oldest, self.sent),
+            ("any",),
+            in_flight=3,
+            timeout=None,
+            until=over,
+        )
+
+    def deliver(self, node: int, *, reply: bool) -> None:
+        queue = (self.replies if reply else self.calls)[node]
+        if queue:
+            queue.popleft()()
+
+    def take(self, node: int) -> bool:
+        item = self.nodes[node].streams.receive("work", timeout=None, until=over)
+        if item is not None:
+            self.nodes[node].taken.append(item.value)
+        return item is not None
+
+    def cut(self, node: int) -> None:
+        self.up.discard(node)
+        self.calls[node].clear()
+        self.replies[node].clear()
+        lost, self.waiting[node] = self.waiting[node], []
+        for answer in lost:
+            answer.set_exception(PeerLost("the link has broken"))
+
+    def heal(self, node: int) -> None:
+        if node not in self.up:
+            self.up.add(node)
+            self.sender.joined(node, is_new_life=False)
+
+    def restart(self, node: int) -> None:
+        self.cut(node)
+        self.dead.append(self.nodes[node])
+        self.nodes[node] = Receiver(self.clock)
+        self.up.add(node)
+        self.sender.joined(node, is_new_life=True)
+
+    def wait(self) -> None:
+        """Let the sender give up all who are not there; nobody takes anything meanwhile."""
+        self.clock.advance(DOUBT_S)
+        self.sender.look()
+
+    def pause(self) -> None:
+        """Let 8 s pass, if that is not too long for a receiver to be taken for dead."""
+        if self.clock.now() + 8.0 < DOUBT_S:
+            self.clock.advance(8.0)
+            self.sender.look()
+
+    def settle(self) -> None:
+        for node in self.nodes:
+            self.heal(node)
+        busy = True
+        while busy:
+            busy = any(self.calls.values()) or any(self.replies.values())
+            for node in self.nodes:
+                self.deliver(node, reply=False)
+                self.deliver(node, reply=True)
+                busy = self.take(node) or busy
+
+
+happenings = st.one_of(
+    st.sampled_from(["send", "pause"]),
+    st.tuples(
+        st.sampled_from(["call", "reply", "take", "cut", "heal", "restart"]),
+        st.sampled_from([1, 2]),
+    ),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(happenings, max_size=60))
+@example(["send", ("call", 1), ("take", 1), ("cut", 1), "pause"])  # the answer is lost
+@example(["send", ("call", 1), ("cut", 1), ("take", 1), "pause"])  # there is none
+@example(["send", ("call", 1), ("cut", 1), ("cut", 2), ("take", 1), "pause", ("heal", 2)])
+def test_each_item_is_taken_once_whatever_breaks(story: list[Any]) -> None:
+    job = Job()
+    for what in story:
+        match what:
+            case "send":
+                job.send()
+            case "pause":
+                job.pause()
+            case ("call", node):
+                job.deliver(node, reply=False)
+            case ("reply", node):
+                job.deliver(node, reply=True)
+            case ("take", node):
+                job.take(node)
+            case (name, node):
+                getattr(job, name)(node)
+    job.settle()
+
+    taken = Counter(value for node in job.nodes.values() for value in node.taken)
+    done_by_the_dead = Counter(value for node in job.dead for value in node.acknowledged)
+    assert taken + done_by_the_dead == Counter(range(job.sent))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["send", "call 1", "call 2", "cut", "wait", "heal"]), max_size=40))
+def test_what_others_were_given_is_withdrawn_from_who_is_back(story: list[str]) -> None:
+    job = Job()
+    for what in story:
+        match what.split():
+            case ["call", node]:
+                job.deliver(int(node), reply=False)
+            case ["cut"]:
+                job.cut(1)
+            case ["heal"]:
+                job.heal(1)
+            case [name]:
+                getattr(job, name)()
+    job.settle()
+    assert Counter(job.nodes[1].taken + job.nodes[2].taken) == Counter(range(job.sent))
+
+
+def test_the_items_of_a_node_that_has_left_go_to_another_at_once() -> None:
+    job = Job()
+    for _ in range(4):
+        job.send()
+    job.sender.left(1)
+    job.cut(1)
+    while job.calls[2]:
+        job.deliver(2, reply=False)
+    while job.take(2):
+        pass
+    assert sorted(job.nodes[2].taken) == [0, 1, 2, 3]
+
+
+def test_a_copy_that_comes_after_its_item_was_settled_is_not_taken() -> None:
+    streams = Receiver(ManualClock()).streams
+    streams.arrive(0, 1, "work", 1, 1, "first")
+    assert streams.receive("work", timeout=None, until=over) == Item(0, "first", ItemId(0, 1, 1))
+    streams.arrive(0, 1, "work", 2, 2, "second")
+    late = streams.arrive(0, 1, "work", 1, 1, "first")  # by a connection of before the link broke
+    assert late.done()
+    assert streams.receive("work", timeout=None, until=over) == Item(0, "second", ItemId(0, 1, 2))
+    assert streams.receive("work", timeout=None, until=over) is None
+
+
+def test_an_item_that_no_other_node_could_take_goes_back_to_its_first_receiver() -> None:
+    """It may have taken the item, so no third node gets it if the first one is back in time."""
+    job = Job()
+    job.send()
+    job.deliver(1, reply=False)
+    job.cut(1)
+    job.cut(2)
+    assert job.take(1)
+    job.wait()
+    job.heal(1)
+    job.settle()
+    assert (job.nodes[1].taken, job.nodes[2].taken) == ([0], [])
+
+
+def test_a_receiver_that_was_taken_for_dead_takes_again_under_the_same_id() -> None:
+    job = Job()
+    job.send()
+    job.deliver(1, reply=False)
+    first = job.nodes[1].streams.receive("work", timeout=0.0, until=None)
+    job.cut(1)
+    job.wait()
+    job.deliver(2, reply=False)
+    second = job.nodes[2].streams.receive("work", timeout=0.0, until=None)
+    assert first == second == Item(0, 0, ItemId(0, 1, 1))
+
+
+def test_what_nobody_can_take_now_waits_for_somebody() -> None:
+    job = Job()
+    job.send()
+    job.cut(1)
+    job.cut(2)
+    job.wait()
+    assert not job.calls[1]
+    job.heal(2)
+    job.settle()
+    assert job.nodes[1].taken + job.nodes[2].taken == [0]
+
+
+def test_an_item_that_cannot_be_written_takes_no_room() -> None:
+    job = Job()
+
+    def fail(number: int, oldest: int) -> None:
+        raise CodecError("no")
+
+    for _ in range(10):
+        with pytest.raises(CodecError, match="no"):
+            job.sender.send("work", fail, ("any",), in_flight=1, timeout=0.0, until=None)
+    job.send()
+    job.settle()
+    assert job.nodes[1].taken + job.nodes[2].taken == [0]
+
+
+def test_an_item_that_is_none_is_refused() -> None:
+    with pytest.raises(CodecError, match="name of a stream and whole numbers"):
+        Receiver(ManualClock()).streams.arrive(0, 1, "work", "one", 1, None)  # type: ignore[arg-type]
+
+
+def test_items_of_two_lives_of_a_sender_are_different_items() -> None:
+    receiver = Receiver(ManualClock()).streams
+    for life in (1, 2):
+        receiver.arrive(0, life, "work", 1, 1, f"of life {life}")
+    items = [receiver.receive("work", timeout=0.0, until=None) for _ in range(2)]
+    assert items == [
+        Item(0, "of life 1", ItemId(0, 1, 1)),
+        Item(0, "of life 2", ItemId(0, 2, 1)),
+    ]
+    with pytest.raises(DeadlineExceeded):
+        receiver.receive("work", timeout=0.0, until=None)
+
+
+def test_what_is_remembered_of_taken_items_stays_small_while_another_receiver_is_stuck() -> None:
+    job = Job()
+    streams = job.nodes[1].streams
+    for number in range(2, 12_002):  # item 1 is at another node, which does not take it
+        streams.arrive(0, 1, "work", number, 1, number)
+        assert job.take(1)
+    sender = streams._senders[0]
+    assert not sender.known
+    assert sender.taken.num_pages == 12
+    for number in (2, 5_000, 12_001):
+        assert streams.arrive(0, 1, "work", number, 1, number).done()  # each comes once
+    assert not job.take(1)
+    streams.arrive(0, 1, "work", 12_002, 12_002, 0)
+    assert sender.taken.num_pages == 1

@@ -1,0 +1,178 @@
+"""The file that all nodes of a machine write together: who begins it, who closes it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+import pytest
+
+from ding_lite.runtime.trace.file import TraceFile
+
+WRITER = """
+import os, sys
+from pathlib import Path
+from ding_lite.runtime.trace.file import TraceFile
+
+path, since_ns, name, times, count = sys.argv[1:]
+for time in range(int(times)):
+    file = TraceFile(Path(path), int(since_ns))
+    for number in range(int(count)):
+        file.write({"by": name, "time": time, "number": number, "filler": "x" * (number % 300)})
+    file.close()
+if count == "0":  # one that is killed while it has the file
+    file = TraceFile(Path(path), int(since_ns))
+    file.write({"by": name})
+    os.write(1, b"open\\n")
+    sys.stdin.read()
+"""
+
+
+def writer(path: Path, since_ns: int, name: str, times: int, count: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), str(since_ns), name, str(times), str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def records(path: Path) -> list[Any]:
+    """Read what was written, without the head."""
+    head, *rest = list(json.loads(path.read_text()))
+    assert head["name"] == "trace_began"
+    return rest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trace.json"
+
+
+def test_a_file_is_whole_at_any_moment_but_for_the_bracket(path: Path) -> None:
+    file = TraceFile(path, monotonic_ns())
+    for number in range(3):
+        file.write({"number": number})
+        assert len(json.loads(path.read_text() + "]")) == 2 + number
+    file.close()
+    assert records(path) == [{"number": 0}, {"number": 1}, {"number": 2}]
+
+
+def test_a_file_of_the_same_job_is_gone_on_with(path: Path) -> None:
+    since_ns = monotonic_ns()
+    for number in range(3):
+        file = TraceFile(path, since_ns)
+        file.write({"number": number})
+        file.close()
+    assert [record["number"] for record in records(path)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("old", ["", "[]", "[\n", "no json", '[\n{"name": "trace_began"}\n]\n'])
+def test_what_is_no_trace_of_ours_is_replaced(path: Path, old: str) -> None:
+    path.write_text(old * 3)
+    file = TraceFile(path, 0)
+    file.write({"number": 1})
+    file.close()
+    assert records(path) == [{"number": 1}]
+
+
+@pytest.mark.parametrize("was_closed", [True, False])
+def test_a_trace_of_an_earlier_job_is_replaced(path: Path, was_closed: bool) -> None:
+    old = TraceFile(path, monotonic_ns())
+    old.write({"old": True})
+    old.close()
+    if not was_closed:  # its last writer was killed
+        path.write_text(path.read_text().removesuffix("\n]\n"))
+    file = TraceFile(path, monotonic_ns())
+    file.write({"new": True})
+    file.close()
+    assert records(path) == [{"new": True}]
+
+
+def test_a_trace_of_an_earlier_run_of_the_machine_is_replaced(path: Path) -> None:
+    old = TraceFile(path, monotonic_ns())
+    old.close()
+    text = path.read_text()
+    boot = json.loads(text)[0]["args"]["boot"]
+    path.write_text(text.replace(boot, "another-boot"))  # its clock began anew since then
+    file = TraceFile(path, 0)
+    file.write({"new": True})
+    file.close()
+    assert records(path) == [{"new": True}]
+
+
+def test_a_file_that_somebody_writes_is_joined_whenever_it_was_begun(path: Path) -> None:
+    one = TraceFile(path, monotonic_ns())
+    one.write({"by": "one"})
+    other = TraceFile(path, monotonic_ns())  # as a node that is started again by hand
+    other.write({"by": "other"})
+    one.close()
+    assert not path.read_text().endswith("]\n")
+    other.write({"by": "other"})
+    other.close()
+    assert [record["by"] for record in records(path)] == ["one", "other", "other"]
+
+
+def test_the_last_of_many_processes_closes_what_all_have_written(path: Path) -> None:
+    since_ns = monotonic_ns()
+    children = [writer(path, since_ns, name, 6, 40) for name in "abcd"]
+    for child in children:
+        child.communicate()
+        assert child.returncode == 0
+    found = [(record["by"], record["time"], record["number"]) for record in records(path)]
+    assert sorted(found) == [(n, t, k) for n in "abcd" for t in range(6) for k in range(40)]
+    for name in "abcd":  # each in the order in which it wrote
+        own = [record[1:] for record in found if record[0] == name]
+        assert own == sorted(own)
+
+
+def test_the_file_of_a_writer_that_was_killed_is_closed_by_another_one(path: Path) -> None:
+    since_ns = monotonic_ns()
+    file = TraceFile(path, since_ns)
+    with writer(path, since_ns, "killed", 0, 0) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        child.kill()
+    file.write({"by": "survivor"})
+    file.close()
+    assert [record["by"] for record in records(path)] == ["killed", "survivor"]
+
+
+def test_a_trace_whose_only_writer_was_killed_lacks_no_more_than_the_bracket(path: Path) -> None:
+    since_ns = monotonic_ns()
+    with writer(path, since_ns, "killed", 0, 0) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        child.kill()
+    assert json.loads(path.read_text() + "]")[1] == {"by": "killed"}
+    file = TraceFile(path, since_ns)  # its next life
+    file.write({"by": "again"})
+    file.close()
+    assert [record["by"] for record in records(path)] == ["killed", "again"]
+
+
+def test_a_child_that_was_forked_keeps_nobody_out(path: Path) -> None:
+    file = TraceFile(path, monotonic_ns())
+    copy = os.dup(file._fd)  # what a fork leaves in the child
+    file.close()
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(copy)
+    assert records(path) == []
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"file"):
+        TraceFile(tmp_path / "file" / "trace.json", 0)
