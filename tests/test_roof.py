@@ -84,9 +84,9 @@ def test_the_package_is_silent_until_a_program_asks_for_its_lines() -> None:
     assert any(isinstance(handler, logging.NullHandler) for handler in handlers)
 
 
-def test_importing_the_package_imports_nothing_of_it() -> None:
+def test_importing_the_package_imports_no_module_of_it_but_its_version() -> None:
     program = "import sys, ding_lite; print([m for m in sys.modules if m.startswith('ding_lite.')])"
-    assert run_fresh(program) == "[]"
+    assert run_fresh(program) == "['ding_lite.version']"
 
 
 def test_the_runtime_and_the_runner_need_no_torch() -> None:

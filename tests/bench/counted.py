@@ -21,6 +21,7 @@ from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.in_process import InprocTransport
+from ding_lite.parallel.tree.router import make_router
 from ding_lite.parallel.wire.envelope import Kind
 from ding_lite.runtime.messaging.watch import Watch
 from ding_lite.testing import Cluster, ManualClock
@@ -133,7 +134,7 @@ class CountedCluster(Cluster):
             self.network, spec.node_id, peers=spec.neighbours, clock=self._clock
         )
         transport.traffic = self.traffic[spec.node_id]
-        return NodeRouter(spec, transport=transport, clock=self._clock)
+        return make_router(spec, transport=transport, clock=self._clock)
 
     @contextmanager
     def counting(self) -> Iterator[None]:

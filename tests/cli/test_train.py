@@ -41,7 +41,7 @@ def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     assert (numbers["example"], numbers["env"], numbers["seed"]) == ("dqn", "CartPole-v1", 3)
     assert (numbers["env_steps"], numbers["solved"]) == (160, False)
     assert "160/160 env steps" in err
-    assert "rl.replay | a replay of 50000 transitions takes" in err
+    assert "rl.replay.uniform | a replay of 50000 transitions takes" in err
     assert "Did not solve CartPole-v1" in err
 
 

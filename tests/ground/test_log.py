@@ -56,7 +56,7 @@ def test_a_line_says_when_who_where_and_what(
     monkeypatch.setattr(time, "localtime", time.gmtime)
     configure(node="node 1 collector", stream=stream).handle(record("connected to node %d", 0))
     assert stream.getvalue() == (
-        "12:03:44.125 node 1 collector | parallel.router | connected to node 0\n"
+        "12:03:44.125 node 1 collector | parallel.router.node_router | connected to node 0\n"
     )
 
 

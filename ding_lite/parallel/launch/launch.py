@@ -3,7 +3,7 @@
 With one worker `main` runs in this process, under the labels of a node that is alone; that is
 how a distributed file is debugged. With more, each node is a process of its own and this one
 watches over them. Where the environment, a launcher such as torchrun, or `attach_to` says that
-this process is itself one node of a job, nothing is started: `by_hand` tells how that node finds
+this process is itself one node of a job, nothing is started: `join` tells how that node finds
 its place.
 
 What is ugly here and why: a node must find `main` again by importing the program a second

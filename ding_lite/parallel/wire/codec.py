@@ -3,7 +3,7 @@
 A tree of values becomes one short block of msgpack, the meta, and the raw bytes of its arrays.
 Nothing is pickled, and nothing that arrives is trusted: every size is checked before memory is
 taken for it, and whatever is wrong with a message raises `CodecError`. Writing is below; reading
-is in `codec_read`, arrays are in `codec_arrays`.
+is in `decoding`, arrays are in `arrays`.
 
 `docs/protocol.md` is the authority on the bytes. In short: a scalar is a msgpack scalar, and
 everything else is a msgpack array whose first item, a tag, says what it is.

@@ -1,7 +1,7 @@
 """Where env steps come from: environments one after the other, or as one array program.
 
 A source never resets by itself: `Envs` says where an episode has ended and new ones begin.
-Those in processes of their own are in `env_workers`, and step the `EnvLoop` of this module.
+Those in processes of their own are in `workers`, and step the `EnvLoop` of this module.
 
 What is ugly here and why: gymnasium's environments have no way to be saved. What is saved
 instead is how they came to where they are: the state of the random generator at their last

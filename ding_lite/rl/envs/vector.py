@@ -7,7 +7,7 @@ transition crosses an episode, and none is made up by a reset.
 
 What is ugly here and why: gymnasium has three ways of resetting an env that ended. Its
 vector CartPole resets one step late and makes up a transition in doing so. The sources in
-`env_sources` and `env_workers` therefore leave the resets to `Envs`, which asks for them at
+`sources` and `workers` therefore leave the resets to `Envs`, which asks for them at
 one place.
 """
 

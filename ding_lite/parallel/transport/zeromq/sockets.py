@@ -8,7 +8,7 @@ a descriptor does not say that a message is there, only that the socket has not 
 something has happened; and whatever is done with a socket, sending too, makes it look. So who has
 sent asks the socket for what it has seen, and passes that on to a reader.
 
-One thread waits for all its life, and another one may take over for a while (`zeromq_turns` tells
+One thread waits for all its life, and another one may take over for a while (`zeromq.reactor` tells
 why). So all descriptors are in one epoll, which that other one waits for by itself, and the first
 one by a second epoll, in which the first can be switched off and on by one call.
 """

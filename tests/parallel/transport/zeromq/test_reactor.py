@@ -228,6 +228,6 @@ def test_who_reads_while_it_waits_is_seen_to_wait(nodes: tuple[NodeRouter, NodeR
     while not seen:
         where, waits = where_is(thread.ident or 0)
         seen |= {where} if waits else set()
-    assert next(iter(seen)).startswith("test_zeromq_turns.py:")
+    assert next(iter(seen)).startswith("test_reactor.py:")
     hub.emit("over")
     thread.join()
