@@ -28,9 +28,9 @@ from ding_lite.errors import DeadlineExceeded, NodeFailed, PeerLost, RemoteError
 ROLES = ["learner", "evaluator", "collector"]
 
 def mark(stage):
-    node, warden = multiprocessing.current_process(), multiprocessing.parent_process()
+    node, fork_server = multiprocessing.current_process(), multiprocessing.parent_process()
     if hasattr(node, "node_id"):
-        say("at", ROLES[node.node_id], stage, node.pid, warden.pid)
+        say("at", ROLES[node.node_id], stage, node.pid, fork_server.pid)
 
 def mark_steps():
     counts = iter(range(1, 10))
@@ -113,7 +113,7 @@ class Run:
         is_there = False
         while not (is_there and victim in self.pids):
             _, who, where, pid, parent = self.program.line("at ")
-            self.pids |= {who: int(pid), "warden": int(parent)}
+            self.pids |= {who: int(pid), "fork_server": int(parent)}
             is_there = is_there or (who, where) == (role, stage)
 
     def kill(self, victim: str, signum: int = signal.SIGKILL) -> float:

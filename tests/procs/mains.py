@@ -174,7 +174,7 @@ def die_in_the_first_lives(folder: str, lives: int, how: str) -> Any:
     return sorted(path.name for path in Path(folder).glob(f"{node_id()}-*"))
 
 
-def kill_the_warden() -> None:
+def kill_the_fork_server() -> None:
     if node_id() == 1:
         os.kill(os.getppid(), signal.SIGKILL)
     wait_for_the_end()

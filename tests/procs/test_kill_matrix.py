@@ -70,17 +70,17 @@ def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["import", "main", "step-5"])
-@pytest.mark.parametrize("victim", [*ROLES, "warden"])
+@pytest.mark.parametrize("victim", [*ROLES, "fork_server"])
 def test_without_it_the_launcher_raises_and_nothing_is_left(
     folder: Path, victim: str, stage: str
 ) -> None:
-    role = "learner" if victim == "warden" else victim
+    role = "learner" if victim == "fork_server" else victim
     with running(folder, recover=False, number=len(victim + stage)) as run:
         run.follow(role, stage, victim)
         killed_at = run.kill(victim)
         code, _ = run.end()
         assert code == 1
-        if victim == "warden":
+        if victim == "fork_server":
             assert (
                 "NodeFailed: The process that watches over the nodes has died" in run.program.seen
             )

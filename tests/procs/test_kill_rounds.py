@@ -54,7 +54,7 @@ class Round:
             topology=draw.choice(["star", "mesh", "tree:1"]),
             protocol=draw.choice(["ipc", "tcp"]),
             recover=draw.random() < 0.5,
-            victim=draw.choice([*ROLES, *ROLES, "warden", "launcher"]),
+            victim=draw.choice([*ROLES, *ROLES, "fork_server", "launcher"]),
             signum=draw.choice([signal.SIGKILL, signal.SIGTERM]),
             role="evaluator" if stage == "finish" else draw.choice(ROLES),
             stage=stage,
@@ -94,7 +94,7 @@ def test_a_job_ends_right_or_fails_at_once_and_leaves_nothing(folder: Path, draw
         if not drawn.is_ending and is_node and drawn.recover:
             run.wait_for_return(drawn.victim)
             run.may_end()
-        is_harmless = (drawn.victim, drawn.signum) == ("warden", signal.SIGTERM)
+        is_harmless = (drawn.victim, drawn.signum) == ("fork_server", signal.SIGTERM)
         if is_harmless:
             run.may_end()
         code, results = run.end()  # which looks for processes, sockets, segments
@@ -105,7 +105,7 @@ def test_a_job_ends_right_or_fails_at_once_and_leaves_nothing(folder: Path, draw
 def check_end(drawn: Round, run: Run, code: int, results: str) -> None:
     said = run.program.seen
     everything = (0, "[True, True, True]")
-    if (drawn.victim, drawn.signum) == ("warden", signal.SIGTERM):
+    if (drawn.victim, drawn.signum) == ("fork_server", signal.SIGTERM):
         assert (code, results) == everything, said
         assert [line for line in said.splitlines()[:-1] if not line.startswith("at ")] == []
     elif drawn.is_ending and (code, results) == everything:
@@ -114,7 +114,7 @@ def check_end(drawn: Round, run: Run, code: int, results: str) -> None:
         # Behind the runner, as the program ends, SIGTERM does what it does to any program.
         in_order = {143, -signal.SIGTERM} if drawn.is_ending else {143}
         assert code in ({-signal.SIGKILL} if drawn.signum == signal.SIGKILL else in_order), said
-    elif drawn.victim == "warden":
+    elif drawn.victim == "fork_server":
         assert code == 1, said
         assert "NodeFailed: The process that watches over the nodes has died" in said
     elif drawn.recover:

@@ -225,14 +225,14 @@ def test_a_runner_within_a_runner_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_the_launcher_has_imported_the_nodes_need_not(folder: Path) -> None:
     (folder / "gymnasium.py").write_text("print('once', flush=True)\n")
     code, said = run(folder, "import gymnasium\n" + MAIN + GUARDED)
-    assert (code, said) == (0, f"once\nonce\n{RESULT}")  # in the launcher and in the warden
+    assert (code, said) == (0, f"once\nonce\n{RESULT}")  # in the launcher and in the fork server
 
 
 def test_a_module_that_starts_threads_is_not_preloaded(folder: Path) -> None:
     thread = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
     (folder / "gymnasium.py").write_text(f"import os, threading\n{thread}\nos.write(1, b'on\\n')\n")
     code, said = run(folder, "import gymnasium\n" + MAIN + GUARDED)
-    assert (code, said) == (0, "on\n" * 4 + RESULT)  # launcher, warden, both nodes
+    assert (code, said) == (0, "on\n" * 4 + RESULT)  # launcher, fork server, both nodes
 
 
 # -- how a program ends --------------------------------------------------------------------
@@ -328,9 +328,9 @@ def test_a_signal_while_a_node_waits_for_its_restart_ends_all(folder: Path) -> N
 def test_a_launcher_that_is_killed_leaves_nothing(folder: Path) -> None:
     with Program(folder, STEPS + TWO_ALONE) as program:
         pids = program.pids(2)
-        warden = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
         program.process.kill()
-        wait_until_gone(*pids.values(), warden)
+        wait_until_gone(*pids.values(), fork_server)
         program.end()
         assert "after 0 True" in program.seen  # they ended in order even so
         assert program.left_over() == []
@@ -345,13 +345,13 @@ def test_stubborn_nodes_of_a_killed_launcher_are_killed(folder: Path) -> None:
         assert program.left_over() == []
 
 
-def test_nodes_end_when_launcher_and_warden_are_killed(folder: Path) -> None:
+def test_nodes_end_when_launcher_and_fork_server_are_killed(folder: Path) -> None:
     with Program(folder, STUCK + TWO_ALONE) as program:
         pids = program.pids(2)
-        warden = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(warden, signal.SIGSTOP)  # so that it cannot do its duty in between
+        fork_server = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(fork_server, signal.SIGSTOP)  # so that it cannot do its duty in between
         program.process.kill()
-        os.kill(warden, signal.SIGKILL)
+        os.kill(fork_server, signal.SIGKILL)
         wait_until_gone(*pids.values())
         program.end()
         assert program.left_over() == []

@@ -57,7 +57,7 @@ def test_a_job_that_is_killed_leaves_no_segment(folder: Path, victim: str | int)
     assert segments(pids.values()) == []
 
 
-def test_nor_does_one_whose_warden_is_killed(folder: Path) -> None:
+def test_nor_does_one_whose_fork_server_is_killed(folder: Path) -> None:
     with Program(folder, PROGRAM.format(stubborn=False)) as program:
         pids = program.pids(2)
         os.kill(parent_of(pids[0]), signal.SIGKILL)
@@ -66,13 +66,13 @@ def test_nor_does_one_whose_warden_is_killed(folder: Path) -> None:
     assert segments(pids.values()) == []
 
 
-def test_nor_does_one_whose_launcher_and_warden_are_killed(folder: Path) -> None:
+def test_nor_does_one_whose_launcher_and_fork_server_are_killed(folder: Path) -> None:
     with Program(folder, PROGRAM.format(stubborn=True)) as program:
         pids = program.pids(2)
-        warden = parent_of(pids[0])
-        os.kill(warden, signal.SIGSTOP)  # so that it cannot do its duty in between
+        fork_server = parent_of(pids[0])
+        os.kill(fork_server, signal.SIGSTOP)  # so that it cannot do its duty in between
         program.process.kill()
-        os.kill(warden, signal.SIGKILL)
+        os.kill(fork_server, signal.SIGKILL)
         wait_until_gone(*pids.values())
         program.end()
         assert program.left_over() == []

@@ -152,9 +152,9 @@ def test_who_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
     assert "within 3 s: node 1 was still connecting. Ready were: 0, 2." in str(caught.value)
 
 
-def test_a_warden_that_is_killed_takes_the_nodes_with_it(run_nodes: RunJob) -> None:
+def test_a_fork_server_that_is_killed_takes_the_nodes_with_it(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed, match="process that watches over the nodes has died"):
-        run_nodes(mains.kill_the_warden)
+        run_nodes(mains.kill_the_fork_server)
 
 
 # -- restarts ------------------------------------------------------------------------------

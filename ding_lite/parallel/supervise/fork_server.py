@@ -1,19 +1,19 @@
-"""The warden: a small process between the launcher and its nodes.
+"""The fork server: a small process between the launcher and its nodes.
 
 What is ugly here and why: nodes are forks, because importing torch takes a second or two and
 a fork of a process that has it takes none. Python's own fork server would do that too, but it
 keeps the environment and the output of the moment it was first used, outlives the job, and
 leaves its directory behind when its user is killed. So this is one of our own, one per job.
 
-Only a process with a single thread may fork. The warden imports what the launcher says is slow
-to import, and begins anew without it if that has started a thread. It is the nodes' parent, so
-it alone may signal them without hitting a stranger who got the same process id: it learns of a
-death before the id is free again. It outlives the launcher for as long as it takes to end the
-nodes and to delete the job's directory, however the launcher has ended.
+Only a process with a single thread may fork. The fork server imports the slow modules that the
+launcher names, and starts over without them if an import has started a thread. It is the nodes'
+parent, so it alone can signal them safely: the kernel does not give a process id away again
+before the parent has reaped the process. It outlives the launcher until it has ended the nodes
+and deleted the job's directory, however the launcher has ended.
 
-The launcher speaks first: `{"start": node}` with the descriptor of the node's connection,
-`{"signal": number}` for all nodes, `{"end": seconds}`. The warden says `{"started": node,
-"pid": ...}` and `{"exited": node, "code": ...}`. One message is one packet of JSON.
+Protocol: the launcher sends `{"start": node}` with the descriptor of the node's connection,
+`{"signal": number}` for all nodes, and `{"end": seconds}`. The fork server sends `{"started":
+node, "pid": ...}` and `{"exited": node, "code": ...}`. One message is one packet of JSON.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MAX_PACKET = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
-class WardenSpec:
-    """What a warden is told on its command line."""
+class ForkServerSpec:
+    """What a fork server is told on its command line."""
 
     control_fd: int
     """The socket to the launcher."""
@@ -61,16 +61,16 @@ class WardenSpec:
         return json.dumps(asdict(self))
 
     def command(self, sys_path: Iterable[str]) -> list[str]:
-        """Return the command line of the warden: this interpreter with its options."""
+        """Return the command line of the fork server: this interpreter with its options."""
         code = f"import sys; sys.path[:] = {list(sys_path)!r}; "
-        code += "from ding_lite.parallel.supervise.fork_server import run_warden; run_warden()"
+        code += "from ding_lite.parallel.supervise.fork_server import run_fork_server as run; run()"
         interpreter = spawn.get_command_line()[:-3]  # all but `-c`, its code, and a marker
         return [*interpreter, "-c", code, self.as_json()]
 
 
-def run_warden() -> None:
-    """Be the warden of the job that the last argument on the command line describes."""
-    spec = WardenSpec(**json.loads(sys.argv[-1]))
+def run_fork_server() -> None:
+    """Be the fork server of the job that the last argument on the command line describes."""
+    spec = ForkServerSpec(**json.loads(sys.argv[-1]))
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who ends this process ends the launcher
     num_threads = _num_threads()  # those of numpy's BLAS, which ends them before a fork
     gc.disable()  # a tenth of the time that the import of torch takes is spent on collections
@@ -83,7 +83,7 @@ def run_warden() -> None:
 
     gc.freeze()  # a collection in a node would copy all the pages that it shares with the others
     gc.enable()
-    _Warden(spec).run()
+    _ForkServer(spec).run()
     # Nothing is left to close, and to take apart what was imported would keep the launcher waiting.
     os._exit(0)
 
@@ -93,8 +93,8 @@ def _num_threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-class _Warden:
-    def __init__(self, spec: WardenSpec) -> None:
+class _ForkServer:
+    def __init__(self, spec: ForkServerSpec) -> None:
         self._spec = spec
         self._control = socket.socket(fileno=spec.control_fd)
         self._nodes: dict[int, NodeProcess] = {}

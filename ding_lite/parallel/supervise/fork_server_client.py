@@ -1,4 +1,4 @@
-"""The launcher's end of the warden: start it, tell it, hear it, and see it off."""
+"""Client of the fork server: start it, send commands, receive reports, stop it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.parallel.network.address import PrivateDirectory
-from ding_lite.parallel.supervise.fork_server import MAX_PACKET, WardenSpec
+from ding_lite.parallel.supervise.fork_server import MAX_PACKET, ForkServerSpec
 from ding_lite.parallel.supervise.node_process import SIGNALS
 
-WARDEN_S = 5.0
-"""Seconds that the warden has to end what has been told to end; then it is killed itself."""
+FORK_SERVER_GRACE_S = 5.0
+"""Seconds that the fork server has to end what has been told to end; then it is killed itself."""
 
 
-class WardenLink:
-    """A warden, as the launcher has it."""
+class ForkServerClient:
+    """A fork server, as the launcher has it."""
 
     def __init__(self) -> None:
         self._control, self._far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -30,7 +30,7 @@ class WardenLink:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fileno(self) -> int:
-        """Return what becomes readable when the warden has said something, or has ended."""
+        """Return what becomes readable when the fork server has said something, or has ended."""
         return self._control.fileno()
 
     @property
@@ -44,11 +44,11 @@ class WardenLink:
         """Start the process; what it is told from now on waits until it is ready.
 
         Args:
-            directory: The job's; the warden keeps it alive, and deletes it at the end.
+            directory: The job's; the fork server keeps it alive, and deletes it at the end.
             preload: Modules to import for all nodes.
             sys_path: Where modules are found.
         """
-        spec = WardenSpec(
+        spec = ForkServerSpec(
             control_fd=self._far_end.fileno(),
             life_fd=self._life_r,
             directory=str(directory.path),
@@ -68,12 +68,12 @@ class WardenLink:
         self._far_end.close()
 
     def tell(self, *fds: int, **message: float) -> None:
-        """Send a message, and descriptors with it; a warden that has died is not noticed here."""
+        """Send a message with descriptors; does not report that the fork server has died."""
         with suppress(OSError):
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
     def hear(self) -> dict[str, Any] | None:
-        """Return the next message, or None when there is no warden any more."""
+        """Return the next message, or None when there is no fork server any more."""
         packet = b""
         with suppress(ConnectionResetError):
             packet = self._control.recv(MAX_PACKET)
@@ -92,7 +92,7 @@ class WardenLink:
         ended = True
         if self._process is not None:
             try:
-                self._process.wait(WARDEN_S)
+                self._process.wait(FORK_SERVER_GRACE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -111,7 +111,7 @@ def kill_groups(leaders: Iterable[int]) -> None:
                 alive.append(os.pidfd_open(pid))
                 stack.callback(os.close, alive[-1])
                 os.killpg(pid, signal.SIGKILL)
-        deadline = Deadline.after(WARDEN_S)
+        deadline = Deadline.after(FORK_SERVER_GRACE_S)
         while alive and not deadline.expired:
             ended = wait(alive, deadline.remaining)
             alive = [handle for handle in alive if handle not in ended]

@@ -1,7 +1,7 @@
 """The process of one node: find `main` again, connect, run it, and report to the launcher.
 
-A node begins as a fork of the warden, a process with one thread that has imported what is slow
-to import and nothing of the user's. So each node imports the program itself, as after a fresh
+A node begins as a fork of the fork server, a process with one thread that has imported slow
+modules and nothing of the user's. So each node imports the program itself, as after a fresh
 start, and shares no random numbers, files or threads with the others.
 """
 
@@ -36,7 +36,7 @@ from ding_lite.runtime.messaging.router import Router, use_router
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 """The signals that end a job in order."""
 ORPHANED_S = 3.0
-"""Seconds that a node lives on when both the launcher and the warden have been killed."""
+"""Seconds that a node lives on when both the launcher and the fork server have been killed."""
 
 Stage: TypeAlias = Literal["starting", "importing `main`", "connecting", "running `main`"]
 STARTING: Stage = "starting"
@@ -126,7 +126,7 @@ class NodeProcess(ForkProcess):
         connection: To the launcher.
         life_fd: A pipe that ends when the launcher has ended, however that came about.
         directory: What to delete if nobody else is left to do so.
-        foreign_fds: Descriptors of the warden that are none of a node's business.
+        foreign_fds: Descriptors of the fork server that are none of a node's business.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class NodeProcess(ForkProcess):
         for fd in self._foreign_fds:
             os.close(fd)
         _start("ding_lite-life", _outlive, self._life_fd, self._directory)
-        np.random.seed(None)  # the warden's state would be the same on all nodes
+        np.random.seed(None)  # the fork server's state would be the same on all nodes
 
         with self._connection:
             succeeded = self._work()
@@ -285,7 +285,7 @@ def _leaving(router: NodeRouter) -> Iterator[NodeRouter]:
 
 
 def _take_signals() -> None:
-    """Undo what the warden has done to signals, which reach this process from now on."""
+    """Undo what the fork server has done to signals, which reach this process from now on."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -301,7 +301,7 @@ def _outlive(life_fd: int, directory: str) -> None:
     """Wait for the launcher's end; then make sure of this node's own, with all it started."""
     while os.read(life_fd, 1):
         pass
-    SYSTEM_CLOCK.sleep(ORPHANED_S)  # the warden ends this node before that, in order
+    SYSTEM_CLOCK.sleep(ORPHANED_S)  # the fork server ends this node before that, in order
     shutil.rmtree(directory, ignore_errors=True)
     remove_own()
     os.killpg(0, signal.SIGKILL)

@@ -1,14 +1,14 @@
-"""Supervision: start the nodes of a job, watch them, end them, and say what went wrong.
+"""Supervise a job: start its nodes, watch them, restart them, end them, and report failures.
 
-What is ugly here and why: three processes see one death. A node that raises tells the launcher
-over its own connection; a node that is killed tells nobody, and the warden, its parent, reports
-it; and when the warden or the launcher itself is killed, the others must notice by a pipe that
-ends. These tidings come in any order, and one failure soon causes others (a peer is lost, a
-wait times out), so which was the first is only decided when all nodes have ended. Signals are
-ugly as well: they may come at any line. The handler only notes them and wakes the loop.
+What is ugly here and why: one death is reported along three paths. A node that raises reports
+its error over its own connection; a node that is killed is reported by its parent, the fork
+server; and when the fork server or the launcher is killed, a pipe that closes is the only sign.
+These reports arrive in any order, and one failure soon causes others (a lost peer, a timeout), so
+the first failure is determined only when all nodes have ended. Signals are ugly as well: they
+may arrive at any line. The handler only records them and wakes the loop.
 
-Everything here is one loop on the caller's thread. All waits end: a node that does not end in
-time is killed, and so is the warden.
+Everything here is one loop on the caller's thread. Every wait has a limit: a node that does not
+end in time is killed, and so is the fork server.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ from ding_lite.parallel.supervise.failures import (
     what_cannot_travel,
 )
 from ding_lite.parallel.supervise.fork_server import END_GRACE_S
-from ding_lite.parallel.supervise.fork_server_client import WARDEN_S, WardenLink, kill_groups
+from ding_lite.parallel.supervise.fork_server_client import (
+    FORK_SERVER_GRACE_S,
+    ForkServerClient,
+    kill_groups,
+)
 from ding_lite.parallel.supervise.job import Job, NodeRecord, Nodes
 from ding_lite.parallel.supervise.node_process import (
     IMPORTING,
@@ -78,7 +82,7 @@ def run_job(job: Job) -> list[Any]:
     with ExitStack() as stack:
         stack.callback(job.directory.remove)
         supervisor = _Supervisor(job)
-        # Before the warden: a signal must never find nodes and no one to pass it on.
+        # Before the fork server: a signal must never find nodes and no one to pass it on.
         interruption = stack.enter_context(interruptible(lambda _: supervisor.wake()))
         stack.callback(supervisor.close)
         supervisor.start()
@@ -103,7 +107,7 @@ class _Supervisor:
         self._signal: int | None = None
         self._give_up_at: Deadline | None = None
         self._preparation: dict[str, Any] = {}
-        self._warden = WardenLink()
+        self._fork_server = ForkServerClient()
         self._wake_r, self._wake_w = os.pipe()
         self._wake_lock = threading.Lock()
         self._is_closed = False
@@ -111,9 +115,9 @@ class _Supervisor:
     # -- beginning and end ---------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the warden and ask it for all nodes."""
+        """Start the fork server and ask it for all nodes."""
         self._preparation = _preparation()
-        self._warden.start(
+        self._fork_server.start(
             self._job.directory,
             preload=self._job.preload,
             sys_path=self._preparation["sys_path"],
@@ -124,7 +128,7 @@ class _Supervisor:
 
     def close(self) -> None:
         """End whatever still runs, at once, and wait for it; safe at any time."""
-        if not self._warden.close():
+        if not self._fork_server.close():
             self._kill_orphans()
         for node in self._nodes.values():
             if node.connection is not None:
@@ -141,7 +145,7 @@ class _Supervisor:
                 os.write(self._wake_w, b"w")
 
     def _kill_orphans(self) -> None:
-        """Kill what a warden that was killed itself has left, and remove what that leaves."""
+        """Kill what a fork server that was killed itself has left, and remove what that leaves."""
         nodes = [node for node in self._nodes.values() if not node.is_over]
         kill_groups([node.pid for node in nodes if node.pid is not None])
         remove_left_over()
@@ -183,10 +187,10 @@ class _Supervisor:
         """
         if signum is not None and self._signal is None:
             self._signal = signum
-            self._warden.tell(signal=int(signum))
+            self._fork_server.tell(signal=int(signum))
             self._break_off_starts()
         by_connection = {n.connection: n for n in self._nodes.values() if n.connection is not None}
-        sources: list[Any] = [self._wake_r, self._warden.fileno(), *by_connection]
+        sources: list[Any] = [self._wake_r, self._fork_server.fileno(), *by_connection]
         ready = wait(sources, self._seconds_to_next_deadline())
 
         if self._wake_r in ready:
@@ -194,8 +198,8 @@ class _Supervisor:
         for source in ready:
             if isinstance(source, Connection):
                 self._listen(by_connection[source])
-        if self._warden.fileno() in ready:
-            self._hear_warden()
+        if self._fork_server.fileno() in ready:
+            self._hear_fork_server()
         self._keep_time()
 
     def _seconds_to_next_deadline(self) -> float | None:
@@ -213,7 +217,7 @@ class _Supervisor:
             return
         if self._give_up_at is not None:
             if self._give_up_at.expired:
-                self._lose_warden("did not end the nodes in time")
+                self._lose_fork_server("did not end the nodes in time")
             return
         late = []
         for node in self._nodes.values():
@@ -243,7 +247,7 @@ class _Supervisor:
         except (EOFError, OSError):
             if connection is not None:
                 connection.close()
-            node.connection = None  # it has ended; the warden will tell how
+            node.connection = None  # it has ended; the fork server will tell how
 
     def _take(self, node: NodeRecord, message: object, connection: Connection[Any, Any]) -> None:
         match message:
@@ -282,11 +286,11 @@ class _Supervisor:
             parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
             raise ConfigError(what_cannot_travel(parts, error)) from error
 
-    def _hear_warden(self) -> None:
-        message = self._warden.hear()
+    def _hear_fork_server(self) -> None:
+        message = self._fork_server.hear()
         match message:
             case None:
-                self._lose_warden("has died")
+                self._lose_fork_server("has died")
             case {"started": int(node_id), "pid": int(pid)}:
                 node = self._nodes[node_id]
                 node.pid = pid
@@ -396,14 +400,14 @@ class _Supervisor:
         if node.was_told_to_finish or node.connection is None:
             return
         node.was_told_to_finish = True
-        with suppress(OSError):  # it has died; the warden will tell
+        with suppress(OSError):  # it has died; the fork server will tell
             node.connection.send(Finish())
 
     def _tell_of_end(self, ended: NodeRecord) -> None:
         """Let no neighbour wait, as it leaves, for a process that takes nothing any more."""
         for near in self._nodes.around(ended):
             if near.stage == RUNNING and near.connection is not None:
-                with suppress(OSError):  # it has died; the warden will tell
+                with suppress(OSError):  # it has died; the fork server will tell
                     near.connection.send(Ended(ended.spec.node_id, ended.spec.epoch))
 
     def _kill(self, node: NodeRecord) -> None:
@@ -417,7 +421,7 @@ class _Supervisor:
         node.deadline = Deadline.after(self._timeout)
         with theirs:
             ours.send({**self._preparation, "name": f"node {node.spec.node_id}"})
-            self._warden.tell(theirs.fileno(), start=node.spec.node_id)
+            self._fork_server.tell(theirs.fileno(), start=node.spec.node_id)
 
     def _kill_lingering(self, node: NodeRecord) -> None:
         logger.warning(
@@ -432,14 +436,14 @@ class _Supervisor:
     def _end_all(self) -> None:
         """Give all nodes a moment to end in order."""
         if self._give_up_at is None:
-            self._give_up_at = Deadline.after(END_GRACE_S + WARDEN_S)
-            self._warden.tell(end=END_GRACE_S)
+            self._give_up_at = Deadline.after(END_GRACE_S + FORK_SERVER_GRACE_S)
+            self._fork_server.tell(end=END_GRACE_S)
         for node in self._nodes.values():
             if node.start_at is not None:
                 node.start_at, node.is_over = None, True
 
-    def _lose_warden(self, how: str) -> None:
-        """Go on without the warden: nothing can be known of the nodes any more."""
+    def _lose_fork_server(self, how: str) -> None:
+        """Go on without the fork server: nothing can be known of the nodes any more."""
         node_id = next(node.spec.node_id for node in self._nodes.values() if not node.is_over)
         if self._verdict is None and not self._failures:
             self._verdict = NodeFailed(
@@ -447,7 +451,7 @@ class _Supervisor:
                 f"last words, if it had any, are on standard error.",
                 node_id=node_id,
             )
-        self._warden.kill()
+        self._fork_server.kill()
         self._kill_orphans()
         for node in self._nodes.values():
             node.is_over = True

@@ -1,4 +1,4 @@
-"""The warden as its launcher has it."""
+"""The fork server as its launcher has it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from ding_lite.parallel.network.address import PrivateDirectory
-from ding_lite.parallel.supervise.fork_server_client import WardenLink
+from ding_lite.parallel.supervise.fork_server_client import ForkServerClient
 from ding_lite.parallel.supervise.node_process import SIGNALS
 
 
-def test_a_warden_holds_signals_back_before_it_has_run_a_line(tmp_path: Path) -> None:
-    directory, link = PrivateDirectory(tmp_path), WardenLink()
+def test_a_fork_server_holds_signals_back_before_it_has_run_a_line(tmp_path: Path) -> None:
+    directory, link = PrivateDirectory(tmp_path), ForkServerClient()
     try:
         link.start(directory, preload=(), sys_path=sys.path)
         assert link.pid is not None
