@@ -12,7 +12,7 @@ from ding_lite.errors import DeadlineExceeded
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.messaging.router import Router, current_router
+from ding_lite.runtime.messaging.router import Router, current_router, is_alone
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, whole
 
@@ -105,12 +105,13 @@ def fetch_weights(
     *,
     every: int = 1,
     max_staleness: int | None = None,
+    wait_for_new: bool = False,
     timeout: float | None = WAIT_S,
 ) -> Middleware:
-    """Let a policy act by the newest weights that another node has published.
+    """Load the newest weights that another node has published.
 
-    They are loaded only where they are new. Until the first have come the policy acts by its
-    own; in a job of one node it always does.
+    A version is loaded once. Before the first version arrives the policy keeps its own weights;
+    in a job of one node it always does.
 
     Context:
         reads: total_step, weights_version
@@ -123,11 +124,13 @@ def fetch_weights(
         max_staleness: How many versions these weights may be behind what has been announced:
             beyond that it loads newer ones before their time, and waits for them where they are
             still on their way. 0 always acts by the newest; None never waits.
+        wait_for_new: Wait, in each such step, for a version that is not loaded yet. For a node
+            that evaluates: it has nothing to do with the same weights twice.
         timeout: Seconds that such a wait may take; None waits for ever.
 
     Raises:
         ConfigError: `policy` is no policy, or a setting is out of range.
-        DeadlineExceeded: In a step: the weights that were announced have not come in time.
+        DeadlineExceeded: In a step: the weights waited for have not arrived in time.
         ShapeError: In a step: they are of a network of another size.
     """
     check_has(policy, "load_weights", "policy")
@@ -136,7 +139,7 @@ def fetch_weights(
         [] if max_staleness is None else whole(0, max_staleness=max_staleness),
         [] if timeout is None else at_least(0.0, timeout=timeout),
     )
-    return _Fetch(current_router(), policy, every, max_staleness, timeout)
+    return _Fetch(current_router(), policy, every, max_staleness, wait_for_new, timeout)
 
 
 class _Fetch:
@@ -148,22 +151,28 @@ class _Fetch:
         policy: Policy,
         every: int,
         max_staleness: int | None,
+        wait_for_new: bool,
         timeout: float | None,
     ) -> None:
+        self._router = router
         self._watch = router.watch(ANNOUNCED, PUBLISHED)
         self._policy = policy
         self._every = every
         self._max_staleness = max_staleness
+        self._wait_for_new = wait_for_new
         self._timeout = timeout
         self._loaded: list[int] = []
 
     def __call__(self, ctx: Context) -> None:
+        looks = ctx.total_step % self._every == 0
+        if looks and self._wait_for_new and not is_alone(self._router):
+            self._wait_until_new(ctx)
         newest, limit = self._watch.newest, self._max_staleness
         if ANNOUNCED not in newest:
             ctx.setdefault("weights_version", 0)
             ctx.keep("weights_version")
             return
-        if ctx.total_step % self._every == 0 or self._is_too_old(newest, self._loaded):
+        if looks or self._is_too_old(newest, self._loaded):
             if limit is not None and self._is_too_old(newest, _version_in(newest)):
                 newest = self._wait(ctx)
             self._load(newest)
@@ -171,6 +180,19 @@ class _Fetch:
             ctx.weights_version = self._loaded[1]
             ctx.keep("weights_version")
         ctx.metrics["weights_behind"] = _behind(newest, self._loaded) or 0
+
+    def _wait_until_new(self, ctx: Context) -> None:
+        in_time = self._watch.wait(
+            lambda newest: _version_in(newest) not in ([], self._loaded),
+            Deadline.after(self._timeout),
+            until=lambda: ctx.finish,
+        )
+        if not in_time:
+            raise DeadlineExceeded(
+                f"No version of the weights newer than {self._loaded[1:] or 'none'} has arrived "
+                f"within {self._timeout:g} s. Use `publish_weights` on the node that trains, or "
+                f"raise `timeout`."
+            )
 
     def _is_too_old(self, newest: Mapping[str, Any], version: list[int]) -> bool:
         if self._max_staleness is None:

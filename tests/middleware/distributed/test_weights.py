@@ -240,6 +240,50 @@ def test_a_wait_for_weights_ends_with_the_job() -> None:
     assert value_of(policy) == 0.0
 
 
+def test_an_evaluator_may_wait_for_a_new_version_in_each_step() -> None:
+    def main() -> list[int]:
+        policy, seen = make_dqn(), []
+        with Task() as task:
+            task.use(train(policy), "learner").use(mw.publish_weights(policy), "learner")
+            task.use(mw.fetch_weights(policy, wait_for_new=True), "collector")
+            task.use(lambda ctx: seen.append(ctx.weights_version), "collector")
+            task.use(lambda ctx: setattr(ctx, "finish", len(seen) == 5), "collector")
+            task.run()
+        return seen
+
+    _, seen = star(main)
+    assert len(seen) == 5
+    assert seen == sorted(set(seen))
+
+
+def test_a_wait_for_a_new_version_ends_with_the_job() -> None:
+    policy = make_dqn(0.0)
+
+    def main() -> None:
+        with Task() as task:
+            task.use(lambda ctx: setattr(ctx, "finish", True), "learner")
+            task.use(mw.fetch_weights(policy, wait_for_new=True, timeout=None), "collector")
+            task.run()
+
+    star(main)
+    assert value_of(policy) == 0.0
+
+
+def test_a_wait_for_a_new_version_in_vain_is_an_error() -> None:
+    with pytest.raises(DeadlineExceeded, match=r"newer than \[3\] has arrived within 0.05 s"):
+        fetching(
+            lambda router: publish(router, [7, 3], weights=ones()),
+            steps=2,
+            wait_for_new=True,
+            timeout=0.05,
+        )
+
+
+def test_a_node_that_is_alone_waits_for_no_version() -> None:
+    ctx, _ = run_step(mw.fetch_weights(make_dqn(), wait_for_new=True, timeout=None))
+    assert ctx.weights_version == 0
+
+
 def test_a_step_between_two_looks_is_taken_with_the_weights_at_hand() -> None:
     ctx, policy = fetching(lambda router: publish(router, [7, 3], weights=ones()), every=3, steps=2)
     assert ctx.weights_version == 3  # of the first step
