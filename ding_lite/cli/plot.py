@@ -23,8 +23,8 @@ from ding_lite.middleware.report.style import (
     save_picture,
 )
 from ding_lite.recipes.runs.results import (
-    Group,
     Result,
+    RunGroup,
     find_results,
     group_results,
     spread_of,
@@ -99,7 +99,7 @@ def _choose_metric(results: Sequence[Result], wanted: str | None) -> str:
     )
 
 
-def _draw_group(axes: Axes, group: Group, metric: str, color: str) -> None:
+def _draw_group(axes: Axes, group: RunGroup, metric: str, color: str) -> None:
     count = len(group.runs)
     label = group.label if count == 1 else f"{group.label} ({count} seeds)"
     spread = spread_of(group.runs, metric)
@@ -112,7 +112,7 @@ def _draw_group(axes: Axes, group: Group, metric: str, color: str) -> None:
         axes.plot(*group.runs[0].points(metric), color=color, linewidth=2.0, label=label, zorder=4)
 
 
-def _below(groups: Sequence[Group]) -> str:
+def _below(groups: Sequence[RunGroup]) -> str:
     most = max(len(group.runs) for group in groups)
     if most == 1:
         return "one run each" if len(groups) > 1 else ""
@@ -120,7 +120,7 @@ def _below(groups: Sequence[Group]) -> str:
     return f"mean of {seeds}; the band goes from the least to the greatest"
 
 
-def _print_results(groups: Sequence[Group], metric: str) -> None:
+def _print_results(groups: Sequence[RunGroup], metric: str) -> None:
     headings = ("run", "seed", "env steps", "episodes", f"last {metric}", f"best {metric}", "time")
     rows: list[tuple[str, ...]] = []
     bold: list[bool] = []
@@ -147,7 +147,7 @@ def _row(run: Result, metric: str) -> tuple[str, ...]:
     )
 
 
-def _summary(group: Group, metric: str) -> tuple[str, ...]:
+def _summary(group: RunGroup, metric: str) -> tuple[str, ...]:
     """Return the line below the runs of a group: means, and how far they lie from each other."""
     curves = [run.points(metric)[1] for run in group.runs]
     last, best = [float(y[-1]) for y in curves], [float(y.max()) for y in curves]

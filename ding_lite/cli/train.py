@@ -14,7 +14,7 @@ from typing import Any
 from ding_lite.cli.exit_codes import DONE, INTERRUPTED
 from ding_lite.cli.tables import print_table
 from ding_lite.log import configure
-from ding_lite.recipes.plan import Choices, Plan, make_plan
+from ding_lite.recipes.plan import Choices, RunPlan, make_plan
 from ding_lite.recipes.training import run_plan
 
 
@@ -62,7 +62,7 @@ def run_and_tell(run: Callable[[], Mapping[str, Any]]) -> int:
     return DONE
 
 
-def show_settings(plan: Plan) -> None:
+def show_settings(plan: RunPlan) -> None:
     """Print all settings, their values, where those come from, and what they mean."""
     meanings = {**_meanings(plan.recipe.policy_config), **_meanings(plan.recipe.config)}
     rows = [

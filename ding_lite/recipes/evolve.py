@@ -29,7 +29,7 @@ from ding_lite.recipes.evolve_config import (
     recipe_of_several,
 )
 from ding_lite.recipes.generations import tell_generations
-from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
+from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.reporting import save_and_report
 from ding_lite.recipes.runs.run import Run
@@ -64,7 +64,7 @@ class EvolveResult:
 class EvolvePlan:
     """What an evolution will do."""
 
-    plan: Plan
+    plan: RunPlan
     search: Search
 
     @property
@@ -240,7 +240,7 @@ class _Everywhere(NamedTuple):
 
 
 @contextmanager
-def _envs_of(plan: Plan, config: EvolutionConfig) -> Iterator[_Everywhere]:
+def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
     options, count = plan.options, config.eval_episodes
     with ExitStack() as ends:
 

@@ -62,7 +62,7 @@ class Choices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """What a run will do, once everything is chosen."""
 
     name: str
@@ -93,7 +93,7 @@ def make_plan(
     choices: Choices,
     *,
     recipe: Recipe[Any] | None = None,
-) -> Plan:
+) -> RunPlan:
     """Put together what a run will do.
 
     A run that goes on has the settings that it was begun with, but for those that are given.
@@ -132,7 +132,7 @@ def make_plan(
     }
     seed = options["seed"]
     check_all(whole(0, seed=seed), whole(1, num_envs=options["num_envs"]))
-    return Plan(
+    return RunPlan(
         name=name.lower(),
         recipe=recipe,
         options=_options(registered.id, options, choices),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.plan import Choices, Plan, checked_settings, make_plan
+from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
 from ding_lite.recipes.recipe import Ingredients
 from ding_lite.recipes.runs.directory import has_best, make_next
 from ding_lite.recipes.runs.loading import load_policy
@@ -99,7 +99,7 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
     )
 
 
-def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
+def run_plan(plan: RunPlan, *, quiet: bool = False) -> TrainResult:
     """Do what a plan says, and judge the trained policy.
 
     Args:
@@ -138,7 +138,7 @@ def run_plan(plan: Plan, *, quiet: bool = False) -> TrainResult:
     )
 
 
-def _run(plan: Plan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> None:
+def _run(plan: RunPlan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> None:
     options, config = run.options, plan.config
     steps = config.steps_per_update(envs.num_envs)
 

@@ -25,7 +25,7 @@ from ding_lite.runtime.middleware import (
     parts_of,
     resources_of,
 )
-from ding_lite.runtime.reentrant_lock import Turnstile
+from ding_lite.runtime.middleware_lock import MiddlewareLock
 from ding_lite.runtime.saving import Stateful
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Composition:
         self._labels = labels
         self._wrappers: list[StepWrapper] = []
         self._wrapped: dict[object, tuple[Use, Middleware, int]] = {}
-        self._turnstile = Turnstile()
+        self._lock = MiddlewareLock()
         self._throttle = Throttle(logger)
 
     def use(self, fn: Middleware, filter_labels: str | Iterable[str] | None, lock: bool) -> None:
@@ -148,7 +148,7 @@ class Composition:
                     f"Does it end without `return`?"
                 )
         self._wrapped[key] = use, fn, len(self._wrappers)
-        return around(fn, lambda ctx: self._turnstile) if use.lock else fn
+        return around(fn, lambda ctx: self._lock) if use.lock else fn
 
 
 def _with_parts(fn: Any) -> list[Any]:

@@ -28,22 +28,22 @@ from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_seco
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 10.0
+WARN_AFTER_S = 10.0
 """How long a failed step waits for its functions before it says which of them still run."""
 
-Open = Generator[Any, Any, Any]
+OpenGenerator = Generator[Any, Any, Any]
 """A middleware that waits at its `yield` for the way out."""
 
 
-class Bell(Protocol):
+class Wakeup(Protocol):
     """What a thread that waits at the barrier also does; `Events` is one."""
 
-    def rings(self, ring: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call `ring()`, from any thread, whenever there is something to deliver."""
+    def notifies(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call `notify()`, from any thread, whenever there is something to deliver."""
         ...
 
     def deliver(self) -> None:
-        """Do what the bell has rung for, on this thread."""
+        """Do what the wakeup has rung for, on this thread."""
         ...
 
 
@@ -185,15 +185,15 @@ class Workers:
             thread.join(timeout)
 
 
-class Outcome(NamedTuple):
+class MiddlewareOutcome(NamedTuple):
     """How the way in of one middleware of a concurrent step has ended."""
 
     name: str
-    opened: Open | None
+    opened: OpenGenerator | None
     error: BaseException | None
 
 
-class Crew:
+class Executor:
     """The worker threads and the loop of one task, and how middleware run on them.
 
     Args:
@@ -211,7 +211,7 @@ class Crew:
         self.workers.close(timeout)
         self.loop.close(timeout)
 
-    def settle(self, out: Any) -> Open | None:
+    def settle(self, out: Any) -> OpenGenerator | None:
         """Finish the way in of a middleware, given what calling it returned.
 
         A coroutine is run to its end, a generator to its `yield`.
@@ -235,11 +235,11 @@ class Crew:
             )
         return self.resumable(self.loop.run(_way_in(out)))
 
-    def gather(self, ctx: Context) -> Gathering:
+    def new_barrier(self, ctx: Context) -> StepBarrier:
         """Begin a concurrent step, to which middleware are added with `start`."""
-        return Gathering(self, ctx)
+        return StepBarrier(self, ctx)
 
-    def resumable(self, result: Any) -> Open | None:
+    def resumable(self, result: Any) -> OpenGenerator | None:
         """Make an asynchronous generator at its `yield` look like an ordinary one.
 
         Args:
@@ -249,7 +249,7 @@ class Crew:
             return None
         inner = result.inner
 
-        def resume() -> Open:
+        def resume() -> OpenGenerator:
             try:
                 yield
             except BaseException as error:  # noqa: BLE001 - it is the inner one's to handle
@@ -262,11 +262,11 @@ class Crew:
         return _to_yield(named(resume(), name_of(inner)))
 
 
-class Gathering:
+class StepBarrier:
     """Middleware that take their way in at once, and the barrier at which they meet."""
 
-    def __init__(self, crew: Crew, ctx: Context) -> None:
-        self._crew = crew
+    def __init__(self, executor: Executor, ctx: Context) -> None:
+        self._executor = executor
         self._ctx = ctx
         self._done: SimpleQueue[tuple[int, Any, BaseException | None] | None] = SimpleQueue()
         self._cancels: list[Callable[[], None]] = []
@@ -279,51 +279,53 @@ class Gathering:
         index = len(self._names)
         self._names.append(name_of(fn))
         variables = copy_context()  # the task's router, for one
-        variables.run(self._crew.scope.enter)
+        variables.run(self._executor.scope.enter)
         if shape_of(fn).is_async:
             report = partial(self._report, index)
             coroutine = _way_in(fn(self._ctx))
-            self._cancels.append(self._crew.loop.submit(coroutine, report, variables))
+            self._cancels.append(self._executor.loop.submit(coroutine, report, variables))
         else:
-            self._crew.workers.submit(partial(variables.run, self._call, index, fn))
+            self._executor.workers.submit(partial(variables.run, self._call, index, fn))
 
-    def wait(self, bell: Bell | None = None) -> list[Outcome]:
+    def wait(self, wakeup: Wakeup | None = None) -> list[MiddlewareOutcome]:
         """Wait until all have ended; where one fails, the waits of the others end with it.
 
         Returns:
             One outcome each, in the order in which they were started; at the end one more for
-            each exception that the bell raised meanwhile.
+            each exception that the wakeup raised meanwhile.
         """
-        ended: dict[int, Outcome] = {}
-        extra: list[Outcome] = []
-        ring = partial(self._done.put, None)
+        ended: dict[int, MiddlewareOutcome] = {}
+        extra: list[MiddlewareOutcome] = []
+        notify = partial(self._done.put, None)
 
         try:
-            with bell.rings(ring) if bell else nullcontext(), Wait(ring) as wait:
+            with wakeup.notifies(notify) if wakeup else nullcontext(), Wait(notify) as wait:
                 while len(ended) < len(self._names):
                     if self._is_failing or wait.is_over:
                         self._cancel_all()
                     item = self._next(ended)
                     if item is None:
-                        error = self._answer(bell)
-                        extra += [Outcome("event", None, error)] if error else []
+                        error = self._answer(wakeup)
+                        extra += [MiddlewareOutcome("event", None, error)] if error else []
                         continue
                     index, value, error = item
                     if isinstance(value, _AtYield):
-                        value = self._crew.resumable(value)
-                    ended[index] = Outcome(self._names[index], value, error)
+                        value = self._executor.resumable(value)
+                    ended[index] = MiddlewareOutcome(self._names[index], value, error)
         finally:
             self._is_over = True
-            self._crew.scope.restore(self)
+            self._executor.scope.restore(self)
 
         return [ended[index] for index in range(len(self._names))] + extra
 
-    def _next(self, ended: dict[int, Outcome]) -> tuple[int, Any, BaseException | None] | None:
+    def _next(
+        self, ended: dict[int, MiddlewareOutcome]
+    ) -> tuple[int, Any, BaseException | None] | None:
         """Wait for what ends next; name what still runs where a failed step waits for long."""
         if not self._is_failing:
             return self._done.get()
         try:
-            return self._done.get(timeout=PATIENCE_S)
+            return self._done.get(timeout=WARN_AFTER_S)
         except Empty:
             running = [f"`{n}`" for k, n in enumerate(self._names) if k not in ended]
             failed = [o for o in ended.values() if isinstance(o.error, Exception)]
@@ -333,15 +335,15 @@ class Gathering:
                 "after %g s. A function of your own that waits asks `ctx.finish`",
                 what,
                 ", ".join(running),
-                PATIENCE_S,
+                WARN_AFTER_S,
             )
             return self._done.get()
 
-    def _answer(self, bell: Bell | None) -> BaseException | None:
+    def _answer(self, wakeup: Wakeup | None) -> BaseException | None:
         try:
-            if bell is not None:
-                with self._crew.scope.entered():
-                    bell.deliver()
+            if wakeup is not None:
+                with self._executor.scope.entered():
+                    wakeup.deliver()
         except Exception as error:  # noqa: BLE001 - raised behind the barrier
             self._fail()
             return error
@@ -351,7 +353,7 @@ class Gathering:
         """End the waits of all others of the step; called on the thread that has failed."""
         if not self._is_over:
             self._is_failing = True
-            self._crew.scope.cancel(self)
+            self._executor.scope.cancel(self)
 
     def _cancel_all(self) -> None:
         for cancel in self._cancels:
@@ -360,8 +362,8 @@ class Gathering:
 
     def _call(self, index: int, fn: Middleware) -> None:
         try:
-            self._crew.scope.check()
-            self._done.put((index, self._crew.settle(fn(self._ctx)), None))
+            self._executor.scope.check()
+            self._done.put((index, self._executor.settle(fn(self._ctx)), None))
         except BaseException as error:  # noqa: BLE001 - raised behind the barrier
             self._fail()
             self._done.put((index, None, error))
@@ -375,7 +377,7 @@ class Gathering:
             self._done.put((index, None, error))
 
 
-def _to_yield(generator: Open) -> Open | None:
+def _to_yield(generator: OpenGenerator) -> OpenGenerator | None:
     for _ in generator:
         return generator
     return None

@@ -34,8 +34,8 @@ REPEAT_S = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Patience:
-    """Ctrl-C that waits for the end of what must not be broken off, `with patience: ...`.
+class DeferredSigint:
+    """Ctrl-C that waits for the end of what must not be broken off, `with deferred_sigint: ...`.
 
     Everywhere else on the main thread it raises KeyboardInterrupt at once, as Python does by
     itself. Entering costs next to nothing, whereas to set a handler takes microseconds.
@@ -46,26 +46,26 @@ class Patience:
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
         self._hurry = hurry
-        self._is_patient = False
-        self._has_come = False
+        self._is_deferring = False
+        self._is_pending = False
         self.is_installed = False
         """Whether it is what Ctrl-C calls, so that the main thread may rely on it."""
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Take a signal."""
-        if not self._is_patient:
+        if not self._is_deferring:
             signal.default_int_handler(signum, frame)
-        self._has_come = True
+        self._is_pending = True
         self._hurry()
 
     @property
-    def has_come(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether Ctrl-C waits for the end of the block."""
-        return self._has_come
+        return self._is_pending
 
     def __enter__(self) -> Self:
         """Let Ctrl-C wait from now on; on the main thread, and not within another such block."""
-        self._is_patient = True
+        self._is_deferring = True
         return self
 
     def __exit__(
@@ -79,9 +79,9 @@ class Patience:
         Raises:
             KeyboardInterrupt: Ctrl-C has come meanwhile.
         """
-        self._is_patient = False
-        has_come, self._has_come = self._has_come, False
-        if has_come:
+        self._is_deferring = False
+        is_pending, self._is_pending = self._is_pending, False
+        if is_pending:
             raise KeyboardInterrupt
 
     @contextmanager
@@ -133,7 +133,10 @@ def interruptible(
     if threading.current_thread() is threading.main_thread():
         for signum in (signal.SIGINT, signal.SIGTERM):
             known = signal.getsignal(signum)
-            if known in (signal.default_int_handler, signal.SIG_DFL) or type(known) is Patience:
+            if (
+                known in (signal.default_int_handler, signal.SIG_DFL)
+                or type(known) is DeferredSigint
+            ):
                 before[signum] = signal.signal(signum, handle)
     try:
         with interruption.entered():

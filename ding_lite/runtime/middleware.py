@@ -28,7 +28,7 @@ Stretch = Callable[[Context], AbstractContextManager[Any]]
 """Makes what surrounds one stretch of a middleware's code; see `around`."""
 
 
-class Shape(enum.Enum):
+class MiddlewareShape(enum.Enum):
     """How a middleware runs."""
 
     FUNCTION = "function"
@@ -39,21 +39,21 @@ class Shape(enum.Enum):
     @property
     def is_async(self) -> bool:
         """Whether it needs an event loop."""
-        return self in (Shape.COROUTINE, Shape.ASYNC_GENERATOR)
+        return self in (MiddlewareShape.COROUTINE, MiddlewareShape.ASYNC_GENERATOR)
 
 
-def shape_of(fn: Middleware) -> Shape:
+def shape_of(fn: Middleware) -> MiddlewareShape:
     """Tell how a middleware runs, as far as can be told before it is called."""
     fn = _innermost(fn)
     call = fn if inspect.isroutine(fn) else type(fn).__call__
 
     if inspect.iscoroutinefunction(call):
-        return Shape.COROUTINE
+        return MiddlewareShape.COROUTINE
     if inspect.isasyncgenfunction(call):
-        return Shape.ASYNC_GENERATOR
+        return MiddlewareShape.ASYNC_GENERATOR
     if inspect.isgeneratorfunction(call):
-        return Shape.GENERATOR
-    return Shape.FUNCTION
+        return MiddlewareShape.GENERATOR
+    return MiddlewareShape.FUNCTION
 
 
 def name_of(fn: Any) -> str:
@@ -200,17 +200,17 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
     name, shape = name_of(fn), shape_of(fn)
     surrounded: Middleware
 
-    if shape is Shape.COROUTINE:
+    if shape is MiddlewareShape.COROUTINE:
 
         async def surrounded(ctx: Context) -> Any:
             return await _awaited(fn(ctx), ctx, stretch)
 
-    elif shape is Shape.ASYNC_GENERATOR:
+    elif shape is MiddlewareShape.ASYNC_GENERATOR:
 
         def surrounded(ctx: Context) -> Any:
             return named(_async_halves(fn(ctx), ctx, stretch, name), name)
 
-    elif shape is Shape.GENERATOR:
+    elif shape is MiddlewareShape.GENERATOR:
 
         def surrounded(ctx: Context) -> Any:
             return named(_halves(fn(ctx), ctx, stretch, name), name)

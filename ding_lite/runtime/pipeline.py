@@ -18,7 +18,7 @@ from types import GeneratorType
 
 from ding_lite.cancellation import current_scope
 from ding_lite.errors import StepCancelled
-from ding_lite.runtime.concurrency import Bell, Crew, Gathering, Open
+from ding_lite.runtime.concurrency import Executor, OpenGenerator, StepBarrier, Wakeup
 from ding_lite.runtime.context import Context, Lineage, latch_of
 from ding_lite.runtime.messaging.events import Events
 from ding_lite.runtime.messaging.router import Router
@@ -47,7 +47,7 @@ class Onion:
         events: Events | None = None,
         note: Callable[[BaseException, str | None], BaseException] = lambda error, name: error,
     ) -> None:
-        self.opened: list[Open] = []
+        self.opened: list[OpenGenerator] = []
         self._pending: Sized = () if events is None else events.pending
         self._deliver: Callable[[], object] = list if events is None else events.deliver
         self._note = note
@@ -96,21 +96,23 @@ class Pipeline:
 
     Args:
         ctx: The context of the first step.
-        crew: Where coroutines and concurrent functions run.
+        executor: Where coroutines and concurrent functions run.
         events: Delivered between two middleware.
         place: Says where this is, for the note on an exception: node and labels.
     """
 
-    def __init__(self, ctx: Context, crew: Crew, events: Events, place: Callable[[], str]) -> None:
+    def __init__(
+        self, ctx: Context, executor: Executor, events: Events, place: Callable[[], str]
+    ) -> None:
         self.ctx = ctx
         self._lineage = Lineage(ctx)
         self.chain: tuple[Middleware, ...] = ()
         self._names: tuple[str, ...] = ()
-        self._crew = crew
+        self._executor = executor
         self._events = events
         self._place = place
         self._onion = Onion(events, self._note)
-        self._gathering: Gathering | None = None
+        self._barrier: StepBarrier | None = None
 
     def load(self, chain: Sequence[Middleware], names: Sequence[str]) -> None:
         """Set the middleware that `run` takes each ctx through."""
@@ -139,7 +141,7 @@ class Pipeline:
             publish: Called with the ctx behind each step while somebody is.
         """
         ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
-        pending, deliver, settle = self._events.pending, self._events.deliver, self._crew.settle
+        pending, deliver, settle = self._events.pending, self._events.deliver, self._executor.settle
         lineage, generator = self._lineage, GeneratorType
         next_of, kept = lineage.cls, lineage.kept
         counted = {"total_step": 0}
@@ -186,17 +188,17 @@ class Pipeline:
                 self.ctx = ctx = next_of(counted)
 
     def _enter_all(self, ctx: Context) -> None:
-        gathering = self._crew.gather(ctx)
+        barrier = self._executor.new_barrier(ctx)
         for fn in self.chain:
-            gathering.start(fn)
-        self._meet(gathering)
+            barrier.start(fn)
+        self._pass_barrier(barrier)
 
     # -- one by one ----------------------------------------------------------------------
 
     def enter(self, fn: Middleware, ctx: Context) -> None:
         """Take one middleware's way in; its way out comes with `leave`."""
         try:
-            opened = self._crew.settle(fn(ctx))
+            opened = self._executor.settle(fn(ctx))
         except BaseException as error:
             raised = refuse_silent_exit(error, f"Middleware `{name_of(fn)}`")
             note_once(raised, f"in middleware `{name_of(fn)}`, {self._when()}")
@@ -208,15 +210,15 @@ class Pipeline:
 
     def start(self, fn: Middleware, ctx: Context) -> None:
         """Start one middleware's way in beside those started before; `sync` waits for it."""
-        if self._gathering is None:
-            self._gathering = self._crew.gather(ctx)
-        self._gathering.start(fn)
+        if self._barrier is None:
+            self._barrier = self._executor.new_barrier(ctx)
+        self._barrier.start(fn)
 
     def sync(self) -> None:
         """Wait for every middleware that was started, and deliver what was said meanwhile."""
-        if self._gathering is not None:
-            gathering, self._gathering = self._gathering, None
-            self._meet(gathering)
+        if self._barrier is not None:
+            barrier, self._barrier = self._barrier, None
+            self._pass_barrier(barrier)
         self._events.deliver()
 
     def leave(self) -> None:
@@ -237,8 +239,8 @@ class Pipeline:
 
     # -- errors --------------------------------------------------------------------------
 
-    def _meet(self, gathering: Gathering) -> None:
-        meet(gathering, self._onion, self._events, self._when)
+    def _pass_barrier(self, barrier: StepBarrier) -> None:
+        pass_barrier(barrier, self._onion, self._events, self._when)
 
     def _name_of(self, fn: Middleware | None) -> str | None:
         """Return the name under which a middleware stands in the chain."""
@@ -265,25 +267,25 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
-def meet(
-    gathering: Gathering,
+def pass_barrier(
+    barrier: StepBarrier,
     onion: Onion,
-    bell: Bell | None = None,
+    wakeup: Wakeup | None = None,
     when: Callable[[], str] | None = None,
 ) -> None:
     """Wait at the barrier of a concurrent step, and raise what went wrong before it.
 
     Args:
-        gathering: The middleware under way.
+        barrier: The middleware under way.
         onion: Gets the generators that are now open.
-        bell: What this thread also does while it waits.
+        wakeup: What this thread also does while it waits.
         when: Says which step this is, for the note on each exception.
 
     Raises:
         BaseException: What one middleware raised; a group of them where several did.
     """
     errors = []
-    for outcome in gathering.wait(bell):
+    for outcome in barrier.wait(wakeup):
         _push(onion, outcome.opened)
         if outcome.error is not None:
             error = refuse_silent_exit(outcome.error, f"Middleware `{outcome.name}`")
@@ -300,14 +302,14 @@ def meet(
         onion.unwind(errors[0])
 
 
-def serial(middleware: Sequence[Middleware], crew: Crew) -> Middleware:
+def serial(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
     """Compose middleware into one that runs them in order, an onion of its own."""
 
     def chain(ctx: Context) -> Iterator[None]:
         onion = Onion()
         try:
             for fn in middleware:
-                _push(onion, crew.settle(fn(ctx)))
+                _push(onion, executor.settle(fn(ctx)))
                 if (scope := current_scope()) is not None:
                     scope.check()
         except BaseException as error:  # noqa: BLE001 - raised again unless handled
@@ -317,26 +319,26 @@ def serial(middleware: Sequence[Middleware], crew: Crew) -> Middleware:
     return _named(chain, "serial", middleware)
 
 
-def parallel(middleware: Sequence[Middleware], crew: Crew) -> Middleware:
+def parallel(middleware: Sequence[Middleware], executor: Executor) -> Middleware:
     """Compose middleware into one that runs them at the same time and waits for all.
 
     Args:
         middleware: What runs.
-        crew: Threads of its own: borrowed ones could all be waiting for this very middleware.
+        executor: Threads of its own: borrowed ones could all be waiting for this very middleware.
     """
 
     def gather(ctx: Context) -> Iterator[None]:
         onion = Onion()
-        gathering = crew.gather(ctx)
+        barrier = executor.new_barrier(ctx)
         for fn in middleware:
-            gathering.start(fn)
-        meet(gathering, onion)
+            barrier.start(fn)
+        pass_barrier(barrier, onion)
         yield from _rest(onion)
 
     return _named(gather, "parallel", middleware)
 
 
-def _push(onion: Onion, opened: Open | None) -> None:
+def _push(onion: Onion, opened: OpenGenerator | None) -> None:
     if opened is not None:
         onion.opened.append(opened)
 

@@ -12,20 +12,20 @@ from typing import Any, Self
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, EnvError, MiddlewareError
 from ding_lite.runtime.composition import Composition
-from ding_lite.runtime.concurrency import Crew
+from ding_lite.runtime.concurrency import Executor
 from ding_lite.runtime.context import Context, ParallelContext, latch_of
 from ding_lite.runtime.interrupt import interruptible
 from ding_lite.runtime.messaging.events import Emission, Events, Listener
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_labels, check_patterns, matches
-from ding_lite.runtime.messaging.neighbours import Neighbours
+from ding_lite.runtime.messaging.peers import Peers
 from ding_lite.runtime.messaging.router import Router, current_router
 from ding_lite.runtime.messaging.streams import Item
 from ding_lite.runtime.middleware import Middleware, StepWrapper, check_middleware, resources_of
 from ding_lite.runtime.pipeline import Pipeline, parallel, serial
 from ding_lite.runtime.resources import Resources
 from ding_lite.runtime.saving import load_state, state_of
-from ding_lite.runtime.trace.diagram import Drawing, draw
+from ding_lite.runtime.trace.diagram import Diagram, draw
 from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -84,10 +84,10 @@ class Task:
         self._composition = Composition(self._labels)
         first = ctx if isinstance(ctx, Context) else Context(ctx or {})
         self._latch = latch_of(first)
-        self._crews = [Crew(int(n_async_workers), self._latch.step)]
+        self._executors = [Executor(int(n_async_workers), self._latch.step)]
         self._events = Events(clock, self._router)
-        self._pipeline = Pipeline(first, self._crews[0], self._events, self._place)
-        self._neighbours = Neighbours(
+        self._pipeline = Pipeline(first, self._executors[0], self._events, self._place)
+        self._peers = Peers(
             self._router, self._events, self._latch, lambda: self._pipeline.ctx, clock
         )
         self._resources = Resources()
@@ -122,9 +122,9 @@ class Task:
         self._composition.use(fn, filter_labels, lock)
         return self
 
-    def at(self, *labels: str) -> Place:
+    def at(self, *labels: str) -> LabelFilter:
         """Return the same `use` for the nodes whose labels match one of these patterns."""
-        return Place(self, check_patterns(labels))
+        return LabelFilter(self, check_patterns(labels))
 
     def use_step_wrapper(self, wrapper: StepWrapper) -> Self:
         """Wrap every middleware, those used before and those used after.
@@ -140,7 +140,7 @@ class Task:
         """Compose middleware into one that runs them in order."""
         for fn in fns:
             check_middleware(fn)
-        return serial(fns, self._crews[0])
+        return serial(fns, self._executors[0])
 
     def sequence(self, *fns: Middleware) -> Middleware:
         """Compose middleware into one that runs them in order; an older name of `serial`."""
@@ -150,8 +150,8 @@ class Task:
         """Compose middleware into one that runs them at the same time and waits for all."""
         for fn in fns:
             check_middleware(fn)
-        self._crews.append(Crew(max(1, len(fns)), self._latch.step))
-        return parallel(fns, self._crews[-1])
+        self._executors.append(Executor(max(1, len(fns)), self._latch.step))
+        return parallel(fns, self._executors[-1])
 
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
         """Choose what travels to other nodes: these ctx keys and no others.
@@ -163,10 +163,10 @@ class Task:
             *keys: The ctx keys.
             to: Patterns of the labels of the nodes that get them; all by default.
         """
-        self._neighbours.share(keys, None if to is None else check_patterns(to))
+        self._peers.share(keys, None if to is None else check_patterns(to))
         return self
 
-    def draw(self) -> Drawing:
+    def draw(self) -> Diagram:
         """Return the pipeline as text (what `print` shows) and as a Mermaid diagram."""
         return draw(self._composition.uses, labels=self._labels, concurrent=self._async_mode)
 
@@ -219,7 +219,7 @@ class Task:
                     self._is_broken_off = True
                     logger.warning("the step was broken off: %s", error)
                 interruption.raise_if_any()
-                self._neighbours.check()
+                self._peers.check()
         except BaseException as error:
             self._close_run(error)
             raise
@@ -240,7 +240,7 @@ class Task:
             max_step,
             concurrent=self._async_mode,
             router=self._router,
-            publish=self._neighbours.publish,
+            publish=self._peers.publish,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class Task:
         """End the step: go all the way out, send the ctx to other nodes, begin the next."""
         self.backward()
         if self._router.is_active:
-            self._neighbours.publish(self.ctx)
+            self._peers.publish(self.ctx)
         self._pipeline.renew()
         return self
 
@@ -378,7 +378,7 @@ class Task:
         Raises:
             DeadlineExceeded: It did not come in time.
         """
-        self._neighbours.meet()
+        self._peers.subscribe()
         return self._events.wait_for(event, timeout, lambda: self._latch.ends_waits)
 
     # -- other nodes ---------------------------------------------------------------------
@@ -422,7 +422,7 @@ class Task:
         Raises:
             DeadlineExceeded: None came in time.
         """
-        self._neighbours.meet()
+        self._peers.subscribe()
         return self._router.receive(stream, timeout=timeout, until=lambda: self._latch.ends_waits)
 
     @property
@@ -442,8 +442,8 @@ class Task:
     @property
     def parallel_ctx(self) -> ParallelContext:
         """Key by key the newest value that any other node has put on its ctx."""
-        self._neighbours.meet()
-        return self._neighbours.parallel_ctx
+        self._peers.subscribe()
+        return self._peers.parallel_ctx
 
     def wait_parallel_ctx(
         self, newer_than: Mapping[str, Any] | None = None, timeout: float | None = None
@@ -463,7 +463,7 @@ class Task:
             ConfigError: This node is alone, so nothing can ever come.
             PeerLost: All others have left, and nothing newer has come before.
         """
-        return self._neighbours.wait_ctx(newer_than or {}, timeout)
+        return self._peers.wait_ctx(newer_than or {}, timeout)
 
     # -- a context manager ---------------------------------------------------------------
 
@@ -491,7 +491,7 @@ class Task:
     def _open(self) -> None:
         """Take over this thread, meet the other nodes, enter what lives as long as a run."""
         self._events.owner = threading.get_ident()
-        self._neighbours.meet()
+        self._peers.subscribe()
         if self._attach_callback is not None:
             callback, self._attach_callback = self._attach_callback, None
             if (newest := self.wait_parallel_ctx(timeout=self._attach_timeout)) is not None:
@@ -520,10 +520,10 @@ class Task:
                 self._pipeline.leave()
         finally:
             self._resources.leave(error)
-            self._neighbours.part()
+            self._peers.unsubscribe()
             timeout = 1.0 if isinstance(error, KeyboardInterrupt) else None
-            for crew in self._crews:
-                crew.close(timeout)
+            for executor in self._executors:
+                executor.close(timeout)
             self._latch.step.reset()
 
     def _place(self) -> str:
@@ -537,7 +537,7 @@ class Task:
             )
 
 
-class Place:
+class LabelFilter:
     """The nodes whose labels match some patterns: `task.at("learner").use(...)`."""
 
     def __init__(self, task: Task, patterns: tuple[str, ...]) -> None:

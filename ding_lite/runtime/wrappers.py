@@ -19,7 +19,7 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import (
     Middleware,
-    Shape,
+    MiddlewareShape,
     around,
     around_rest,
     name_of,
@@ -114,7 +114,7 @@ class StepTimer:
                 self._begin_step(ctx)
             return watch
 
-        if shape_of(fn) is not Shape.FUNCTION:
+        if shape_of(fn) is not MiddlewareShape.FUNCTION:
             return around(fn, stretch)
 
         def timed(ctx: Context) -> Any:  # the same as `around` makes, in half the time

@@ -256,7 +256,7 @@ def be_the_other(address: str, bare_address: str, key_file: str, *cores: str) ->
         answering = threading.Thread(target=answer, args=(bare, has_ended))
         answering.start()
         try:
-            with router.patience.installed(), use_router(router), Task() as task:
+            with router.deferred_sigint.installed(), use_router(router), Task() as task:
 
                 def begin(token: str) -> None:
                     Mouth(router)  # now that the task is there to be told of events
@@ -310,7 +310,7 @@ def pair(
         stack.callback(child.kill)
         router.wait_ready(30.0)
         bare.meet()
-        with router.patience.installed():
+        with router.deferred_sigint.installed():
             ears = Ears(router)
             router.emit("begin", "both are there")
             ears.wait("both are there")

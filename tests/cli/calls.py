@@ -17,7 +17,7 @@ def main():
     return sorted(Parallel().labels)
 
 def neighbours():
-    return sorted(Parallel().labels), Parallel().meeting_point([0, 2])
+    return sorted(Parallel().labels), Parallel().coordinator_of([0, 2])
 
 def place():
     return Parallel().address

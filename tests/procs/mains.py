@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.runtime.interrupt import Patience
+from ding_lite.runtime.interrupt import DeferredSigint
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import current_router
 
@@ -22,7 +22,7 @@ class LoneRouter(LocalRouter):
         super().__init__(spec.node_id, labels=())
         self.spec = spec
         self._labels = spec.labels
-        self.patience = Patience()
+        self.deferred_sigint = DeferredSigint()
 
     def wait_ready(self, timeout: float | None = None) -> None: ...
 

@@ -12,13 +12,13 @@ from easydict import EasyDict
 
 from ding_lite.errors import ConfigError
 from ding_lite.recipes.off_policy import OffPolicyConfig
-from ding_lite.recipes.plan import Choices, Plan, make_plan
+from ding_lite.recipes.plan import Choices, RunPlan, make_plan
 from ding_lite.recipes.presets import DQN_PRESETS
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.policies.dqn import DQNConfig
 
 
-def plan(env: str = "CartPole-v1", settings: Any = None, **choices: Any) -> Plan:
+def plan(env: str = "CartPole-v1", settings: Any = None, **choices: Any) -> RunPlan:
     return make_plan("dqn", env, settings or {}, Choices(**choices))
 
 

@@ -542,7 +542,7 @@ def test_waits_for_another_node_end_where_the_step_fails(waiting: Waiting, outco
 def test_the_log_names_what_still_runs_when_a_step_has_failed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(concurrency, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(concurrency, "WARN_AFTER_S", 0.05)
     is_named = threading.Event()
 
     class Handler(logging.Handler):

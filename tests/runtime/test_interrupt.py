@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.interrupt import REPEAT_S, Patience, interruptible, postponed
+from ding_lite.runtime.interrupt import REPEAT_S, DeferredSigint, interruptible, postponed
 from ding_lite.runtime.task import Task
 from ding_lite.testing.clock import ManualClock
 
@@ -215,56 +215,56 @@ def test_elsewhere_than_on_the_main_thread_nothing_is_postponed() -> None:
     assert seen == [handler]
 
 
-def test_patience_raises_ctrl_c_at_the_end_of_its_block_and_elsewhere_at_once() -> None:
+def test_deferred_sigint_raises_ctrl_c_at_the_end_of_its_block_and_elsewhere_at_once() -> None:
     log: list[str] = []
-    patience = Patience(lambda: log.append("hurry"))
+    deferred = DeferredSigint(lambda: log.append("hurry"))
 
     def be_patient() -> None:
-        with patience:
+        with deferred:
             signal.raise_signal(signal.SIGINT)
-            assert patience.has_come
+            assert deferred.is_pending
             log.append("done")
 
-    with patience.installed():
-        states = [patience.is_installed]
+    with deferred.installed():
+        states = [deferred.is_installed]
         for _ in range(2):
             with pytest.raises(KeyboardInterrupt):
                 be_patient()
-            assert not patience.has_come
-        with patience:
+            assert not deferred.is_pending
+        with deferred:
             log.append("quiet")
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert log == ["hurry", "done", "hurry", "done", "quiet"]
-    assert [*states, patience.is_installed] == [True, False]
+    assert [*states, deferred.is_installed] == [True, False]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_patience_gives_way_to_the_run_of_a_task_and_to_a_programs_own_handler() -> None:
-    patience, seen = Patience(), list[int]()
-    with patience.installed():
+def test_deferred_sigint_gives_way_to_the_run_of_a_task_and_to_a_programs_own_handler() -> None:
+    deferred, seen = DeferredSigint(), list[int]()
+    with deferred.installed():
         with interruptible(lambda _: None, announce=False) as interruption:
             signal.raise_signal(signal.SIGINT)
         assert interruption.signum == signal.SIGINT
-        assert repr(signal.getsignal(signal.SIGINT)) == repr(patience)
+        assert repr(signal.getsignal(signal.SIGINT)) == repr(deferred)
 
     before = signal.signal(signal.SIGINT, lambda signum, frame: seen.append(signum))
     try:
-        with patience.installed():
-            assert not patience.is_installed
+        with deferred.installed():
+            assert not deferred.is_installed
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.SIGINT]
 
 
-def test_patience_is_not_for_other_threads() -> None:
+def test_deferred_sigint_is_not_for_other_threads() -> None:
     installed: list[bool] = []
-    patience = Patience()
+    deferred = DeferredSigint()
 
     def run() -> None:
-        with patience.installed():
-            installed.append(patience.is_installed)
+        with deferred.installed():
+            installed.append(deferred.is_installed)
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -13,7 +13,7 @@ from ding_lite.errors import MiddlewareError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import (
     Middleware,
-    Shape,
+    MiddlewareShape,
     around,
     check_middleware,
     name_of,
@@ -51,19 +51,19 @@ class Callable_:
 @pytest.mark.parametrize(
     ("fn", "shape"),
     [
-        (function, Shape.FUNCTION),
-        (lambda ctx: None, Shape.FUNCTION),
-        (functools.partial(two, more=1), Shape.FUNCTION),
-        (print, Shape.FUNCTION),
-        (onion, Shape.GENERATOR),
-        (functools.partial(onion), Shape.GENERATOR),
-        (Callable_(), Shape.GENERATOR),
-        (coroutine, Shape.COROUTINE),
-        (Callable_().method, Shape.COROUTINE),
-        (async_onion, Shape.ASYNC_GENERATOR),
+        (function, MiddlewareShape.FUNCTION),
+        (lambda ctx: None, MiddlewareShape.FUNCTION),
+        (functools.partial(two, more=1), MiddlewareShape.FUNCTION),
+        (print, MiddlewareShape.FUNCTION),
+        (onion, MiddlewareShape.GENERATOR),
+        (functools.partial(onion), MiddlewareShape.GENERATOR),
+        (Callable_(), MiddlewareShape.GENERATOR),
+        (coroutine, MiddlewareShape.COROUTINE),
+        (Callable_().method, MiddlewareShape.COROUTINE),
+        (async_onion, MiddlewareShape.ASYNC_GENERATOR),
     ],
 )
-def test_the_shape_is_told_before_the_first_call(fn: Middleware, shape: Shape) -> None:
+def test_the_shape_is_told_before_the_first_call(fn: Middleware, shape: MiddlewareShape) -> None:
     check_middleware(fn)
     assert shape_of(fn) is shape
     assert shape.is_async == shape.value.startswith(("co", "async"))

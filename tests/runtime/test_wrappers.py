@@ -18,7 +18,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.middleware import Middleware, Shape, shape_of
+from ding_lite.runtime.middleware import Middleware, MiddlewareShape, shape_of
 from ding_lite.runtime.task import Task
 from ding_lite.runtime.wrappers import StepTimer, Timing, Trace
 from ding_lite.testing.clock import ManualClock
@@ -305,8 +305,8 @@ def test_a_task_that_is_driven_by_hand_is_timed_too(clock: ManualClock) -> None:
     assert (timing.name, timing.mean, timing.last) == ("train", 2.0, 3.0)
 
 
-@pytest.mark.parametrize("shape", list(Shape))
-def test_wrapping_keeps_the_shape_and_the_name(shape: Shape) -> None:
+@pytest.mark.parametrize("shape", list(MiddlewareShape))
+def test_wrapping_keeps_the_shape_and_the_name(shape: MiddlewareShape) -> None:
     def function(ctx: Context) -> None: ...
     def generator(ctx: Context) -> Iterator[None]:
         yield

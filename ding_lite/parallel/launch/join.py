@@ -384,7 +384,7 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
         good_bye, linger = True, float(spec.linger)
         try:
             _meet(presence, spec, advice)
-            with router.patience.installed(), use_router(router):
+            with router.deferred_sigint.installed(), use_router(router):
                 yield router
             if router.failure is not None:
                 raise router.failure

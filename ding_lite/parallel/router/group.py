@@ -16,8 +16,8 @@ from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
 from ding_lite.parallel.router.process_groups import leave_groups_at_exit
+from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED
 from ding_lite.runtime.messaging.labels import check_patterns, matches
-from ding_lite.runtime.messaging.meetings import MEET, PAIRED
 from ding_lite.runtime.messaging.router import Router, current_router
 from ding_lite.settings import check_all, positive, suggest_environ
 
@@ -190,10 +190,10 @@ class Group:
         if size == 1:
             return [value]
         key = f"group {','.join(map(str, self.members))}"
-        key += f", operation {self._router.meetings.next_round(key)}"
-        point = self._router.meeting_point(self.members)
+        key += f", operation {self._router.collectives.next_round(key)}"
+        point = self._router.coordinator_of(self.members)
         try:
-            values = self._router.call(point, MEET, key, size, rank, value, timeout=timeout)
+            values = self._router.call(point, COLLECTIVE, key, size, rank, value, timeout=timeout)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
                 f"Not all members of {key} have come within {timeout:g} s; node "
@@ -225,11 +225,11 @@ class Group:
 
     def pair(self, name: str, value: object) -> None:
         """Let the other members fetch a value of this node by a name."""
-        self._router.meetings.pair(name, value)
+        self._router.collectives.pair(name, value)
 
     def unpair(self, name: str) -> None:
         """End what `pair` began."""
-        self._router.meetings.unpair(name)
+        self._router.collectives.unpair(name)
 
     def paired(self, name: str, *, timeout: float | None = 30.0) -> Any:
         """Fetch the value that a member has given this name, as it is now.

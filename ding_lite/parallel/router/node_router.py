@@ -44,10 +44,10 @@ from ding_lite.parallel.wire.messages import (
     encode_event,
 )
 from ding_lite.runtime.context import is_key
-from ding_lite.runtime.interrupt import Patience, interruptible
+from ding_lite.runtime.interrupt import DeferredSigint, interruptible
+from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collectives
 from ding_lite.runtime.messaging.inbox import FINISH, Inbox, Listening, Receiver
 from ding_lite.runtime.messaging.labels import check_patterns, matches, several
-from ding_lite.runtime.messaging.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.messaging.streams import Item, Until
 from ding_lite.runtime.messaging.watch import Watch
 from ding_lite.settings import check_all, whole
@@ -113,7 +113,7 @@ class NodeRouter:
         self._links.on_ctx_sent = self.traced.ctx_sent
         self._links.on_stranger = self._adopt
         self._links.on_cut_off = self._note_cut_off
-        self.patience = Patience(self._transport.rouse)
+        self.deferred_sigint = DeferredSigint(self._transport.rouse)
         """What Ctrl-C has to have, so that the main thread may take what comes (`attend`)."""
 
         self._endpoint = Endpoint(spec.node_id, self._links, self.traced, clock, self)
@@ -122,9 +122,9 @@ class NodeRouter:
         self._relay = self._make_relay()
         self._carrier = Carrier(spec, self._links, self._endpoint, self.traced, clock, self._relay)
         self._streams = self._carrier.streams
-        self.meetings = Meetings()
-        self.register(MEET, self.meetings.meet)
-        self.register(PAIRED, self.meetings.paired)
+        self.collectives = Collectives()
+        self.register(COLLECTIVE, self.collectives.contribute)
+        self.register(PAIRED, self.collectives.paired)
         self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
         self._shared_receiver = SharedReceiver(self._deliver_ctx, self._links.reject)
         try:
@@ -215,7 +215,7 @@ class NodeRouter:
         """Whether the end of this node's own run does not end the job."""
         return self._spec.has_joined
 
-    def meeting_point(self, members: Sequence[int]) -> int:
+    def coordinator_of(self, members: Sequence[int]) -> int:
         """Return a node that all these nodes can call, the same one on each of them.
 
         Raises:
@@ -378,9 +378,9 @@ class NodeRouter:
             return
         if threading.current_thread() is not threading.main_thread():
             self._links.attend(ready, timeout)
-        elif self.patience.is_installed:
-            with self.patience as patience:
-                self._links.attend(lambda: patience.has_come or ready(), timeout)
+        elif self.deferred_sigint.is_installed:
+            with self.deferred_sigint as deferred:
+                self._links.attend(lambda: deferred.is_pending or ready(), timeout)
 
     def rouse(self) -> None:
         """Let who attends ask again whether it is ready."""

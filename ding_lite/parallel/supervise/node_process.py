@@ -29,7 +29,7 @@ from ding_lite.interruption import Terminated
 from ding_lite.parallel.memory.segments import remove_own
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.tracebacks import format_error
-from ding_lite.runtime.interrupt import Patience
+from ding_lite.runtime.interrupt import DeferredSigint
 from ding_lite.runtime.messaging.labels import describe_node
 from ding_lite.runtime.messaging.router import Router, use_router
 
@@ -49,7 +49,7 @@ class NodeRouter(Router, Protocol):
     """The router of a node with a process of its own."""
 
     @property
-    def patience(self) -> Patience:
+    def deferred_sigint(self) -> DeferredSigint:
         """What Ctrl-C is to have there."""
         ...
 
@@ -174,7 +174,7 @@ class NodeProcess(ForkProcess):
                     router.wait_ready(work.spec.startup_timeout)
                     _start("ding_lite-launcher", self._heed, router)
                     self._enter(RUNNING)
-                    with router.patience.installed(), use_router(router):
+                    with router.deferred_sigint.installed(), use_router(router):
                         result = _call(work)
                 self._hand_over(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it

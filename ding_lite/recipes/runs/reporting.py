@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.plan import Plan
+from ding_lite.recipes.plan import RunPlan
 from ding_lite.recipes.runs.run import Run
 from ding_lite.runtime.task import Task
 
 
 def save_and_report(
     task: Task,
-    plan: Plan,
+    plan: RunPlan,
     run: Run,
     parts: Mapping[str, object],
     every: Callable[[int], int],

@@ -74,7 +74,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ by their seeds alone."""
 
     label: str
@@ -113,7 +113,7 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
     return told
 
 
-def group_results(results: Sequence[Result]) -> list[Group]:
+def group_results(results: Sequence[Result]) -> list[RunGroup]:
     """Put runs together that differ by their seeds alone, and name them by what they differ in."""
     groups: dict[str, list[Result]] = {}
     for result in results:
@@ -130,7 +130,7 @@ def group_results(results: Sequence[Result]) -> list[Group]:
         for name in names
         if name in known_to_all and any(fact.get(name) != facts[0].get(name) for fact in facts)
     ]
-    return [Group(_label(runs[0].facts, differing), runs) for runs in groups.values()]
+    return [RunGroup(_label(runs[0].facts, differing), runs) for runs in groups.values()]
 
 
 def spread_of(runs: Sequence[Result], metric: str) -> Spread:
@@ -145,7 +145,7 @@ def spread_of(runs: Sequence[Result], metric: str) -> Spread:
     return Spread(x, y.mean(axis=0), y.min(axis=0), y.max(axis=0))
 
 
-def title_of(groups: Sequence[Group]) -> str:
+def title_of(groups: Sequence[RunGroup]) -> str:
     """Name what all runs have in common."""
     facts = [run.facts for group in groups for run in group.runs]
     programs = {str(fact["program"]) for fact in facts}

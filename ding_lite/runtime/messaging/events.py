@@ -58,7 +58,7 @@ class Events:
         self._attending = attending
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
-        self._ring: Callable[[], None] = lambda: None
+        self._notify: Callable[[], None] = lambda: None
         self._posted = threading.Condition()
         self._delivering = False
 
@@ -101,18 +101,18 @@ class Events:
             for box in self._waiting.get(event, []):
                 box.append((emission, event))
             self._posted.notify_all()
-        self._ring()
+        self._notify()
         if self._attending is not None:
             self._attending.rouse()
 
     @contextmanager
-    def rings(self, ring: Callable[[], None]) -> Iterator[None]:
-        """Call `ring()` after each post, for the length of a `with` block."""
-        before, self._ring = self._ring, ring
+    def notifies(self, notify: Callable[[], None]) -> Iterator[None]:
+        """Call `notify()` after each post, for the length of a `with` block."""
+        before, self._notify = self._notify, notify
         try:
             yield
         finally:
-            self._ring = before
+            self._notify = before
 
     def deliver(self) -> None:
         """Call the listeners of all queued events, if this is the thread to do so.

@@ -28,6 +28,7 @@ from ding_lite.errors import (
     did_you_mean,
 )
 from ding_lite.log import Throttle
+from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collectives
 from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver
 from ding_lite.runtime.messaging.labels import (
     check_labels,
@@ -37,7 +38,6 @@ from ding_lite.runtime.messaging.labels import (
     node_labels,
     several,
 )
-from ding_lite.runtime.messaging.meetings import MEET, PAIRED, Meetings
 from ding_lite.runtime.messaging.streams import Item, Parcel, Streams, Until
 from ding_lite.runtime.messaging.watch import Watch
 from ding_lite.runtime.trace.messages import Traced, TracedEvent, arrow_key
@@ -77,9 +77,9 @@ class LocalRouter:
         self._published: dict[str, Any] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}
         self._streams = Streams(self._carry, self._withdraw, self._receivers, SYSTEM_CLOCK)
-        self.meetings = Meetings()
-        self.register(MEET, self.meetings.meet)
-        self.register(PAIRED, self.meetings.paired)
+        self.collectives = Collectives()
+        self.register(COLLECTIVE, self.collectives.contribute)
+        self.register(PAIRED, self.collectives.paired)
         self._throttle = Throttle(logger)
         self.traced = Traced()
         """What this node has for a time line of its messages."""
@@ -301,7 +301,7 @@ class LocalRouter:
         routers = sorted((self, *self._group), key=lambda router: router._node_id)
         return tuple(router._labels for router in routers)
 
-    def meeting_point(self, members: Sequence[int]) -> int:
+    def coordinator_of(self, members: Sequence[int]) -> int:
         """Return the first of these nodes: each is connected to each."""
         return members[0]
 

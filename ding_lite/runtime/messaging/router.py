@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from ding_lite.runtime.messaging.collectives import Collectives
 from ding_lite.runtime.messaging.inbox import Receiver
 from ding_lite.runtime.messaging.local_router import LocalRouter
-from ding_lite.runtime.messaging.meetings import Meetings
 from ding_lite.runtime.messaging.streams import Item, Until
 from ding_lite.runtime.messaging.watch import Watch
 from ding_lite.runtime.trace.messages import Traced
@@ -169,11 +169,11 @@ class Router(Protocol):
         ...
 
     @property
-    def meetings(self) -> Meetings:
+    def collectives(self) -> Collectives:
         """What this node knows of the groups it is in."""
         ...
 
-    def meeting_point(self, members: Sequence[int]) -> int:
+    def coordinator_of(self, members: Sequence[int]) -> int:
         """Return a node that all these nodes can call, the same one on each of them."""
         ...
 

@@ -74,7 +74,7 @@ class Parcel(NamedTuple):
     """Items of this stream that a receiver may have not yet taken."""
 
 
-class _Waiting(NamedTuple):
+class _QueuedItem(NamedTuple):
     """An item that the program has not taken yet."""
 
     item: Item
@@ -132,7 +132,7 @@ class Streams:
         self._moved: dict[int, set[int]] = {}
         self._gone: set[int] = set()
 
-        self._arrived: dict[str, deque[_Waiting]] = {}
+        self._arrived: dict[str, deque[_QueuedItem]] = {}
         self._senders: dict[int, _Sender] = {}
 
     @property
@@ -350,7 +350,7 @@ class Streams:
             sender.known[number] = taken
             queue = self._arrived.setdefault(stream, deque())
             item = Item(node_id, value, ItemId(node_id, life, number))
-            queue.append(_Waiting(item, taken))
+            queue.append(_QueuedItem(item, taken))
             self._changed.notify_all()
         return taken
 

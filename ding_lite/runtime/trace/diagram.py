@@ -6,11 +6,11 @@ from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import dataclass
 
 from ding_lite.runtime.composition import Use, distinct
-from ding_lite.runtime.middleware import Middleware, Shape, name_of, parts_of, shape_of
+from ding_lite.runtime.middleware import Middleware, MiddlewareShape, name_of, parts_of, shape_of
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Diagram:
     """A picture of a pipeline; printing it shows the text."""
 
     text: str
@@ -22,10 +22,10 @@ class Drawing:
         return self.text
 
 
-def draw(uses: Sequence[Use], *, labels: AbstractSet[str], concurrent: bool) -> Drawing:
+def draw(uses: Sequence[Use], *, labels: AbstractSet[str], concurrent: bool) -> Diagram:
     """Draw the middleware of a task as a node with these labels sees them."""
     names = distinct([name_of(use.fn) for use in uses])
-    return Drawing(_text(uses, names, labels, concurrent), _mermaid(uses, names, labels))
+    return Diagram(_text(uses, names, labels, concurrent), _mermaid(uses, names, labels))
 
 
 def _text(
@@ -49,7 +49,7 @@ def _text(
 def _is_onion(fn: Middleware) -> bool:
     if parts := parts_of(fn):
         return any(_is_onion(part) for part in parts)
-    return shape_of(fn) in (Shape.GENERATOR, Shape.ASYNC_GENERATOR)
+    return shape_of(fn) in (MiddlewareShape.GENERATOR, MiddlewareShape.ASYNC_GENERATOR)
 
 
 def _mermaid(uses: Sequence[Use], names: Sequence[str], labels: AbstractSet[str]) -> str:

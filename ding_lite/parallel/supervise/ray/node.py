@@ -72,7 +72,7 @@ class RayNode:
         try:
             self._take(router)
             router.wait_ready()
-            with router.patience.installed(), use_router(router):
+            with router.deferred_sigint.installed(), use_router(router):
                 result: Any = work.main(*work.args, **work.kwargs)
             good_bye = True
         finally:

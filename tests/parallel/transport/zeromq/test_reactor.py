@@ -171,7 +171,7 @@ def test_tasks_that_answer_each_other_lose_no_event(nodes: tuple[NodeRouter, Nod
             task.on("ping", lambda number: task.emit("pong", number, only_remote=True))
             task.wait_for("over", timeout=60.0)
 
-    with hub.patience.installed(), use_router(hub), Task() as task:
+    with hub.deferred_sigint.installed(), use_router(hub), Task() as task:
 
         def tick() -> None:
             while not is_over.wait(0.001):
@@ -196,7 +196,7 @@ def test_ctrl_c_ends_the_wait_for_an_event(nodes: tuple[NodeRouter, NodeRouter])
     hub, leaf = nodes
     heard = threading.Event()
     leaf.on("still there", heard.set)
-    with hub.patience.installed(), use_router(hub), Task() as task:
+    with hub.deferred_sigint.installed(), use_router(hub), Task() as task:
         for _ in range(3):
             threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
             with pytest.raises(KeyboardInterrupt):
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_the_wait_for_an_event(nodes: tuple[NodeRouter, NodeRouter])
 def test_calls_are_answered_to_who_waits(nodes: tuple[NodeRouter, NodeRouter]) -> None:
     hub, leaf = nodes
     leaf.register("double", lambda number: 2 * number)
-    with hub.patience.installed():
+    with hub.deferred_sigint.installed():
         assert [hub.call(1, "double", number) for number in range(200)] == [*range(0, 400, 2)]
 
 

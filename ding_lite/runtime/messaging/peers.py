@@ -13,7 +13,7 @@ from ding_lite.runtime.messaging.inbox import FINISH, Progress
 from ding_lite.runtime.messaging.router import Router
 
 
-class Neighbours:
+class Peers:
     """The other nodes, as one task deals with them; it is what the router hands messages to.
 
     Args:
@@ -48,12 +48,12 @@ class Neighbours:
         latch.may_leave = lambda: router.may_leave
         self._failure: Exception | None = None
 
-    def meet(self) -> None:
+    def subscribe(self) -> None:
         """Hear of them from now on."""
         if self._leave is None:
             self._leave = self._router.join(self)
 
-    def part(self) -> None:
+    def unsubscribe(self) -> None:
         """Hear of them no more."""
         if self._leave is not None:
             self._leave()
@@ -105,7 +105,7 @@ class Neighbours:
             ConfigError: There are no others.
             PeerLost: All of them have left.
         """
-        self.meet()
+        self.subscribe()
         router, latch = self._router, self._latch
         deadline = Deadline.after(timeout, self._clock)
         newest = self.parallel_ctx.wait(

@@ -9,13 +9,13 @@ from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean
 
-MEET = "ding_lite.meet"
+COLLECTIVE = "ding_lite.meet"
 """The name under which a group's members ask their meeting point."""
 PAIRED = "ding_lite.paired"
 """The name under which a node is asked for a value that it has given a name."""
 
 
-class Meetings:
+class Collectives:
     """What a node knows of the meetings at it and of those it takes part in."""
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class Meetings:
             self._rounds[key] += 1
             return self._rounds[key]
 
-    def meet(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
+    def contribute(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
         """Bring a value to a meeting; the future gets those of all members, by rank.
 
-        It is one future for all of them, so that none is told before the others can be.
+        It is one future for all of them, so all members get the result together.
 
         Raises:
             ConfigError: The member has been there already, or there is no such rank.

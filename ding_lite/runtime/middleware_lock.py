@@ -8,7 +8,7 @@ import threading
 from ding_lite.cancellation import current_scope
 
 
-class Turnstile:
+class MiddlewareLock:
     """A lock that functions and coroutines can share without stopping the loop."""
 
     def __init__(self) -> None:
