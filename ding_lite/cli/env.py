@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from ding_lite.cli.exit_codes import DONE, WRONG_USAGE
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.launch.environment.base import Place
-from ding_lite.parallel.launch.environment.detect import as_settings, place_of
+from ding_lite.parallel.launch.environment.base import Placement
+from ding_lite.parallel.launch.environment.detect import as_settings, placement_of
 from ding_lite.settings import PREFIX, Settings, process_environ, variables_set
 
 HEADINGS = ("name", "value", "source", "meaning")
@@ -50,7 +50,7 @@ def show_environment(*, as_json: bool) -> int:
     settings = place = fault = None
     try:
         settings = Settings.from_environ()
-        place = place_of(settings, process_environ())
+        place = placement_of(settings, process_environ())
     except ConfigError as error:
         fault = error
     variables = list_variables(settings, place)
@@ -67,11 +67,11 @@ def show_environment(*, as_json: bool) -> int:
     return DONE
 
 
-def describe_place(place: Place) -> str:
+def describe_place(place: Placement) -> str:
     """Say in sentences what a launcher tells of this process.
 
     Example:
-        >>> place = Place(
+        >>> place = Placement(
         ...     launcher="srun",
         ...     node_id=2,
         ...     num_nodes=5,
@@ -95,7 +95,7 @@ def describe_place(place: Place) -> str:
     return f"{said}Node 0 is found at {place.rendezvous} by all of them."
 
 
-def list_variables(settings: Settings | None, place: Place | None = None) -> list[Variable]:
+def list_variables(settings: Settings | None, place: Placement | None = None) -> list[Variable]:
     """Put together what is known of every variable.
 
     Args:

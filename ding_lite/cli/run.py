@@ -25,7 +25,7 @@ from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
 from ding_lite.log import configure
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.launch.environment.detect import place_of
+from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.supervise.tracebacks import within_program
 from ding_lite.settings import Settings, process_environ
 
@@ -115,7 +115,7 @@ def summary(
 def _node_here() -> tuple[int, int] | None:
     """Return which node of how many this process is, where another one has started the rest."""
     settings = Settings.from_environ()
-    place = place_of(settings, process_environ())
+    place = placement_of(settings, process_environ())
     if place is not None:
         return place.node_id, place.num_nodes
     if settings.node_id is None or settings.num_nodes in (None, 1):

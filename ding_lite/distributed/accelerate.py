@@ -26,8 +26,7 @@ from ding_lite.errors import CodecError, ConfigError, MiddlewareError, MissingEx
 from ding_lite.nest import leaves, map_leaves
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.interfaces import interface_beyond
-from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S
-from ding_lite.parallel.router.process_groups import leave_groups_at_exit
+from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S, leave_groups_at_exit
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.protocols import Prioritized, Replay

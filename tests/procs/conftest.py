@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.supervisor import run_job
@@ -54,7 +54,7 @@ def run_nodes() -> RunJob:
         **plan: Any,
     ) -> list[Any]:
         directory = PrivateDirectory()
-        specs = Plan(num_nodes=num_nodes, startup_timeout=timeout, **plan).specs(directory)
+        specs = JobPlan(num_nodes=num_nodes, startup_timeout=timeout, **plan).specs(directory)
         job = Job(
             specs=specs,
             main=main,

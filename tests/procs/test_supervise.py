@@ -15,7 +15,7 @@ import pytest
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, NodeFailed
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.supervise import supervisor as supervise
 from ding_lite.parallel.supervise.job import Job, NodeRecord
@@ -222,7 +222,7 @@ def test_a_node_that_somebody_else_interrupts_has_failed(run_nodes: RunJob) -> N
 
 def test_what_a_restarted_node_has_said_counts_though_the_ends_of_others_are_read_first() -> None:
     directory = PrivateDirectory()
-    specs = Plan(num_nodes=2).specs(directory)
+    specs = JobPlan(num_nodes=2).specs(directory)
     job = Job(specs=specs, main=os.getpid, make_router=mains.LoneRouter, directory=directory)
     supervisor = supervise._Supervisor(job)
     try:

@@ -21,8 +21,8 @@ from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import AuthenticationError, ConfigError, DeadlineExceeded, TransportError
 from ding_lite.interruption import Terminated
 from ding_lite.parallel.launch.elastic_join import join
-from ding_lite.parallel.launch.environment.base import Place, names_this_machine
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.launch.rendezvous import Presence
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.topology import HUB, NodeSpec, listeners, neighbours
@@ -56,7 +56,7 @@ def tcp_only(protocol: str | None) -> str:
     return "tcp"
 
 
-def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
+def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
     """Return the place of the node that the environment describes.
 
     Args:
@@ -99,7 +99,7 @@ def node_of_environment(plan: Plan, settings: Settings, attach_to: Sequence[str]
     )
 
 
-def alone_at_first(plan: Plan) -> NodeSpec:
+def alone_at_first(plan: JobPlan) -> NodeSpec:
     """Return the place of the only node with which an elastic job begins."""
     host = plan.address or LOOPBACK
     [port] = plan.chosen_ports or [0]
@@ -108,7 +108,7 @@ def alone_at_first(plan: Plan) -> NodeSpec:
 
 
 def newcomer(
-    plan: Plan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
+    plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
     """Ask node 0 of an elastic job for a place, and return it.
 
@@ -217,7 +217,7 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
     return [*addresses]
 
 
-def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
+def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     """Return the place of the node that a launcher has started here.
 
     Node k listens at the k-th port of the plan, on its own machine. The launcher runs the same
@@ -272,7 +272,7 @@ def node_of_launcher(plan: Plan, place: Place) -> NodeSpec:
     )
 
 
-def _check_machines(plan: Plan, place: Place) -> None:
+def _check_machines(plan: JobPlan, place: Placement) -> None:
     """Refuse a job on several machines that could not meet, on all nodes alike."""
     if 0 not in place.hosts:
         raise ConfigError(
@@ -294,7 +294,7 @@ def _all_interfaces(host: str) -> str:
 
 
 def guest(
-    plan: Plan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
+    plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
     """Return the place of a node that joins a running job.
 

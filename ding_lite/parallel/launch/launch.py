@@ -31,8 +31,8 @@ from typing import Any, TypeAlias, TypeVar
 from ding_lite.errors import ConfigError
 from ding_lite.io.memory import check_fits
 from ding_lite.log import speaking_as
-from ding_lite.parallel.launch.environment.base import Place
-from ding_lite.parallel.launch.environment.detect import place_of
+from ding_lite.parallel.launch.environment.base import Placement
+from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.launch.join import (
     alone_at_first,
     connected,
@@ -43,7 +43,7 @@ from ding_lite.parallel.launch.join import (
     tcp_only,
 )
 from ding_lite.parallel.launch.membership import ElasticRouter
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec, Topology
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -151,7 +151,7 @@ class Parallel:
         starter = _check_engine(engine or settings.engine or "local", resources)
         check_all(at_least(0, max_retries=max_retries))
         attach_to = several(settings.attach_to if attach_to is None else attach_to)
-        place = None if engine or attach_to else place_of(settings, process_environ())
+        place = None if engine or attach_to else placement_of(settings, process_environ())
         elastic = settings.elastic if elastic is None else elastic
         joins = elastic and bool(attach_to) and None in (settings.num_nodes, settings.node_id)
         is_by_hand = place is None and settings.num_nodes is not None and not joins
@@ -167,7 +167,7 @@ class Parallel:
             settings = replace(settings, roles=())
         if not is_here and starter == "local":
             _check_processes_fit(n_parallel_workers)
-        plan = Plan(
+        plan = JobPlan(
             num_nodes=num_nodes,
             topology=topology,
             protocol=tcp_only(protocol or settings.protocol) if is_over_tcp else protocol,
@@ -210,7 +210,7 @@ def _role_of_newcomer(
     return [several(roles[-1])] if roles else None
 
 
-def _run_here(plan: Plan) -> Runner[Any]:
+def _run_here(plan: JobPlan) -> Runner[Any]:
     [labels] = plan.labels_of_nodes(distributed=False)
     router = LocalRouter(labels=labels | labels_of_environment())
 
@@ -221,7 +221,7 @@ def _run_here(plan: Plan) -> Runner[Any]:
     return run
 
 
-def _run_where_launched(plan: Plan, place: Place) -> Runner[Any]:
+def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
     spec = node_of_launcher(plan, place)
     advice = (
         f"{place.launcher} has started this process as node {place.node_id} of "
@@ -268,7 +268,7 @@ def _running_here(node_id: int, labels: frozenset[str]) -> Iterator[None]:
         _RUNS_HERE.reset(token)
 
 
-def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
+def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
         _check_main(main)
@@ -293,7 +293,7 @@ def _run_on_processes(plan: Plan, max_retries: int) -> Runner[Any]:
 
 
 def _run_on_ray(
-    plan: Plan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
+    plan: JobPlan, max_retries: int, resources: Mapping[str, Mapping[str, Any]]
 ) -> Runner[Any]:
     _check_ray_places(plan)
 
@@ -316,7 +316,7 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 def _check_processes_fit(num_nodes: int) -> None:
-    """Refuse more processes than there is memory for; `Plan` refuses what is no number."""
+    """Refuse more processes than there is memory for; `JobPlan` refuses what is no number."""
     if isinstance(num_nodes, int) and num_nodes > 1:
         what = "Starting processes"
         check_fits(num_nodes * _BYTES_OF_A_NODE, what=what, n_parallel_workers=num_nodes)
@@ -332,7 +332,7 @@ def _check_engine(engine: str, resources: object) -> str:
     return engine
 
 
-def _check_ray_places(plan: Plan) -> None:
+def _check_ray_places(plan: JobPlan) -> None:
     for name, value in (("address", plan.address), ("ports", plan.ports)):
         if value is not None:
             raise ConfigError(

@@ -49,7 +49,7 @@ OnPeer = Callable[[int, bool], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class Member:
     """What is known of a node of the job."""
 
     labels: frozenset[str]
@@ -89,10 +89,10 @@ class ElasticRouter(NodeRouter):
     ) -> None:
         growth = spec.growth or Growth("star", 1)
         self._entrance: NodeRouter | None = None
-        self._members: Registry | Roster
+        self._membership: Registry | Roster
         door = None
         if spec.node_id == HUB:
-            self._members = registry = Registry(self, spec, growth)
+            self._membership = registry = Registry(self, spec, growth)
             ids = frozenset(ENTRANCES)
             door = ForkedTransport(HUB, spec.neighbours, ids, key_file=spec.key_file)
             self._entrance = NodeRouter(
@@ -108,13 +108,13 @@ class ElasticRouter(NodeRouter):
                 services={JOIN: registry.join},
             )
         else:
-            self._members = Roster(self, spec, growth)
+            self._membership = Roster(self, spec, growth)
 
         def note(peer: int, is_there: bool) -> None:
             on_peer(peer, is_there)
-            self._members.note(peer, is_there)
+            self._membership.note(peer, is_there)
 
-        own = {ROSTER: self._members.take}
+        own = {ROSTER: self._membership.take}
         try:
             super().__init__(
                 spec, transport=door, services={**(services or {}), **own}, on_peer=note
@@ -138,7 +138,7 @@ class ElasticRouter(NodeRouter):
         """
         deadline = Deadline.after(self._spec.startup_timeout if timeout is None else timeout)
         super().wait_ready(timeout)
-        self._members.wait_complete(deadline)
+        self._membership.wait_complete(deadline)
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Leave, as `NodeRouter.close` does."""
@@ -149,11 +149,11 @@ class ElasticRouter(NodeRouter):
             super().close(good_bye=good_bye, linger=linger)
 
     def _adopt(self, peer: int) -> bool:
-        return self._members.adopt(peer)
+        return self._membership.adopt(peer)
 
     def _turn(self) -> None:
         super()._turn()
-        self._members.turn()
+        self._membership.turn()
 
 
 class Registry:
@@ -169,8 +169,8 @@ class Registry:
         self._router = router
         self._spec = spec
         self._growth = growth
-        self._places = {node: Place(labels) for node, labels in enumerate(spec.world)}
-        self._places[HUB] = Place(spec.labels)
+        self._members = {node: Member(labels) for node, labels in enumerate(spec.world)}
+        self._members[HUB] = Member(spec.labels)
         self._joined: dict[int, Deadline] = {}
         """Nodes that were given a place, and by when those that are away must be there."""
         self._seen: set[int] = set()
@@ -219,7 +219,7 @@ class Registry:
         self._joined[node] = Deadline.after(COME_S, SYSTEM_CLOCK)
         self._seen.add(node)
         self._router.admit(node)
-        self._note(node, Place(labels))
+        self._note(node, Member(labels))
         answer = {
             "node_id": node,
             "num_nodes": self._spec.num_nodes,
@@ -236,7 +236,7 @@ class Registry:
             waiting.discard(peer)
             if not waiting and not request.answer.done():
                 there = [HUB, *(other for other in self._router.peers if other != node)]
-                known = {k: place.as_tree() for k, place in self._places.items() if k != node}
+                known = {k: member.as_tree() for k, member in self._members.items() if k != node}
                 request.answer.set_result(answer | {"there": there, "nodes": known})
 
         for peer in others:
@@ -261,11 +261,11 @@ class Registry:
         return wish
 
     def _labels_for(self, node: int, request: _Request) -> frozenset[str]:
-        others = (place.labels for other, place in self._places.items() if other != node)
+        others = (member.labels for other, member in self._members.items() if other != node)
         taken = frozenset().union(*others)
         roles = set(request.roles)
         for role in request.roles:
-            numbers = range(len(self._places) + 1)
+            numbers = range(len(self._members) + 1)
             roles.add(next(f"{role}.{k}" for k in numbers if f"{role}.{k}" not in taken))
         return node_labels(node, distributed=True, roles=roles, extra=request.labels)
 
@@ -276,9 +276,9 @@ class Registry:
         if is_there:
             self._seen.add(peer)
             labels = self._router.labels_of(peer)
-            known = self._places.get(peer)
+            known = self._members.get(peer)
             if known is None or known.labels != labels:
-                self._note(peer, Place(labels, "" if known is None else known.address))
+                self._note(peer, Member(labels, "" if known is None else known.address))
             if peer in self._joined:
                 self._joined[peer] = Deadline.after(None)
             self._tell(peer).add_done_callback(lambda _: self._is_in(peer))
@@ -290,7 +290,7 @@ class Registry:
 
     def adopt(self, peer: int) -> bool:
         """Admit a node that had joined a former life of node 0, and not one that came too late."""
-        if peer in self._places:
+        if peer in self._members:
             return False
         self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
         self._router.admit(peer)
@@ -323,24 +323,24 @@ class Registry:
 
     def _tell(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
         """Tell a node which others there are, and which are gone; note what it answers."""
-        nodes = {node: place.as_tree() for node, place in self._places.items() if place.labels}
+        nodes = {node: member.as_tree() for node, member in self._members.items() if member.labels}
         answer = self._router.ask(peer, ROSTER, nodes, dict(gone or {}))
         answer.add_done_callback(partial(self._hear, peer))
         return answer
 
     def _hear(self, peer: int, answer: Future[Any]) -> None:
-        if answer.exception() is not None or peer not in self._places:
+        if answer.exception() is not None or peer not in self._members:
             return  # it is gone, and tells it when it is back
-        self._places[peer] = replace(self._places[peer], address=str(answer.result()))
+        self._members[peer] = replace(self._members[peer], address=str(answer.result()))
 
-    def _note(self, node: int, place: Place) -> None:
-        self._places[node] = place
-        self._router.note_place(node, place.labels)
+    def _note(self, node: int, member: Member) -> None:
+        self._members[node] = member
+        self._router.note_place(node, member.labels)
 
     def _remove(self, node: int, event: str) -> None:
         del self._joined[node]
         self._seen.discard(node)
-        self._places[node] = Place(frozenset())
+        self._members[node] = Member(frozenset())
         self._router.dismiss(node)
         self._router.note_place(node, frozenset())
         for peer in self._router.peers:

@@ -35,7 +35,7 @@ MOST_NODES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class JobPlan:
     """The nodes of a job, as the user wants them.
 
     What is None is taken from `settings`, and else has the usual value.

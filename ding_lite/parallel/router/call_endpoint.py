@@ -22,7 +22,7 @@ NUM_WORKERS = 2
 """Threads that answer the calls of other nodes."""
 
 
-class Endpoint:
+class CallEndpoint:
     """Asks other nodes, and answers them.
 
     Args:

@@ -22,7 +22,7 @@ _LONGEST_KEY = 1024
 _KEY_ROOM = 8192
 
 
-class Slots:
+class CtxOutbox:
     """Turns ctx values into what sessions keep until it is sent, and knows the newest of each key.
 
     Args:

@@ -7,15 +7,17 @@ not be connected to each other; elsewhere it is the first member that all can re
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from hashlib import blake2b
+from multiprocessing import parent_process
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_beyond, interface_towards
-from ding_lite.parallel.router.process_groups import leave_groups_at_exit
 from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
@@ -356,3 +358,27 @@ def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:
         return own
     others = [host for host in of_all if host is not None and not is_loopback(host)]
     return interface_towards(Address("tcp", others[0], 1)) if others else LOOPBACK
+
+
+def leave_groups_at_exit(release: Callable[[], None] | None = None) -> None:
+    """Destroy all groups of torch.distributed, and their threads, before Python ends.
+
+    Threads of gloo release the tensors of the last collective late, and need Python for that. If
+    they do so during finalization the process aborts with SIGABRT (PyTorch issue 190489). A
+    forked process skips finalization, so nothing is registered there.
+
+    Args:
+        release: Drops the caller's handles; a group lives as long as any handle.
+    """
+    if parent_process() is None:
+        atexit.register(_leave_groups, release)
+
+
+def _leave_groups(release: Callable[[], None] | None) -> None:
+    import torch
+
+    if release is not None:
+        release()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    gc.collect()  # a wrapped network holds its group, and is part of a cycle

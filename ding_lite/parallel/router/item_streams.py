@@ -10,8 +10,8 @@ from ding_lite.clock import Clock
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import Drawing
-from ding_lite.parallel.router.call_endpoint import Endpoint
-from ding_lite.parallel.router.routing import Direct
+from ding_lite.parallel.router.call_endpoint import CallEndpoint
+from ding_lite.parallel.router.routing import DirectRouting
 from ding_lite.parallel.wire.codec import Encoded, decode
 from ding_lite.parallel.wire.messages import encode_call
 from ding_lite.runtime.messaging.labels import matches
@@ -23,7 +23,7 @@ WITHDRAW = "ding_lite.withdraw"
 """The name of the call that takes items back."""
 
 
-class Carrier:
+class ItemStreams:
     """Carries the items of a node's streams to other nodes, and takes theirs.
 
     Args:
@@ -32,28 +32,28 @@ class Carrier:
         endpoint: By what it calls them.
         traced: What it has for a time line.
         clock: What waits are measured by.
-        relay: By what it reaches those beyond its neighbours.
+        routing: By what it reaches those beyond its neighbours.
     """
 
     def __init__(
         self,
         spec: NodeSpec,
         links: Links,
-        endpoint: Endpoint,
+        endpoint: CallEndpoint,
         traced: Drawing,
         clock: Clock,
-        relay: Direct,
+        routing: DirectRouting,
     ) -> None:
         self._spec = spec
         self._links = links
         self._endpoint = endpoint
         self._traced = traced
-        self._relay = relay
+        self._routing = routing
         self.streams = Streams(self._carry, self._withdraw, self._receivers, clock)
         """What is under way, and what waits for the program."""
         endpoint.serve(ITEM, self.streams.arrive)
         endpoint.serve(WITHDRAW, self.streams.withdraw)
-        relay.serve(self.streams)
+        routing.serve(self.streams)
 
     def send(
         self,
@@ -86,7 +86,7 @@ class Carrier:
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         if node != self._spec.node_id and node not in self._links.sessions:
-            return self._relay.carry(node, parcel)
+            return self._routing.carry(node, parcel)
         if node != self._spec.node_id:
             return self._endpoint.send(node, ITEM, parcel.body)
         _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
@@ -102,4 +102,4 @@ class Carrier:
         near = [
             peer for peer in self._links.connected if matches(self._links.labels_of(peer), patterns)
         ]
-        return me + near + self._relay.reaches(patterns)
+        return me + near + self._routing.reaches(patterns)

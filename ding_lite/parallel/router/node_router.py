@@ -25,11 +25,11 @@ from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
 from ding_lite.parallel.observe.message_trace import Drawing
 from ding_lite.parallel.observe.metrics import State
 from ding_lite.parallel.observe.metrics_reporter import Reporter
-from ding_lite.parallel.router.call_endpoint import Endpoint
+from ding_lite.parallel.router.call_endpoint import CallEndpoint
 from ding_lite.parallel.router.calls import Handler
-from ding_lite.parallel.router.ctx_outbox import Slots
-from ding_lite.parallel.router.item_streams import Carrier
-from ding_lite.parallel.router.routing import Direct
+from ding_lite.parallel.router.ctx_outbox import CtxOutbox
+from ding_lite.parallel.router.item_streams import ItemStreams
+from ding_lite.parallel.router.routing import DirectRouting
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.wire.codec import Encoded
@@ -99,7 +99,7 @@ class NodeRouter:
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
         self._shared_sender = SharedSender(job_of(spec), len(nearby))
-        self._slots = Slots(spec.node_id, self._shared_sender, clock)
+        self._outbox = CtxOutbox(spec.node_id, self._shared_sender, clock)
         self._links = Links(
             spec,
             self._transport,
@@ -116,12 +116,14 @@ class NodeRouter:
         self.deferred_sigint = DeferredSigint(self._transport.rouse)
         """What Ctrl-C has to have, so that the main thread may take what comes (`attend`)."""
 
-        self._endpoint = Endpoint(spec.node_id, self._links, self.traced, clock, self)
+        self._endpoint = CallEndpoint(spec.node_id, self._links, self.traced, clock, self)
         for name, fn in (services or {}).items():
             self._endpoint.serve(name, fn)
-        self._relay = self._make_relay()
-        self._carrier = Carrier(spec, self._links, self._endpoint, self.traced, clock, self._relay)
-        self._streams = self._carrier.streams
+        self._routing = self._make_routing()
+        self._item_streams = ItemStreams(
+            spec, self._links, self._endpoint, self.traced, clock, self._routing
+        )
+        self._streams = self._item_streams.streams
         self.collectives = Collectives()
         self.register(COLLECTIVE, self.collectives.contribute)
         self.register(PAIRED, self.collectives.paired)
@@ -181,7 +183,7 @@ class NodeRouter:
     def peers(self) -> tuple[int, ...]:
         """The ids of the nodes connected to this one; in a tree also of those behind them."""
         near = self._links.connected
-        return tuple(sorted([*near, *self._relay.far])) if self._relay.passes_on else near
+        return tuple(sorted([*near, *self._routing.far])) if self._routing.passes_on else near
 
     @property
     def num_rejected(self) -> int:
@@ -195,7 +197,7 @@ class NodeRouter:
             return self._spec.world
         with self._links.changed:
             known = [s.peer for s in self._links.sessions.values() if s.peer is not None]
-        of_node = self._relay.labels | {self.node_id: self.labels}
+        of_node = self._routing.labels | {self.node_id: self.labels}
         of_node |= dict(enumerate(self._spec.world))
         of_node |= {peer.node_id: peer.labels for peer in known}
         of_node |= self._places
@@ -221,7 +223,7 @@ class NodeRouter:
         Raises:
             ConfigError: There is none.
         """
-        if self._relay.passes_on:
+        if self._routing.passes_on:
             return members[0]
         num_nodes, links = len(self.world), self._spec.edges
         if self._spec.growth is not None:
@@ -338,12 +340,12 @@ class NodeRouter:
         """
         began_ns, peers = self.traced.now(), []
         patterns = None if to is None else several(to)
-        slots = self._relay.signed(self._slots.fill(values), patterns)
+        slots = self._routing.signed(self._outbox.fill(values), patterns)
         with self._links.changed:
             if self.grows:
                 self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
             for peer, session in self._links.sessions.items():
-                if patterns is None or self._relay.leads_to(peer, patterns):
+                if patterns is None or self._routing.leads_to(peer, patterns):
                     session.offer(slots)
                     peers.append(peer)
             self.traced.published(began_ns, peers)
@@ -354,7 +356,7 @@ class NodeRouter:
 
         Tensors are copies. Arrays may only be read, and stay as they are.
         """
-        return self._slots.newest(key)
+        return self._outbox.newest(key)
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the thread that reads it."""
@@ -392,7 +394,7 @@ class NodeRouter:
         self._links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
         if not deadline.wait(self._links.changed, lambda: session.has_room or session.has_left):
-            hung = "that node, or one behind it," if self._relay.passes_on else "that node"
+            hung = "that node, or one behind it," if self._routing.passes_on else "that node"
             raise TransportError(
                 f"Node {session.peer_id} has not acknowledged earlier events for "
                 f"{EMIT_TIMEOUT_S:g} s, and no more may wait for it: event `{event}` was not sent. "
@@ -485,7 +487,7 @@ class NodeRouter:
             CodecError: The item cannot travel.
         """
         check_all(whole(1, in_flight=in_flight))
-        return self._carrier.send(
+        return self._item_streams.send(
             stream,
             tree,
             check_patterns(to),
@@ -522,7 +524,7 @@ class NodeRouter:
     def _deliver(self, peer: int, arrival: Arrival) -> None:
         began_ns = self.traced.now()
         if isinstance(arrival, EventArrived):
-            if (taken := self._relay.take_event(peer, arrival)) is not None:
+            if (taken := self._routing.take_event(peer, arrival)) is not None:
                 sender, came = taken
                 event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
                 self._inbox.put_event(sender, event, came.args, came.kwargs)
@@ -535,13 +537,13 @@ class NodeRouter:
         elif isinstance(arrival, ReplyArrived):
             self._endpoint.settle(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
-            self._relay.take_call(peer, arrival)
+            self._routing.take_call(peer, arrival)
         elif isinstance(arrival, Joined):
             if peer in self._newcomers:
                 self._newcomers.discard(peer)
                 self._offer_newest(peer, arrival.peer.labels)
             self._streams.joined(peer, is_new_life=arrival.is_new_life)
-            self._relay.joined(peer, is_new_life=arrival.is_new_life)
+            self._routing.joined(peer, is_new_life=arrival.is_new_life)
             self._inbox.wake()
             if peer in self._missed:
                 self._missed.discard(peer)
@@ -575,7 +577,7 @@ class NodeRouter:
                 self._links.wake()
 
     def _take_ctx(self, peer: int, values: dict[str, Any]) -> None:
-        for sender, own in self._relay.take_ctx(peer, values).items():
+        for sender, own in self._routing.take_ctx(peer, values).items():
             for key in [key for key in own if not is_key(key)]:
                 del own[key]
                 self._links.reject(f"Node {sender} puts `{key:.80}` on its ctx, which has no such.")
@@ -596,7 +598,7 @@ class NodeRouter:
     def _forget(self, peer: int) -> None:
         self._shared_receiver.forget(peer)
         self._endpoint.forget(peer)
-        self._relay.gone(peer)
+        self._routing.gone(peer)
         self._on_peer(peer, False)
 
     # -- the end -----------------------------------------------------------------------------
@@ -628,7 +630,7 @@ class NodeRouter:
         with interruptible(lambda _: self._links.hurry(), announce=False) as interruption:
             try:
                 if good_bye:
-                    self._relay.stay()
+                    self._routing.stay()
                 self._endpoint.leave()
                 self._links.close(
                     good_bye=good_bye,
@@ -654,12 +656,12 @@ class NodeRouter:
         """Admit a node that is no neighbour and greets, if the job has such a node."""
         return False
 
-    def _make_relay(self) -> Direct:
-        return Direct(self._links, self._endpoint)
+    def _make_routing(self) -> DirectRouting:
+        return DirectRouting(self._links, self._endpoint)
 
     def _turn(self) -> None:
         self._streams.look()
-        self._relay.turn()
+        self._routing.turn()
         self._endpoint.turn()
         self._reporter.turn()
 

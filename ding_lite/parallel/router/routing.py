@@ -8,13 +8,13 @@ from typing import Any
 
 from ding_lite.errors import PeerLost
 from ding_lite.parallel.link.links import Links
-from ding_lite.parallel.router.call_endpoint import Endpoint
+from ding_lite.parallel.router.call_endpoint import CallEndpoint
 from ding_lite.parallel.wire.messages import CallArrived, EventArrived
 from ding_lite.runtime.messaging.labels import matches
 from ding_lite.runtime.messaging.streams import Parcel, Streams
 
 
-class Direct:
+class DirectRouting:
     """Speaks to the neighbours, and to nobody else; `Relay` does more.
 
     Args:
@@ -25,7 +25,7 @@ class Direct:
     passes_on = False
     """Whether there are nodes beyond the neighbours that can be reached."""
 
-    def __init__(self, links: Links, endpoint: Endpoint) -> None:
+    def __init__(self, links: Links, endpoint: CallEndpoint) -> None:
         self._links = links
         self._endpoint = endpoint
 

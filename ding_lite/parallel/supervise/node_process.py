@@ -45,7 +45,7 @@ CONNECTING: Stage = "connecting"
 RUNNING: Stage = "running `main`"
 
 
-class NodeRouter(Router, Protocol):
+class SupervisedRouter(Router, Protocol):
     """The router of a node with a process of its own."""
 
     @property
@@ -66,7 +66,7 @@ class NodeRouter(Router, Protocol):
         ...
 
 
-MakeRouter: TypeAlias = Callable[[NodeSpec], NodeRouter]
+MakeRouter: TypeAlias = Callable[[NodeSpec], SupervisedRouter]
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class NodeProcess(ForkProcess):
             return False
         return True
 
-    def _heed(self, router: NodeRouter) -> None:
+    def _heed(self, router: SupervisedRouter) -> None:
         """Take what the launcher says while `main` runs, up to its last word."""
         try:
             with suppress(EOFError, OSError):
@@ -272,7 +272,7 @@ def _call(work: Work) -> object:
 
 
 @contextmanager
-def _leaving(router: NodeRouter) -> Iterator[NodeRouter]:
+def _leaving(router: SupervisedRouter) -> Iterator[SupervisedRouter]:
     """Close a router in the end; the peers count the node as lost where it may come back."""
     good_bye = True
     try:

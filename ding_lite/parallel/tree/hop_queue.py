@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 
-class Mark(NamedTuple):
+class ItemId(NamedTuple):
     """What tells an item from all others."""
 
     origin: int
@@ -32,10 +32,10 @@ class Mark(NamedTuple):
 
 
 @dataclass(eq=False)
-class Held:
+class QueuedItem:
     """An item on its way."""
 
-    mark: Mark
+    item_id: ItemId
     to: int
     """The node that is to take it."""
     stream: str
@@ -52,12 +52,12 @@ class _Queue:
     """The items of one stream for one node."""
 
     def __init__(self) -> None:
-        self.waiting: list[Held] = []
+        self.waiting: list[QueuedItem] = []
         """In the order in which they have come."""
         self.num_under_way = 0
 
 
-class Custody:
+class HopQueue:
     """Keeps the items that pass through a node.
 
     Args:
@@ -67,11 +67,11 @@ class Custody:
     """
 
     def __init__(
-        self, carry: Callable[[Held], Future[Any]], is_there: Callable[[int], bool]
+        self, carry: Callable[[QueuedItem], Future[Any]], is_there: Callable[[int], bool]
     ) -> None:
         self._carry = carry
         self._is_there = is_there
-        self._held: dict[Mark, Held] = {}
+        self._held: dict[ItemId, QueuedItem] = {}
         self._num_kept = 0
         self._queues: defaultdict[tuple[int, str], _Queue] = defaultdict(_Queue)
         self._lock = threading.Lock()
@@ -81,10 +81,10 @@ class Custody:
         """How many items are here, passed on or not."""
         return len(self._held)
 
-    def keep(self, item: Held) -> Future[Any]:
+    def keep(self, item: QueuedItem) -> Future[Any]:
         """Keep an item until it is known what has become of it; it may be here already."""
         with self._lock:
-            known = self._held.setdefault(item.mark, item)
+            known = self._held.setdefault(item.item_id, item)
             if known is item:
                 self._num_kept += 1
                 item.place = self._num_kept
@@ -97,7 +97,7 @@ class Custody:
         for to, stream in [queue for queue in list(self._queues) if is_meant(queue[0])]:
             self._pass_on(to, stream)
 
-    def give_up(self, is_meant: Callable[[int], bool], outcome: object) -> list[Mark]:
+    def give_up(self, is_meant: Callable[[int], bool], outcome: object) -> list[ItemId]:
         """Say of what waits for some nodes what has become of it; return which items these are."""
         with self._lock:
             lost = [
@@ -108,10 +108,10 @@ class Custody:
             ]
             for item in lost:
                 self._queues[item.to, item.stream].waiting.remove(item)
-                del self._held[item.mark]
+                del self._held[item.item_id]
         for item in lost:
             item.taken.set_result(outcome)
-        return [item.mark for item in lost]
+        return [item.item_id for item in lost]
 
     def _pass_on(self, to: int, stream: str) -> None:
         queue = self._queues[to, stream]
@@ -123,7 +123,7 @@ class Custody:
                 queue.num_under_way += 1
             self._carry(item).add_done_callback(partial(self._settle, item))
 
-    def _settle(self, item: Held, done: Future[Any]) -> None:
+    def _settle(self, item: QueuedItem, done: Future[Any]) -> None:
         outcome = done.result()
         with self._lock:
             queue = self._queues[item.to, item.stream]
@@ -131,6 +131,6 @@ class Custody:
             if outcome is None:
                 insort(queue.waiting, item, key=attrgetter("place"))
                 return
-            del self._held[item.mark]
+            del self._held[item.item_id]
         item.taken.set_result(outcome)
         self._pass_on(item.to, item.stream)

@@ -8,7 +8,7 @@ goes to those and to nobody else, wherever they are: state with labels, items an
   newest wins there as everywhere. So a slow branch never holds up another one.
 - Events: a hub passes each on once and in order, and acknowledges it when those that it goes to
   have done so (`EventFlow`). So none is lost when a hub is killed.
-- Items of streams are kept on their way until a program has taken them (`Custody`).
+- Items of streams are kept on their way until a program has taken them (`HopQueue`).
 - A call asks the next node, which asks the next one. The answer says where it comes from.
 
 A hub whose program has ended stays until all below it have left: it is their way to the others.
@@ -31,13 +31,13 @@ from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.router.call_endpoint import Endpoint
-from ding_lite.parallel.router.ctx_outbox import Slots
+from ding_lite.parallel.router.call_endpoint import CallEndpoint
+from ding_lite.parallel.router.ctx_outbox import CtxOutbox
 from ding_lite.parallel.router.item_streams import ITEM, WITHDRAW
-from ding_lite.parallel.router.routing import Direct
+from ding_lite.parallel.router.routing import DirectRouting
 from ding_lite.parallel.tree.branches import Branches
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
-from ding_lite.parallel.tree.hop_queue import Custody, Held, Mark
+from ding_lite.parallel.tree.hop_queue import HopQueue, ItemId, QueuedItem
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
     CallArrived,
@@ -64,14 +64,14 @@ _DONE, _RAISED, _LOST = "done", "raised", "lost"
 _SIGNATURE = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
 
-class Relay(Direct):
+class Relay(DirectRouting):
     """Passes on what comes to a node of a tree, and reaches the nodes beyond its neighbours.
 
     Args:
         spec: Who this node is.
         links: Whom it is connected to.
         endpoint: By what it calls them.
-        slots: Keeps the ctx values of others until they are sent.
+        outbox: Keeps the ctx values of others until they are sent.
         clock: What waits are measured by.
     """
 
@@ -81,21 +81,21 @@ class Relay(Direct):
         self,
         spec: NodeSpec,
         links: Links,
-        endpoint: Endpoint,
-        slots: Slots,
+        endpoint: CallEndpoint,
+        outbox: CtxOutbox,
         clock: Clock,
     ) -> None:
         super().__init__(links, endpoint)
         self._spec = spec
-        self._slots = slots
+        self._outbox = outbox
         self._clock = clock
         self._streams: Streams | None = None
         self._branches = Branches(spec)
         self._flow = EventFlow(links)
-        self._custody = Custody(self._carry, self._is_there)
+        self._hop_queue = HopQueue(self._carry, self._is_there)
         self._absent: dict[int, Deadline] = {}
         self._missing: dict[int, Deadline] = {}
-        self._given_up: defaultdict[int, list[Mark]] = defaultdict(list)
+        self._given_up: defaultdict[int, list[ItemId]] = defaultdict(list)
         self._early: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
         endpoint.serve(ONWARD, self._call_came)
         endpoint.onward = self._ask
@@ -124,7 +124,7 @@ class Relay(Direct):
 
     def _tell_labels(self) -> None:
         """Let all nodes know the labels of this one, as none of them was told at its start."""
-        slots = self._slots.fill({_LABELS: sorted(self._spec.labels)})
+        slots = self._outbox.fill({_LABELS: sorted(self._spec.labels)})
         with self._links.changed:
             for session in self._links.sessions.values():
                 session.offer(self.signed(slots, ["*"]))
@@ -169,7 +169,7 @@ class Relay(Direct):
             if ways:
                 onward.setdefault(ways, {})[name] = value
         for ways, passed in onward.items():
-            slots = self._slots.fill(passed)
+            slots = self._outbox.fill(passed)
             with self._links.changed:
                 for way in ways:
                     self._links.sessions[way].offer(slots)
@@ -273,7 +273,9 @@ class Relay(Direct):
             return self._pass_on(to, sender, credits, body)
         match args:
             case (int(life), str(stream), int(number), int(), _) if credits > 0:
-                return self._keep(Held(Mark(sender, life, number), to, stream, credits, body))
+                return self._keep(
+                    QueuedItem(ItemId(sender, life, number), to, stream, credits, body)
+                )
         raise CodecError("An item has the name of a stream and whole numbers.")
 
     def _pass_on(self, to: int, origin: int, credits: int, body: Any) -> Future[Any]:
@@ -319,20 +321,20 @@ class Relay(Direct):
 
     def carry(self, node: int, parcel: Parcel) -> Future[Any]:
         """Take an item to a node beyond the neighbours; the future is done when it is taken."""
-        mark = Mark(self._spec.node_id, self._spec.epoch, parcel.number)
-        held = Held(mark, node, parcel.stream, parcel.in_flight, parcel.body)
+        item_id = ItemId(self._spec.node_id, self._spec.epoch, parcel.number)
+        item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
         answer: Future[Any] = Future()
-        self._keep(held).add_done_callback(lambda done: self._settle_item(answer, done, node))
+        self._keep(item).add_done_callback(lambda done: self._settle_item(answer, done, node))
         return answer
 
-    def _keep(self, item: Held) -> Future[Any]:
+    def _keep(self, item: QueuedItem) -> Future[Any]:
         way = self._way_to(item.to)
         if way is None or self._links.sessions[way].has_left:
             item.taken.set_result(_lost(item.to))
             return item.taken
-        return self._custody.keep(item)
+        return self._hop_queue.keep(item)
 
-    def _carry(self, item: Held) -> Future[Any]:
+    def _carry(self, item: QueuedItem) -> Future[Any]:
         outcome: Future[Any] = Future()
 
         def on_done(done: Future[Any]) -> None:
@@ -340,7 +342,9 @@ class Relay(Direct):
             is_own = said[0] == _LOST and said[-1] is None  # the next node, not the last one
             outcome.set_result(None if is_own else said)
 
-        self._pass_on(item.to, item.mark.origin, item.credits, item.body).add_done_callback(on_done)
+        self._pass_on(item.to, item.item_id.origin, item.credits, item.body).add_done_callback(
+            on_done
+        )
         return outcome
 
     def _settle_item(self, answer: Future[Any], done: Future[Any], node: int) -> None:
@@ -361,15 +365,15 @@ class Relay(Direct):
             send()
         given_up = self._given_up.pop(peer, [])
         if not is_new_life:
-            for origin, life in {mark[:2] for mark in given_up}:
-                numbers = [mark.number for mark in given_up if mark[:2] == (origin, life)]
+            for origin, life in {item_id[:2] for item_id in given_up}:
+                numbers = [item_id.number for item_id in given_up if item_id[:2] == (origin, life)]
                 self._pass_on(peer, origin, 0, [WITHDRAW, None, life, numbers])
-        self._custody.resume(lambda to: self._branches.way_to(to) == peer)
+        self._hop_queue.resume(lambda to: self._branches.way_to(to) == peer)
 
     def gone(self, peer: int) -> None:
         """Keep what waits for a neighbour that is lost; of one that has left, give it up."""
         if self._links.sessions[peer].has_left:
-            self._custody.give_up(lambda to: self._branches.way_to(to) == peer, _lost(peer))
+            self._hop_queue.give_up(lambda to: self._branches.way_to(to) == peer, _lost(peer))
         else:
             self._missing.setdefault(peer, Deadline.after(DOUBT_S, self._clock))
 
@@ -392,7 +396,7 @@ class Relay(Direct):
     def turn(self) -> None:
         """Let others take what a neighbour has not, and ask those again that were not there."""
         for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
-            self._given_up[peer] += self._custody.give_up(partial(eq, peer), _lost(peer))
+            self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))
         for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
             del self._absent[node]
             if self._streams is not None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.calls import Handler
-from ding_lite.parallel.router.ctx_outbox import Slots
+from ding_lite.parallel.router.ctx_outbox import CtxOutbox
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.router.routing import Direct
+from ding_lite.parallel.router.routing import DirectRouting
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.tree.relay import Relay
 
@@ -17,8 +17,8 @@ from ding_lite.parallel.tree.relay import Relay
 class TreeRouter(NodeRouter):
     """A router that relays messages between its neighbours."""
 
-    def _make_relay(self) -> Direct:
-        others = Slots(self.node_id, self._shared_sender, self._clock)
+    def _make_routing(self) -> DirectRouting:
+        others = CtxOutbox(self.node_id, self._shared_sender, self._clock)
         return Relay(self._spec, self._links, self._endpoint, others, self._clock)
 
 

@@ -14,7 +14,7 @@ import pytest
 from ding_lite.distributed import World
 from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
-from ding_lite.parallel.launch.environment.base import Place
+from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.join import (
     connected,
     guest,
@@ -22,7 +22,7 @@ from ding_lite.parallel.launch.join import (
     node_of_launcher,
     what_is_at,
 )
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, PrivateDirectory, free_ports
 from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.network.topology import NodeSpec
@@ -41,7 +41,7 @@ def spec_of(
     **plan: Any,
 ) -> NodeSpec:
     settings = Settings(node_id=node_id, num_nodes=num_nodes, **(environ or {}))
-    whole = Plan(num_nodes=num_nodes, protocol="tcp", settings=Settings(), **plan)
+    whole = JobPlan(num_nodes=num_nodes, protocol="tcp", settings=Settings(), **plan)
     return node_of_environment(whole, settings, dials)
 
 
@@ -146,7 +146,7 @@ def test_all_but_the_number_of_nodes_and_the_ports_wins_over_the_environment(
 
 
 def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
-    place = Place(
+    place = Placement(
         launcher="torchrun",
         node_id=node_id,
         num_nodes=num_nodes,
@@ -154,7 +154,7 @@ def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
         on_one_machine=more.pop("on_one_machine", True),
         hosts=more.pop("hosts", {}),
     )
-    whole = Plan(**{"num_nodes": num_nodes, "protocol": "tcp", "ports": 20_000, **more})
+    whole = JobPlan(**{"num_nodes": num_nodes, "protocol": "tcp", "ports": 20_000, **more})
     return node_of_launcher(whole, place)
 
 
@@ -255,7 +255,7 @@ def test_machines_that_are_not_told_are_asked_of_node_0(tmp_path: Path) -> None:
 
 def guest_of(attach_to: tuple[str, ...], node_ids: Any, **more: Any) -> NodeSpec:
     settings = Settings(**more.pop("environ", {}))
-    plan = Plan(**{"num_nodes": 1, "protocol": "tcp", "settings": settings, **more})
+    plan = JobPlan(**{"num_nodes": 1, "protocol": "tcp", "settings": settings, **more})
     return guest(plan, settings, attach_to, node_ids)
 
 
@@ -367,18 +367,18 @@ def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
         Parallel.runner(2, protocol="tcp", key_file=tmp_path / "missing")
     key = make_key(tmp_path / "key")
     directory = PrivateDirectory(tmp_path)
-    [spec, _] = Plan(num_nodes=2, protocol="tcp", key_file=str(key)).specs(directory)
+    [spec, _] = JobPlan(num_nodes=2, protocol="tcp", key_file=str(key)).specs(directory)
     directory.remove()
     assert spec.key_file == str(key)
-    Plan(num_nodes=2, protocol="tcp", address="0.0.0.0", key_file=str(key))
+    JobPlan(num_nodes=2, protocol="tcp", address="0.0.0.0", key_file=str(key))
 
 
 def test_one_port_of_the_environment_is_the_first_of_all() -> None:
-    assert Plan(num_nodes=2, protocol="tcp", settings=Settings(ports=(50515,))).ports == (
+    assert JobPlan(num_nodes=2, protocol="tcp", settings=Settings(ports=(50515,))).ports == (
         50515,
         50516,
     )
-    both = Plan(num_nodes=2, protocol="tcp", ports=7000, settings=Settings(ports=(50515,)))
+    both = JobPlan(num_nodes=2, protocol="tcp", ports=7000, settings=Settings(ports=(50515,)))
     assert both.ports == (7000, 7001)
 
 

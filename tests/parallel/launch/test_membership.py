@@ -16,7 +16,7 @@ from ding_lite.errors import AuthenticationError, ConfigError, LabelError, Remot
 from ding_lite.parallel.launch import membership
 from ding_lite.parallel.launch.elastic_join import join
 from ding_lite.parallel.launch.membership import ROSTER, ElasticRouter, read_roster
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, free_ports
 from ding_lite.parallel.network.topology import Growth, NodeSpec, edges
 from ding_lite.parallel.router.group import World
@@ -183,7 +183,7 @@ def test_a_job_of_counted_nodes_says_how_to_let_further_ones_in(job: Any, tmp_pa
 def test_a_tree_and_listed_edges_refuse_to_grow() -> None:
     for topology in ("tree", "alone", [(0, 1)]):
         with pytest.raises(ConfigError, match="further nodes join a star or a mesh"):
-            Plan(num_nodes=2, topology=topology, protocol="tcp", elastic=True)
+            JobPlan(num_nodes=2, topology=topology, protocol="tcp", elastic=True)
 
 
 # -- what a newcomer is told ---------------------------------------------------------------

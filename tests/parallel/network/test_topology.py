@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import (
     FAN_OUT,
@@ -93,7 +93,7 @@ def test_what_is_no_tree_is_refused(topology: str) -> None:
 @given(graphs())
 def test_specs_agree_about_every_link(graph: tuple[Any, int]) -> None:
     topology, num_nodes = graph
-    plan = Plan(num_nodes=num_nodes, topology=topology)
+    plan = JobPlan(num_nodes=num_nodes, topology=topology)
     specs = plan.specs(FakeDirectory())
     assert [spec.node_id for spec in specs] == list(range(num_nodes))
     for spec in specs:
@@ -135,7 +135,7 @@ def test_what_is_no_topology_is_refused(topology: Any, why: str) -> None:
 
 
 def specs(**plan: Any) -> tuple[NodeSpec, ...]:
-    return Plan(**plan).specs(FakeDirectory())
+    return JobPlan(**plan).specs(FakeDirectory())
 
 
 def test_explicit_arguments_win_over_the_environment() -> None:
@@ -187,5 +187,5 @@ def test_tcp_listens_on_loopback_at_ports_chosen_or_free() -> None:
 )
 def test_a_plan_that_cannot_be_is_refused(plan: Any, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Plan(num_nodes=2, **plan)
+        JobPlan(num_nodes=2, **plan)
     assert why in str(caught.value)

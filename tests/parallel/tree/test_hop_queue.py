@@ -1,4 +1,4 @@
-"""Custody: what a hub keeps of the items that pass through it."""
+"""HopQueue: store and forward of items that pass through a hub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from ding_lite.parallel.tree.hop_queue import Custody, Held, Mark
+from ding_lite.parallel.tree.hop_queue import HopQueue, ItemId, QueuedItem
 
 
 class Road:
@@ -15,19 +15,19 @@ class Road:
 
     def __init__(self) -> None:
         self.is_open = True
-        self.sent: list[tuple[Held, Future[Any]]] = []
-        self.custody = Custody(self._carry, lambda _to: self.is_open)
+        self.sent: list[tuple[QueuedItem, Future[Any]]] = []
+        self.hop_queue = HopQueue(self._carry, lambda _to: self.is_open)
 
-    def _carry(self, item: Held) -> Future[Any]:
+    def _carry(self, item: QueuedItem) -> Future[Any]:
         done: Future[Any] = Future()
         self.sent.append((item, done))
         return done
 
     def keep(self, number: int, *, origin: int = 7, to: int = 0, credits: int = 2) -> Future[Any]:
-        return self.custody.keep(Held(Mark(origin, 1, number), to, "work", credits, None))
+        return self.hop_queue.keep(QueuedItem(ItemId(origin, 1, number), to, "work", credits, None))
 
     def under_way(self) -> list[int]:
-        return [item.mark.number for item, done in self.sent if not done.done()]
+        return [item.item_id.number for item, done in self.sent if not done.done()]
 
     def break_down(self) -> None:
         self.is_open = False
@@ -37,7 +37,7 @@ class Road:
 
     def mend(self) -> None:
         self.is_open = True
-        self.custody.resume(lambda _to: True)
+        self.hop_queue.resume(lambda _to: True)
 
 
 def test_a_hub_passes_on_no_more_than_its_credits_allow() -> None:
@@ -47,7 +47,7 @@ def test_a_hub_passes_on_no_more_than_its_credits_allow() -> None:
     road.sent[1][1].set_result("taken")
     assert road.under_way() == [0, 2]
     assert [each.done() for each in taken] == [False, True, False, False, False]
-    assert road.custody.num_held == 4
+    assert road.hop_queue.num_held == 4
 
 
 def test_the_credits_of_one_receiver_are_not_those_of_another() -> None:
@@ -79,14 +79,14 @@ def test_what_the_next_node_has_not_answered_goes_again_when_it_is_back() -> Non
     while road.under_way():
         next(done for _, done in road.sent if not done.done()).set_result("taken")
     assert [each.result(0) for each in (*taken, late)] == 4 * ["taken"]
-    assert road.custody.num_held == 0
+    assert road.hop_queue.num_held == 0
 
 
 def test_what_waits_for_a_node_that_is_given_up_is_told_so() -> None:
     road = Road()
     lost, other = road.keep(1), road.keep(2, to=5)
     road.break_down()
-    assert road.custody.give_up(lambda to: to == 0, "lost") == [Mark(7, 1, 1)]
+    assert road.hop_queue.give_up(lambda to: to == 0, "lost") == [ItemId(7, 1, 1)]
     assert lost.result(0) == "lost"
     assert not other.done()
     road.mend()

@@ -2,7 +2,7 @@
 
 A launcher such as torchrun or srun starts one process for each node of a job and says so in
 environment variables of its own. The modules beside this one each read those of one launcher, by
-a function `detect(environ)` that returns a `Place`, or None where that launcher had no part in
+a function `detect(environ)` that returns a `Placement`, or None where that launcher had no part in
 it. They look at nothing but the mapping that they are given.
 """
 
@@ -23,7 +23,7 @@ _NUM_BLOCKS = 1_500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Placement:
     """The place of this process in a job, as the launcher that has started it tells it."""
 
     launcher: str

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 
 from ding_lite.errors import ConfigError
 from ding_lite.parallel.launch.environment import kubernetes, mpi, slurm, torchrun
-from ding_lite.parallel.launch.environment.base import Place, names_this_machine
+from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
 from ding_lite.parallel.network.address import Address
 from ding_lite.settings import PREFIX, Settings
 
-Detect = Callable[[Mapping[str, str]], Place | None]
+Detect = Callable[[Mapping[str, str]], Placement | None]
 
 LAUNCHERS: tuple[Detect, ...] = (
     torchrun.detect,
@@ -21,7 +21,7 @@ LAUNCHERS: tuple[Detect, ...] = (
 """From the inside out: srun starts mpirun or torchrun, a pod starts any of them."""
 
 
-def detect(environ: Mapping[str, str]) -> Place | None:
+def detect(environ: Mapping[str, str]) -> Placement | None:
     """Return the place that the innermost launcher has given this process.
 
     None where there is no launcher, and where it has started one process only: that one may
@@ -35,7 +35,7 @@ def detect(environ: Mapping[str, str]) -> Place | None:
     return None if place is None or place.num_nodes == 1 else place
 
 
-def detect_cluster(environ: Mapping[str, str]) -> Place | None:
+def detect_cluster(environ: Mapping[str, str]) -> Placement | None:
     """Return the place of a process in its job, from its environment variables and nothing else.
 
     What `DING_LITE_*` says goes before any launcher, and the innermost launcher before those
@@ -58,7 +58,7 @@ def detect_cluster(environ: Mapping[str, str]) -> Place | None:
     settings = Settings.from_environ(ours)
     if settings.node_id is not None and settings.num_nodes is not None:
         hosts = [Address.parse(address).place for address in settings.attach_to[:1]]
-        return Place(
+        return Placement(
             launcher="hand",
             node_id=settings.node_id,
             num_nodes=settings.num_nodes,
@@ -66,10 +66,10 @@ def detect_cluster(environ: Mapping[str, str]) -> Place | None:
             on_one_machine=all(map(names_this_machine, hosts)),
             hosts=dict(enumerate(hosts)),
         )
-    return place_of(settings, environ)
+    return placement_of(settings, environ)
 
 
-def place_of(settings: Settings, environ: Mapping[str, str]) -> Place | None:
+def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | None:
     """Return the place of this process, if a launcher gives it one and the settings do not.
 
     Args:
@@ -99,6 +99,6 @@ def place_of(settings: Settings, environ: Mapping[str, str]) -> Place | None:
     return place
 
 
-def as_settings(place: Place) -> dict[str, object]:
+def as_settings(place: Placement) -> dict[str, object]:
     """Return what a launcher says in place of which settings, as `ding-lite env` shows it."""
     return {"num_nodes": place.num_nodes, "node_id": place.node_id, "ports": (place.port,)}

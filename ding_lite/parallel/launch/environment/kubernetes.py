@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ding_lite.parallel.launch.environment.base import Place, master, names_this_machine, number
+from ding_lite.parallel.launch.environment.base import Placement, master, names_this_machine, number
 
 
-def detect(environ: Mapping[str, str]) -> Place | None:
+def detect(environ: Mapping[str, str]) -> Placement | None:
     """Return the place that an indexed job has given this process, or None.
 
     Raises:
@@ -26,7 +26,7 @@ def detect(environ: Mapping[str, str]) -> Place | None:
         return None
     job = _job(environ, node_id)
     hosts = _hosts(job, master(environ), num_nodes)
-    return Place(
+    return Placement(
         launcher="kubernetes",
         node_id=node_id,
         num_nodes=num_nodes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ding_lite.parallel.launch.environment.base import Place, master, names_this_machine, number
+from ding_lite.parallel.launch.environment.base import Placement, master, names_this_machine, number
 
 _OF_ALL = "OMPI_COMM_WORLD"
 _OPEN_MPI = (
@@ -16,7 +16,7 @@ _JOBS = "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"
 """What names a job of Open MPI; MPICH names none."""
 
 
-def detect(environ: Mapping[str, str]) -> Place | None:
+def detect(environ: Mapping[str, str]) -> Placement | None:
     """Return the place that mpirun has given this process, or None.
 
     Raises:
@@ -28,7 +28,7 @@ def detect(environ: Mapping[str, str]) -> Place | None:
             continue
         hosts = master(environ)
         on_one_machine = number(environ, of_local_size) == num_nodes
-        return Place(
+        return Placement(
             launcher="mpirun",
             node_id=node_id,
             num_nodes=num_nodes,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, product, repeat, zip_longest
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.launch.environment.base import Place, number
+from ding_lite.parallel.launch.environment.base import Placement, number
 
 _A_LIST = "gpu[08-10,12]"
 _COUNT = re.compile(r"(?P<tasks>\d+)(?:\(x(?P<times>\d+)\))?")
@@ -20,7 +20,7 @@ _SPAN = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+))?")
 _AT_TOP_COMMAS = re.compile(r",(?![^\[]*\])")
 
 
-def detect(environ: Mapping[str, str]) -> Place | None:
+def detect(environ: Mapping[str, str]) -> Placement | None:
     """Return the place that srun has given this process, or None.
 
     Raises:
@@ -33,7 +33,7 @@ def detect(environ: Mapping[str, str]) -> Place | None:
     machines = expand_names(environ.get("SLURM_STEP_NODELIST", ""))
     counts = expand_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     how = environ.get("SLURM_DISTRIBUTION", "block")
-    return Place(
+    return Placement(
         launcher="srun",
         node_id=node_id,
         num_nodes=num_nodes,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ding_lite.parallel.launch.environment.base import Place, master, names_this_machine, number
+from ding_lite.parallel.launch.environment.base import Placement, master, names_this_machine, number
 
 
-def detect(environ: Mapping[str, str]) -> Place | None:
+def detect(environ: Mapping[str, str]) -> Placement | None:
     """Return the place that torchrun has given this process, or None.
 
     When it starts a job again, all processes are new ones, with the same numbers.
@@ -21,7 +21,7 @@ def detect(environ: Mapping[str, str]) -> Place | None:
         return None
     hosts = master(environ)
     on_one_machine = number(environ, "LOCAL_WORLD_SIZE") == num_nodes
-    return Place(
+    return Placement(
         launcher="torchrun",
         node_id=node_id,
         num_nodes=num_nodes,

@@ -25,7 +25,7 @@ from ding_lite.clock import SYSTEM_CLOCK, Deadline
 from ding_lite.errors import DeadlineExceeded, DingLiteError
 from ding_lite.log import speaking_as
 from ding_lite.parallel.launch.membership import ElasticRouter
-from ding_lite.parallel.launch.plan import Plan
+from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -51,7 +51,7 @@ CALLS_AT_ONCE = 8
 
 
 def run_on_ray(
-    plan: Plan,
+    plan: JobPlan,
     main: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -132,7 +132,7 @@ class _Crew:
     """The nodes of a job, and what each of them is at."""
 
     ray: ModuleType
-    plan: Plan
+    plan: JobPlan
     head: str
     """Where Ray's head listens."""
     call: _Call

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ding_lite.errors import ConfigError
-from ding_lite.parallel.launch.environment.base import FIRST_PORT, Place
+from ding_lite.parallel.launch.environment.base import FIRST_PORT, Placement
 from ding_lite.parallel.launch.environment.detect import (
     LAUNCHERS,
     as_settings,
     detect,
     detect_cluster,
-    place_of,
+    placement_of,
 )
 from ding_lite.settings import Settings
 from tests.parallel.launch.environment.environs import (
@@ -30,7 +30,7 @@ EPHEMERAL = 32_768
 """Where the ports begin that Linux gives to outgoing connections, unless it is told otherwise."""
 
 
-def found(environ: dict[str, str]) -> Place:
+def found(environ: dict[str, str]) -> Placement:
     place = detect(environ)
     assert place is not None
     return place
@@ -129,7 +129,9 @@ def test_all_nodes_of_a_job_derive_the_same_port_and_those_of_others_another_one
 
 def test_derived_ports_are_those_that_nobody_is_given_by_chance() -> None:
     for job in range(2_000):
-        place = Place(launcher="srun", node_id=0, num_nodes=700, job=f"{job}", on_one_machine=True)
+        place = Placement(
+            launcher="srun", node_id=0, num_nodes=700, job=f"{job}", on_one_machine=True
+        )
         assert FIRST_PORT <= place.port <= EPHEMERAL - 700
 
 
@@ -137,10 +139,10 @@ def test_derived_ports_are_those_that_nobody_is_given_by_chance() -> None:
 
 
 def test_a_launcher_is_asked_where_the_settings_say_nothing() -> None:
-    assert place_of(Settings(), TORCHRUN) == found(TORCHRUN)
-    assert place_of(Settings(num_nodes=3, node_id=None), TORCHRUN) == found(TORCHRUN)
-    assert place_of(Settings(node_id=1), TORCHRUN) == found(TORCHRUN)
-    assert place_of(Settings(labels=("gpu",), topology="star"), TORCHRUN) == found(TORCHRUN)
+    assert placement_of(Settings(), TORCHRUN) == found(TORCHRUN)
+    assert placement_of(Settings(num_nodes=3, node_id=None), TORCHRUN) == found(TORCHRUN)
+    assert placement_of(Settings(node_id=1), TORCHRUN) == found(TORCHRUN)
+    assert placement_of(Settings(labels=("gpu",), topology="star"), TORCHRUN) == found(TORCHRUN)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +154,8 @@ def test_a_launcher_is_asked_where_the_settings_say_nothing() -> None:
     ],
 )
 def test_settings_that_say_it_all_win(settings: Settings) -> None:
-    assert place_of(settings, TORCHRUN) is None
-    assert place_of(settings, {**TORCHRUN, "WORLD_SIZE": "none of our business"}) is None
+    assert placement_of(settings, TORCHRUN) is None
+    assert placement_of(settings, {**TORCHRUN, "WORLD_SIZE": "none of our business"}) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_settings_that_contradict_a_launcher_are_refused(
     given: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
-        place_of(Settings(**given), TORCHRUN)
+        placement_of(Settings(**given), TORCHRUN)
 
 
 def test_what_a_launcher_says_can_be_shown_as_settings() -> None:
