@@ -1,0 +1,140 @@
+"""The words that the house style bans, and first lines that are questions, become no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import prose
+from tests.prose import Place, areas, banned_words, riddles
+
+ALLOWED: dict[str, tuple[int, int]] = {
+    "ding_lite": (11, 2),
+    "ding_lite/cli": (12, 5),
+    "ding_lite/distributed": (39, 7),
+    "ding_lite/evolution": (21, 10),
+    "ding_lite/io": (0, 1),
+    "ding_lite/middleware": (41, 6),
+    "ding_lite/parallel": (304, 46),
+    "ding_lite/recipes": (15, 17),
+    "ding_lite/rl": (48, 27),
+    "ding_lite/runtime": (67, 21),
+    "ding_lite/testing": (3, 2),
+    "tests": (8, 3),
+    "tests/bench": (24, 33),
+    "tests/cli": (6, 3),
+    "tests/determinism": (1, 0),
+    "tests/distributed": (20, 2),
+    "tests/evolution": (5, 2),
+    "tests/fuzz": (2, 2),
+    "tests/ground": (7, 2),
+    "tests/learning": (0, 4),
+    "tests/middleware": (14, 4),
+    "tests/parallel": (152, 22),
+    "tests/procs": (62, 7),
+    "tests/recipes": (3, 4),
+    "tests/rl": (26, 2),
+    "tests/runtime": (34, 7),
+    "tests/seeds": (3, 2),
+    "tests/testing": (3, 0),
+    "docs": (199, 0),
+    "README.md": (1, 0),
+    "CHANGELOG.md": (11, 0),
+}
+"""For each area: its banned words, and its first lines that are questions. Both may only fall."""
+
+AREAS = areas()
+
+
+def test_every_area_that_is_allowed_something_exists() -> None:
+    assert ALLOWED.keys() <= AREAS.keys()
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_an_area_has_no_more_banned_words_than_it_had(area: str) -> None:
+    check([place for file in AREAS[area] for place in banned_words(file)], allowed(area)[0])
+
+
+@pytest.mark.parametrize("area", AREAS)
+def test_an_area_has_no_more_first_lines_that_are_questions_than_it_had(area: str) -> None:
+    check([place for file in AREAS[area] for place in riddles(file)], allowed(area)[1])
+
+
+def allowed(area: str) -> tuple[int, int]:
+    """Return the two numbers of an area."""
+    return ALLOWED.get(area, (0, 0))
+
+
+def check(found: list[Place], most: int) -> None:
+    """Print each place, and fail if there are more than are allowed."""
+    lines = "\n".join(map(str, found))
+    print(lines)  # noqa: T201 - shown with `pytest -s`, also of an area that passes
+    assert len(found) <= most, f"{len(found)} were found, at most {most} are allowed:\n{lines}"
+
+
+BAD = [
+    ('"""Tell whoever asks."""', 1),
+    ("x = 1  # nobody\n# asks somebody\n\n# whose turn", 3),
+    ('class A:\n    x: int\n    """Everybody\'s number, where none has one."""', 2),
+    ("def test_a_node_who_waits(): ...", 1),
+    ('"""None of them is there. No one asks. None is left."""', 3),
+    ('raise ValueError("nobody knows")', 1),
+    ('log(f"node {n} is nobody")', 1),
+]
+GOOD = [
+    '"""Return None, where None is the value. None waits for ever; see `who`."""',
+    'x = "who"\ndef who(): ...\n# the whole of it; a no one-way street; none, or all',
+    '"""Nodes; none. None: no limit."""',
+]
+
+
+@pytest.mark.parametrize(("source", "count"), BAD)
+def test_a_banned_word_is_found(house: Path, source: str, count: int) -> None:
+    assert len(words(house / "ding_lite" / "x.py", source)) == count
+
+
+@pytest.mark.parametrize("source", GOOD)
+def test_code_and_values_are_left_alone(house: Path, source: str) -> None:
+    assert words(house / "ding_lite" / "x.py", source) == []
+
+
+def test_the_programs_of_tests_may_say_what_they_like(house: Path) -> None:
+    assert words(house / "tests" / "x.py", 'x = "nobody is here"') == []
+
+
+def test_pages_are_read_without_their_code_and_a_changelog_without_its_past(house: Path) -> None:
+    page = "Who is `who`?\n```python\nwho = 1\n```\nIt is\nnobody."
+    assert [place.line for place in words(house / "docs" / "x.md", page)] == [1, 6]
+    past = "# Log\n\n## Unreleased\n\nwhose\n\n## 0.1\n\nwhose\n"
+    assert len(words(house / "CHANGELOG.md", past)) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('"""What a node owes."""', 1),
+        ('"""A node."""\nclass A:\n    """Whether it owes."""', 1),
+        ('"""A node."""\nclass _A:\n    """How it owes."""', 0),
+        ('class A:\n    x: int\n    """Whether it owes."""', 0),
+    ],
+)
+def test_a_first_line_that_is_a_question_is_found(house: Path, source: str, count: int) -> None:
+    file = house / "ding_lite" / "x.py"
+    file.write_text(source)
+    assert len([*riddles(file)]) == count
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty checkout."""
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    for folder in ("ding_lite", "tests", "docs"):
+        (tmp_path / folder).mkdir()
+    return tmp_path
+
+
+def words(file: Path, source: str) -> list[Place]:
+    """Return what is found in a file of this text."""
+    file.write_text(source)
+    return [*banned_words(file)]
