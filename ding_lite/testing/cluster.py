@@ -152,7 +152,7 @@ class Cluster:
         return [done.result() for done in self._mains]
 
     def restart(self, node_id: int) -> NodeRouter:
-        """Let a node vanish without a word, and begin a later life of it; return its router.
+        """Let a node vanish without a word, and begin a later incarnation of it; return its router.
 
         Raises:
             ConfigError: It has a program, which cannot be killed with it.
@@ -165,7 +165,7 @@ class Cluster:
         self.network.remove(node_id)
         self._routers[node_id].close(good_bye=False)
         spec = self._specs[node_id]
-        spec = self._specs[node_id] = replace(spec, epoch=spec.epoch + 1)
+        spec = self._specs[node_id] = replace(spec, incarnation=spec.incarnation + 1)
         self._routers[node_id] = self._make(spec)
         return self._routers[node_id]
 
@@ -188,9 +188,7 @@ class Cluster:
         self.close()
 
     def _make(self, spec: NodeSpec) -> NodeRouter:
-        transport = InprocTransport(
-            self.network, spec.node_id, peers=spec.neighbours, clock=self._clock
-        )
+        transport = InprocTransport(self.network, spec.node_id, peers=spec.peers, clock=self._clock)
         return make_router(spec, transport=transport, clock=self._clock)
 
 
@@ -215,7 +213,7 @@ def _specs(
             labels=world[node_id],
             listen=f"inproc://{node_id}" if node_id in heard else None,
             dials={peer: f"inproc://{peer}" for peer in sorted(near) if peer < node_id},
-            neighbours=near,
+            peers=near,
             world=world,
             edges=links,
             fan_out=fan_out(topology),

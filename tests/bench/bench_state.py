@@ -194,7 +194,7 @@ def spec_of(address: str, key_file: str, node_id: int, num_nodes: int) -> NodeSp
         labels=frozenset({f"node.{node_id}"}),
         listen=address if node_id == 0 else None,
         dials={} if node_id == 0 else {0: address},
-        neighbours=neighbours(edges("star", num_nodes), node_id),
+        peers=neighbours(edges("star", num_nodes), node_id),
         key_file=key_file,
     )
 

@@ -191,7 +191,7 @@ def spec_of(node_id: int, address: str, key_file: str) -> NodeSpec:
         labels=frozenset({f"node.{node_id}"}),
         listen=address if node_id == 0 else None,
         dials={} if node_id == 0 else {0: address},
-        neighbours=frozenset({1 - node_id}),
+        peers=frozenset({1 - node_id}),
         key_file=key_file,
     )
 

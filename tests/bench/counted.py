@@ -131,7 +131,7 @@ class CountedCluster(Cluster):
 
     def _make(self, spec: NodeSpec) -> NodeRouter:
         transport = CountedTransport(
-            self.network, spec.node_id, peers=spec.neighbours, clock=self._clock
+            self.network, spec.node_id, peers=spec.peers, clock=self._clock
         )
         transport.traffic = self.traffic[spec.node_id]
         return make_router(spec, transport=transport, clock=self._clock)
@@ -165,7 +165,7 @@ class CountedCluster(Cluster):
     # -- what a step does ------------------------------------------------------------------
 
     def publish(self, weights: np.ndarray) -> None:
-        """Let all get new weights from the learner, and all neighbours what a task tells them."""
+        """Let all get new weights from the learner, and all peers what a task tells them."""
         self._version += 1
         with self.timed(0):
             self.routers[0].publish_ctx({"version": self._version, "weights": weights})

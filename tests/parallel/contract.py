@@ -519,7 +519,7 @@ class TransportContract:
             hub.wait(lambda: bool(hub.rejected))
             ((node_id, reason),) = stranger.refusals
             assert (node_id, stranger.ups) == (0, [])
-            assert "neighbour" in reason
+            assert "peer" in reason
             assert "of node 0" in hub.rejected[0]
         else:
             stranger.wait(lambda: len(stranger.ups) == 1)

@@ -82,9 +82,11 @@ def weights() -> Any:
 
 
 def message(kind: Kind, body: Encoded | None = None, *, seq: int = 0) -> Envelope:
-    """Make an envelope from node 1, in its second life, to node 0."""
+    """Make an envelope from node 1, in its second incarnation, to node 0."""
     meta, buffers = (body.meta, tuple(body.buffers)) if body is not None else (b"", ())
-    return Envelope(kind=kind, src=1, dst=0, epoch=2, seq=seq, ack=5, meta=meta, buffers=buffers)
+    return Envelope(
+        kind=kind, src=1, dst=0, incarnation=2, seq=seq, ack=5, meta=meta, buffers=buffers
+    )
 
 
 def events(*bodies: Any) -> Envelope:

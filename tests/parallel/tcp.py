@@ -20,7 +20,7 @@ def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> Node
         num_nodes=num_nodes,
         labels=frozenset({"node.0"}),
         listen=listen,
-        neighbours=frozenset(range(1, num_nodes)),
+        peers=frozenset(range(1, num_nodes)),
         **more,
     )
 
@@ -32,7 +32,7 @@ def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) ->
         num_nodes=num_nodes,
         labels=frozenset({f"node.{node_id}"}),
         dials={0: str(hub)},
-        neighbours=frozenset({0}),
+        peers=frozenset({0}),
         **more,
     )
 

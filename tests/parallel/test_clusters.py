@@ -45,7 +45,7 @@ TOPOLOGIES: dict[str, tuple[int, Topology]] = {
     "eight": (8, "mesh"),
 }
 Said = tuple[int, int]
-"""Which life of its sender has said it, and as its how manieth."""
+"""Which incarnation of its sender has said it, and as its how manieth."""
 
 
 def wait_until(ready: Callable[..., bool], what: str) -> None:
@@ -57,7 +57,7 @@ def wait_until(ready: Callable[..., bool], what: str) -> None:
 
 
 class Ears:
-    """Takes what arrives at one life of a node."""
+    """Takes what arrives at one incarnation of a node."""
 
     def __init__(self, router: NodeRouter) -> None:
         self.router = router
@@ -81,9 +81,9 @@ class Ears:
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
         with self._changed:
             for key, value in values.items():
-                life, number = (int(part) for part in np.asarray(value).flat[:2])
-                assert (np.asarray(value).reshape(-1, 2) == (life, number)).all()
-                self.ctx[node_id, key].append((life, number))
+                incarnation, number = (int(part) for part in np.asarray(value).flat[:2])
+                assert (np.asarray(value).reshape(-1, 2) == (incarnation, number)).all()
+                self.ctx[node_id, key].append((incarnation, number))
             self._changed.notify_all()
 
     def wait(self, ready: Any, what: str) -> None:
@@ -110,13 +110,13 @@ def make_trouble(network: Network, links: Sequence[Edge], rng: random.Random) ->
 
 
 class Story:
-    """A cluster, what its nodes have said in all their lives, and who has heard it."""
+    """A cluster, what its nodes have said in all their incarnations, and who has heard it."""
 
     def __init__(self, cluster: Cluster, links: Sequence[Edge], clock: ManualClock) -> None:
         self.cluster = cluster
         self.clock = clock
         self.edges = links
-        self.lives = [[self._begin(router)] for router in cluster.routers]
+        self.incarnations = [[self._begin(router)] for router in cluster.routers]
         self.emitted: dict[tuple[int, int], int] = Counter()
         self.published: dict[tuple[int, int, str], int] = {}
         self.num_published = 0
@@ -131,22 +131,24 @@ class Story:
         self.handled[number] += 1
         return 2 * number
 
-    def life(self, node: int) -> int:
-        return len(self.lives[node])
+    def incarnation(self, node: int) -> int:
+        return len(self.incarnations[node])
 
     def emit(self, node: int, rng: random.Random) -> None:
         for _ in range(rng.choice([1, 1, 5, 200])):
-            number = self.emitted[node, self.life(node)]
-            self.emitted[node, self.life(node)] += 1
+            number = self.emitted[node, self.incarnation(node)]
+            self.emitted[node, self.incarnation(node)] += 1
             extra = [np.zeros(20_000)] if rng.random() < 0.02 else []
-            self.cluster.routers[node].emit("said", self.life(node), number, *extra)
+            self.cluster.routers[node].emit("said", self.incarnation(node), number, *extra)
 
     def publish(self, node: int, rng: random.Random) -> None:
         key = f"key{rng.randrange(3)}"
         self.num_published += 1
-        value = np.array([[self.life(node), self.num_published]] * rng.choice([1, 10, 30_000]))
+        value = np.array(
+            [[self.incarnation(node), self.num_published]] * rng.choice([1, 10, 30_000])
+        )
         self.cluster.routers[node].publish_ctx({key: value})
-        self.published[node, self.life(node), key] = self.num_published
+        self.published[node, self.incarnation(node), key] = self.num_published
 
     def ask(self, node: int, rng: random.Random) -> None:
         peer = rng.choice([sum(edge) - node for edge in self.edges if node in edge])
@@ -155,10 +157,10 @@ class Story:
 
     def restart(self, node: int) -> None:
         router = self.cluster.restart(node)
-        self.lives[node].append(self._begin(router))
+        self.incarnations[node].append(self._begin(router))
 
     def act(self, rng: random.Random) -> None:
-        node = rng.randrange(len(self.lives))
+        node = rng.randrange(len(self.incarnations))
         what = rng.random()
         if what < 0.3:
             self.emit(node, rng)
@@ -173,7 +175,7 @@ class Story:
             self.cluster.routers[other].redial(one, self.cluster.routers[one].address or "")
         elif what < 0.98:
             self.clock.advance(rng.choice([0.5, 1.0, 1.0 + SILENCE_S]))
-        elif max(map(len, self.lives)) < 4:
+        elif max(map(len, self.incarnations)) < 4:
             self.restart(node)
 
     # -- what must hold at the end ---------------------------------------------------------
@@ -188,18 +190,20 @@ class Story:
             answer.exception(5.0)
 
     def _wait_for_all(self, sender: int, receiver: int) -> None:
-        ears, life = self.lives[receiver][-1], self.life(sender)
+        ears, incarnation = self.incarnations[receiver][-1], self.incarnation(sender)
         story = f"of node {sender} at node {receiver}"
         wait_until(lambda: sender in ears.router.peers, f"no link {story}")
-        if emitted := self.emitted[sender, life]:
-            heard = [said for each in self.lives[receiver] for said in each.events[sender]]
-            if (life, emitted - 1) not in heard:
-                last = lambda: ears.events[sender][-1:] == [(life, emitted - 1)]  # noqa: E731
+        if emitted := self.emitted[sender, incarnation]:
+            heard = [said for each in self.incarnations[receiver] for said in each.events[sender]]
+            if (incarnation, emitted - 1) not in heard:
+                last = lambda: ears.events[sender][-1:] == [(incarnation, emitted - 1)]  # noqa: E731
                 ears.wait(last, f"the last event {story}")
-        for (node, of_life, key), newest in self.published.items():
-            if (node, of_life) == (sender, life):
+        for (node, of_incarnation, key), newest in self.published.items():
+            if (node, of_incarnation) == (sender, incarnation):
                 got = ears.ctx[sender, key]
-                ears.wait(lambda got=got, newest=newest: (life, newest) in got, f"{key} {story}")
+                ears.wait(
+                    lambda got=got, newest=newest: (incarnation, newest) in got, f"{key} {story}"
+                )
 
     def check(self) -> None:
         for one, other in self.edges:
@@ -215,30 +219,32 @@ class Story:
         assert all(router._links._rejections.num_faults == 0 for router in self.cluster.routers)
 
     def _check_events(self, sender: int, receiver: int) -> None:
-        """Each life of the receiver has heard one piece of each life of the sender, whole."""
+        """Check that each incarnation of the receiver has heard one whole piece of a sender's."""
         heard_to: dict[int, int] = Counter()
-        for ears in self.lives[receiver]:
+        for ears in self.incarnations[receiver]:
             said = ears.events[sender]
             assert said == sorted(set(said)), f"node {receiver} heard node {sender} say {said}"
-            for life in {life for life, _ in said}:
-                numbers = [number for of_life, number in said if of_life == life]
+            for incarnation in {incarnation for incarnation, _ in said}:
+                numbers = [
+                    number for of_incarnation, number in said if of_incarnation == incarnation
+                ]
                 assert numbers == list(range(numbers[0], numbers[-1] + 1))
-                assert numbers[0] <= heard_to[life], f"node {receiver} has missed some"
-                heard_to[life] = numbers[-1] + 1
-        life = self.life(sender)
-        assert heard_to[life] == self.emitted[sender, life]
+                assert numbers[0] <= heard_to[incarnation], f"node {receiver} has missed some"
+                heard_to[incarnation] = numbers[-1] + 1
+        incarnation = self.incarnation(sender)
+        assert heard_to[incarnation] == self.emitted[sender, incarnation]
 
     def _check_ctx(self, sender: int, receiver: int) -> None:
-        for ears in self.lives[receiver]:
+        for ears in self.incarnations[receiver]:
             for (node, _), said in ears.ctx.items():
                 if node == sender:
                     assert said == sorted(said), "an older value came after a newer one"
-        for (node, life, key), newest in self.published.items():
-            if (node, life) == (sender, self.life(sender)):
-                assert self.lives[receiver][-1].ctx[sender, key][-1] == (life, newest)
+        for (node, incarnation, key), newest in self.published.items():
+            if (node, incarnation) == (sender, self.incarnation(sender)):
+                assert self.incarnations[receiver][-1].ctx[sender, key][-1] == (incarnation, newest)
 
     def _check_presence(self, sender: int, receiver: int) -> None:
-        for ears in self.lives[receiver]:
+        for ears in self.incarnations[receiver]:
             found = ears.presence[sender]
             assert all(one != other for one, other in pairwise(["node_joined", *found])), found
 
@@ -261,14 +267,14 @@ def test_whatever_the_network_does_every_class_keeps_its_promise(
             job.act(rng)
         job.settle()
         job.check()
-        node = rng.randrange(len(job.lives))
+        node = rng.randrange(len(job.incarnations))
         make_trouble(job.cluster.network, job.edges, rng)
         job.cluster.routers[node].emit(FINISH)
         job.cluster.network.heal()
-        for peer in range(len(job.lives)):
+        for peer in range(len(job.incarnations)):
             if (min(node, peer), max(node, peer)) in job.edges:
                 job.restart(peer)  # also who comes late is told
-                ears = job.lives[peer][-1]
+                ears = job.incarnations[peer][-1]
                 ears.wait(lambda ears=ears: node in ears.finished_by, "the end of the job")
 
 
@@ -376,12 +382,12 @@ def test_who_does_not_dial_a_node_cannot_dial_it_anew(clock: ManualClock) -> Non
 
 
 def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -> None:
-    """Node 1 speaks to the second life of node 0 while it knows of the first one only."""
+    """Node 1 speaks to the second incarnation of node 0 while it knows of the first one only."""
     with Cluster(3, "mesh", clock=clock) as cluster:
         network, ears = cluster.network, Ears(cluster.routers[1])
         for number in range(5):
             cluster.routers[0].emit("said", 1, number)
-        ears.wait(lambda: len(said(ears, 0)) == 5, "the first life")
+        ears.wait(lambda: len(said(ears, 0)) == 5, "the first incarnation")
 
         network.hold(0, 1)
         again = cluster.restart(0)
@@ -392,7 +398,7 @@ def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -
         ears.wait(lambda: ears.presence[2] == ["node_lost"], "no doubt")
         network.cut(0, 1)
         network.heal()
-        ears.wait(lambda: said(ears, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second life")
+        ears.wait(lambda: said(ears, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second incarnation")
 
 
 def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -> None:
@@ -417,9 +423,9 @@ def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -
         ears.wait(lambda: ears.ctx[0, "key"] == [(1, 7)], "no ctx")
 
 
-def test_what_was_said_to_an_earlier_life_and_comes_late_acknowledges_nothing() -> None:
+def test_what_was_said_to_an_earlier_incarnation_and_comes_late_acknowledges_nothing() -> None:
     """A ctx that travels beside the greeting may come after it, though it was sent before."""
-    old, new = (Identity(0, epoch, 2, frozenset()) for epoch in (1, 2))
+    old, new = (Identity(0, incarnation, 2, frozenset()) for incarnation in (1, 2))
     peer = Session(Identity(1, 1, 2, frozenset()), 0)
     first = Session(old, 1)
     peer.greet(first.greeting(Kind.HELLO), 0.0)
@@ -432,7 +438,9 @@ def test_what_was_said_to_an_earlier_life_and_comes_late_acknowledges_nothing() 
     late = [envelope for _, envelope in peer.outgoing(0.0) if envelope.kind is Kind.STATE]
 
     second = Session(new, 1)
-    second.greet(peer.greeting(Kind.HELLO), 0.0)  # the peer has yet to hear of the second life
+    second.greet(
+        peer.greeting(Kind.HELLO), 0.0
+    )  # the peer has yet to hear of the second incarnation
     for number in range(3):
         second.post(encode_event("said", (2, number), {}))
     for envelope in late:

@@ -38,9 +38,9 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 ]
 
 
-def hello(epoch: int = 2, **changes: Any) -> Envelope:
+def hello(incarnation: int = 2, **changes: Any) -> Envelope:
     meta = encode({**GREETING, **changes}).meta
-    return Envelope(kind=Kind.HELLO, src=2, dst=0, epoch=epoch, meta=meta)
+    return Envelope(kind=Kind.HELLO, src=2, dst=0, incarnation=incarnation, meta=meta)
 
 
 def session() -> Session:
@@ -60,19 +60,21 @@ def test_a_greeting_that_cannot_be_is_refused_and_changes_nothing(changes: dict[
         envelope.frames()  # every number in them fits its place
 
 
-def test_a_greeting_of_the_same_life_cannot_skip_events_that_have_not_come() -> None:
+def test_a_greeting_of_the_same_incarnation_cannot_skip_events_that_have_not_come() -> None:
     here = session()
     here.greet(hello(), 0.0)
     with pytest.raises(CodecError, match="has not got the 1th yet"):
         here.greet(hello(first_kept=5), 0.0)
-    here.greet(hello(epoch=3, first_kept=5), 0.0)  # a new life may: its events began before
+    here.greet(
+        hello(incarnation=3, first_kept=5), 0.0
+    )  # a new incarnation may: its events began before
 
 
 def test_what_has_not_been_sent_cannot_be_acknowledged() -> None:
     here = session()
     here.greet(hello(), 0.0)
     here.post(encode(["said", None]))
-    ping = Envelope(kind=Kind.PING, src=2, dst=0, epoch=2, ack=2)
+    ping = Envelope(kind=Kind.PING, src=2, dst=0, incarnation=2, ack=2)
     with pytest.raises(CodecError, match="acknowledges event 2 of 1"):
         here.take(ping, 0.0)
     assert not here.is_flushed
@@ -119,7 +121,9 @@ def rogue(cluster: Cluster) -> Iterator[tuple[End, Link]]:
 
 def said(kind: Kind, body: Any = None, **more: Any) -> list[Any]:
     meta = b"" if body is None else encode(body).meta
-    return Envelope(**{"kind": kind, "src": 2, "dst": 0, "epoch": 9, "meta": meta, **more}).frames()
+    return Envelope(
+        **{"kind": kind, "src": 2, "dst": 0, "incarnation": 9, "meta": meta, **more}
+    ).frames()
 
 
 def event(seq: int) -> list[Any]:
@@ -136,7 +140,7 @@ DROPPED: dict[str, Callable[[], list[Any]]] = {
     "an event of number 0": lambda: event(0),
     "credit that is not owed": lambda: said(Kind.CREDIT, seq=3),
     "an answer that nothing waits for": lambda: said(Kind.REPLY, [True, 1], seq=99),
-    "of another life": lambda: said(Kind.PING, epoch=8),
+    "of another incarnation": lambda: said(Kind.PING, incarnation=8),
     "an acknowledgement of what was not sent": lambda: said(Kind.ACK, ack=2**64 - 1),
     "a refusal of what is connected": lambda: said(Kind.REFUSE, "go away"),
     "a refusal that is no greeting": lambda: said(Kind.REFUSE, {"seen": 1}),

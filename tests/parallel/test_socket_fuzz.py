@@ -203,7 +203,7 @@ def test_a_node_joins_past_two_hundred_idle_connections(job: Job) -> None:
 def hello() -> Envelope:
     """Introduce node 2 so that the golden events are the next ones to come from it."""
     greeting = {"num_nodes": 3, "labels": ["node.2"], "first_kept": 17, "seen_epoch": 0, "seen": 0}
-    return Envelope(kind=Kind.HELLO, src=2, dst=0, epoch=2, meta=encode(greeting).meta)
+    return Envelope(kind=Kind.HELLO, src=2, dst=0, incarnation=2, meta=encode(greeting).meta)
 
 
 def mutant(rng: random.Random, seeds: list[list[bytes]]) -> list[bytes]:
@@ -229,14 +229,16 @@ def mutant(rng: random.Random, seeds: list[list[bytes]]) -> list[bytes]:
         elif frames:
             frames[at] = bytearray(rng.randbytes(rng.randrange(200)))
     if frames and len(frames[0]) >= HEADER_BYTES and frames[0][5] in (Kind.HELLO, Kind.WELCOME):
-        struct.pack_into("<Q", frames[0], 16, 2)  # a later life would have the place of node 2
+        struct.pack_into(
+            "<Q", frames[0], 16, 2
+        )  # a later incarnation would have the place of node 2
     return [bytes(frame) for frame in frames] or [b""]
 
 
 def catch_up(peer: Any, number: int) -> None:
     """Wait until node 0 has read all that was sent: it answers what is asked at the end."""
     body = encode(["caught up", None])
-    question = Envelope(kind=Kind.CALL, src=2, dst=0, epoch=2, seq=number + 1, meta=body.meta)
+    question = Envelope(kind=Kind.CALL, src=2, dst=0, incarnation=2, seq=number + 1, meta=body.meta)
     for _ in range(100):  # what is still on its way on the other lane may undo the greeting
         for envelope in (hello(), question):
             peer.send_multipart([bytes(frame) for frame in envelope.frames()])

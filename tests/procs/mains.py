@@ -28,7 +28,7 @@ class LoneRouter(LocalRouter):
 
     def finish(self) -> None: ...
 
-    def note_ended(self, node: int, *, epoch: int) -> None: ...
+    def note_ended(self, node: int, *, incarnation: int) -> None: ...
 
     def close(self, *, good_bye: bool = True) -> None: ...
 
@@ -45,7 +45,7 @@ class SlowRouter(LoneRouter):
     """One whose second life never becomes ready."""
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        if self.spec.epoch == 2:
+        if self.spec.incarnation == 2:
             Path("second-life").touch()
             threading.Event().wait()
 
@@ -142,13 +142,13 @@ def linger() -> int:
 
 def fail_and_linger(folder: str) -> int:
     """Fail on node 1, and leave a thread behind that keeps the failed process from ending."""
-    if node_id() == 1 and spec().epoch == 1:
+    if node_id() == 1 and spec().incarnation == 1:
         threading.Thread(target=wait_for_the_end).start()
         raise ZeroDivisionError
     (Path(folder) / str(node_id())).touch()
     while len(list(Path(folder).iterdir())) < spec().num_nodes:
         threading.Event().wait(0.01)
-    return spec().epoch
+    return spec().incarnation
 
 
 def start_a_process() -> int:
@@ -161,9 +161,9 @@ def start_a_process() -> int:
 
 def die_in_the_first_lives(folder: str, lives: int, how: str) -> Any:
     """Fail until there has been a number of lives; say which ones there were."""
-    mark = Path(folder) / f"{node_id()}-{spec().epoch}"
+    mark = Path(folder) / f"{node_id()}-{spec().incarnation}"
     mark.touch()
-    if node_id() == 1 and spec().epoch < lives:
+    if node_id() == 1 and spec().incarnation < lives:
         if how == "raise":
             raise ZeroDivisionError
         os.kill(os.getpid(), signal.SIGKILL)

@@ -60,7 +60,7 @@ def test_the_two_lines_train_together(type_line: Type) -> None:
     assert [shell.end() for shell in shells] == [(0, LEARNED), (0, COLLECTED)]
 
 
-def test_a_job_with_a_key_of_its_own_does_not_mix_with_its_neighbour(
+def test_a_job_with_a_key_of_its_own_does_not_mix_with_another_job(
     type_line: Type, folder: Path
 ) -> None:
     make_key(folder / "key")
@@ -253,7 +253,7 @@ def test_a_job_has_no_place_beyond_its_number_of_nodes(type_line: Type) -> None:
     address = f"tcp://127.0.0.1:{port}"
     code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
     assert code == 1
-    assert "Node 0 has refused node 2: it does not count this node among its neighbours." in said
+    assert "Node 0 has refused node 2: it does not count this node among its peers." in said
     assert "if it was started with `elastic=True`" in said
     shells[1].line("plays")
 

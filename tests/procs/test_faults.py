@@ -67,7 +67,7 @@ class Fates:
 
 
 def pairs(victim: int) -> list[tuple[int, int]]:
-    """Name the neighbours of a node in the star, each with it."""
+    """Name the peers of a node in the star, each with it."""
     return [(1, 0), (2, 0)] if victim == 0 else [(0, victim)]
 
 

@@ -94,7 +94,7 @@ def test_a_node_knows_by_what_others_reach_it_as_far_as_it_can(
             labels=frozenset(),
             listen=listens,
             dials=dials,
-            neighbours=frozenset({0, 2}),
+            peers=frozenset({0, 2}),
             key_file=str(make_key(tmp_path / "key")),
         )
     )

@@ -236,7 +236,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_nodes_that_are_killed_are_back_and_their_neighbours_find_them(
+def test_nodes_that_are_killed_are_back_and_their_peers_find_them(
     folder: Path, cluster: Program
 ) -> None:
     source = (TALK + HERE).replace("AUTO_RECOVER", "True").replace("FOLDER", str(folder))

@@ -93,7 +93,7 @@ def test_a_second_node_of_one_number_is_refused_while_the_first_one_lives(type_l
         assert f"Node 0 has refused node {node}: there is a node {node} already." in said
     code, said = enter(type_line, 3, port, num_nodes=4).end()
     assert code == 1
-    assert "Node 0 has refused node 3: it does not count this node among its neighbours" in said
+    assert "Node 0 has refused node 3: it does not count this node among its peers" in said
     hears(zero, 1, 2)
     hears(one, 0, 2)
 

@@ -113,7 +113,7 @@ def test_a_second_program_needs_a_second_cluster() -> None:
             cluster.restart(0)
 
 
-def test_a_node_may_vanish_and_come_back_as_a_later_life() -> None:
+def test_a_node_may_vanish_and_come_back_as_a_later_incarnation() -> None:
     fates: list[tuple[str, int]] = []
     changed = threading.Condition()
 

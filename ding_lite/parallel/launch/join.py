@@ -4,7 +4,7 @@ There are three ways in. With `DING_LITE_NUM_NODES` set, each shell starts the s
 the job's nodes, and the environment says which. A launcher such as torchrun or srun starts the
 file once for each node and says which is which in variables of its own. With `attach_to`, a
 program takes a place in a job that runs already, one that a node has left or lost. In each of
-them the node runs here. It knows its neighbours by the addresses it was given, or knows only
+them the node runs here. It knows its peers by the addresses it was given, or knows only
 node 0, which tells it where the others are (`rendezvous`).
 """
 
@@ -37,7 +37,7 @@ ALL_INTERFACES = ("0.0.0.0", "::")
 INTERRUPTED_LINGER_S = 5.0
 """Seconds that a node waits for lost peers, as it leaves, when a signal has asked for its end."""
 LOOK_S = 1.0
-"""Seconds to wait for a connection when a neighbour is missing, to say why."""
+"""Seconds to wait for a connection when a peer is missing, to say why."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
     Args:
         plan: The whole job, as every node of it plans it; without ports, which are not known.
         settings: What the environment says.
-        attach_to: The address of node 0, or those of all neighbours with a lower id, in the order
+        attach_to: The address of node 0, or those of all peers with a lower id, in the order
             of their ids.
 
     Raises:
@@ -90,7 +90,7 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
         listen=listen,
         dials=dict(zip(lower, where, strict=True)),
         desk=listen if node_id == HUB else desk,
-        neighbours=near,
+        peers=near,
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
         edges=plan.edges,
@@ -152,7 +152,7 @@ def newcomer(
 def _whom_to_ask(
     node_id: int, lower: Sequence[int], attach_to: Sequence[str]
 ) -> tuple[str | None, Sequence[str]]:
-    """Return the address of node 0, as far as it is known, and those of the lower neighbours.
+    """Return the address of node 0, as far as it is known, and those of the lower peers.
 
     One address is that of node 0, which tells the others; several are those of all of them.
 
@@ -260,7 +260,7 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
         listen=listen,
         dials={peer: address_of(peer) for peer in lower},
         desk=address_of(HUB) if must_ask else None,
-        neighbours=near,
+        peers=near,
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
         # Labels of the environment may be another node's own, so each must tell its labels.
@@ -347,7 +347,7 @@ def guest(
         num_nodes=0,
         labels=node_labels(node_id, distributed=True, extra=extra),
         dials=dials,
-        neighbours=frozenset(dials),
+        peers=frozenset(dials),
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
         edges=frozenset((peer, node_id) for peer in dials),
@@ -356,7 +356,7 @@ def guest(
 
 @contextmanager
 def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Iterator[NodeRouter]:
-    """Be the node for the length of a `with` block, from when all neighbours have greeted.
+    """Be the node for the length of a `with` block, from when all peers have greeted.
 
     Where the block raises, or SIGTERM ends it, the node leaves without a good-bye, so that the
     others hear of its loss and wait for it to come back; not so where the user ends the job, by
@@ -365,13 +365,15 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
     Args:
         spec: The node's place.
         starter: What has started it, for the log.
-        advice: What else to say where it finds its place taken or its neighbours missing.
+        advice: What else to say where it finds its place taken or its peers missing.
     """
     with own_directory() as directory:
-        # Nobody counts the lives of this node: nanoseconds are above FIRST_UNCOUNTED_EPOCH, and
-        # grow.
-        life = replace(spec, epoch=time.time_ns(), directory=directory, began=SYSTEM_CLOCK.now())
-        presence = _take_place(life, advice)
+        # No launcher counts the incarnations of this node: nanoseconds are above
+        # FIRST_TIMESTAMP_INCARNATION, and grow.
+        present = replace(
+            spec, incarnation=time.time_ns(), directory=directory, began=SYSTEM_CLOCK.now()
+        )
+        presence = _take_place(present, advice)
         router = presence.router
         logger.info(
             "node %d of %s, started by %s, listens on %s and dials %s",
@@ -407,7 +409,7 @@ def _take_place(spec: NodeSpec, advice: str) -> Presence:
 
 
 def _meet(presence: Presence, spec: NodeSpec, advice: str) -> None:
-    """Wait for the neighbours; where some are missing, look what there is instead of them."""
+    """Wait for the peers; where some are missing, look what there is instead of them."""
     router = presence.router
     try:
         presence.wait_ready()

@@ -26,7 +26,7 @@ from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.calls import Handler
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.transport.zeromq.shared_transport import ForkedTransport
+from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
@@ -94,17 +94,17 @@ class ElasticRouter(NodeRouter):
         if spec.node_id == HUB:
             self._membership = registry = Registry(self, spec, growth)
             ids = frozenset(ENTRANCES)
-            door = ForkedTransport(HUB, spec.neighbours, ids, key_file=spec.key_file)
+            door = SharedTransport(HUB, spec.peers, ids, key_file=spec.key_file)
             self._entrance = NodeRouter(
                 replace(
                     spec,
-                    neighbours=ids,
+                    peers=ids,
                     edges=frozenset(),
                     growth=None,
                     peer_timeout=None,
                     directory=None,
                 ),
-                transport=door.guests,
+                transport=door.others,
                 services={JOIN: registry.join},
             )
         else:
@@ -129,7 +129,7 @@ class ElasticRouter(NodeRouter):
             self.expect(range(spec.num_nodes, spec.num_nodes + NUM_EXPECTED))
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every neighbour has introduced itself, and the job has nodes enough.
+        """Block until every peer has introduced itself, and the job has nodes enough.
 
         Raises:
             DeadlineExceeded: Some have not come in time; says which.
@@ -289,7 +289,7 @@ class Registry:
                 self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
 
     def adopt(self, peer: int) -> bool:
-        """Admit a node that had joined a former life of node 0, and not one that came too late."""
+        """Admit a node that had joined a former incarnation of node 0, unless it is too late."""
         if peer in self._members:
             return False
         self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
@@ -310,7 +310,7 @@ class Registry:
         raise ConfigError(f"Node {asker} told node 0 of the nodes of the job, which counts them.")
 
     def wait_complete(self, deadline: Deadline) -> None:
-        """Do nothing: when all neighbours are there, node 0 knows all that it needs."""
+        """Do nothing: when all peers are there, node 0 knows all that it needs."""
 
     def _is_in(self, peer: int) -> None:
         """Tell all others of a node that has told where it is; the next one may join then."""
@@ -395,13 +395,13 @@ class Roster:
         is_new = node not in self._known
         self._gone.discard(node)
         self._known[node] = labels, address
-        is_neighbour = self._is_mesh or node == HUB
+        is_peer = self._is_mesh or node == HUB
         if self._is_mesh:
             self._router.admit(node)
             if address and self._dialled.get(node, address) != address:
                 self._dialled[node] = address
                 self._router.redial(node, address)
-        is_news = is_new and self._has_heard and not is_neighbour
+        is_news = is_new and self._has_heard and not is_peer
         self._router.note_place(node, labels, "node_joined" if is_news else "")
 
     def _dismiss(self, node: int, event: str) -> None:

@@ -180,7 +180,7 @@ class JobPlan:
                     labels=labels,
                     listen=where[node_id] if node_id in heard else None,
                     dials={peer: where[peer] for peer in sorted(near) if peer < node_id},
-                    neighbours=near,
+                    peers=near,
                     key_file=self.key_file,
                     startup_timeout=self.startup_timeout,
                     linger=self.settings.linger,

@@ -1,14 +1,14 @@
 """How the nodes of a job find each other where each of them only knows node 0.
 
 Node 0 listens at an address that everybody is given. The others listen wherever there is room,
-announce to node 0 where that is, and ask it for the addresses of the neighbours that they dial.
+announce to node 0 where that is, and ask it for the addresses of the peers that they dial.
 Its answer comes when one of these has announced itself, and again when one has come back at
 another address; so a node that is started anew elsewhere is followed there.
 
-What is ugly here and why: not everybody is a neighbour of node 0. In a tree, or where edges are
+What is ugly here and why: not everybody is a peer of node 0. In a tree, or where edges are
 listed, a node that is none knocks at the same door all the same, over a link that is for asking
 and no edge of the topology. So node 0 then has two routers on one transport, one for its
-neighbours and one for those who only ask, and each of these has a second router as well.
+peers and one for those who only ask, and each of these has a second router as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ding_lite.parallel.network.interfaces import reachable_at
 from ding_lite.parallel.network.security import check_dialling
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.transport.zeromq.shared_transport import ForkedTransport
+from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
 from ding_lite.parallel.tree.router import make_router
 
 logger = logging.getLogger(__name__)
@@ -126,10 +126,10 @@ def _is_place(text: str) -> bool:
 
 
 class Follower:
-    """Announces a node to node 0, and dials its neighbours wherever they are.
+    """Announces a node to node 0, and dials its peers wherever they are.
 
     Args:
-        spec: The node's place. Neighbours that it dials without knowing where are looked for.
+        spec: The node's place. Peers that it dials without knowing where are looked for.
     """
 
     def __init__(self, spec: NodeSpec) -> None:
@@ -170,7 +170,7 @@ class Follower:
                 check_dialling(Address.parse(address), key_file=self._spec.key_file)
         except (RemoteError, ConfigError) as error:
             logger.warning(
-                "node %d does not learn from node 0 where its neighbours are: %s",
+                "node %d does not learn from node 0 where its peers are: %s",
                 self._spec.node_id,
                 error,
             )
@@ -210,14 +210,14 @@ class Presence:
     def _with_desk(self, spec: NodeSpec) -> NodeRouter:
         book = AddressBook(spec.num_nodes)
         services = {ANNOUNCE: book.announce}
-        if spec.growth is not None:  # a star or a mesh, where all are neighbours of node 0
+        if spec.growth is not None:  # a star or a mesh, where all are peers of node 0
             return ElasticRouter(spec, services=services, on_peer=book.note)
         make = partial(make_router, services=services, on_peer=book.note)
-        guests = frozenset(range(1, spec.num_nodes)) - spec.neighbours
+        guests = frozenset(range(1, spec.num_nodes)) - spec.peers
         if not guests:
             return make(spec)
-        door = ForkedTransport(spec.node_id, spec.neighbours, guests, key_file=spec.key_file)
-        self._aside = make(aside(spec, guests), transport=door.guests)
+        door = SharedTransport(spec.node_id, spec.peers, guests, key_file=spec.key_file)
+        self._aside = make(aside(spec, guests), transport=door.others)
         try:
             return make(spec, transport=door)
         except BaseException:
@@ -226,7 +226,7 @@ class Presence:
 
     def _with_follower(self, spec: NodeSpec) -> NodeRouter:
         follower = Follower(spec)
-        if HUB in spec.neighbours:
+        if HUB in spec.peers:
             make = ElasticRouter if spec.growth else make_router
             router = make(spec, on_peer=follower.note)
             follower.begin(router, router)
@@ -241,7 +241,7 @@ class Presence:
         return router
 
     def wait_ready(self) -> None:
-        """Block until node 0 and every neighbour have introduced themselves.
+        """Block until node 0 and every peer have introduced themselves.
 
         Raises:
             DeadlineExceeded: Somebody did not in time; says who.
@@ -252,7 +252,7 @@ class Presence:
         self.router.wait_ready()
 
     def _ask_for_entry(self, desk: NodeRouter) -> None:
-        """Wait for node 0; what is at its address may be the only neighbour to dial instead."""
+        """Wait for node 0; what is at its address may be the only peer to dial instead."""
         try:
             desk.wait_ready()
         except AuthenticationError as refusal:
@@ -286,7 +286,7 @@ def aside(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
         spec,
         listen=spec.listen if is_hub else None,
         dials={} if is_hub else {HUB: str(spec.desk)},
-        neighbours=others,
+        peers=others,
         edges=frozenset((HUB, max(spec.node_id, other)) for other in others),
         fan_out=0,
         peer_timeout=None,

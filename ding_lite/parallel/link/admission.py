@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Admission:
-    """The refusals between a node and its neighbours, until they let each other in.
+    """The refusals between a node and its peers, until they let each other in.
 
     Args:
         spec: Who this node is and whom it is connected to.
@@ -29,14 +29,14 @@ class Admission:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a neighbour that has never let this node in does not want to."""
+        """Whether a peer that has never let this node in does not want to."""
         return bool(self._refused_by)
 
     def refused_by(self, peer: int, reason: str, *, is_known: bool) -> None:
-        """Note that a neighbour refuses this node.
+        """Note that a peer refuses this node.
 
         Args:
-            peer: The neighbour.
+            peer: The peer.
             reason: Why, a sentence.
             is_known: Whether the two have been connected before: then it goes on trying.
         """
@@ -47,16 +47,16 @@ class Admission:
         )
 
     def turned_away(self, peer: int, reason: str) -> None:
-        """Note that this node has refused somebody who said to be this neighbour."""
+        """Note that this node has refused somebody who said to be this peer."""
         self._turned_away[peer] = reason
 
     def let_in(self, peer: int) -> None:
-        """Note that a neighbour is connected: what was before does not count any more."""
+        """Note that a peer is connected: what was before does not count any more."""
         self._refused_by.pop(peer, None)
         self._turned_away.pop(peer, None)
 
     def check(self) -> None:
-        """Raise if a neighbour refuses this node.
+        """Raise if a peer refuses this node.
 
         Raises:
             AuthenticationError: One does; says why.
@@ -68,7 +68,7 @@ class Admission:
             )
 
     def waited_in_vain(self, missing: Sequence[int], timeout: float) -> DeadlineExceeded:
-        """Make the error of a node that some neighbours have not introduced themselves to."""
+        """Make the error of a node that some peers have not introduced themselves to."""
         spec = self._spec
         who = ", ".join(map(self._place_of, missing))
         of_all = f" of {spec.num_nodes}" if spec.num_nodes else ""

@@ -36,7 +36,7 @@ class Drain:
 
     Args:
         spec: The node's place.
-        sessions: What it and each of its neighbours owe each other.
+        sessions: What it and each of its peers owe each other.
         clock: What the waits are measured by.
     """
 
@@ -74,14 +74,14 @@ class Drain:
         """Wait for no peer any more."""
         self.is_cancelled = True
 
-    def note_ended(self, peer: int, epoch: int) -> None:
+    def note_ended(self, peer: int, incarnation: int) -> None:
         """Note that the process of a peer has ended: it takes nothing any more.
 
         Args:
             peer: The peer.
-            epoch: Which life of it; a later one may be there already.
+            incarnation: Its last incarnation that has ended; a later one may be there already.
         """
-        self._ended[peer] = max(epoch, self._ended.get(peer, 0))
+        self._ended[peer] = max(incarnation, self._ended.get(peer, 0))
 
     @property
     def ready(self) -> Iterator[int]:
@@ -139,8 +139,12 @@ class Drain:
         return f"it was heard of {heard_s:.0f} s ago, and did not take them in time."
 
     def _has_ended(self, session: Session) -> bool:
-        epoch = self._ended.get(session.peer_id)
-        return epoch is not None and session.peer is not None and session.peer.epoch <= epoch
+        incarnation = self._ended.get(session.peer_id)
+        return (
+            incarnation is not None
+            and session.peer is not None
+            and session.peer.incarnation <= incarnation
+        )
 
     def _is_ready(self, session: Session) -> bool:
         """Tell whether a peer has all that it is owed, but for the good-bye."""

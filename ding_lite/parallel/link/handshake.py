@@ -12,32 +12,32 @@ from ding_lite.parallel.link.admission import Admission
 from ding_lite.parallel.link.isolation import Isolation
 from ding_lite.parallel.link.link_book import LinkBook
 from ding_lite.parallel.link.session import Session
-from ding_lite.parallel.network.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
+from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
 from ding_lite.parallel.transport.base import Link
 from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import Arrival, read_greeting
 
 _LONGEST_REASON = 1_000
-NO_LIFE = 2**64 - 1
-"""Stands for the life of a node that has its place where none has it any more."""
+NO_INCARNATION = 2**64 - 1
+"""Stands for the incarnation of a node that has its place where none has it any more."""
 
 
 class _PlaceTaken(CodecError):
-    """Another life of the node is connected, or was so after this one."""
+    """Another incarnation of the node is connected, or was so after this one."""
 
     def __init__(self, message: str, *, holder: int) -> None:
         super().__init__(message)
         self.holder = holder
-        """The epoch of that life."""
+        """The incarnation that has the place."""
 
 
 class Handshake:
-    """Greets the neighbours of a node, and lets them in or not.
+    """Greets the peers of a node, and lets them in or not.
 
     Args:
         spec: Who this node is.
-        sessions: What it and each of its neighbours owe each other.
+        sessions: What it and each of its peers owe each other.
         book: Which link leads to whom.
         admission: Remembers who did not let whom in.
         isolation: Hears that another process has taken this node's place.
@@ -86,26 +86,28 @@ class Handshake:
         return arrivals
 
     def _check_not_doubled(self, link: Link, session: Session, envelope: Envelope) -> None:
-        """Refuse a second process of the same node id, unless it is a later life of the node.
+        """Refuse a second process of the same node id, unless it is a later incarnation.
 
-        Where no life is counted it may be a later one all the same, if the present one is gone;
-        but not one that had to make room before: what its successor has acknowledged is not here
-        any more, so it could never catch up.
+        Where no incarnation is counted it may be a later one all the same, if the present one is
+        gone; but not one that had to make room before: what its successor has acknowledged is not
+        here any more, so it could never catch up.
         """
         present = self._book.of_peers.get(envelope.src, link)
         known = session.peer
-        if known is not None and session.was_replaced(envelope.epoch):
+        if known is not None and session.was_replaced(envelope.incarnation):
             raise _PlaceTaken(
                 f"another process has taken the place of node {envelope.src} since then.",
-                holder=known.epoch,
+                holder=known.incarnation,
             )
         if present == link or known is None or not session.is_open:
             return
-        is_later_life = known.epoch < envelope.epoch < FIRST_UNCOUNTED_EPOCH
-        if not is_later_life and self._book.ping(envelope.src, present):
+        is_later_incarnation = (
+            known.incarnation < envelope.incarnation < FIRST_TIMESTAMP_INCARNATION
+        )
+        if not is_later_incarnation and self._book.ping(envelope.src, present):
             raise _PlaceTaken(
                 f"there is a node {envelope.src} already. Give each node an id of its own.",
-                holder=known.epoch,
+                holder=known.incarnation,
             )
 
     def ask(self, link: Link, peer: int) -> None:
@@ -122,13 +124,13 @@ class Handshake:
             link: Where it waits for the answer.
             peer: The node that it says to be.
             reason: Why, a sentence.
-            holder: The epoch of the life of that node that has the place, if that is the reason.
+            holder: The incarnation of that node that has the place, if that is the reason.
         """
         refusal = Envelope(
             kind=Kind.REFUSE,
             src=self._spec.node_id,
             dst=peer,
-            epoch=self._spec.epoch,
+            incarnation=self._spec.incarnation,
             seq=holder,
             meta=encode(reason).meta,
         )
@@ -153,7 +155,7 @@ class Handshake:
             return was_open
         if self._book.peer_of(link) == envelope.src and not session.is_open:
             body = body[:_LONGEST_REASON]
-            if session.peer is not None and envelope.seq not in (0, self._spec.epoch):
+            if session.peer is not None and envelope.seq not in (0, self._spec.incarnation):
                 self._isolation.note_refused(envelope.src, body)
             self.note_refusal(envelope.src, body)
             return False
@@ -168,6 +170,6 @@ class Handshake:
             self.note_refusal(peer, f"it speaks version {version} of the protocol.")
 
     def note_refusal(self, peer: int, reason: str) -> None:
-        """Note that a neighbour does not let this node in."""
+        """Note that a peer does not let this node in."""
         is_known = self._sessions[peer].peer is not None
         self._admission.refused_by(peer, reason, is_known=is_known)

@@ -14,7 +14,7 @@ class Isolation:
 
     Args:
         spec: The node's place.
-        sessions: What it and each of its neighbours owe each other.
+        sessions: What it and each of its peers owe each other.
     """
 
     def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session]) -> None:
@@ -24,7 +24,7 @@ class Isolation:
         self._is_settled = False
 
     def note_refused(self, peer: int, reason: str) -> None:
-        """Note that this node has lost its place: a neighbour that had let it in refuses it."""
+        """Note that this node has lost its place: a peer that had let it in refuses it."""
         self._refusal = peer, reason
 
     def settle(self) -> None:

@@ -10,34 +10,34 @@ from ding_lite.parallel.wire.envelope import Envelope, Kind
 
 
 class LinkBook:
-    """The links that are known to lead to a neighbour, one for each of them at most.
+    """The links that are known to lead to a peer, one for each of them at most.
 
     Args:
         transport: What moves the messages.
-        sessions: What this node and each of its neighbours owe each other.
+        sessions: What this node and each of its peers owe each other.
     """
 
     def __init__(self, transport: Transport, sessions: Mapping[int, Session]) -> None:
         self.of_peers: dict[int, Link] = {}
-        """The link of each neighbour that has one."""
+        """The link of each peer that has one."""
         self._transport = transport
         self._sessions = sessions
         self._peers: dict[Link, int] = {}
         self._said_once: set[tuple[int, Link, Kind]] = set()
 
     def peer_of(self, link: Link) -> int | None:
-        """Return which neighbour a link leads to."""
+        """Return which peer a link leads to."""
         return self._peers.get(link)
 
     def bind(self, link: Link, peer: int) -> None:
-        """Note that a link leads to a neighbour; the one before it is forgotten."""
+        """Note that a link leads to a peer; the one before it is forgotten."""
         self._unlink(peer)
         self._said_once -= {said for said in self._said_once if said[0] == peer}
         self.of_peers[peer] = link
         self._peers[link] = peer
 
     def unbind(self, peer: int) -> None:
-        """Note that a neighbour's link has broken."""
+        """Note that a peer's link has broken."""
         self._unlink(peer)
         self._sessions[peer].close_link()
 
@@ -58,5 +58,5 @@ class LinkBook:
             self.say(link, envelope)
 
     def ping(self, peer: int, link: Link) -> bool:
-        """Say that this node is there; return whether the neighbour is."""
+        """Say that this node is there; return whether the peer is."""
         return self.say(link, self._sessions[peer].ping())

@@ -18,7 +18,7 @@ from ding_lite.errors import CodecError, ConfigError
 from ding_lite.foreign import is_for_program
 from ding_lite.parallel.link.admission import Admission
 from ding_lite.parallel.link.drain import Drain
-from ding_lite.parallel.link.handshake import NO_LIFE, Handshake
+from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake
 from ding_lite.parallel.link.isolation import Isolation
 from ding_lite.parallel.link.link_book import LinkBook
 from ding_lite.parallel.link.rejections import Rejections
@@ -58,13 +58,13 @@ class _Changes(threading.Condition):
 
 
 class Links:
-    """A node's links to its neighbours; the sink of its transport.
+    """A node's links to its peers; the sink of its transport.
 
     Args:
         spec: Who this node is and whom it is connected to.
         transport: What moves the messages.
         clock: What silence and waits are measured by.
-        nearby: The neighbours that may share memory with this node.
+        nearby: The peers that may share memory with this node.
         memory: What memory that is.
         on_arrival: Takes what a node has sent, on the thread that reads it.
         on_lost: Hears of a node that is gone without a good-bye, on the same thread.
@@ -93,13 +93,13 @@ class Links:
         self._rejections = Rejections(clock, owner=transport.owner, drop=transport.drop)
 
         self._me = me = Identity(
-            spec.node_id, spec.epoch, spec.num_nodes, spec.labels, job=spec.job
+            spec.node_id, spec.incarnation, spec.num_nodes, spec.labels, job=spec.job
         )
         near = replace(me, memory=memory)
         self.sessions = {
-            peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.neighbours)
+            peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.peers)
         }
-        """What this node and each of its neighbours owe each other; look at it under `changed`."""
+        """What this node and each of its peers owe each other; look at it under `changed`."""
         self.changed: threading.Condition = _Changes()
         self._takes_more = spec.growth is not None and spec.node_id == HUB
         self.has_audience = self._takes_more
@@ -114,7 +114,7 @@ class Links:
         """Hears, once, why this node must end: it cannot reach its job any more."""
 
         self.on_stranger: Callable[[int], bool] = lambda peer: False
-        """Tells whether a node that greets and is no neighbour was admitted now."""
+        """Tells whether a node that greets and is no peer was admitted now."""
 
         self._book = LinkBook(transport, self.sessions)
         self._drain = Drain(spec, self.sessions, clock)
@@ -179,7 +179,7 @@ class Links:
         self._transport.rouse()
 
     def labels_of(self, peer: int) -> frozenset[str]:
-        """Return the labels of a neighbour; none before it has introduced itself."""
+        """Return the labels of a peer; none before it has introduced itself."""
         session = self.sessions.get(peer)  # one that had joined may be gone by now
         who = None if session is None else session.peer
         return frozenset() if who is None else who.labels
@@ -222,7 +222,7 @@ class Links:
             self.wake()
 
     def wait_ready(self, timeout: float | None) -> None:
-        """Block until every neighbour has introduced itself, or `stop_waiting` is called.
+        """Block until every peer has introduced itself, or `stop_waiting` is called.
 
         Raises:
             DeadlineExceeded: Somebody did not in time; says who.
@@ -246,7 +246,7 @@ class Links:
 
     def _missing(self) -> list[int]:
         known = {peer for peer, session in self.sessions.items() if session.peer is not None}
-        return sorted(self._spec.neighbours - known)
+        return sorted(self._spec.peers - known)
 
     def close(self, *, good_bye: bool, linger: float, owes: Callable[[], bool]) -> None:
         """Wait until the peers have what was sent, and exchange good-byes.
@@ -285,10 +285,10 @@ class Links:
             self._drain.cancel()
             self.changed.notify_all()
 
-    def note_ended(self, peer: int, epoch: int) -> None:
-        """Note that the process of a neighbour has ended: `close` waits for that life no more."""
+    def note_ended(self, peer: int, incarnation: int) -> None:
+        """Note that the process of a peer has ended: `close` waits for that incarnation no more."""
         with self.changed:
-            self._drain.note_ended(peer, epoch)
+            self._drain.note_ended(peer, incarnation)
             self.changed.notify_all()
 
     def settle(self) -> None:
@@ -304,7 +304,7 @@ class Links:
             self._update()
 
     def redial(self, peer: int, address: str) -> None:
-        """Dial a neighbour at another address from now on; it is lost until it has answered there.
+        """Dial a peer at another address from now on; it is lost until it has answered there.
 
         Raises:
             ConfigError: This node does not dial it: it is dialled by it.
@@ -319,7 +319,7 @@ class Links:
         self.wake()
 
     def admit(self, peer: int, *, lasting: Iterable[Encoded] = ()) -> bool:
-        """Let a further node be a neighbour, and connect from now on.
+        """Let a further node be a peer, and connect from now on.
 
         Args:
             peer: The node.
@@ -339,7 +339,7 @@ class Links:
         return is_new
 
     def dismiss(self, peer: int) -> None:
-        """Count a node as a neighbour no more; only within a call of this sink."""
+        """Count a node as a peer no more; only within a call of this sink."""
         with self.changed:
             session = self.sessions.get(peer)
             if session is None:
@@ -481,12 +481,14 @@ class Links:
                 if self.on_stranger(envelope.src):
                     session = self.sessions.get(envelope.src)
                 else:
-                    self._handshake.turn_away(link, envelope.src, PLACE_GIVEN_UP, holder=NO_LIFE)
+                    self._handshake.turn_away(
+                        link, envelope.src, PLACE_GIVEN_UP, holder=NO_INCARNATION
+                    )
             if envelope.src in self._parted and envelope.kind is not Kind.HELLO:
                 return []  # said before it has heard the answer to its good-bye
             if session is None or envelope.dst != self._spec.node_id:
                 raise CodecError(
-                    f"Node {envelope.src} is no neighbour of node {self._spec.node_id}, or wrote "
+                    f"Node {envelope.src} is no peer of node {self._spec.node_id}, or wrote "
                     f"to node {envelope.dst}."
                 )
             arrivals: list[Arrival] = []

@@ -136,9 +136,9 @@ class Session:
         """Whether events, calls or answers wait to be sent."""
         return bool(self._waiting or self._letters)
 
-    def was_replaced(self, epoch: int) -> bool:
-        """Tell whether a life of the peer was here before the present one."""
-        return epoch in self._former
+    def was_replaced(self, incarnation: int) -> bool:
+        """Tell whether an incarnation of the peer was here before the present one."""
+        return incarnation in self._former
 
     @property
     def num_owed(self) -> int:
@@ -178,7 +178,7 @@ class Session:
     def post(self, event: Encoded, *, lasting: bool = False) -> int:
         """Queue an event, encoded by `encode_event`; return its number.
 
-        A lasting one is true from now on: every further life of the peer is told of it too.
+        A lasting one is true from now on: every further incarnation of the peer is told of it too.
         """
         if lasting:
             self._lasting.append(event)
@@ -224,12 +224,12 @@ class Session:
     def greeting(self, kind: Kind) -> Envelope:
         """Make the message by which this node introduces itself: HELLO, or WELCOME in reply."""
         first_kept = self._unacked[0][0] if self._unacked else self._next_waiting()
-        seen_epoch = self.peer.epoch if self.peer is not None else 0
+        seen_incarnation = self.peer.incarnation if self.peer is not None else 0
         body = {
             "num_nodes": self._me.num_nodes,
             "labels": sorted(self._me.labels),
             "first_kept": first_kept,
-            "seen_epoch": seen_epoch,
+            "seen_epoch": seen_incarnation,
             "seen": self._acknowledged,
             "memory": self._me.memory,
             "job": self._me.job,
@@ -248,7 +248,7 @@ class Session:
         body = read_greeting(decode(envelope.meta, envelope.buffers), envelope.src)
         peer = Identity(
             envelope.src,
-            envelope.epoch,
+            envelope.incarnation,
             body["num_nodes"],
             frozenset(body["labels"]),
             body.get("memory", ""),
@@ -264,17 +264,17 @@ class Session:
                 f"Node {peer.node_id} belongs to another job ({peer.job}) than this one "
                 f"({self._me.job}). Do both use one port? DING_LITE_PORTS chooses another."
             )
-        is_new = self.peer is None or self.peer.epoch != peer.epoch
+        is_new = self.peer is None or self.peer.incarnation != peer.incarnation
         self._check_counts(body, is_new=is_new)
         self._link_broke()
         if is_new and self.peer is not None:
-            self._former.add(self.peer.epoch)
+            self._former.add(self.peer.incarnation)
             for event in self._lasting:
                 self.post(event)
         if is_new:
             self._last_seen, self._held_from = body["first_kept"] - 1, math.inf
             self._changed.update(dict.fromkeys(self._slots))
-        if body["seen_epoch"] == self._me.epoch:
+        if body["seen_epoch"] == self._me.incarnation:
             self._acknowledge(body["seen"])
 
         self.peer, self.is_open, self.has_left = peer, True, False
@@ -296,7 +296,7 @@ class Session:
                 f"Node {self.peer_id} keeps its events from {first_kept} on, and this node has "
                 f"not got the {self._last_seen + 1}th yet."
             )
-        if body["seen_epoch"] == self._me.epoch and seen > self._last_posted:
+        if body["seen_epoch"] == self._me.incarnation and seen > self._last_posted:
             raise CodecError(
                 f"Node {self.peer_id} has seen event {seen} of this node, which has sent "
                 f"{self._last_posted}."
@@ -326,7 +326,7 @@ class Session:
         Raises:
             CodecError: Its body is no message.
         """
-        if self.peer is None or envelope.epoch != self.peer.epoch or not self.is_open:
+        if self.peer is None or envelope.incarnation != self.peer.incarnation or not self.is_open:
             return self._take_late(envelope)
         if envelope.ack > self._last_posted:
             raise CodecError(
@@ -378,7 +378,7 @@ class Session:
         if self.has_left and envelope.kind is Kind.ACK:
             self.awaits_ack = False
             return []
-        reason = f"A message of node {self.peer_id} is of another life or an earlier link."
+        reason = f"A message of node {self.peer_id} is of another incarnation or an earlier link."
         return [Dropped(reason, is_fault=False)]
 
     def _take_events(self, envelope: Envelope, now: float) -> list[Arrival]:
@@ -573,9 +573,9 @@ class Session:
             kind=kind,
             src=self._me.node_id,
             dst=self.peer_id,
-            epoch=self._me.epoch,
+            incarnation=self._me.incarnation,
             seq=seq,
-            ack=self._acknowledged if knows_peer else 0,  # else it may be of an earlier life
+            ack=self._acknowledged if knows_peer else 0,  # else it may be of an earlier incarnation
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

@@ -44,8 +44,8 @@ _ROOM_TO_GROW = 1.125
 
 
 def local_peers(spec: NodeSpec) -> frozenset[int]:
-    """Return the neighbours of a node that are connected through socket files."""
-    addresses = {peer: spec.dials.get(peer, spec.listen or "") for peer in spec.neighbours}
+    """Return the peers of a node that are connected through socket files."""
+    addresses = {peer: spec.dials.get(peer, spec.listen or "") for peer in spec.peers}
     return frozenset(peer for peer, at in addresses.items() if at.startswith("ipc://"))
 
 

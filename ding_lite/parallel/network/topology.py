@@ -31,8 +31,8 @@ With 8 a job of up to nine nodes is a star, three levels reach 585 nodes, and 15
 a second fill a hub's link of 10 Gbit/s.
 """
 
-FIRST_UNCOUNTED_EPOCH = 2**40
-"""Epochs from here on are instants, of nodes that nobody restarts: one never replaces a node
+FIRST_TIMESTAMP_INCARNATION = 2**40
+"""Incarnations from here on are instants, of nodes that nobody restarts: one never replaces a node
 that is still there, as a restarted one does."""
 
 Edge: TypeAlias = tuple[int, int]
@@ -58,31 +58,31 @@ class NodeSpec:
     node_id: int
     """Its number, from 0."""
     num_nodes: int
-    """How many nodes the job has; 0 where a neighbour is to tell."""
+    """How many nodes the job has; 0 where a peer is to tell."""
     labels: frozenset[str]
     """The names it answers to."""
-    epoch: int = 1
-    """Which life of the node this is: one more at each restart. Where nobody counts, an instant."""
+    incarnation: int = 1
+    """Counts the starts of the node; nanoseconds since 1970 where no launcher counts them."""
     listen: str | None = None
     """The address where nodes with a higher id connect; None where none does."""
     dials: Mapping[int, str] = field(default_factory=dict)
-    """The addresses of the neighbours with a lower id, by their id; "" of one that is yet to be
+    """The addresses of the peers with a lower id, by their id; "" of one that is yet to be
     found."""
     desk: str | None = None
-    """Where node 0 tells the nodes of each other; None where they know their neighbours."""
-    neighbours: frozenset[int] = frozenset()
+    """Where node 0 tells the nodes of each other; None where they know their peers."""
+    peers: frozenset[int] = frozenset()
     """The nodes it is connected to."""
     key_file: str | None = None
     """Where the key of the job lies, for tcp; None is the user's own key, for loopback."""
     startup_timeout: float | None = 60.0
-    """Seconds within which all neighbours must be connected; None waits for ever."""
+    """Seconds within which all peers must be connected; None waits for ever."""
     linger: float = 30.0
     """Seconds that it waits, as it leaves, for a lost peer that has yet to get its events."""
     peer_timeout: float | None = None
     """Seconds without any peer after which it ends with an error; None where a launcher sees to
     that, and where it may go on."""
     world: tuple[frozenset[str], ...] = ()
-    """The labels of every node of the job; none where only the neighbours will be known."""
+    """The labels of every node of the job; none where only the peers will be known."""
     edges: frozenset[Edge] = frozenset()
     """Who is connected to whom."""
     fan_out: int = 0

@@ -4,7 +4,7 @@ An event, an item of a stream and a call begin in a slice of the thread that sen
 thread that reads them at the node that they are for, and end where its program has them: in a
 listener, at `receive`, in a handler. A ctx begins where it was published and ends where it is
 read: the program has it whenever it looks. What both nodes know of a message (who sends it, in
-which life, and its number) is the key of its arrow.
+which incarnation, and its number) is the key of its arrow.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Drawing(Traced):
 
     Args:
         spec: Who this node is.
-        epoch_of: Tells which life of a neighbour speaks.
+        incarnation_of: Tells which incarnation of a peer speaks.
     """
 
-    def __init__(self, spec: NodeSpec, epoch_of: Callable[[int], int]) -> None:
+    def __init__(self, spec: NodeSpec, incarnation_of: Callable[[int], int]) -> None:
         super().__init__(None if spec.began is None else int(spec.began * 1e9))
-        self._me = spec.node_id, spec.epoch
+        self._me = spec.node_id, spec.incarnation
         self._node_id = spec.node_id
-        self._epoch_of = epoch_of
+        self._incarnation_of = incarnation_of
         self._published: dict[int, tuple[Slice, int]] = {}
         self._asked: set[int] = set()
 
@@ -81,7 +81,7 @@ class Drawing(Traced):
         """Draw that an event has come; return its name, with which its listener ends the arrow."""
         if (tracer := self._since(began_ns)) is None:
             return came.event
-        key = arrow_key("event", self._life_of(peer), self._node_id, came.number)
+        key = arrow_key("event", self._process_of(peer), self._node_id, came.number)
         where = tracer.slice(f"{came.event} from node {peer}", began_ns)
         tracer.arrow("t", "event", key, where, began_ns)
         return TracedEvent(came.event, tracer, key)
@@ -89,7 +89,7 @@ class Drawing(Traced):
     def ctx_came(self, peer: int, came: CtxArrived, began_ns: int) -> None:
         """Draw that another node's ctx has come."""
         if (tracer := self._since(began_ns)) is not None:
-            key = arrow_key("ctx", self._life_of(peer), self._node_id, came.number)
+            key = arrow_key("ctx", self._process_of(peer), self._node_id, came.number)
             where = tracer.slice(f"ctx from node {peer}", began_ns)
             tracer.arrow("f", "ctx", key, where, began_ns)
 
@@ -97,7 +97,7 @@ class Drawing(Traced):
         """Draw that a handler has run for another node."""
         tracer = self._since(began_ns)
         if tracer is not None and not call.name.startswith(SERVICES):
-            asker = self._life_of(peer)
+            asker = self._process_of(peer)
             where = tracer.slice(f"answer {call.name}", began_ns)
             tracer.arrow("f", "call", arrow_key("call", asker, call.number), where, began_ns)
             key = arrow_key("answer", asker, call.number)
@@ -119,8 +119,8 @@ class Drawing(Traced):
         """Draw that an item has come, and where the program takes it."""
         tracer = self._since(began_ns)
         match args:
-            case (int(life), str(stream), int(number), *_) if tracer is not None:
-                key = arrow_key("item", (peer, life), number)
+            case (int(incarnation), str(stream), int(number), *_) if tracer is not None:
+                key = arrow_key("item", (peer, incarnation), number)
                 where = tracer.slice(f"item of {stream} from node {peer}", began_ns)
                 tracer.arrow("t", "item", key, where, began_ns)
                 taken.add_done_callback(lambda _taken: _draw_taking(tracer, stream, key))
@@ -129,8 +129,8 @@ class Drawing(Traced):
         """Return who draws what began then; None where nobody did already, or does any more."""
         return self.tracer if began_ns else None
 
-    def _life_of(self, peer: int) -> tuple[int, int]:
-        return peer, self._epoch_of(peer)
+    def _process_of(self, peer: int) -> tuple[int, int]:
+        return peer, self._incarnation_of(peer)
 
 
 def _draw_taking(tracer: Tracer, stream: str, key: str) -> None:

@@ -21,7 +21,7 @@ from ding_lite import clock as clock_module
 from ding_lite.clock import Clock
 from ding_lite.log import Throttle
 from ding_lite.parallel.link.links import Links
-from ding_lite.parallel.network.topology import FIRST_UNCOUNTED_EPOCH, NodeSpec
+from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
 from ding_lite.parallel.observe.metrics import Counts, MetricsFile, NodeMetrics, PeerMetrics, State
 from ding_lite.parallel.transport.zeromq import reactor as zeromq_turns
 from ding_lite.runtime.messaging.inbox import Inbox, Progress, Reports
@@ -137,7 +137,9 @@ class Reporter:
             pid=os.getpid(),
             program=Path(sys.argv[0]).name if sys.argv else "",
             addresses=tuple(filter(None, [self._links.address, *spec.dials.values()])),
-            restarts=spec.epoch - 1 if spec.epoch < FIRST_UNCOUNTED_EPOCH else None,
+            restarts=spec.incarnation - 1
+            if spec.incarnation < FIRST_TIMESTAMP_INCARNATION
+            else None,
             began=self._began,
             at=now,
             state=state or self._state(progress, waits),

@@ -32,7 +32,7 @@ class ItemStreams:
         endpoint: By what it calls them.
         traced: What it has for a time line.
         clock: What waits are measured by.
-        routing: By what it reaches those beyond its neighbours.
+        routing: By what it reaches those beyond its peers.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ItemStreams:
         def write(own_number: int, oldest: int) -> Encoded:
             nonlocal number, at_ns
             number, at_ns = own_number, self._traced.now()
-            return encode_call(ITEM, (self._spec.epoch, stream, number, oldest, tree), {})
+            return encode_call(ITEM, (self._spec.incarnation, stream, number, oldest, tree), {})
 
         is_sent = self.streams.send(
             stream, write, to, in_flight=in_flight, timeout=timeout, until=until
@@ -93,7 +93,7 @@ class ItemStreams:
         return self._endpoint.guard(self.streams.arrive, node, args)
 
     def _withdraw(self, node: int, numbers: Sequence[int]) -> Future[Any]:
-        request = encode_call(WITHDRAW, (self._spec.epoch, [*numbers]), {})
+        request = encode_call(WITHDRAW, (self._spec.incarnation, [*numbers]), {})
         return self._endpoint.send(node, WITHDRAW, request)
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:

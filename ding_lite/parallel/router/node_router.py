@@ -90,11 +90,11 @@ class NodeRouter:
         self._places: dict[int, frozenset[str]] = {}
         self.failure: Exception | None = None
         """Why this node must end, if it cannot reach its job any more."""
-        self.traced = Drawing(spec, self._epoch_of)
+        self.traced = Drawing(spec, self._incarnation_of)
         """What this node has for a time line of its messages."""
 
         self._transport = transport or ZeroMQTransport(
-            spec.node_id, peers=spec.neighbours, key_file=spec.key_file
+            spec.node_id, peers=spec.peers, key_file=spec.key_file
         )
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
@@ -238,7 +238,7 @@ class NodeRouter:
         )
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every neighbour has introduced itself.
+        """Block until every peer has introduced itself.
 
         Raises:
             DeadlineExceeded: Somebody did not in time; says who.
@@ -251,7 +251,7 @@ class NodeRouter:
         interruption.raise_if_any()
 
     def redial(self, peer: int, address: str) -> None:
-        """Dial a neighbour that has moved at its new address.
+        """Dial a peer that has moved at its new address.
 
         Raises:
             ConfigError: This node does not dial it: it is dialled by it.
@@ -261,18 +261,18 @@ class NodeRouter:
     # -- who joins and leaves ----------------------------------------------------------------
 
     def admit(self, peer: int) -> None:
-        """Let a further node be a neighbour: it may connect, and gets what is newest."""
+        """Let a further node be a peer: it may connect, and gets what is newest."""
         if self._links.admit(peer, lasting=self._lasting):
             self._newcomers.add(peer)
             self._missed.add(peer)
 
     def expect(self, peers: Iterable[int]) -> None:
-        """Let these nodes connect; each is a neighbour only once it was admitted."""
+        """Let these nodes connect; each is a peer only once it was admitted."""
         for peer in peers:
             self._transport.admit(peer)
 
     def dismiss(self, peer: int) -> None:
-        """Count a node as a neighbour no more; only on the thread that reads messages."""
+        """Count a node as a peer no more; only on the thread that reads messages."""
         self._links.dismiss(peer)
         self._newcomers.discard(peer)
         self._missed.discard(peer)
@@ -284,12 +284,12 @@ class NodeRouter:
         return self._links.changed
 
     def has_left(self, peer: int) -> bool:
-        """Tell whether a neighbour has said good-bye."""
+        """Tell whether a peer has said good-bye."""
         session = self._links.sessions.get(peer)
         return session is None or session.has_left
 
     def labels_of(self, peer: int) -> frozenset[str]:
-        """Return the labels of a neighbour; none before it has introduced itself."""
+        """Return the labels of a peer; none before it has introduced itself."""
         return self._links.labels_of(peer)
 
     def note_place(self, node: int, labels: frozenset[str], event: str = "") -> None:
@@ -298,7 +298,7 @@ class NodeRouter:
         Args:
             node: The node.
             labels: Its labels.
-            event: What the program hears of it, where it is no neighbour.
+            event: What the program hears of it, where it is no peer.
         """
         self._places[node] = labels
         if event:
@@ -465,10 +465,10 @@ class NodeRouter:
         It waits until one of them has room. This node is a receiver too if its own labels match.
 
         A link that breaks makes no second receiver: what was under way waits for the node until
-        it is back. If it comes back in a new life, leaves, loses its place in an elastic job, or
-        is away for more than two minutes, other nodes get what it has not answered. Unless it has
-        left it may have taken one of these items just before: then that item is taken twice, with
-        the same `Item.id`.
+        it is back. If it comes back in a new incarnation, leaves, loses its place in an elastic
+        job, or is away for more than two minutes, other nodes get what it has not answered. Unless
+        it has left it may have taken one of these items just before: then that item is taken twice,
+        with the same `Item.id`.
 
         Args:
             stream: The stream's name.
@@ -542,8 +542,8 @@ class NodeRouter:
             if peer in self._newcomers:
                 self._newcomers.discard(peer)
                 self._offer_newest(peer, arrival.peer.labels)
-            self._streams.joined(peer, is_new_life=arrival.is_new_life)
-            self._routing.joined(peer, is_new_life=arrival.is_new_life)
+            self._streams.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
+            self._routing.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
             self._inbox.wake()
             if peer in self._missed:
                 self._missed.discard(peer)
@@ -607,9 +607,9 @@ class NodeRouter:
         """End the job on this node, as if another one had ended it."""
         self._inbox.put_event(self.node_id, FINISH, (), {})
 
-    def note_ended(self, node: int, *, epoch: int) -> None:
-        """Note that a neighbour's process has ended, so that `close` waits for it no more."""
-        self._links.note_ended(node, epoch)
+    def note_ended(self, node: int, *, incarnation: int) -> None:
+        """Note that a peer's process has ended, so that `close` waits for it no more."""
+        self._links.note_ended(node, incarnation)
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
         """Wait until the peers have what was emitted and answered, exchange good-byes, and end.
@@ -653,7 +653,7 @@ class NodeRouter:
     # -- inside ------------------------------------------------------------------------------
 
     def _adopt(self, peer: int) -> bool:
-        """Admit a node that is no neighbour and greets, if the job has such a node."""
+        """Admit a node that is no peer and greets, if the job has such a node."""
         return False
 
     def _make_routing(self) -> DirectRouting:
@@ -665,9 +665,9 @@ class NodeRouter:
         self._endpoint.turn()
         self._reporter.turn()
 
-    def _epoch_of(self, peer: int) -> int:
+    def _incarnation_of(self, peer: int) -> int:
         session = self._links.sessions.get(peer)
-        return 0 if session is None or session.peer is None else session.peer.epoch
+        return 0 if session is None or session.peer is None else session.peer.incarnation
 
     def _loads(self) -> tuple[int, int, int]:
         return self._streams.num_sent, self._streams.num_waiting, self._endpoint.num_under_way

@@ -15,7 +15,7 @@ from ding_lite.runtime.messaging.streams import Parcel, Streams
 
 
 class DirectRouting:
-    """Speaks to the neighbours, and to nobody else; `Relay` does more.
+    """Speaks to the peers, and to nobody else; `Relay` does more.
 
     Args:
         links: Whom this node is connected to.
@@ -23,7 +23,7 @@ class DirectRouting:
     """
 
     passes_on = False
-    """Whether there are nodes beyond the neighbours that can be reached."""
+    """Whether there are nodes beyond the peers that can be reached."""
 
     def __init__(self, links: Links, endpoint: CallEndpoint) -> None:
         self._links = links
@@ -31,7 +31,7 @@ class DirectRouting:
 
     @property
     def far(self) -> list[int]:
-        """The nodes beyond the neighbours to whom there is a way."""
+        """The nodes beyond the peers to whom there is a way."""
         return []
 
     @property
@@ -44,7 +44,7 @@ class DirectRouting:
         return []
 
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
-        """Tell whether a neighbour's labels match, or those of a node behind it."""
+        """Tell whether a peer's labels match, or those of a node behind it."""
         return matches(self._links.labels_of(peer), patterns)
 
     def signed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> Mapping[str, Any]:
@@ -67,16 +67,16 @@ class DirectRouting:
         """Carry items for these streams."""
 
     def carry(self, node: int, parcel: Parcel) -> Future[Any]:
-        """Take an item to a node beyond the neighbours; the future is done when it is taken."""
+        """Take an item to a node beyond the peers; the future is done when it is taken."""
         answer: Future[Any] = Future()
-        answer.set_exception(PeerLost(f"Node {node} is no neighbour of this one."))
+        answer.set_exception(PeerLost(f"Node {node} is no peer of this one."))
         return answer
 
-    def joined(self, peer: int, *, is_new_life: bool) -> None:
-        """Note that a neighbour is there."""
+    def joined(self, peer: int, *, is_new_incarnation: bool) -> None:
+        """Note that a peer is there."""
 
     def gone(self, peer: int) -> None:
-        """Note that a neighbour has left, or is lost."""
+        """Note that a peer has left, or is lost."""
 
     def stay(self) -> None:
         """Wait until nobody needs this node any more to reach others."""

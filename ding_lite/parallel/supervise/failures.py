@@ -23,7 +23,7 @@ _BY_REQUEST_KINDS = frozenset({"KeyboardInterrupt", "SystemExit", Terminated.__n
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """How one life of a node has ended badly."""
+    """How one incarnation of a node has ended badly."""
 
     spec: NodeSpec
     stage: Stage
@@ -46,7 +46,7 @@ class Failure:
 
     @property
     def may_pass(self) -> bool:
-        """Whether another life of the node may fare better: not if its program has a fault."""
+        """Whether a restart may help: not if the program has a fault."""
         return not self.kind or self.stage not in (STARTING, IMPORTING)
 
     @property
@@ -118,8 +118,8 @@ def verdict(failures: Sequence[Failure]) -> Exception:
     if others:
         also = ", ".join(f"node {other.spec.node_id} {other.what}" for other in others)
         text += f" In the same second: {also}."
-    if first.spec.epoch > 1:
-        text += f" It was life {first.spec.epoch} of this node."
+    if first.spec.incarnation > 1:
+        text += f" It was incarnation {first.spec.incarnation} of this node."
     if first.traceback:
         text += f"\n\n{first.traceback.rstrip()}"
     failed = NodeFailed(text, node_id=first.spec.node_id)

@@ -70,18 +70,18 @@ class Nodes(dict[int, NodeRecord]):
     """What the launcher knows of all nodes, by their numbers."""
 
     def is_ending_around(self, node: NodeRecord) -> bool:
-        """Tell whether a neighbour has returned: a job ends on all nodes or on none."""
+        """Tell whether a peer has returned: a job ends on all nodes or on none."""
         return any(near.returned is not None for near in self.around(node))
 
     def waits_in_vain(self, node: NodeRecord) -> bool:
-        """Tell whether a node waits for a neighbour that will not come."""
+        """Tell whether a node waits for a peer that will not come."""
         is_waiting = node.stage != RUNNING and node.returned is None and not node.is_over
         return is_waiting and any(near.was_given_up for near in self.around(node))
 
     def is_cut_off(self, node: NodeRecord) -> bool:
         """Tell whether nobody is left by whom a running node could hear that the job has ended.
 
-        A node that has returned has told its neighbours, and they tell theirs. One that was given
+        A node that has returned has told its peers, and they tell theirs. One that was given
         up has told nobody.
         """
         seen, to_see, misses_somebody = {node.spec.node_id}, [node], False
@@ -97,5 +97,5 @@ class Nodes(dict[int, NodeRecord]):
         return misses_somebody
 
     def around(self, node: NodeRecord) -> list[NodeRecord]:
-        """Return the neighbours of a node."""
-        return [self[near] for near in node.spec.neighbours]
+        """Return the peers of a node."""
+        return [self[near] for near in node.spec.peers]

@@ -57,8 +57,8 @@ class SupervisedRouter(Router, Protocol):
         """End the job on this node, as if another one had ended it."""
         ...
 
-    def note_ended(self, node: int, *, epoch: int) -> None:
-        """Note that a neighbour's process has ended, so that `close` waits for it no more."""
+    def note_ended(self, node: int, *, incarnation: int) -> None:
+        """Note that a peer's process has ended, so that `close` waits for it no more."""
         ...
 
     def close(self, *, good_bye: bool = True) -> None:
@@ -101,10 +101,10 @@ class Finish:
 
 @dataclass(frozen=True)
 class Ended:
-    """The process of a neighbour has ended."""
+    """The process of a peer has ended."""
 
     node_id: int
-    epoch: int
+    incarnation: int
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Failed:
 
 
 class NodeProcess(ForkProcess):
-    """The process of one life of one node.
+    """The process of one incarnation of one node.
 
     Args:
         node_id: Which node.
@@ -187,7 +187,7 @@ class NodeProcess(ForkProcess):
             with suppress(EOFError, OSError):
                 while (word := self._connection.recv()) is not None:
                     if isinstance(word, Ended):
-                        router.note_ended(word.node_id, epoch=word.epoch)
+                        router.note_ended(word.node_id, incarnation=word.incarnation)
                     else:
                         router.finish()
         finally:

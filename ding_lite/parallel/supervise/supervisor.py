@@ -344,7 +344,7 @@ class _Supervisor:
         )
 
     def _restart(self, node: NodeRecord) -> bool:
-        """Plan the next life of a node that has ended; tell whether it gets one."""
+        """Plan the next incarnation of a node that has ended; tell whether it gets one."""
         failure = node.failure
         if failure is None or not self._may_restart(node):
             return False
@@ -362,7 +362,7 @@ class _Supervisor:
             delay,
             f"\n{failure.traceback}" if failure.traceback else "",
         )
-        node.spec = replace(node.spec, epoch=node.spec.epoch + 1)
+        node.spec = replace(node.spec, incarnation=node.spec.incarnation + 1)
         node.failure, node.stage, node.was_told_to_finish = None, STARTING, False
         node.start_at = Deadline.after(delay)
         return True
@@ -404,11 +404,11 @@ class _Supervisor:
             node.connection.send(Finish())
 
     def _tell_of_end(self, ended: NodeRecord) -> None:
-        """Let no neighbour wait, as it leaves, for a process that takes nothing any more."""
+        """Let no peer wait, as it leaves, for a process that takes nothing any more."""
         for near in self._nodes.around(ended):
             if near.stage == RUNNING and near.connection is not None:
                 with suppress(OSError):  # it has died; the fork server will tell
-                    near.connection.send(Ended(ended.spec.node_id, ended.spec.epoch))
+                    near.connection.send(Ended(ended.spec.node_id, ended.spec.incarnation))
 
     def _kill(self, node: NodeRecord) -> None:
         if node.pid is not None and not node.is_over:

@@ -105,8 +105,8 @@ class Network:
     def remove(self, node_id: int) -> None:
         """Let a node vanish as one that is killed: its links break, and nobody hears of it again.
 
-        Its place is free for a later life of it. What is left of it finds itself alone, and is
-        still to be closed.
+        Its place is free for a later incarnation of it. What is left of it finds itself alone, and
+        is still to be closed.
         """
         with self._lock:
             for transport in list(self._listening.values()):
@@ -166,7 +166,7 @@ class Network:
         if refusal is not None:
             self._remove(wire)
             wire.dialler._hear(lambda sink: sink.on_refused(wire.node_id, refusal))
-            whom = f"Node {wire.dialler._node_id} is no neighbour of node {listener._node_id}."
+            whom = f"Node {wire.dialler._node_id} is no peer of node {listener._node_id}."
             listener._hear(lambda sink: sink.on_rejected(whom))
             return
         wire.listener, wire.was_up = listener, True
@@ -474,7 +474,7 @@ def _refusal(wire: _Wire, listener: InprocTransport) -> str | None:
     if listener._node_id != wire.node_id:
         return f"node {listener._node_id} listens at inproc://{wire.name}."
     if wire.dialler._node_id not in listener._peers:
-        return "it does not count this node among its neighbours."
+        return "it does not count this node among its peers."
     return None
 
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a tree are, seen from one of them: which neighbour leads to whom."""
+"""Where the nodes of a tree are, seen from one of them: which peer leads to whom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Branches:
         self._me = spec.node_id
         self._num_nodes = spec.num_nodes
         self._fan_out = spec.fan_out
-        self._neighbours = spec.neighbours
+        self._peers = spec.peers
         self._matching: dict[tuple[str, ...], list[int]] = {}
         self.labels = dict(enumerate(spec.world)) or {spec.node_id: spec.labels}
         """Those of the nodes, as far as they are known."""
@@ -30,7 +30,7 @@ class Branches:
         """The hub of this node; None at the root."""
 
     def way_to(self, node: int) -> int:
-        """Return the neighbour that leads to another node, or is that node.
+        """Return the peer that leads to another node, or is that node.
 
         Example:
             >>> spec = NodeSpec(node_id=1, num_nodes=9, labels=frozenset(), fan_out=2)
@@ -72,19 +72,19 @@ class Branches:
         return found
 
     def towards(self, patterns: Iterable[str]) -> frozenset[int]:
-        """Return the neighbours that lead to nodes whose labels match, or that are such nodes.
+        """Return the peers that lead to nodes whose labels match, or that are such nodes.
 
         Where the labels of all nodes are not known it is all of them.
         """
         if len(self.labels) < self._num_nodes:
-            return self._neighbours
+            return self._peers
         return frozenset(map(self.way_to, self.matching(patterns)))
 
     def onwards(self, came_from: int) -> frozenset[int]:
-        """Return the neighbours that get what is for the whole branch of its sender.
+        """Return the peers that get what is for the whole branch of its sender.
 
         What comes from above goes to all below, and what comes from below goes on upwards.
         """
         if came_from == self.parent:
-            return self._neighbours - {came_from}
+            return self._peers - {came_from}
         return frozenset() if self.parent is None else frozenset({self.parent})

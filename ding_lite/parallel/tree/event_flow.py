@@ -2,8 +2,8 @@
 
 A hub acknowledges an event once all those that it has passed it on to have acknowledged it. So its
 sender keeps the event until then. A node that is stuck, anywhere behind the hub, fills the window
-of the sender, whose `emit` waits as it does for a neighbour. All that waits in a hub is in the
-windows of its neighbours. If the hub is killed they send it again to its next life; what had
+of the sender, whose `emit` waits as it does for a peer. All that waits in a hub is in the
+windows of its peers. If the hub is killed they send it again to its next incarnation; what had
 come through before is recognized by its `Origin` and dropped.
 """
 
@@ -23,23 +23,23 @@ class Origin(NamedTuple):
 
     node: int
     """The node that has emitted it."""
-    life: int
-    """Which life of that node."""
+    incarnation: int
+    """That of the node."""
     number: int
-    """In that life's count of its events for this way."""
+    """In the incarnation's count of its events for this way."""
 
 
 class EventFlow:
-    """Passes events on to neighbours.
+    """Passes events on to peers.
 
     Args:
-        links: The neighbours.
+        links: The peers.
     """
 
     def __init__(self, links: Links) -> None:
         self._links = links
         self._newest: dict[int, tuple[int, int]] = {}
-        """The life and the number of the last event of each node."""
+        """The incarnation and the number of the last event of each node."""
         self._under_way: defaultdict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
         """By source and way, the events that are not acknowledged: their numbers there and here."""
         for way, session in links.sessions.items():
@@ -47,20 +47,20 @@ class EventFlow:
 
     def is_new(self, origin: Origin) -> bool:
         """Note that an event has come; return whether it is the first time."""
-        life, number = self._newest.get(origin.node, (0, 0))
-        if origin.life == life and origin.number <= number:
+        incarnation, number = self._newest.get(origin.node, (0, 0))
+        if origin.incarnation == incarnation and origin.number <= number:
             return False
-        self._newest[origin.node] = origin.life, origin.number
+        self._newest[origin.node] = origin.incarnation, origin.number
         return True
 
     def pass_on(self, event: Encoded, number: int, *, source: int, ways: Iterable[int]) -> None:
-        """Queue an event for neighbours.
+        """Queue an event for peers.
 
         Args:
             event: As it is to travel.
             number: The source's.
-            source: The neighbour that it has come from.
-            ways: The neighbours that get it.
+            source: The peer that it has come from.
+            ways: The peers that get it.
         """
         with self._links.changed:
             for way in ways:
@@ -71,13 +71,13 @@ class EventFlow:
             self._links.say()
 
     def forget(self, source: int) -> None:
-        """Forget the numbers of a neighbour that begins anew; what it has sent goes on."""
+        """Forget the numbers of a peer that begins anew; what it has sent goes on."""
         with self._links.changed:
             for key in [key for key in self._under_way if key[0] == source]:
                 del self._under_way[key]
 
     def _settle(self, way: int, seen: int) -> None:
-        """Acknowledge what a neighbour was the last one to acknowledge; with the lock held."""
+        """Acknowledge what a peer was the last one to acknowledge; with the lock held."""
         for (source, to), under_way in self._under_way.items():
             if to == way and under_way and under_way[0][0] <= seen:
                 while under_way and under_way[0][0] <= seen:

@@ -25,8 +25,8 @@ class ItemId(NamedTuple):
 
     origin: int
     """The node that has sent it."""
-    life: int
-    """Which life of that node."""
+    incarnation: int
+    """That of the node."""
     number: int
     """In that node's count."""
 

@@ -1,6 +1,6 @@
 """What a node of a tree does for the others: it passes on what is not for it alone.
 
-In a tree hubs take the place of links. What a node says to all of its neighbours goes on: state
+In a tree hubs take the place of links. What a node says to all of its peers goes on: state
 and events from above to all below, and events from below up to the root. What it says to some
 goes to those and to nobody else, wherever they are: state with labels, items and calls.
 
@@ -65,7 +65,7 @@ _SIGNATURE = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
 
 class Relay(DirectRouting):
-    """Passes on what comes to a node of a tree, and reaches the nodes beyond its neighbours.
+    """Passes on what comes to a node of a tree, and reaches the nodes beyond its peers.
 
     Args:
         spec: Who this node is.
@@ -105,16 +105,16 @@ class Relay(DirectRouting):
     # -- whom this node reaches --------------------------------------------------------------
 
     def reaches(self, patterns: Iterable[str]) -> list[int]:
-        """Return the nodes beyond the neighbours that match, and to whom there is a way."""
+        """Return the nodes beyond the peers that match, and to whom there is a way."""
         return [node for node in self._branches.matching(patterns) if self._is_reached(node)]
 
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
-        """Tell whether a neighbour's labels match, or those of a node behind it."""
+        """Tell whether a peer's labels match, or those of a node behind it."""
         return peer in self._branches.towards(patterns)
 
     @property
     def far(self) -> list[int]:
-        """The nodes beyond the neighbours to whom there is a way."""
+        """The nodes beyond the peers to whom there is a way."""
         return [node for node in self._branches.nodes if self._is_reached(node)]
 
     @property
@@ -130,7 +130,7 @@ class Relay(DirectRouting):
                 session.offer(self.signed(slots, ["*"]))
 
     def _is_reached(self, node: int) -> bool:
-        is_far = node not in self._spec.neighbours and node != self._spec.node_id
+        is_far = node not in self._spec.peers and node != self._spec.node_id
         return is_far and node not in self._absent and self._is_there(node)
 
     def _is_there(self, node: int) -> bool:
@@ -183,7 +183,7 @@ class Relay(DirectRouting):
             self._streams.wake()  # one of them may be whom somebody sends to
 
     def _ways(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
-        """Return the neighbours that get a value which has come from one of them."""
+        """Return the peers that get a value which has come from one of them."""
         if to is not None:
             return self._branches.towards(to) - {peer}
         return self._branches.onwards(peer) if peer == self._branches.parent else frozenset()
@@ -196,7 +196,7 @@ class Relay(DirectRouting):
         return self._sender(peer, origin), to, key
 
     def _sender(self, peer: int, origin: object) -> int:
-        """Return who is said to have sent what a neighbour passes on, if it can come that way.
+        """Return who is said to have sent what a peer passes on, if it can come that way.
 
         Raises:
             CodecError: It cannot.
@@ -232,11 +232,11 @@ class Relay(DirectRouting):
     def _read_event(self, peer: int, came: EventArrived) -> tuple[Origin, EventArrived]:
         if came.event != RELAYED:
             who = self._links.sessions[peer].peer
-            return Origin(peer, 0 if who is None else who.epoch, came.number), came
+            return Origin(peer, 0 if who is None else who.incarnation, came.number), came
         match came.args:
-            case (origin, int(life), int(number), str(event), *args):
+            case (origin, int(incarnation), int(number), str(event), *args):
                 passed_on = EventArrived(event, tuple(args), came.kwargs, came.number)
-                return Origin(self._sender(peer, origin), life, number), passed_on
+                return Origin(self._sender(peer, origin), incarnation, number), passed_on
         raise CodecError("An event that is passed on has an origin and a name.")
 
     # -- calls -------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Relay(DirectRouting):
             self._endpoint.take(peer, own, asker=asker)
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
-        """Ask a node beyond the neighbours; the future gets its answer."""
+        """Ask a node beyond the peers; the future gets its answer."""
         answer: Future[Any] = Future()
         asked = self._pass_on(node, self._spec.node_id, 0, request)
         asked.add_done_callback(lambda done: _settle(answer, done.result(), node))
@@ -272,9 +272,9 @@ class Relay(DirectRouting):
         if name != ITEM:
             return self._pass_on(to, sender, credits, body)
         match args:
-            case (int(life), str(stream), int(number), int(), _) if credits > 0:
+            case (int(incarnation), str(stream), int(number), int(), _) if credits > 0:
                 return self._keep(
-                    QueuedItem(ItemId(sender, life, number), to, stream, credits, body)
+                    QueuedItem(ItemId(sender, incarnation, number), to, stream, credits, body)
                 )
         raise CodecError("An item has the name of a stream and whole numbers.")
 
@@ -300,12 +300,12 @@ class Relay(DirectRouting):
         return outcome
 
     def _way_to(self, node: int) -> int | None:
-        """Return the neighbour that leads to a node; None where there is no such node."""
+        """Return the peer that leads to a node; None where there is no such node."""
         way = self._branches.way_to(node) if node in self._branches.nodes else None
         return way if way in self._links.sessions else None
 
     def _outcome(self, answer: Future[Any], way: int, *, is_last: bool) -> list[Any]:
-        """Put what a neighbour has answered, or why it has not, into a value that travels."""
+        """Put what a peer has answered, or why it has not, into a value that travels."""
         error = answer.exception()
         if error is None:
             return [_DONE, answer.result()] if is_last else _checked(answer.result())
@@ -320,8 +320,8 @@ class Relay(DirectRouting):
         self._streams = streams
 
     def carry(self, node: int, parcel: Parcel) -> Future[Any]:
-        """Take an item to a node beyond the neighbours; the future is done when it is taken."""
-        item_id = ItemId(self._spec.node_id, self._spec.epoch, parcel.number)
+        """Take an item to a node beyond the peers; the future is done when it is taken."""
+        item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
         item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
         answer: Future[Any] = Future()
         self._keep(item).add_done_callback(lambda done: self._settle_item(answer, done, node))
@@ -356,22 +356,24 @@ class Relay(DirectRouting):
 
     # -- who comes and goes, and the passing of time; on the transport's thread ---------------
 
-    def joined(self, peer: int, *, is_new_life: bool) -> None:
-        """Pass on what waits for a neighbour that is there, or for those behind it."""
-        if is_new_life:
+    def joined(self, peer: int, *, is_new_incarnation: bool) -> None:
+        """Pass on what waits for a peer that is there, or for those behind it."""
+        if is_new_incarnation:
             self._flow.forget(peer)
         self._missing.pop(peer, None)
         for send in self._early.pop(peer, []):
             send()
         given_up = self._given_up.pop(peer, [])
-        if not is_new_life:
-            for origin, life in {item_id[:2] for item_id in given_up}:
-                numbers = [item_id.number for item_id in given_up if item_id[:2] == (origin, life)]
-                self._pass_on(peer, origin, 0, [WITHDRAW, None, life, numbers])
+        if not is_new_incarnation:
+            for origin, incarnation in {item_id[:2] for item_id in given_up}:
+                numbers = [
+                    item_id.number for item_id in given_up if item_id[:2] == (origin, incarnation)
+                ]
+                self._pass_on(peer, origin, 0, [WITHDRAW, None, incarnation, numbers])
         self._hop_queue.resume(lambda to: self._branches.way_to(to) == peer)
 
     def gone(self, peer: int) -> None:
-        """Keep what waits for a neighbour that is lost; of one that has left, give it up."""
+        """Keep what waits for a peer that is lost; of one that has left, give it up."""
         if self._links.sessions[peer].has_left:
             self._hop_queue.give_up(lambda to: self._branches.way_to(to) == peer, _lost(peer))
         else:
@@ -394,13 +396,13 @@ class Relay(DirectRouting):
             )
 
     def turn(self) -> None:
-        """Let others take what a neighbour has not, and ask those again that were not there."""
+        """Let others take what a peer has not, and ask those again that were not there."""
         for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
             self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))
         for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
             del self._absent[node]
             if self._streams is not None:
-                self._streams.joined(node, is_new_life=True)
+                self._streams.joined(node, is_new_incarnation=True)
 
 
 def _sign(origin: int, to: Sequence[str] | None, key: str) -> str:

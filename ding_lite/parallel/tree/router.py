@@ -15,7 +15,7 @@ from ding_lite.parallel.tree.relay import Relay
 
 
 class TreeRouter(NodeRouter):
-    """A router that relays messages between its neighbours."""
+    """A router that relays messages between its peers."""
 
     def _make_routing(self) -> DirectRouting:
         others = CtxOutbox(self.node_id, self._shared_sender, self._clock)

@@ -69,8 +69,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The sending node's id."""
     dst: int
     """The receiving node's id."""
-    epoch: int = 0
-    """Which life of the sender this is from; a restarted node has a higher one."""
+    incarnation: int = 0
+    """That of the sender: higher after each restart."""
     seq: int = 0
     """The number of the message, or of the first event in it, in the sender's count."""
     ack: int = 0
@@ -92,7 +92,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             0,
             self.src,
             self.dst,
-            self.epoch,
+            self.incarnation,
             self.seq,
             self.ack,
             len(self.buffers),
@@ -116,7 +116,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         if len(head) < HEADER_BYTES:
             raise CodecError(f"A header has {len(head)} bytes instead of {HEADER_BYTES}.")
         (
-            magic, version, kind_code, flags, src, dst, epoch, seq, ack,
+            magic, version, kind_code, flags, src, dst, incarnation, seq, ack,
             num_buffers, meta_bytes, payload_bytes,
         ) = _HEADER.unpack_from(head)  # fmt: skip
         if magic != MAGIC:
@@ -147,7 +147,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             kind=kind,
             src=src,
             dst=dst,
-            epoch=epoch,
+            incarnation=incarnation,
             seq=seq,
             ack=ack,
             meta=bytes(head[HEADER_BYTES:]),

@@ -27,8 +27,8 @@ class Identity:
     """Who a node is, as it introduces itself."""
 
     node_id: int
-    epoch: int
-    """Which life of the node this is: a restarted one has a higher epoch."""
+    incarnation: int
+    """Counts the starts of the node."""
     num_nodes: int
     """How many nodes the job has; 0 from one that joins a running job and is yet to hear."""
     labels: frozenset[str]
@@ -42,7 +42,7 @@ class Joined(msgspec.Struct, frozen=True):
     """The peer has introduced itself: for the first time, or again after a broken link."""
 
     peer: Identity
-    is_new_life: bool
+    is_new_incarnation: bool
 
 
 class Left(msgspec.Struct, frozen=True):

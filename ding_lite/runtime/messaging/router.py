@@ -155,7 +155,7 @@ class Router(Protocol):
         ...
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every neighbour is connected."""
+        """Block until every peer is connected."""
         ...
 
     @property

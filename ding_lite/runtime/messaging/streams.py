@@ -9,8 +9,8 @@ keeps these items for that receiver and sends them again when the link is back; 
 recognizes by its number an item that it has already, and answers it. This makes one receiver of
 each item, however often links break. It cannot hold for ever, since silence and death look alike:
 
-- A receiver that has come back in a new life has died. Others get what it has not answered, which
-  may include an item that it had taken just before.
+- A receiver that has come back in a new incarnation has died. Others get what it has not answered,
+  which may include an item that it had taken just before.
 - A receiver that is away for longer than `DOUBT_S`, or that loses its place in an elastic job
   meanwhile, is taken for dead. If it was only cut off, it may have taken such an item too. What it
   has not taken is withdrawn from it when it is back.
@@ -46,9 +46,9 @@ class ItemId(NamedTuple):
     node_id: int
     """The node that has sent it."""
     incarnation: int
-    """Which life of that node; a restarted one has another number."""
+    """That of the node: a restarted one has another number."""
     number: int
-    """Counts the items of that life, over all streams."""
+    """Counts the items of that incarnation, over all streams."""
 
 
 class Item(NamedTuple):
@@ -82,10 +82,10 @@ class _QueuedItem(NamedTuple):
 
 
 class _Sender:
-    """What a node knows of the items that one life of another node has sent."""
+    """What a node knows of the items that one incarnation of another node has sent."""
 
-    def __init__(self, life: int) -> None:
-        self.life = life
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
         self.known: dict[int, Future[None]] = {}
         """Those of the items that wait here to be taken."""
         self.oldest = 0
@@ -252,27 +252,27 @@ class Streams:
 
     # -- who comes and goes ------------------------------------------------------------------
 
-    def joined(self, node: int, *, is_new_life: bool) -> None:
-        """Send a node that is back what it may not have got; what its last life had, to anyone."""
+    def joined(self, node: int, *, is_new_incarnation: bool) -> None:
+        """Send unanswered items again; those of a former incarnation go to any receiver."""
         with self._changed:
             self._gone.discard(node)
             again = [parcel for _, of, parcel in self._doubtful if of == node]
             self._doubtful = [doubt for doubt in self._doubtful if doubt[1] != node]
-            if is_new_life:
+            if is_new_incarnation:
                 self._moved.pop(node, None)
             stranded, self._stranded = self._stranded, []
             moved = self._moved.get(node, set())
             again += [parcel for parcel in stranded if parcel.number in moved]
             stranded = [parcel for parcel in stranded if parcel.number not in moved]
             moved = moved.difference(parcel.number for parcel in again)
-            if not is_new_life:
+            if not is_new_incarnation:
                 for parcel in again:
                     self._in_flight[parcel.stream, node] += 1
             self._changed.notify_all()
         if moved:
             self._withdraw_from(node, sorted(moved))
         for parcel in again:
-            if is_new_life:
+            if is_new_incarnation:
                 self._send_again(parcel)
             else:
                 self._dispatch(parcel, node)
@@ -319,13 +319,13 @@ class Streams:
     # -- receiving -------------------------------------------------------------------------
 
     def arrive(
-        self, node_id: int, life: int, stream: str, number: int, oldest: int, value: Any
+        self, node_id: int, incarnation: int, stream: str, number: int, oldest: int, value: Any
     ) -> Future[None]:
         """Take an item from a node; the returned future is done when a program has it.
 
         Args:
             node_id: Who sends it.
-            life: Which life of that node, for its numbers begin anew with each.
+            incarnation: That of the node, for its numbers begin anew with each.
             stream: The stream's name.
             number: The item's; it may have come before.
             oldest: Items with lower numbers will not come again.
@@ -334,12 +334,12 @@ class Streams:
         Raises:
             CodecError: That is none.
         """
-        numbers = (life, number, oldest)
+        numbers = (incarnation, number, oldest)
         is_whole = all(type(n) is int and n >= 0 for n in numbers)
         if not isinstance(stream, str) or not is_whole or oldest > number:
             raise CodecError("An item has the name of a stream and whole numbers in their order.")
         with self._changed:
-            sender = self._sender(node_id, life)
+            sender = self._sender(node_id, incarnation)
             sender.forget_before(oldest)
             if number in sender.known:
                 return sender.known[number]
@@ -349,30 +349,30 @@ class Streams:
                 return taken
             sender.known[number] = taken
             queue = self._arrived.setdefault(stream, deque())
-            item = Item(node_id, value, ItemId(node_id, life, number))
+            item = Item(node_id, value, ItemId(node_id, incarnation, number))
             queue.append(_QueuedItem(item, taken))
             self._changed.notify_all()
         return taken
 
-    def withdraw(self, node_id: int, life: int, numbers: Sequence[int]) -> None:
+    def withdraw(self, node_id: int, incarnation: int, numbers: Sequence[int]) -> None:
         """Forget those of these items that no program has taken: others have been given them."""
         if not isinstance(numbers, list | tuple) or not {int}.issuperset(map(type, numbers)):
             raise CodecError("Items are taken back by a list of their numbers.")
         with self._changed:
             sender = self._senders.get(node_id)
-            if sender is None or sender.life != life:
+            if sender is None or sender.incarnation != incarnation:
                 return
             for queue in self._arrived.values():
                 for waiting in list(queue):
                     sent = waiting.item.id
-                    if sent[:2] == (node_id, life) and sent.number in numbers:
+                    if sent[:2] == (node_id, incarnation) and sent.number in numbers:
                         queue.remove(waiting)
                         sender.known.pop(sent.number, None)
 
-    def _sender(self, node_id: int, life: int) -> _Sender:
+    def _sender(self, node_id: int, incarnation: int) -> _Sender:
         sender = self._senders.get(node_id)
-        if sender is None or sender.life != life:
-            sender = self._senders[node_id] = _Sender(life)
+        if sender is None or sender.incarnation != incarnation:
+            sender = self._senders[node_id] = _Sender(incarnation)
         return sender
 
     def receive(self, stream: str, *, timeout: float | None, until: Until | None) -> Item | None:

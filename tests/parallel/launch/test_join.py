@@ -50,16 +50,16 @@ def spec_of(
 
 def test_node_0_listens_and_the_others_dial() -> None:
     zero = spec_of(0, environ={"ports": (50515,)})
-    assert (zero.listen, zero.dials, set(zero.neighbours)) == (A, {}, {1})
+    assert (zero.listen, zero.dials, set(zero.peers)) == (A, {}, {1})
     one = spec_of(1, dials=(A,))
-    assert (one.listen, one.dials, set(one.neighbours)) == (None, {0: A}, {0})
+    assert (one.listen, one.dials, set(one.peers)) == (None, {0: A}, {0})
 
 
 def test_in_a_mesh_a_node_dials_those_before_it_and_listens_for_those_behind() -> None:
     one = spec_of(1, 3, dials=(A,), environ={"ports": (50515, 50516, 50517)})
-    assert (one.listen, one.dials, set(one.neighbours)) == (B, {0: A}, {0, 2})
+    assert (one.listen, one.dials, set(one.peers)) == (B, {0: A}, {0, 2})
     two = spec_of(2, 3, dials=(A, B))
-    assert (two.listen, two.dials, set(two.neighbours)) == (None, {0: A, 1: B}, {0, 1})
+    assert (two.listen, two.dials, set(two.peers)) == (None, {0: A, 1: B}, {0, 1})
 
 
 def test_the_address_of_node_0_does_for_all_and_then_any_port_does() -> None:
@@ -70,7 +70,7 @@ def test_the_address_of_node_0_does_for_all_and_then_any_port_does() -> None:
     assert (two.listen, two.dials, two.desk) == (None, {0: A, 1: ""}, A)
 
 
-def test_node_0_is_asked_also_by_those_who_are_no_neighbours_of_it() -> None:
+def test_node_0_is_asked_also_by_those_who_are_no_peers_of_it() -> None:
     links = [(0, 1), (1, 2), (2, 3)]
     one, two, three = (spec_of(node, 4, topology=links, dials=(A,)) for node in (1, 2, 3))
     assert [spec.dials for spec in (one, two, three)] == [{0: A}, {1: ""}, {2: ""}]
@@ -78,7 +78,7 @@ def test_node_0_is_asked_also_by_those_who_are_no_neighbours_of_it() -> None:
     apart = spec_of(1, 3, topology=[(1, 2)], dials=(A,))
     assert (apart.listen, apart.dials, apart.desk) == ("tcp://127.0.0.1:0", {}, A)
     alone = spec_of(0, 3, topology=[(1, 2)], environ={"ports": (50515,)})
-    assert (alone.listen, alone.neighbours) == (A, frozenset())
+    assert (alone.listen, alone.peers) == (A, frozenset())
 
 
 def test_who_asks_another_machine_listens_on_all_interfaces_of_its_kind(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_nodes_of_one_machine_meet_on_its_loopback_interface() -> None:
     assert (zero.listen, zero.dials) == ("tcp://127.0.0.1:20000", {})
     assert (one.listen, one.dials) == ("tcp://127.0.0.1:20001", {0: zero.listen})
     assert (two.listen, two.dials) == (None, {0: zero.listen, 1: one.listen})
-    assert [set(spec.neighbours) for spec in (zero, one, two)] == [{1, 2}, {0, 2}, {0, 1}]
+    assert [set(spec.peers) for spec in (zero, one, two)] == [{1, 2}, {0, 2}, {0, 1}]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def guest_of(attach_to: tuple[str, ...], node_ids: Any, **more: Any) -> NodeSpec
 def test_a_guest_dials_the_nodes_it_names_and_knows_no_more() -> None:
     spec = guest_of((A, B), [4], labels="late", environ={"labels": ("gpu",)})
     assert (spec.node_id, spec.num_nodes, spec.dials) == (4, 0, {0: A, 1: B})
-    assert (set(spec.neighbours), spec.listen) == ({0, 1}, None)
+    assert (set(spec.peers), spec.listen) == ({0, 1}, None)
     assert spec.labels == {"distributed", "node.4", "late", "gpu"}
     assert guest_of((A,), None, environ={"node_id": 3}).node_id == 3
 

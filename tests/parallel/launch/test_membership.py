@@ -41,7 +41,7 @@ class Job:
                 labels=frozenset({"distributed", "node.1", "collector", "collector.0"}),
                 listen=f"tcp://{LOOPBACK}:0" if topology == "mesh" else None,
                 dials={0: self.desk},
-                neighbours=frozenset({0}),
+                peers=frozenset({0}),
                 edges=edges(topology, 2),
                 growth=self._growth,
             )
@@ -52,7 +52,7 @@ class Job:
         self.enter(replace(spec, labels=frozenset({"distributed", "node.0", "learner"})))
 
     def enter(self, spec: NodeSpec) -> NodeRouter:
-        spec = replace(spec, epoch=time.time_ns(), startup_timeout=10.0)
+        spec = replace(spec, incarnation=time.time_ns(), startup_timeout=10.0)
         router = self.routers[spec.node_id] = ElasticRouter(spec)
         if spec.node_id:
             router.wait_ready()
@@ -104,7 +104,7 @@ def test_a_node_that_joins_gets_the_next_number_and_the_next_count_of_its_role(j
     spec = here.ask(labels=["gpu"])
     assert (spec.node_id, spec.num_nodes, spec.has_joined) == (2, 2, True)
     assert spec.labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
-    assert (spec.listen, dict(spec.dials), set(spec.neighbours)) == (None, {0: here.desk}, {0})
+    assert (spec.listen, dict(spec.dials), set(spec.peers)) == (None, {0: here.desk}, {0})
     router = here.enter(spec)
     assert [bool(labels) for labels in router.world] == [True, True, True]
     assert "collector.0" in router.world[1]  # to which it is not connected

@@ -118,7 +118,7 @@ def test_what_is_no_place_is_neither_written_down_nor_believed(said: Any, expect
 # -- nodes that only know node 0 -----------------------------------------------------------
 
 DEEP = [(0, 1), (1, 2), (2, 3), (1, 3)]
-"""Two of the nodes are no neighbours of node 0."""
+"""Two of the nodes are no peers of node 0."""
 
 
 class Town:
@@ -130,21 +130,21 @@ class Town:
         self.presences: dict[int, Presence] = {}
         [port] = free_ports(LOOPBACK, 1)
         self.desk = f"tcp://{LOOPBACK}:{port}"
-        self._epoch = 2**40
+        self._incarnation = 2**40
 
     def spec(self, node: int) -> NodeSpec:
-        self._epoch += 1
+        self._incarnation += 1
         near = neighbours(self.edges, node)
         is_heard = node in listeners(self.edges)
         return NodeSpec(
             node_id=node,
             num_nodes=self.num_nodes,
             labels=frozenset({f"node.{node}"}),
-            epoch=self._epoch,
+            incarnation=self._incarnation,
             listen=self.desk if node == 0 else f"tcp://{LOOPBACK}:0" if is_heard else None,
             dials={peer: self.desk if peer == 0 else "" for peer in sorted(near) if peer < node},
             desk=self.desk,
-            neighbours=near,
+            peers=near,
             startup_timeout=10.0,
             edges=self.edges,
             fan_out=self.fan_out,
@@ -189,7 +189,7 @@ def town(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[.
 
 @pytest.mark.parametrize("topology", ["mesh", "star", "tree:1", "tree:2", DEEP, [(1, 2), (2, 3)]])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
-def test_all_find_their_neighbours_in_whatever_order_they_come(
+def test_all_find_their_peers_in_whatever_order_they_come(
     town: Any, topology: Any, order: tuple[int, ...]
 ) -> None:
     here = town(topology, 4)
@@ -270,7 +270,7 @@ def test_what_one_who_only_asks_says_is_no_event_of_the_job(town: Any) -> None:
     assert hub.peers == (1,)
 
 
-def test_an_address_that_is_the_only_neighbours_and_not_node_0s_is_dialled_as_such(
+def test_an_address_that_is_the_only_peers_and_not_node_0s_is_dialled_as_such(
     town: Any,
 ) -> None:
     here = town([(0, 1), (1, 2)], 3)
@@ -297,7 +297,7 @@ def test_an_answer_that_cannot_be_is_told_of_and_not_believed(
     with pytest.raises(DeadlineExceeded, match="for node 1 of 3"):
         here.presences[2].wait_ready()
     hub.close()
-    assert "node 2 does not learn from node 0 where its neighbours are: 'tcp://0.0" in caplog.text
+    assert "node 2 does not learn from node 0 where its peers are: 'tcp://0.0" in caplog.text
 
 
 def test_a_node_that_claims_to_be_elsewhere_than_it_can_be_costs_only_itself(town: Any) -> None:

@@ -157,15 +157,17 @@ def test_a_peer_whose_end_the_launcher_has_told_is_not_waited_for() -> None:
         closing = in_background(hub.close)
         closing.join(0.2)
         assert closing.is_alive()
-        hub.note_ended(1, epoch=1)
+        hub.note_ended(1, incarnation=1)
         closing.join(2.0)
         assert not closing.is_alive()
 
 
-def test_what_is_told_of_a_former_life_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_told_of_a_former_incarnation_does_not_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with two_nodes() as (hub, leaf, wire):
         ears = Ears(leaf)
-        hub.note_ended(1, epoch=0)
+        hub.note_ended(1, incarnation=0)
         wire.blackhole()
         wire.cut()
         hub.emit(FINISH)

@@ -18,7 +18,7 @@ from tests.parallel.proxy import Proxy
 from tests.parallel.tcp import Ears, hub_spec, leaf_spec
 
 FIRST, SECOND = 2**60, 2**60 + 1
-"""Epochs of nodes that no launcher counts."""
+"""Incarnations of nodes that no launcher counts."""
 
 
 class Running:
@@ -51,10 +51,10 @@ class Running:
 def star(**more: Any) -> Iterator[tuple[ExitStack, NodeRouter, Proxy, NodeRouter]]:
     """Connect node 1 to node 0 over a wire."""
     with ExitStack() as stack:
-        hub = NodeRouter(hub_spec(2, epoch=FIRST, **more))
+        hub = NodeRouter(hub_spec(2, incarnation=FIRST, **more))
         stack.callback(hub.close, good_bye=False)
         wire = stack.enter_context(Proxy(str(hub.address)))
-        leaf = NodeRouter(leaf_spec(1, wire.address, 2, epoch=FIRST, **more))
+        leaf = NodeRouter(leaf_spec(1, wire.address, 2, incarnation=FIRST, **more))
         stack.callback(leaf.close, good_bye=False)
         for router in (hub, leaf):
             router.wait_ready(10.0)
@@ -66,7 +66,7 @@ def test_a_node_whose_place_was_taken_while_it_was_cut_off_ends_with_an_error() 
         task, ears = Running(leaf), Ears(hub)
         wire.blackhole()
         ears.wait(lambda: not hub.peers)
-        successor = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        successor = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         stack.callback(successor.close)
         successor.wait_ready(10.0)
         own = Ears(successor)
@@ -89,7 +89,7 @@ def test_a_node_that_was_replaced_is_refused_also_when_its_successor_has_gone() 
         task, ears = Running(leaf), Ears(hub)
         wire.blackhole()
         ears.wait(lambda: not hub.peers)
-        successor = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        successor = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         successor.wait_ready(10.0)
         successor.close()
         wire.heal()
@@ -100,7 +100,7 @@ def test_a_node_that_was_replaced_is_refused_also_when_its_successor_has_gone() 
 def test_a_node_of_which_there_is_one_already_is_refused_and_changes_nothing() -> None:
     with star() as (stack, hub, _, leaf):
         task = Running(leaf)
-        double = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        double = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         stack.callback(double.close)
         with pytest.raises(AuthenticationError, match="there is a node 1 already"):
             double.wait_ready(10.0)
@@ -131,7 +131,7 @@ def test_a_peer_that_comes_back_in_time_keeps_a_node_going() -> None:
         task, ears = Running(hub), Ears(hub)
         leaf.close(good_bye=False)
         ears.wait(lambda: not hub.peers)
-        again = NodeRouter(leaf_spec(1, hub.address, 2, epoch=SECOND))
+        again = NodeRouter(leaf_spec(1, hub.address, 2, incarnation=SECOND))
         stack.callback(again.close)
         again.wait_ready(10.0)
         assert not threading.Event().wait(1.5)

@@ -39,8 +39,8 @@ from ding_lite.parallel.wire.messages import (
 class Side:
     """A session, what it has heard, and its end of the link: one queue a lane."""
 
-    def __init__(self, node_id: int, *, epoch: int = 1) -> None:
-        self.me = Identity(node_id, epoch, 2, frozenset({f"node.{node_id}"}))
+    def __init__(self, node_id: int, *, incarnation: int = 1) -> None:
+        self.me = Identity(node_id, incarnation, 2, frozenset({f"node.{node_id}"}))
         self.session = Session(self.me, 1 - node_id)
         self.heard: list[Arrival] = []
         self.sent: dict[Lane, deque[Envelope]] = {lane: deque() for lane in Lane}
@@ -287,13 +287,15 @@ def test_values_with_much_structure_and_more_than_one_message_can_hold_come_too(
     assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) > 1
 
 
-def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_life_had_not_seen() -> None:
+def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_had_not_seen() -> (
+    None
+):
     pair = Pair()
     pair.settle()
     emit(pair.sides[0], 1)
     pair.sides[0].session.offer({"train_iter": 5})
     pair.settle()
-    pair.sides[1] = Side(1, epoch=2)
+    pair.sides[1] = Side(1, incarnation=2)
     emit(pair.sides[0], 2)
     pair.sides[0].session.close_link()
     pair.connect()
@@ -304,7 +306,7 @@ def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_life_had_not_s
     assert pair.sides[0].heard[-1] == Joined(pair.sides[1].me, True)
 
 
-def test_what_lasts_is_told_to_every_life_of_a_peer_once() -> None:
+def test_what_lasts_is_told_to_every_incarnation_of_a_peer_once() -> None:
     pair = Pair()
     finish = encode_event("finish", ("lasting",), {})
     pair.sides[0].session.post(finish, lasting=True)
@@ -313,20 +315,20 @@ def test_what_lasts_is_told_to_every_life_of_a_peer_once() -> None:
     pair.cut()
     pair.settle()
     assert pair.sides[1].events == ["lasting"]
-    pair.sides[1] = Side(1, epoch=2)
+    pair.sides[1] = Side(1, incarnation=2)
     pair.sides[0].session.close_link()
     pair.connect()
     pair.settle()
     assert pair.sides[1].events == ["lasting"]
 
 
-def test_messages_of_a_former_life_are_dropped_and_counted() -> None:
+def test_messages_of_a_former_incarnation_are_dropped_and_counted() -> None:
     pair = Pair()
     pair.settle()
     emit(pair.sides[1], 1)
     pair.sides[1].say()
     old = pair.sides[1].sent[Lane.CONTROL].pop()
-    [dropped] = pair.sides[0].session.take(replace(old, epoch=7), 0.0)
+    [dropped] = pair.sides[0].session.take(replace(old, incarnation=7), 0.0)
     assert isinstance(dropped, Dropped)
     assert not dropped.is_fault
 
@@ -436,13 +438,13 @@ def test_nothing_bulky_overtakes_a_greeting() -> None:
     assert leaf.ctx == {"weights": b"x" * 100_000}
 
 
-def test_a_peer_that_is_back_joins_again_in_the_same_life() -> None:
+def test_a_peer_that_is_back_joins_again_in_the_same_incarnation() -> None:
     pair = Pair()
     pair.settle()
     pair.cut()
     pair.settle()
     assert [a for a in pair.sides[0].heard if isinstance(a, Joined)] == [
-        Joined(pair.sides[1].me, is_new_life) for is_new_life in (True, False)
+        Joined(pair.sides[1].me, is_new_incarnation) for is_new_incarnation in (True, False)
     ]
 
 

@@ -157,8 +157,8 @@ class TestRouters:
         try:
             for number in range(5):
                 first.publish_ctx({"w": full(number)})
-            for epoch in (1, 2):
-                again = NodeRouter(NodeSpec(**{**vars(made[1]), "epoch": epoch}))
+            for incarnation in (1, 2):
+                again = NodeRouter(NodeSpec(**{**vars(made[1]), "incarnation": incarnation}))
                 ears = Ears(again)
                 ears.wait(lambda ears=ears: 0 in ears.ctx)  # type: ignore[misc]
                 assert (ears.ctx[0]["w"] == 4).all()

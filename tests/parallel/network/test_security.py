@@ -326,12 +326,10 @@ def test_a_node_with_another_key(
     assert "it has another key" in refused(leaf_spec(2, hub.address))  # with the user's own
 
 
-def test_a_node_that_is_no_neighbour(
-    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
-) -> None:
+def test_a_node_that_is_no_peer(tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]) -> None:
     hub, _ = job
     told = refused(leaf_spec(7, hub.address, 8, key_file=str(tmp_path / "job.key")))
-    assert "it does not count this node among its neighbours" in told
+    assert "it does not count this node among its peers" in told
     assert hub.num_rejected >= 1
 
 
@@ -414,7 +412,7 @@ def test_a_peer_cannot_speak_for_another_node(
     hub, goes_on = job
     key = str(tmp_path / "job.key")
     as_two = ZeroMQTransport(2, peers=[0], key_file=key)
-    liar = NodeRouter(leaf_spec(1, hub.address, key_file=key, epoch=9), transport=as_two)
+    liar = NodeRouter(leaf_spec(1, hub.address, key_file=key, incarnation=9), transport=as_two)
     with closing(liar):
         deadline = time.monotonic() + 5.0
         while hub.num_rejected == 0 and time.monotonic() < deadline:

@@ -97,8 +97,8 @@ def test_specs_agree_about_every_link(graph: tuple[Any, int]) -> None:
     specs = plan.specs(FakeDirectory())
     assert [spec.node_id for spec in specs] == list(range(num_nodes))
     for spec in specs:
-        assert set(spec.dials) == {peer for peer in spec.neighbours if peer < spec.node_id}
-        assert (spec.listen is None) == (spec.node_id >= max(spec.neighbours, default=-1))
+        assert set(spec.dials) == {peer for peer in spec.peers if peer < spec.node_id}
+        assert (spec.listen is None) == (spec.node_id >= max(spec.peers, default=-1))
         assert spec.fan_out == fan_out(topology)
         for peer, address in spec.dials.items():
             assert specs[peer].listen == address
@@ -141,10 +141,10 @@ def specs(**plan: Any) -> tuple[NodeSpec, ...]:
 def test_explicit_arguments_win_over_the_environment() -> None:
     settings = Settings(topology="star", protocol="tcp", ports=(50_515,), labels=("big",))
     [zero, one, two] = specs(num_nodes=3, settings=Settings(topology="star", labels=("big",)))
-    assert [sorted(spec.neighbours) for spec in (zero, one, two)] == [[1, 2], [0], [0]]
+    assert [sorted(spec.peers) for spec in (zero, one, two)] == [[1, 2], [0], [0]]
     assert zero.labels == {"distributed", "node.0", "big"}
     [zero, *_] = specs(num_nodes=3, topology="alone", protocol="tcp", settings=Settings())
-    assert zero.neighbours == frozenset()
+    assert zero.peers == frozenset()
     assert zero.listen is None
     hub, *leaves = specs(num_nodes=3, settings=settings)  # one port counts on from node 0
     assert hub.listen == "tcp://127.0.0.1:50515"

@@ -38,8 +38,10 @@ class Paper:
         self.arrows.append((turn, kind, key))
 
 
-def drawing(node_id: int, *, epoch: int = 1) -> tuple[Drawing, Paper]:
-    spec = NodeSpec(node_id=node_id, num_nodes=2, labels=frozenset(), epoch=epoch, began=2.0)
+def drawing(node_id: int, *, incarnation: int = 1) -> tuple[Drawing, Paper]:
+    spec = NodeSpec(
+        node_id=node_id, num_nodes=2, labels=frozenset(), incarnation=incarnation, began=2.0
+    )
     made = Drawing(spec, lambda peer: 1)
     paper = made.tracer = Paper()
     return made, paper
@@ -78,9 +80,9 @@ def test_both_ends_of_an_arrow_have_one_key() -> None:
     }
 
 
-def test_a_later_life_of_a_node_has_arrows_of_its_own() -> None:
+def test_a_later_incarnation_of_a_node_has_arrows_of_its_own() -> None:
     one, first = drawing(0)
-    again, second = drawing(0, epoch=2)
+    again, second = drawing(0, incarnation=2)
     for made in (one, again):
         made.emitted("collected", 1, [(1, 3, 1)])
     assert first.arrows[0][2] != second.arrows[0][2]

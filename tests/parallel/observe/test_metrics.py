@@ -197,10 +197,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
                 labels=frozenset({"distributed", f"node.{node_id}", "ab"[node_id]}),
                 listen="inproc://0" if node_id == 0 else None,
                 dials={} if node_id == 0 else {0: "inproc://0"},
-                neighbours=frozenset({1 - node_id}),
+                peers=frozenset({1 - node_id}),
                 directory=str(tmp_path),
             )
-            transport = InprocTransport(network, node_id, peers=spec.neighbours)
+            transport = InprocTransport(network, node_id, peers=spec.peers)
             routers.append(NodeRouter(spec, transport=transport))
             stack.callback(routers[-1].close)
         for router in routers:
@@ -329,7 +329,7 @@ def test_a_wait_of_ours_is_told_from_work(pair: Pair) -> None:
 
 def test_a_node_that_has_not_met_all_is_starting(tmp_path: Path) -> None:
     spec = NodeSpec(
-        node_id=0, num_nodes=2, labels=frozenset({"a"}), neighbours=frozenset({1}), epoch=3
+        node_id=0, num_nodes=2, labels=frozenset({"a"}), peers=frozenset({1}), incarnation=3
     )
     router = NodeRouter(spec, transport=InprocTransport(Network(), 0, peers={1}))
     try:

@@ -42,7 +42,7 @@ def specs(directory: Path, num_nodes: int, topology: str, **more: Any) -> list[N
             labels=frozenset({"distributed", f"node.{k}", "hub" if k == 0 else "leaf"}),
             listen=addresses[k] if any(k == low for low, _ in pairs) else None,
             dials={peer: addresses[peer] for peer in neighbours(pairs, k) if peer < k},
-            neighbours=neighbours(pairs, k),
+            peers=neighbours(pairs, k),
             **more,
         )
         for k in range(num_nodes)
@@ -94,7 +94,7 @@ class Ears:
 
 
 @pytest.mark.parametrize(("topology", "of_two"), [("star", (0,)), ("mesh", (0, 1)), ("alone", ())])
-def test_neighbours_find_each_other(start: Start, topology: str, of_two: tuple[int, ...]) -> None:
+def test_peers_find_each_other(start: Start, topology: str, of_two: tuple[int, ...]) -> None:
     routers = start(3, topology)
     assert routers[2].peers == of_two
     assert [router.is_active for router in routers] == [topology != "alone"] * 3
@@ -154,12 +154,12 @@ def test_who_waits_for_what_a_node_watches_looks_again_when_a_peer_comes_or_goes
             )
 
         try:
-            for life in (there, replace(there, epoch=2)):
+            for spec in (there, replace(there, incarnation=2)):
                 has_come = until_peers_are((1,))
-                other = NodeRouter(life)
+                other = NodeRouter(spec)
                 assert has_come.result(10.0)
                 has_gone = until_peers_are(())
-                other.close(good_bye=life.epoch == 2)
+                other.close(good_bye=spec.incarnation == 2)
                 assert has_gone.result(10.0)
         finally:
             has_ended.set()
@@ -178,7 +178,7 @@ def test_what_cannot_travel_stays_home_with_one_warning(
     assert len([r for r in caplog.records if "`ctx.lock` stays on node 0" in r.message]) == 1
 
 
-def test_a_missing_neighbour_is_named(tmp_path: Path) -> None:
+def test_a_missing_peer_is_named(tmp_path: Path) -> None:
     router = NodeRouter(specs(tmp_path, 3, "mesh", startup_timeout=0.05)[0])
     try:
         with pytest.raises(DeadlineExceeded, match=r"Node 0 has waited 0.05 s for node 1, 2 of 3"):
@@ -222,7 +222,7 @@ def test_a_node_that_leaves_in_order_is_not_lost(start: Start) -> None:
     assert routers[0].peers == ()
 
 
-def test_nodes_that_leave_at_once_have_met_all_their_neighbours(tmp_path: Path) -> None:
+def test_nodes_that_leave_at_once_have_met_all_their_peers(tmp_path: Path) -> None:
     """What a node sends last must be read before it disconnects."""
     failures: list[BaseException] = []
 
@@ -263,7 +263,7 @@ def test_a_restarted_node_is_lost_and_joins_again_with_the_newest_ctx(
         routers[node]._transport.close()
         ears.wait(lambda: [event for _, event, _ in ears.events] == ["node_lost"])
         other.emit("while away")
-        again = NodeSpec(**{**vars(made[node]), "epoch": 2})
+        again = NodeSpec(**{**vars(made[node]), "incarnation": 2})
         routers[node] = NodeRouter(again)
         routers[node].wait_ready(10.0)
         back = Ears(routers[node])
@@ -441,7 +441,7 @@ class TestCalls:
         with pytest.raises(PeerLost, match=r"Node 1 is gone"):
             answer.result(10.0)
 
-    def test_a_new_life_of_a_node_gets_no_answer_to_a_call_of_its_former_one(
+    def test_a_new_incarnation_of_a_node_gets_no_answer_to_a_call_of_its_former_one(
         self, tmp_path: Path
     ) -> None:
         hub_spec, leaf_spec = specs(tmp_path, 2, "star")
@@ -465,12 +465,12 @@ class TestCalls:
             assert asked[0].wait(10.0)
             first.close(good_bye=False)
 
-            second = NodeRouter(replace(leaf_spec, epoch=leaf_spec.epoch + 1))
+            second = NodeRouter(replace(leaf_spec, incarnation=leaf_spec.incarnation + 1))
             stack.callback(second.close)
             second.wait_ready(10.0)
             answer = second.ask(0, "which")
             assert asked[1].wait(10.0)
-            old.set_result("of the former life")  # its call had the same number
+            old.set_result("of the former incarnation")  # its call had the same number
             new.set_result("of this one")
             assert answer.result(10.0) == "of this one"
 

@@ -19,8 +19,8 @@ from ding_lite.parallel.supervise.failures import (
 from ding_lite.parallel.supervise.node_process import IMPORTING, RUNNING
 
 
-def spec(node_id: int, epoch: int = 1) -> NodeSpec:
-    return NodeSpec(node_id=node_id, num_nodes=4, labels=frozenset(), epoch=epoch)
+def spec(node_id: int, incarnation: int = 1) -> NodeSpec:
+    return NodeSpec(node_id=node_id, num_nodes=4, labels=frozenset(), incarnation=incarnation)
 
 
 def failure(node_id: int, error: BaseException, *, at: float = 0.0, **more: Any) -> Failure:
@@ -70,11 +70,11 @@ def test_a_program_at_fault_is_a_wrong_setting_and_not_a_failed_node() -> None:
     assert crashed(spec(0), IMPORTING, -9, 1).may_pass
 
 
-def test_how_a_silent_process_ended_is_told_and_which_life_it_was() -> None:
+def test_how_a_silent_process_ended_is_told_and_which_incarnation_it_was() -> None:
     assert "ended with exit code 7" in crashed(spec(0), RUNNING, 7, 12).what
     assert "killed by signal 62" in crashed(spec(0), RUNNING, -62, 12).what
-    again = verdict([failure(0, KeyError("x"), spec=spec(0, epoch=3))])
-    assert "It was life 3 of this node." in str(again)
+    again = verdict([failure(0, KeyError("x"), spec=spec(0, incarnation=3))])
+    assert "It was incarnation 3 of this node." in str(again)
 
 
 def test_who_was_late_is_told_with_how_far_it_had_come() -> None:

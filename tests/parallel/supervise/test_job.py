@@ -19,7 +19,7 @@ def nodes(topology: Topology, fates: str) -> Nodes:
             node_id=node_id,
             num_nodes=len(fates),
             labels=frozenset(),
-            neighbours=neighbours(links, node_id),
+            peers=neighbours(links, node_id),
         )
         node = made[node_id] = NodeRecord(spec, Deadline.after(None))
         node.stage = CONNECTING if fate == "c" else RUNNING
@@ -62,6 +62,6 @@ def test_who_waits_for_a_node_that_was_given_up_waits_in_vain() -> None:
     assert not any(others.waits_in_vain(node) for node in others.values())
 
 
-def test_a_job_ends_around_a_node_whose_neighbour_has_returned() -> None:
+def test_a_job_ends_around_a_node_whose_peer_has_returned() -> None:
     made = nodes("star", "rxr")
     assert [made.is_ending_around(node) for node in made.values()] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Branches: which neighbour of a node of a tree leads to whom."""
+"""Branches: which peer of a node of a tree leads to whom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def branches(num_nodes: int, children: int, *, knows: bool = True) -> list[Branc
                 node_id=node,
                 num_nodes=num_nodes,
                 labels=world[node],
-                neighbours=neighbours(links, node),
+                peers=neighbours(links, node),
                 world=world if knows else (),
                 edges=links,
                 fan_out=children,
@@ -75,7 +75,7 @@ def _line(tree: list[Branches], node: int) -> list[int]:
 
 
 @given(sizes)
-def test_a_neighbour_gets_what_is_for_labels_that_it_or_a_node_behind_it_has(
+def test_a_peer_gets_what_is_for_labels_that_it_or_a_node_behind_it_has(
     size: tuple[int, int],
 ) -> None:
     for node, tree in enumerate(branches(*size)):

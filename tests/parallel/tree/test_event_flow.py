@@ -183,7 +183,7 @@ def test_nodes_that_are_not_stuck_wait_for_one_that_is_and_not_longer_than_it_is
             job.ears[node].check(0)
 
 
-def test_what_waits_for_a_node_that_was_killed_goes_to_its_next_life() -> None:
+def test_what_waits_for_a_node_that_was_killed_goes_to_its_next_incarnation() -> None:
     with tree() as job:
         job.network.cut(1, 3)
         emitting = job.emit(0)

@@ -388,7 +388,7 @@ def test_each_item_is_taken_once_while_links_break_and_hubs_die(
 # -- what is no message ------------------------------------------------------------------------
 
 
-def test_what_a_neighbour_says_in_the_name_of_who_is_not_behind_it_is_dropped() -> None:
+def test_what_a_peer_says_in_the_name_of_who_is_not_behind_it_is_dropped() -> None:
     with tree() as (cluster, ears):
         router, events, names = cluster.routers[1], [], []
         for origin in (0, 2, 6, 1, -1, "3", None):

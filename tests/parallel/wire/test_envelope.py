@@ -20,14 +20,14 @@ from ding_lite.parallel.wire.envelope import (
 )
 
 HEADER = "<4sBBHIIQQQIIQ"
-FIELDS = "magic version kind flags src dst epoch seq ack num_buffers meta_bytes payload_bytes"
+FIELDS = "magic version kind flags src dst incarnation seq ack num_buffers meta_bytes payload_bytes"
 ids, counts = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 envelopes = st.builds(
     Envelope,
     kind=st.sampled_from(Kind),
     src=ids,
     dst=ids,
-    epoch=counts,
+    incarnation=counts,
     seq=counts,
     ack=counts,
     meta=st.binary(max_size=50),
@@ -63,12 +63,12 @@ def frames(**fields: Any) -> list[bytes]:
 
 
 def test_frames_written_by_hand_are_an_envelope() -> None:
-    found = Envelope.from_frames(frames(src=1, dst=2, epoch=3, seq=4, ack=5))
+    found = Envelope.from_frames(frames(src=1, dst=2, incarnation=3, seq=4, ack=5))
     assert found == Envelope(
         kind=Kind.STATE,
         src=1,
         dst=2,
-        epoch=3,
+        incarnation=3,
         seq=4,
         ack=5,
         meta=b"abc",

@@ -26,7 +26,7 @@ def done(result: None) -> Future[None]:
 
 
 class Receiver:
-    """One life of a node that takes items."""
+    """One incarnation of a node that takes items."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.streams = Streams(never_carry, never_withdraw, lambda _to: [], clock)
@@ -132,14 +132,14 @@ class Job:
     def heal(self, node: int) -> None:
         if node not in self.up:
             self.up.add(node)
-            self.sender.joined(node, is_new_life=False)
+            self.sender.joined(node, is_new_incarnation=False)
 
     def restart(self, node: int) -> None:
         self.cut(node)
         self.dead.append(self.nodes[node])
         self.nodes[node] = Receiver(self.clock)
         self.up.add(node)
-        self.sender.joined(node, is_new_life=True)
+        self.sender.joined(node, is_new_incarnation=True)
 
     def wait(self) -> None:
         """Let the sender give up all who are not there; nobody takes anything meanwhile."""
@@ -302,12 +302,12 @@ def test_an_item_that_is_none_is_refused() -> None:
 
 def test_items_of_two_lives_of_a_sender_are_different_items() -> None:
     receiver = Receiver(ManualClock()).streams
-    for life in (1, 2):
-        receiver.arrive(0, life, "work", 1, 1, f"of life {life}")
+    for incarnation in (1, 2):
+        receiver.arrive(0, incarnation, "work", 1, 1, f"of incarnation {incarnation}")
     items = [receiver.receive("work", timeout=0.0, until=None) for _ in range(2)]
     assert items == [
-        Item(0, "of life 1", ItemId(0, 1, 1)),
-        Item(0, "of life 2", ItemId(0, 2, 1)),
+        Item(0, "of incarnation 1", ItemId(0, 1, 1)),
+        Item(0, "of incarnation 2", ItemId(0, 2, 1)),
     ]
     with pytest.raises(DeadlineExceeded):
         receiver.receive("work", timeout=0.0, until=None)

@@ -5,10 +5,11 @@ where the others listen, waits for the results, and passes on the new address of
 has started anew, maybe on another machine. Ray decides where; what a node asks for, by its
 labels, is passed on as it is.
 
-What is ugly here and why: each life of a node is an actor of its own. An actor that Ray restarts
-by itself answers only some seconds after it is there, and one that is out of reach for a moment
-looks like one that has died; of a new actor Ray tells at once. A node's next life is known to its
-neighbours by its number, but it listens at another address, so those who dial it must be told.
+What is ugly here and why: each incarnation of a node is an actor of its own. An actor that Ray
+restarts by itself answers only some seconds after it is there, and one that is out of reach for a
+moment looks like one that has died; of a new actor Ray tells at once. A node's next incarnation is
+known to its peers by its number, but it listens at another address, so those who dial it must be
+told.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class _Node:
     wanted: Mapping[str, Any]
     """What it asks Ray for."""
     actor: Any = None
-    """Its present life."""
+    """Its present incarnation."""
     address: str = ""
     stage: Stage = STARTING
     num_restarts: int = 0
@@ -176,7 +177,7 @@ class _Crew:
         return [str(self.ray.get(ref)) for ref in asked]
 
     def _live(self, node: _Node) -> Any:
-        """Let Ray place a life of a node; return what will be the address where it can listen."""
+        """Let Ray place an incarnation of a node; return a future of the address for it."""
         actor = self.ray.remote(RayNode).options(max_concurrency=CALLS_AT_ONCE, **node.wanted)
         node.actor = actor.remote()
         return node.actor.place.remote(self.head)
@@ -255,11 +256,11 @@ class _Crew:
                 self._give_up(other)
 
     def _give_up(self, node: _Node) -> None:
-        """Let the job end without a node; its neighbours may have nobody else to tell them so."""
+        """Let the job end without a node; its peers may have nobody else to tell them so."""
         waiting = [ref for ref, asked in self._under_way.items() if asked[1] is node]
         for ref in waiting:  # Ray may never start it again, and nobody needs it any more
             del self._under_way[ref]
-        for near in node.spec.neighbours:
+        for near in node.spec.peers:
             other = self._nodes[near]
             if other.stage == RUNNING and not other.has_returned:
                 other.actor.finish.remote()
@@ -277,7 +278,7 @@ class _Crew:
         node.num_restarts += 1
         node.stage = STARTING
         node.back_by = Deadline.after(self.plan.startup_timeout)
-        node.spec = replace(node.spec, epoch=node.spec.epoch + 1)
+        node.spec = replace(node.spec, incarnation=node.spec.incarnation + 1)
         self.ray.kill(node.actor)  # it has raised, or it may only be out of reach
         self._under_way[self._live(node)] = ("place", node)
 

@@ -1,8 +1,8 @@
 """A node that Ray has placed: the actor in whose process it lives.
 
-Ray starts the process, on whatever machine has what the node needs; each life of the node has one
-of its own. Ray carries `main`, its arguments, its result and the key of the job, over its own
-connections. What the nodes say to each other goes over ours, encrypted with that key.
+Ray starts the process, on whatever machine has what the node needs; each incarnation of the node
+has one of its own. Ray carries `main`, its arguments, its result and the key of the job, over its
+own connections. What the nodes say to each other goes over ours, encrypted with that key.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ding_lite.runtime.messaging.router import use_router
 
 
 class RayNode:
-    """The process of one life of a node; all of it is called by the launcher, through Ray."""
+    """The process of one incarnation of a node; the launcher calls it through Ray."""
 
     def __init__(self) -> None:
-        """Take a private directory, and clear away what a former life has left on this machine."""
+        """Take a private directory, and remove those of former incarnations on this machine."""
         remove_left_over()
         self._directory = PrivateDirectory()
         self._router: NodeRouter | None = None
@@ -89,7 +89,7 @@ class RayNode:
                 router.finish()
 
     def redial(self, peer: int, address: str) -> None:
-        """Dial a neighbour where it listens from now on."""
+        """Dial a peer where it listens from now on."""
         with self._lock:
             self._moved[peer] = address
             if self._router is not None:

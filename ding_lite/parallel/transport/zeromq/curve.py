@@ -73,9 +73,9 @@ class Doorkeeper:
         if peer is not None:
             self._reply(number, b"200", b"", str(peer).encode())
             return None
-        self._reply(number, b"400", b"no key of a neighbour", b"")
+        self._reply(number, b"400", b"no key of a peer", b"")
         place = request[3].decode(errors="replace") if len(request) > 3 else "somewhere"
-        return f"A connection from {place} has no key of a neighbour of node {self._node_id}."
+        return f"A connection from {place} has no key of a peer of node {self._node_id}."
 
     def _reply(self, number: bytes, status: bytes, text: bytes, user: bytes) -> None:
         self.socket.send_multipart([_ZAP_VERSION, number, status, text, user, b""])

@@ -57,7 +57,7 @@ _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
 """What a handshake ends with when the peer hangs up, rather than when it is slow."""
 _REASONS = {
     NO_KEY: "what listens at {} has no key, or is no node.",
-    UNKNOWN_KEY: "it does not count this node among its neighbours.",
+    UNKNOWN_KEY: "it does not count this node among its peers.",
     HUNG_UP: "it has another key, or what listens at {} is another node or none.",
 }
 

@@ -1,8 +1,8 @@
-"""One ZeroMQ transport for two routers of a node, which listen at one address.
+"""One ZeroMQ transport that two routers of a node share, listening at one address.
 
-The second router is for guests: nodes that are no neighbours and connect all the same. Whatever
-comes goes to one or the other by the node that it is proved to come from. Both routers live on
-the transport's one thread. The guests' one begins first and ends first.
+The second router is for the other nodes: those that are no peers and connect all the same. A
+message goes to the router of the node that its connection is proved to belong to. Both routers
+run on the transport's one thread. The second router begins first and ends first.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ding_lite.parallel.transport.base import Frame, Link, Sink, Transport
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 
 
-class ForkedTransport(ZeroMQTransport):
-    """Moves messages for a node's neighbours; has a part for its guests.
+class SharedTransport(ZeroMQTransport):
+    """Moves messages for a node's peers, and in its part `others` for the other nodes.
 
     Args:
         node_id: This node.
-        peers: The neighbours that may connect to it.
-        guests: The others that may.
+        peers: The peers that may connect to it.
+        others: The other nodes that may.
         key_file: Where the key of the job lies; without one the user's own key does.
     """
 
@@ -27,30 +27,30 @@ class ForkedTransport(ZeroMQTransport):
         self,
         node_id: int,
         peers: frozenset[int],
-        guests: frozenset[int],
+        others: frozenset[int],
         *,
         key_file: str | None = None,
     ) -> None:
-        super().__init__(node_id, peers=peers | guests, key_file=key_file)
-        self._guest_ids = guests
-        self._guests = _Guests(self)
+        super().__init__(node_id, peers=peers | others, key_file=key_file)
+        self._other_ids = others
+        self._others = _Others(self)
 
     @property
-    def guests(self) -> Transport:
-        """The part for the guests."""
-        return self._guests
+    def others(self) -> Transport:
+        """The part for the other nodes."""
+        return self._others
 
     def start(self, sink: Sink) -> None:
-        """Begin to move messages: the guests' router has begun."""
-        guests = self._guests.sink
-        super().start(sink if guests is None else _Fork(sink, guests, self._is_guest))
+        """Begin to move messages, for the second router too if it has begun."""
+        others = self._others.sink
+        super().start(sink if others is None else _Fork(sink, others, self._is_other))
 
-    def _is_guest(self, link: Link | None) -> bool:
-        return link is not None and self.owner(link) in self._guest_ids
+    def _is_other(self, link: Link | None) -> bool:
+        return link is not None and self.owner(link) in self._other_ids
 
 
-class _Guests:
-    """What a router has for a transport that is another one's; it takes no guest's leave of it."""
+class _Others:
+    """The second router's view of the transport; the first router opens and closes it."""
 
     def __init__(self, transport: Transport) -> None:
         self.sink: Sink | None = None
@@ -73,26 +73,24 @@ class _Guests:
         return self._transport.is_calling
 
     def listen(self, address: str) -> str:
-        """Leave it to the other router to listen there."""
+        """Do nothing: the first router listens there."""
         return address
 
     def start(self, sink: Sink) -> None:
-        """Take what comes from guests, once the other router has begun."""
+        """Take messages of other nodes, once the first router has begun."""
         self.sink = sink
 
     def close(self) -> None:
-        """Leave it to the other router to close what is its own."""
+        """Do nothing: the first router closes the transport."""
 
 
 class _Fork:
-    """Hands what comes to one of two sinks."""
+    """Passes each call on to one of two sinks."""
 
-    def __init__(
-        self, members: Sink, guests: Sink, is_guest: Callable[[Link | None], bool]
-    ) -> None:
-        self._members = members
-        self._guests = guests
-        self._is_guest = is_guest
+    def __init__(self, peers: Sink, others: Sink, is_other: Callable[[Link | None], bool]) -> None:
+        self._peers = peers
+        self._others = others
+        self._is_other = is_other
 
     def on_up(self, link: Link, node_id: int) -> None:
         self._of(link).on_up(link, node_id)
@@ -104,17 +102,17 @@ class _Fork:
         self._of(link).on_down(link)
 
     def on_doubt(self) -> None:
-        self._members.on_doubt()
-        self._guests.on_doubt()
+        self._peers.on_doubt()
+        self._others.on_doubt()
 
     def on_refused(self, node_id: int, reason: str) -> None:
-        self._members.on_refused(node_id, reason)
+        self._peers.on_refused(node_id, reason)
 
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
         self._of(link).on_rejected(reason, link)
 
     def on_turn(self) -> float:
-        return min(self._members.on_turn(), self._guests.on_turn())
+        return min(self._peers.on_turn(), self._others.on_turn())
 
     def _of(self, link: Link | None) -> Sink:
-        return self._guests if self._is_guest(link) else self._members
+        return self._others if self._is_other(link) else self._peers

@@ -2,10 +2,10 @@
 
 What is ugly here and why: a node listens on a ROUTER socket and dials each peer with two DEALER
 sockets, one a lane, whose routing ids are one random token and the lane. One thread at a time reads
-all of them (`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken connections,
-so a monitor watches each socket: without it a peer that died would only be missed when its
-heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which peer
-has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
+all of them (`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken
+connections, so a monitor watches each socket: without it a peer that died would only be missed when
+its heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which
+peer has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
 
 High-water marks are off on purpose: the sessions above bound what is under way (a window of
 events, one state a peer), and a mark in the socket would drop or block what they count. Besides,
@@ -13,7 +13,7 @@ ZeroMQ 4.3.5 with heartbeats aborts the process when peers go away whose message
 mark for receiving. What a peer can make ZeroMQ hold all the same is bounded from outside, by
 `zeromq.connections`; `docs/design/0009-back-pressure.md` has the measurements.
 Frames are bounded, connections that bring larger ones are cut, and large messages travel in
-chunks. On tcp all is encrypted, and whoever connects must prove to be a neighbour.
+chunks. On tcp all is encrypted, and whoever connects must prove to be a peer.
 """
 
 from __future__ import annotations

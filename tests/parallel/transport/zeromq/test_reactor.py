@@ -151,7 +151,7 @@ def nodes(tmp_path: Path) -> Iterator[tuple[NodeRouter, NodeRouter]]:
             labels=frozenset({f"node.{node}"}),
             listen=address if node == 0 else None,
             dials={} if node == 0 else {0: address},
-            neighbours=frozenset({1 - node}),
+            peers=frozenset({1 - node}),
         )
         for node in range(2)
     ]
