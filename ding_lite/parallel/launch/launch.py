@@ -46,10 +46,10 @@ from ding_lite.parallel.launch.membership import ElasticRouter
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import PrivateDirectory
 from ding_lite.parallel.network.topology import NodeSpec, Topology
-from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.job import Job
 from ding_lite.parallel.supervise.node_process import NodeProcess
 from ding_lite.parallel.supervise.supervisor import run_job
+from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.interrupt import postponed
 from ding_lite.runtime.messaging.labels import describe_node, several
 from ding_lite.runtime.messaging.local_router import LocalRouter, labels_of_environment
@@ -281,7 +281,7 @@ def _run_on_processes(plan: JobPlan, max_retries: int) -> Runner[Any]:
                 main=main,
                 args=args,
                 kwargs=kwargs,
-                make_router=ElasticRouter if plan.elastic else NodeRouter,
+                make_router=ElasticRouter if plan.elastic else make_router,
                 directory=directory,
                 max_retries=max_retries,
                 preload=slow_to_import(),

@@ -29,7 +29,6 @@ from ding_lite.parallel.launch.membership import ElasticRouter
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.supervise.failures import Failure, verdict
 from ding_lite.parallel.supervise.node_process import RUNNING, STARTING, Stage, Work
 from ding_lite.parallel.supervise.ray.cluster import (
@@ -41,6 +40,7 @@ from ding_lite.parallel.supervise.ray.cluster import (
     without_rays_handler,
 )
 from ding_lite.parallel.supervise.ray.node import RayNode
+from ding_lite.parallel.tree.router import make_router
 from ding_lite.runtime.interrupt import interruptible
 
 logger = logging.getLogger(__name__)
@@ -185,8 +185,8 @@ class _Crew:
     def _let_run(self, node: _Node) -> None:
         node.stage = RUNNING
         call = self.call
-        make_router = ElasticRouter if node.spec.growth else NodeRouter
-        work = Work(node.spec, make_router, call.main, call.args, call.kwargs)
+        make = ElasticRouter if node.spec.growth else make_router
+        work = Work(node.spec, make, call.main, call.args, call.kwargs)
         self._under_way[node.actor.run.remote(work, self._secret)] = ("run", node)
 
     def end(self) -> None:
