@@ -131,7 +131,7 @@ import json, sys, zlib
 from pathlib import Path
 from ding_lite.errors import CheckpointError
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from tests.rl.test_checkpoint_fuzz import body_of, write
+from tests.rl.checkpoint.test_reading import body_of, write
 
 folder = Path(sys.argv[1])
 body = body_of(folder)

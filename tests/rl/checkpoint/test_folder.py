@@ -26,7 +26,7 @@ from ding_lite.testing import ManualClock, run_step
 WRITER = """
 import sys
 from pathlib import Path
-from tests.rl.test_checkpoint_readers import save_for_ever
+from tests.rl.checkpoint.test_folder import save_for_ever
 save_for_ever(Path(sys.argv[1]))
 """
 ROWS = 1_500_000
