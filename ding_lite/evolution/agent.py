@@ -277,7 +277,7 @@ class Agent:
 
 
 class ActorCriticAgent(Agent):
-    """The same around an `ActorCritic`, which learns from unrolls of its own."""
+    """The same around an `ActorCritic`, which learns from rollouts of its own."""
 
     policy: ActorCritic
 

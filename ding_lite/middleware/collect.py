@@ -13,7 +13,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.middleware.rollout import CollectUnroll
+from ding_lite.middleware.rollout import CollectRollout
 from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
@@ -46,7 +46,7 @@ def collect(
     and the end of an episode hands on more. An `Agent` leaves the envs to the next agent behind
     each step, so what it has begun is handed on as shorter transitions then.
 
-    With `unroll` it is a list of one `Unroll`: env steps in order, and how likely each action
+    With `unroll` it is a list of one `Rollout`: env steps in order, and how likely each action
     was, for an `ActorCritic` such as A2C, PPO or IMPALA.
 
     Once an episode has ended, the metrics say `return` and `episode_length` (means of the last
@@ -81,12 +81,12 @@ def collect(
         if steps is not None or epsilon is not None:
             raise ConfigError(
                 f"`unroll` is {unroll}, and `{'epsilon' if steps is None else 'steps'}` was given "
-                f"too. Unrolls are of {unroll} steps of each env, by a policy that explores by "
+                f"too. Rollouts are of {unroll} steps of each env, by a policy that explores by "
                 f"itself: give one of `steps` and `unroll`, and `epsilon` only with `steps`."
             )
         check_all(whole(1, unroll=unroll))
         check_steps_fit(envs.spec, unroll * envs.num_envs, unroll=unroll)
-        return CollectUnroll(_check_explores(policy), envs, unroll)
+        return CollectRollout(_check_explores(policy), envs, unroll)
     if steps is None:
         raise ConfigError(
             "Neither `steps` nor `unroll` was given. Give `steps` for transitions, which go to a "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from ding_lite.rl.batch import Unroll
+from ding_lite.rl.batch import Rollout
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import check_all, whole
@@ -41,7 +41,7 @@ class _Recall:
 
     def __init__(self, num: int) -> None:
         self._num = num
-        self._before: list[Unroll] = []
+        self._before: list[Rollout] = []
 
     def __call__(self, ctx: Context) -> None:
         if ctx.trajectories:
@@ -50,9 +50,9 @@ class _Recall:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy what would come again."""
-        names = [field.name for field in fields(Unroll)]
+        names = [field.name for field in fields(Rollout)]
         return {"before": [{name: getattr(one, name) for name in names} for one in self._before]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self._before = [Unroll(**one) for one in state["before"]]
+        self._before = [Rollout(**one) for one in state["before"]]

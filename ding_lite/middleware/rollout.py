@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from ding_lite.middleware.episodes import RecentEpisodes
-from ding_lite.rl.batch import NumpyArray, Unroll
+from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.actor_critic import within
 from ding_lite.rl.protocols import ActorCritic
 from ding_lite.runtime.context import Context
 
 
-class CollectUnroll:
-    """Acts `num_steps` times in each env, and puts one `Unroll` on the ctx.
+class CollectRollout:
+    """Acts `num_steps` times in each env, and puts one `Rollout` on the ctx.
 
     Args:
         policy: Explores.
@@ -34,7 +34,7 @@ class CollectUnroll:
         self._episodes = RecentEpisodes()
 
     def __call__(self, ctx: Context) -> None:
-        """Collect one unroll."""
+        """Collect one rollout."""
         ctx.trajectories = [self._collect(version=ctx.get("weights_version", 0))]
         ctx.env_step = ctx.get("env_step", 0) + self._num_steps * self._envs.num_envs
         ctx.keep("env_step")
@@ -48,7 +48,7 @@ class CollectUnroll:
         """Go on from what `state_dict` returned."""
         self._episodes.load_state_dict(state)
 
-    def _collect(self, *, version: int) -> Unroll:
+    def _collect(self, *, version: int) -> Rollout:
         policy, envs = self._policy, self._envs
         spec = envs.spec
         shape_TN = (self._num_steps, envs.num_envs)
@@ -71,7 +71,7 @@ class CollectUnroll:
                 cut_obs.append(step.next_obs[step.truncated & ~step.terminated])
 
         cut_time, cut_env = np.nonzero(truncated & ~terminated)
-        return Unroll(
+        return Rollout(
             obs=obs,
             action=action,
             reward=reward,

@@ -74,8 +74,8 @@ def train(
     check_has(policy, "learn", "policy")
     check_all(at_least(1, updates=updates))
     if isinstance(policy, ActorCritic):
-        _check_takes_unrolls(policy, replay, batch_size, updates)
-        return _train_from_unrolls(policy)
+        _check_takes_rollouts(policy, replay, batch_size, updates)
+        return _train_from_rollouts(policy)
     if isinstance(policy, Agent) and replay is not None:
         return TrainAgent(policy, replay, batch_size=batch_size, updates=updates, beta=beta)
     size = _batch_size(policy, replay, batch_size)
@@ -171,17 +171,17 @@ class TrainAgent:
         return self._updates if self.agent.learn_every is None else due
 
 
-def _train_from_unrolls(policy: ActorCritic) -> Middleware:
+def _train_from_rollouts(policy: ActorCritic) -> Middleware:
     def _train(ctx: Context) -> None:
         train_iter = ctx.setdefault("train_iter", 0)
         ctx.keep("train_iter")
-        unrolls = ctx.get("trajectories")
-        if not unrolls or ctx.get("warming_up"):
+        rollouts = ctx.get("trajectories")
+        if not rollouts or ctx.get("warming_up"):
             return
 
         before = policy.train_iter
-        ctx.train_output = policy.learn(unrolls)
-        ctx.train_data = unrolls
+        ctx.train_output = policy.learn(rollouts)
+        ctx.train_data = rollouts
         ctx.train_iter = train_iter + policy.train_iter - before
         ctx.metrics.update(ctx.train_output)
 
@@ -240,18 +240,18 @@ def _sampler_of_any(
     return lambda ctx: replay.sample(size)
 
 
-def _check_takes_unrolls(
+def _check_takes_rollouts(
     policy: ActorCritic, replay: Replay | None, batch_size: int | None, updates: int
 ) -> None:
     name = type(policy).__name__
     if replay is not None or batch_size is not None:
         raise ConfigError(
-            f"{name} learns from the unrolls that `collect(unroll=...)` puts on the ctx, and "
+            f"{name} learns from the rollouts that `collect(unroll=...)` puts on the ctx, and "
             f"`{'batch_size' if replay is None else 'replay'}` was given. Write `train(policy)`."
         )
     if updates != 1:
         raise ConfigError(
-            f"`updates` is {updates}, but how many updates {name} makes of an unroll is a setting "
+            f"`updates` is {updates}, but how many updates {name} makes of a rollout is a setting "
             f"of its own, such as `epochs`. Leave `updates` out."
         )
 

@@ -23,7 +23,7 @@ from ding_lite.recipes.evolve_config import (
     SMOKE_GENERATION,
     EvolutionConfig,
     ReplayEvolutionConfig,
-    UnrollEvolutionConfig,
+    RolloutEvolutionConfig,
     default_search,
     learns_by_ratio,
     recipe_of_several,
@@ -290,7 +290,7 @@ def _run(
         }
         if confirm_envs is not None:
             parts["confirm_envs"] = confirm_envs
-        learn = _learn_from_unrolls(envs, config)
+        learn = _learn_from_rollouts(envs, config)
         if isinstance(config, ReplayEvolutionConfig):
             replay = ReplayBuffer(envs.spec, capacity=config.capacity, seed=options.seed)
             parts["replay"] = replay
@@ -351,11 +351,11 @@ def _learn_from_replay(
     return learn
 
 
-def _learn_from_unrolls(
+def _learn_from_rollouts(
     envs: Envs, config: EvolutionConfig
 ) -> Callable[[Agent], Sequence[Middleware]]:
     def learn(agent: Agent) -> list[Middleware]:
-        unroll = config.unroll if isinstance(config, UnrollEvolutionConfig) else 1
+        unroll = config.unroll if isinstance(config, RolloutEvolutionConfig) else 1
         return [mw.collect(agent, envs, unroll=unroll), mw.train(agent)]
 
     return learn

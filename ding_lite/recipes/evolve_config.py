@@ -164,7 +164,7 @@ class ReplayEvolutionConfig(EvolutionConfig):
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class UnrollEvolutionConfig(EvolutionConfig):
+class RolloutEvolutionConfig(EvolutionConfig):
     """The same for policies that learn from their own newest experience."""
 
     unroll: int = 16
@@ -186,7 +186,7 @@ class UnrollEvolutionConfig(EvolutionConfig):
 def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
     """Make of what is known of a policy's training what is known of a population's."""
     learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
-    config = ReplayEvolutionConfig if learns_from_replay else UnrollEvolutionConfig
+    config = ReplayEvolutionConfig if learns_from_replay else RolloutEvolutionConfig
     known = {field.name for cls in (recipe.policy_config, config) for field in _fields(cls)}
     options = {"target"}
     presets = {

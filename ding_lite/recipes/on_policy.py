@@ -1,4 +1,4 @@
-"""How a policy is trained that learns from its own newest experience: unroll and learn."""
+"""How a policy is trained that learns from its own newest experience: rollout and learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ding_lite.settings import check_all, suggests, whole
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(TrainConfig):
-    """The settings of training from unrolls, beside those of the policy."""
+    """The settings of training from rollouts, beside those of the policy."""
 
     unroll: int = 16
     """How many env steps of each environment are made before anything is learned from them. More
@@ -40,20 +40,20 @@ class OnPolicyConfig(TrainConfig):
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class ShortUnrollConfig(OnPolicyConfig):
-    """The same for a policy that learns but once from each unroll."""
+class ShortRolloutConfig(OnPolicyConfig):
+    """The same for a policy that learns but once from each rollout."""
 
     unroll: int = 8
     """How many env steps of each environment are made before anything is learned from them. More
     looks further before it trusts the values, and learns less often; 5 to 32 are usual."""
 
 
-def learn_from_unrolls(task: Task, given: Ingredients[OnPolicyConfig]) -> dict[str, Stateful]:
+def learn_from_rollouts(task: Task, given: Ingredients[OnPolicyConfig]) -> dict[str, Stateful]:
     """Use the middleware that collect and learn; nothing else is to be saved."""
     policy = given.policy
     if not isinstance(policy, ActorCritic):
         raise ConfigError(
-            f"{type(policy).__name__} cannot learn from unrolls: it has no `explore` method. "
+            f"{type(policy).__name__} cannot learn from rollouts: it has no `explore` method. "
             f"Train it from a replay."
         )
     task.use(mw.collect(policy, given.envs, unroll=given.config.unroll))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.recipes.off_policy import OffPolicyConfig, learn_from_replay
-from ding_lite.recipes.on_policy import OnPolicyConfig, ShortUnrollConfig, learn_from_unrolls
+from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig, learn_from_rollouts
 from ding_lite.recipes.presets import (
     A2C_PRESETS,
     DDPG_PRESETS,
@@ -57,22 +57,22 @@ RECIPES: dict[str, Recipe[Any]] = {
     "a2c": Recipe(
         policy=A2C,
         policy_config=A2CConfig,
-        config=ShortUnrollConfig,
-        learn=learn_from_unrolls,
+        config=ShortRolloutConfig,
+        learn=learn_from_rollouts,
         presets=A2C_PRESETS,
     ),
     "ppo": Recipe(
         policy=PPO,
         policy_config=PPOConfig,
         config=OnPolicyConfig,
-        learn=learn_from_unrolls,
+        learn=learn_from_rollouts,
         presets=PPO_PRESETS,
     ),
     "impala": Recipe(
         policy=IMPALA,
         policy_config=IMPALAConfig,
         config=OnPolicyConfig,
-        learn=learn_from_unrolls,
+        learn=learn_from_rollouts,
         presets=IMPALA_PRESETS,
     ),
 }

@@ -2,11 +2,11 @@
 
 from ding_lite.rl.batch import (
     PrioritizedTransitions,
+    Rollout,
     RolloutBatch,
     Sequences,
     Step,
     Transitions,
-    Unroll,
 )
 from ding_lite.rl.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs, Episode, make_envs
@@ -29,9 +29,10 @@ from ding_lite.rl.policies.td3 import TD3, TD3Config
 from ding_lite.rl.protocols import ActorCritic, Policy, Prioritized, Replay
 from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
-from ding_lite.rl.replay.rollout import RolloutBuffer
+from ding_lite.rl.replay.rollout_buffer import RolloutBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.version import renamed
 
 __all__ = [
     "A2C",
@@ -60,6 +61,7 @@ __all__ = [
     "PrioritizedTransitions",
     "Replay",
     "ReplayBuffer",
+    "Rollout",
     "RolloutBatch",
     "RolloutBuffer",
     "SACConfig",
@@ -69,7 +71,6 @@ __all__ = [
     "TD3Config",
     "TensorAdvantages",
     "Transitions",
-    "Unroll",
     "constant",
     "epsilon_ladder",
     "exponential",
@@ -83,3 +84,5 @@ __all__ = [
     "vtrace",
     "vtrace_on_device",
 ]
+
+__getattr__ = renamed(__name__, Unroll="Rollout")

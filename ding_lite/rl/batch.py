@@ -111,7 +111,7 @@ class RolloutBatch:
 
 @register
 @dataclass(frozen=True, slots=True)
-class Unroll:
+class Rollout:
     """Env steps to learn from by the policy that has made them: T of N environments, in order.
 
     Each environment's step follows the one before it, across the ends of episodes, too: behind

@@ -11,8 +11,8 @@ from ding_lite.rl.batch import (
     FloatArray,
     NumpyArray,
     PrioritizedTransitions,
+    Rollout,
     Transitions,
-    Unroll,
 )
 from ding_lite.rl.spec import EnvSpec
 
@@ -30,7 +30,7 @@ class BatchConfig(Protocol):
 class Policy(Protocol):
     """Acts in environments and learns from what happened there.
 
-    It learns from `Transitions`, or, if it is an `ActorCritic`, from unrolls.
+    It learns from `Transitions`, or, if it is an `ActorCritic`, from rollouts.
     """
 
     @property
@@ -104,7 +104,7 @@ class ActorCritic(Policy, Protocol):
             clipped for it, and learned from as they were drawn.
         """
 
-    def learn(self, unrolls: Sequence[Unroll], /) -> Mapping[str, float | NumpyArray]:
+    def learn(self, rollouts: Sequence[Rollout], /) -> Mapping[str, float | NumpyArray]:
         """Do one update or several, and return their metrics, `loss` among them."""
 
 

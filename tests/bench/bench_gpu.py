@@ -28,10 +28,10 @@ from ding_lite.rl import (
     DQNConfig,
     IMPALAConfig,
     PPOConfig,
+    Rollout,
     SACConfig,
     TD3Config,
     Transitions,
-    Unroll,
     gae,
     gae_on_device,
     make_envs,
@@ -40,7 +40,7 @@ from ding_lite.rl import (
 )
 from tests.bench import continuous_peers
 from tests.bench.bench_dqn_update import PlainDQN, random_batch
-from tests.bench.bench_on_policy import random_unroll
+from tests.bench.bench_on_policy import random_rollout
 from tests.bench.harness import Row, compare
 from tests.bench.on_policy_peers import TutorialPPO
 
@@ -177,11 +177,14 @@ def beside_plain_torch(kind: str, batch_size: int, width: int) -> Row:
     else:
         plain, per = TutorialPPO(width), PPOConfig().epochs
         plain.actor.cuda(), plain.critic.cuda()
-        unroll, rng = random_unroll(np.random.default_rng(0), batch_size), np.random.default_rng(0)
+        rollout, rng = (
+            random_rollout(np.random.default_rng(0), batch_size),
+            np.random.default_rng(0),
+        )
         normal = torch.from_numpy(rng.normal(size=(3, batch_size)).astype(np.float32)).cuda()
         rows = {
-            "obs": torch.from_numpy(unroll.obs[:, 0]).cuda(),
-            "action": torch.from_numpy(unroll.action[:, 0]).cuda(),
+            "obs": torch.from_numpy(rollout.obs[:, 0]).cuda(),
+            "action": torch.from_numpy(rollout.action[:, 0]).cuda(),
             **dict(zip(("log_prob", "advantage", "target"), normal, strict=True)),
         }
 
@@ -228,18 +231,18 @@ def learns(kind: str, batch_size: int, width: int, *, device: str) -> Callable[[
     if kind == "PPO":
         hidden["batch_size"] = batch_size
     policy = make(spec, config(**hidden), device=device)
-    return partial(policy.learn, [square_unroll(batch_size)])
+    return partial(policy.learn, [square_rollout(batch_size)])
 
 
-def square_unroll(batch_size: int) -> Unroll:
-    """Draw an unroll of as many envs as steps."""
-    unroll = random_unroll(np.random.default_rng(0), batch_size)
+def square_rollout(batch_size: int) -> Rollout:
+    """Draw a rollout of as many envs as steps."""
+    rollout = random_rollout(np.random.default_rng(0), batch_size)
     side = math.isqrt(batch_size)
     given = {
-        name: getattr(unroll, name).reshape(side, side, *getattr(unroll, name).shape[2:])
+        name: getattr(rollout, name).reshape(side, side, *getattr(rollout, name).shape[2:])
         for name in ("obs", "action", "reward", "terminated", "truncated", "log_prob")
     }
-    return replace(unroll, **given, last_obs=np.zeros((side, 4), dtype=np.float32))
+    return replace(rollout, **given, last_obs=np.zeros((side, 4), dtype=np.float32))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import torch
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes.plan import Choices, make_plan
-from ding_lite.rl import PPO, PPOConfig, Unroll, gae, make_envs, mean_return, vtrace
+from ding_lite.rl import PPO, PPOConfig, Rollout, gae, make_envs, mean_return, vtrace
 from tests.bench.harness import Row, compare, row_from_samples
 from tests.bench.on_policy_peers import (
     Solved,
@@ -128,11 +128,11 @@ def update(width: int, batch_size: int) -> Row:
     spec, rng = make_envs("CartPole-v1", 1).spec, np.random.default_rng(0)
     config = PPOConfig(hidden=(width, width), epochs=20, batch_size=batch_size)
     policy, plain = PPO(spec, config), TutorialPPO(width)
-    unroll = random_unroll(rng, batch_size)
+    rollout = random_rollout(rng, batch_size)
     normal = rng.normal(size=(3, batch_size)).astype(np.float32)
     rows = {
-        "obs": torch.from_numpy(unroll.obs[:, 0]),
-        "action": torch.from_numpy(unroll.action[:, 0]),
+        "obs": torch.from_numpy(rollout.obs[:, 0]),
+        "action": torch.from_numpy(rollout.action[:, 0]),
         **dict(zip(("log_prob", "advantage", "target"), torch.from_numpy(normal), strict=True)),
     }
 
@@ -142,7 +142,7 @@ def update(width: int, batch_size: int) -> Row:
 
     return compare(
         f"PPO update, batch {batch_size}, hidden {width}x{width}",
-        partial(policy.learn, [unroll]),
+        partial(policy.learn, [rollout]),
         learn_plainly,
         baseline_name="plain torch, default Adam",
         number=2,
@@ -152,10 +152,10 @@ def update(width: int, batch_size: int) -> Row:
     )
 
 
-def random_unroll(rng: np.random.Generator, num_steps: int) -> Unroll:
-    """Draw an unroll of a single environment, without an end."""
+def random_rollout(rng: np.random.Generator, num_steps: int) -> Rollout:
+    """Draw a rollout of a single environment, without an end."""
     flags, none = np.zeros((num_steps, 1), dtype=np.bool_), np.zeros(0, dtype=np.int64)
-    return Unroll(
+    return Rollout(
         obs=rng.normal(size=(num_steps, 1, 4)).astype(np.float32),
         action=rng.integers(0, 2, (num_steps, 1)),
         reward=np.ones((num_steps, 1), dtype=np.float32),

@@ -3,7 +3,7 @@
 `sample_factory` (its APPO, with `numpy<2`) and `rllib` (its APPO, `ray[rllib]`) are each to be
 installed in an environment of its own. The clock is that of `bench_impala`, beside which to run
 it: the wall's, from when learning has gone on for a while, with as many collectors, envs and
-steps of an unroll.
+steps of a rollout.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def observed(
     transitions = collected.transitions
     collect = mw.collect(policy, envs, steps=400, epsilon=lambda _: 1.0)
     a2c = A2C(envs.spec)
-    unrolled, _ = run_step(mw.collect(a2c, envs, unroll=4))
+    rolled_out, _ = run_step(mw.collect(a2c, envs, unroll=4))
     random_warmup = mw.random_warmup(envs, replay, steps=100)
     prioritized = PrioritizedReplay(envs.spec, capacity=100)
     run_step(mw.random_warmup(envs, prioritized, steps=20))
@@ -222,7 +222,7 @@ def observed(
         "train": [
             *records(mw.train(policy, replay), {}, {"train_iter": 3}, {"warming_up": True}),
             *records(mw.train(policy), {"transitions": transitions}),
-            *records(mw.train(a2c), {}, {"trajectories": unrolled.trajectories}),
+            *records(mw.train(a2c), {}, {"trajectories": rolled_out.trajectories}),
             *records(mw.train(policy, prioritized, updates=2, beta=lambda _: 0.4), {}),
         ],
         "update_priorities": records(mw.update_priorities(prioritized), {}, learned),
@@ -237,7 +237,7 @@ def observed(
         "measure": measured(),
         "send": sent(),
         "receive": received(),
-        "recall": records(mw.recall(1), {"trajectories": unrolled.trajectories}),
+        "recall": records(mw.recall(1), {"trajectories": rolled_out.trajectories}),
         "publish_weights": records(mw.publish_weights(policy, every=1), counted),
         "fetch_weights": fetched(policy),
         "keep_pace": paced(),

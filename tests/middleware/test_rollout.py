@@ -1,4 +1,4 @@
-"""Collecting unrolls, and learning from them."""
+"""Collecting rollouts, and learning from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
-from ding_lite.rl import A2C, PPO, A2CConfig, PPOConfig, ReplayBuffer, Unroll, make_envs
+from ding_lite.rl import A2C, PPO, A2CConfig, PPOConfig, ReplayBuffer, Rollout, make_envs
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
@@ -25,33 +25,33 @@ def a2c(envs: Envs) -> A2C:
     return A2C(envs.spec, A2CConfig(hidden=(16,)))
 
 
-def unroll_of(policy: Any, envs: Envs, num_steps: int, **values: Any) -> Unroll:
-    """Collect a single unroll."""
+def rollout_of(policy: Any, envs: Envs, num_steps: int, **values: Any) -> Rollout:
+    """Collect a single rollout."""
     ctx, _ = run_step(mw.collect(policy, envs, unroll=num_steps), **values)
-    [unroll] = ctx.trajectories
-    assert isinstance(unroll, Unroll)
-    return unroll
+    [rollout] = ctx.trajectories
+    assert isinstance(rollout, Rollout)
+    return rollout
 
 
-def test_an_unroll_is_what_happened_in_order(a2c: A2C, envs: Envs) -> None:
+def test_a_rollout_is_what_happened_in_order(a2c: A2C, envs: Envs) -> None:
     twin = a2c.clone()
     ctx, _ = run_step(mw.collect(a2c, envs, unroll=60), env_step=40)
-    [unroll] = ctx.trajectories
+    [rollout] = ctx.trajectories
     assert ctx.env_step == 40 + 4 * 60
     with make_envs("CartPole-v1", 4, seed=0) as twin_envs:
         for time in range(60):
             action, log_prob = twin.explore(twin_envs.obs)
             step = twin_envs.step(action)
             for name in ("obs", "action", "reward", "terminated", "truncated"):
-                np.testing.assert_array_equal(getattr(unroll, name)[time], getattr(step, name))
-            np.testing.assert_array_equal(unroll.log_prob[time], log_prob)
-    np.testing.assert_array_equal(unroll.last_obs, step.next_obs)
-    assert unroll.terminated.any()
-    assert len(unroll.cut_obs) == 0
+                np.testing.assert_array_equal(getattr(rollout, name)[time], getattr(step, name))
+            np.testing.assert_array_equal(rollout.log_prob[time], log_prob)
+    np.testing.assert_array_equal(rollout.last_obs, step.next_obs)
+    assert rollout.terminated.any()
+    assert len(rollout.cut_obs) == 0
 
 
-def test_the_next_unroll_goes_on_where_the_one_before_ended(a2c: A2C, envs: Envs) -> None:
-    seen: list[Unroll] = []
+def test_the_next_rollout_goes_on_where_the_one_before_ended(a2c: A2C, envs: Envs) -> None:
+    seen: list[Rollout] = []
     with Task() as task:
         task.use(mw.collect(a2c, envs, unroll=2))
         task.use(lambda ctx: seen.extend(ctx.trajectories))
@@ -68,27 +68,27 @@ def test_the_next_unroll_goes_on_where_the_one_before_ended(a2c: A2C, envs: Envs
 def test_what_episodes_ended_with_that_were_cut_off_is_handed_on() -> None:
     with make_envs("probe/LongCounter-v0", 2, seed=0) as envs:  # ten steps long, and cut after 4
         policy = A2C(envs.spec)
-        unroll = unroll_of(policy, envs, 9)
+        rollout = rollout_of(policy, envs, 9)
     # The observation counts episodes and steps: an episode that is cut shows its step 4 at the end.
-    assert unroll.truncated[:, 0].tolist() == [(time % 4) == 3 for time in range(9)]
-    assert unroll.cut_time.tolist() == [3, 3, 7, 7]
-    assert unroll.cut_env.tolist() == [0, 1, 0, 1]
-    assert unroll.cut_obs.tolist() == [[0.0, 4.0], [0.0, 4.0], [1.0, 4.0], [1.0, 4.0]]
-    assert unroll.obs[4].tolist() == [[1.0, 0.0], [1.0, 0.0]]
+    assert rollout.truncated[:, 0].tolist() == [(time % 4) == 3 for time in range(9)]
+    assert rollout.cut_time.tolist() == [3, 3, 7, 7]
+    assert rollout.cut_env.tolist() == [0, 1, 0, 1]
+    assert rollout.cut_obs.tolist() == [[0.0, 4.0], [0.0, 4.0], [1.0, 4.0], [1.0, 4.0]]
+    assert rollout.obs[4].tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
 def test_numbers_are_clipped_for_the_envs_and_learned_from_as_they_were_drawn() -> None:
     with make_envs("probe/Pull-v0", 8, seed=0) as envs:  # takes -2 to 3, and shows what it took
         policy = A2C(envs.spec, A2CConfig(log_std_start=1.0))
-        unroll = unroll_of(policy, envs, 30)
-    assert unroll.action.min() < -2.0
-    assert unroll.action.max() > 3.0
-    np.testing.assert_array_equal(unroll.obs[1:], unroll.action[:-1].clip(-2.0, 3.0))
+        rollout = rollout_of(policy, envs, 30)
+    assert rollout.action.min() < -2.0
+    assert rollout.action.max() > 3.0
+    np.testing.assert_array_equal(rollout.obs[1:], rollout.action[:-1].clip(-2.0, 3.0))
 
 
-def test_an_unroll_says_which_weights_acted(a2c: A2C, envs: Envs) -> None:
-    assert unroll_of(a2c, envs, 1).version == 0
-    assert unroll_of(a2c, envs, 1, weights_version=12).version == 12
+def test_a_rollout_says_which_weights_acted(a2c: A2C, envs: Envs) -> None:
+    assert rollout_of(a2c, envs, 1).version == 0
+    assert rollout_of(a2c, envs, 1, weights_version=12).version == 12
 
 
 def test_episodes_are_reported_as_with_transitions(a2c: A2C) -> None:
@@ -148,7 +148,7 @@ def test_collecting_goes_on_exactly_where_it_was_saved(a2c: A2C) -> None:
     for one, other in zip(seen, expected[12:], strict=True):
         assert one.metrics == other.metrics
         assert (one.env_step, one.train_iter) == (other.env_step, other.train_iter)
-        for name in Unroll.__slots__:
+        for name in Rollout.__slots__:
             found, wanted = (getattr(x.trajectories[0], name) for x in (one, other))
             np.testing.assert_array_equal(found, wanted)
 
@@ -156,7 +156,7 @@ def test_collecting_goes_on_exactly_where_it_was_saved(a2c: A2C) -> None:
 # -- train ---------------------------------------------------------------------------------
 
 
-def test_every_update_of_an_unroll_is_counted(envs: Envs) -> None:
+def test_every_update_of_a_rollout_is_counted(envs: Envs) -> None:
     policy = PPO(envs.spec, PPOConfig(hidden=(16,), epochs=3, batch_size=10))
     with Task() as task:
         task.use(mw.collect(policy, envs, unroll=10))
@@ -179,23 +179,25 @@ def test_nothing_is_learned_in_a_step_that_has_brought_nothing(
 
 
 def test_nothing_is_learned_while_others_are_waited_for(a2c: A2C, envs: Envs) -> None:
-    unroll = unroll_of(a2c, envs, 4)
-    ctx, _ = run_step(mw.train(a2c), trajectories=[unroll], warming_up=True)
+    rollout = rollout_of(a2c, envs, 4)
+    ctx, _ = run_step(mw.train(a2c), trajectories=[rollout], warming_up=True)
     assert ctx.train_iter == a2c.train_iter == 0
 
 
-def test_several_unrolls_are_one_update(a2c: A2C, envs: Envs) -> None:
-    unrolls = [unroll_of(a2c, envs, 4) for _ in range(3)]
-    ctx, _ = run_step(mw.train(a2c), trajectories=unrolls, train_iter=5)
+def test_several_rollouts_are_one_update(a2c: A2C, envs: Envs) -> None:
+    rollouts = [rollout_of(a2c, envs, 4) for _ in range(3)]
+    ctx, _ = run_step(mw.train(a2c), trajectories=rollouts, train_iter=5)
     assert (ctx.train_iter, a2c.train_iter) == (6, 1)
 
 
-def test_a_replay_and_several_updates_are_not_for_what_learns_from_unrolls(
+def test_a_replay_and_several_updates_are_not_for_what_learns_from_rollouts(
     a2c: A2C, replay: ReplayBuffer
 ) -> None:
-    with pytest.raises(ConfigError, match=r"A2C learns from the unrolls .* `replay` was given"):
+    with pytest.raises(ConfigError, match=r"A2C learns from the rollouts .* `replay` was given"):
         mw.train(a2c, replay)
-    with pytest.raises(ConfigError, match=r"A2C learns from the unrolls .* `batch_size` was given"):
+    with pytest.raises(
+        ConfigError, match=r"A2C learns from the rollouts .* `batch_size` was given"
+    ):
         mw.train(a2c, batch_size=8)
     with pytest.raises(ConfigError, match="`updates` is 2, but how many updates A2C makes"):
         mw.train(a2c, updates=2)

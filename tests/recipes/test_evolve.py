@@ -163,7 +163,7 @@ def test_a_policy_of_ones_own_is_told_the_way_around() -> None:
         evolve("dqm", "CartPole-v1")
 
 
-def test_policies_that_learn_from_unrolls_evolve_too() -> None:
+def test_policies_that_learn_from_rollouts_evolve_too() -> None:
     result = evolve(
         PPO, "CartPole-v1", population=2, unroll=8, hidden=(8,), eval_every=256, eval_episodes=2,
         max_env_steps=1_200, quiet=True,

@@ -1,4 +1,4 @@
-"""Training by name from unrolls: A2C, PPO and IMPALA."""
+"""Training by name from rollouts: A2C, PPO and IMPALA."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import load_policy
-from ding_lite.recipes.on_policy import OnPolicyConfig, ShortUnrollConfig
+from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig
 from ding_lite.recipes.plan import Choices, make_plan
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl import A2C, IMPALA, PPO
@@ -51,10 +51,10 @@ def test_a_run_that_had_ended_goes_on_when_it_may_become_longer(tmp_path: Path) 
     assert longer.numbers["train_iter"] == 2 * first.numbers["train_iter"]
 
 
-def test_a_policy_that_learns_once_has_shorter_unrolls() -> None:
-    assert make_plan("a2c", "MountainCar-v0", {}, Choices()).config == ShortUnrollConfig()
+def test_a_policy_that_learns_once_has_shorter_rollouts() -> None:
+    assert make_plan("a2c", "MountainCar-v0", {}, Choices()).config == ShortRolloutConfig()
     assert make_plan("ppo", "MountainCar-v0", {}, Choices()).config == OnPolicyConfig()
-    assert ShortUnrollConfig().steps_per_update(4) < OnPolicyConfig().steps_per_update(4) == 64
+    assert ShortRolloutConfig().steps_per_update(4) < OnPolicyConfig().steps_per_update(4) == 64
     with pytest.raises(ConfigError, match="`unroll`"):
         OnPolicyConfig(unroll=0)
 
@@ -66,7 +66,7 @@ def test_every_preset_is_made_of_things_that_there_are(name: str) -> None:
         assert preset.keys() <= known | {"max_env_steps", "num_envs", "target"}
 
 
-def test_what_learns_from_replay_has_no_unroll() -> None:
+def test_what_learns_from_replay_has_no_rollout() -> None:
     with pytest.raises(ConfigError, match='Unknown setting "unroll"'):
         ding_lite.train("dqn", "CartPole-v1", unroll=5, quiet=True)
     with pytest.raises(ConfigError, match='Unknown setting "capacity"'):

@@ -62,48 +62,52 @@ class PlainActorCritic:
             distributions.Normal(middle + unit * outputs, std.expand_as(outputs)), 1
         )
 
-    def judge(self, unroll):
+    def judge(self, rollout):
         """Return log_prob and entropy of each step [T, N], and the values before and behind."""
-        flat = [torch.from_numpy(x.reshape(-1, *x.shape[2:])) for x in (unroll.obs, unroll.action)]
+        flat = [
+            torch.from_numpy(x.reshape(-1, *x.shape[2:])) for x in (rollout.obs, rollout.action)
+        ]
         outputs, value = self.outputs_and_values(flat[0])
         found = self.distribution(outputs)
         action = flat[1] if self.spec.num_actions else flat[1].reshape(len(outputs), -1)
-        shape = unroll.reward.shape
+        shape = rollout.reward.shape
         with torch.no_grad():
-            _, after = self.outputs_and_values(torch.from_numpy(unroll.last_obs))
+            _, after = self.outputs_and_values(torch.from_numpy(rollout.last_obs))
             next_value = torch.cat((value.reshape(shape)[1:], after[None])).numpy().copy()
-            for time, env, obs in zip(unroll.cut_time, unroll.cut_env, unroll.cut_obs, strict=True):
+            for time, env, obs in zip(
+                rollout.cut_time, rollout.cut_env, rollout.cut_obs, strict=True
+            ):
                 _, cut = self.outputs_and_values(torch.from_numpy(obs[None]))
                 next_value[time, env] = cut.item()
         log_prob, entropy = found.log_prob(action), found.entropy()
         return *(x.reshape(shape) for x in (log_prob, entropy, value)), next_value
 
-    def estimates(self, formula, unroll, value, next_value, **settings):
+    def estimates(self, formula, rollout, value, next_value, **settings):
         """Run one of the loops of `reference.py` over each environment."""
-        discount = self.config.gamma * (1.0 - unroll.terminated)
+        discount = self.config.gamma * (1.0 - rollout.terminated)
         columns = []
-        for env in range(unroll.reward.shape[1]):
+        for env in range(rollout.reward.shape[1]):
             given = [
                 array[:, env].tolist()
-                for array in (discount, unroll.reward, value, next_value, unroll.truncated)
+                for array in (discount, rollout.reward, value, next_value, rollout.truncated)
             ]
             before = [settings["log_rho"][:, env].tolist()] if "log_rho" in settings else []
             rest = {name: value for name, value in settings.items() if name != "log_rho"}
             columns.append(formula(*before, *given, **rest))
         return columns
 
-    def gae(self, unroll, value, next_value):
+    def gae(self, rollout, value, next_value):
         """Return advantages and targets, [T, N]."""
         columns = self.estimates(
-            reference.gae, unroll, value, next_value, gae_lambda=self.config.gae_lambda
+            reference.gae, rollout, value, next_value, gae_lambda=self.config.gae_lambda
         )
         advantage = torch.tensor(np.array(columns, dtype=np.float32).T)
         return advantage, advantage + torch.from_numpy(value)
 
-    def vtrace(self, unroll, log_rho, value, next_value):
+    def vtrace(self, rollout, log_rho, value, next_value):
         """Return advantages and targets, [T, N]."""
         columns = self.estimates(
-            *(reference.vtrace, unroll, value, next_value),
+            *(reference.vtrace, rollout, value, next_value),
             log_rho=log_rho,
             rho_clip=self.config.rho_clip,
             c_clip=self.config.c_clip,
@@ -137,10 +141,10 @@ class PlainActorCritic:
 class PlainA2C(PlainActorCritic):
     """Mnih et al. 2016, algorithm S3, with the advantages of Schulman et al. 2016."""
 
-    def learn(self, unroll):
+    def learn(self, rollout):
         """Do one update; return the loss."""
-        log_prob, entropy, value, next_value = self.judge(unroll)
-        advantage, target = self.gae(unroll, value.detach().numpy(), next_value)
+        log_prob, entropy, value, next_value = self.judge(rollout)
+        advantage, target = self.gae(rollout, value.detach().numpy(), next_value)
         policy_loss = -(log_prob * self.normalized(advantage)).mean()
         return self.step(policy_loss, value, target, entropy)
 
@@ -148,22 +152,22 @@ class PlainA2C(PlainActorCritic):
 class PlainPPO(PlainActorCritic):
     """Schulman et al. 2017, equations 7 and 9."""
 
-    def learn(self, unroll, orders=None):
+    def learn(self, rollout, orders=None):
         """Do all updates; return the last loss.
 
         Args:
             orders: For each update which env steps it takes; all of them if None.
         """
         with torch.no_grad():
-            _, _, value, next_value = self.judge(unroll)
-            advantage, target = self.gae(unroll, value.numpy(), next_value)
-        everything = np.arange(unroll.reward.size)
+            _, _, value, next_value = self.judge(rollout)
+            advantage, target = self.gae(rollout, value.numpy(), next_value)
+        everything = np.arange(rollout.reward.size)
         loss = 0.0
         for index in [everything] * self.config.epochs if orders is None else orders:
             log_prob, entropy, value, _ = (
-                torch.as_tensor(x).flatten()[index] for x in self.judge(unroll)
+                torch.as_tensor(x).flatten()[index] for x in self.judge(rollout)
             )
-            ratio = (log_prob - torch.from_numpy(unroll.log_prob).flatten()[index]).exp()
+            ratio = (log_prob - torch.from_numpy(rollout.log_prob).flatten()[index]).exp()
             a = self.normalized(advantage.flatten()[index])
             clipped = ratio.clamp(1.0 - self.config.clip, 1.0 + self.config.clip)
             policy_loss = -torch.minimum(ratio * a, clipped * a).mean()
@@ -174,23 +178,23 @@ class PlainPPO(PlainActorCritic):
 class PlainIMPALA(PlainActorCritic):
     """Espeholt et al. 2018, section 4.2; the clip is that of Schulman et al. 2017, equation 7."""
 
-    def learn(self, unroll, orders=None):
+    def learn(self, rollout, orders=None):
         """Do all updates; return the last loss.
 
         Args:
             orders: For each epoch which env steps each of its updates takes; all of them if None.
         """
-        loss, everything = 0.0, [np.arange(unroll.reward.size)]
+        loss, everything = 0.0, [np.arange(rollout.reward.size)]
         for order in [everything] * self.config.epochs if orders is None else orders:
-            log_prob, entropy, value, next_value = self.judge(unroll)
-            log_rho = log_prob.detach().numpy() - unroll.log_prob
-            advantage, target = self.vtrace(unroll, log_rho, value.detach().numpy(), next_value)
+            log_prob, entropy, value, next_value = self.judge(rollout)
+            log_rho = log_prob.detach().numpy() - rollout.log_prob
+            advantage, target = self.vtrace(rollout, log_rho, value.detach().numpy(), next_value)
             plain = (advantage.numpy() / self.cut(log_rho)).flatten()
             for index in order:
                 log_prob, entropy, value, _ = (
-                    torch.as_tensor(x).flatten()[index] for x in self.judge(unroll)
+                    torch.as_tensor(x).flatten()[index] for x in self.judge(rollout)
                 )
-                log_rho_now = log_prob.detach().numpy() - unroll.log_prob.flatten()[index]
+                log_rho_now = log_prob.detach().numpy() - rollout.log_prob.flatten()[index]
                 rho = self.cut(log_rho_now)
                 a = self.normalized_by_rho(torch.from_numpy(rho * plain[index]), rho)
                 policy_loss = -(log_prob * self.clipped(a, np.exp(log_rho_now))).mean()

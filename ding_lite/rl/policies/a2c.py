@@ -1,6 +1,6 @@
 """A2C: do more often what turned out better than expected (Mnih et al. 2016, arXiv:1602.01783).
 
-One update for each unroll: a step along the gradient of the log-probabilities, each weighed by its
+One update for each rollout: a step along the gradient of the log-probabilities, each weighed by its
 advantage. The paper's A3C is the same with `gradients` sent to one who applies them.
 """
 
@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import Unroll
+from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.returns import gae
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
     normalized,
 )
-from ding_lite.rl.replay.unrolls import join_unrolls, merged, next_values, unseen_obs
+from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, suggests
 
@@ -35,7 +35,7 @@ class A2CConfig(ActorCriticConfig):
     """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
     larger the network, the lower."""
     gae_lambda: float = 0.95
-    """How far rewards are believed before values are: 1 takes all rewards of the unroll, as the
+    """How far rewards are believed before values are: 1 takes all rewards of the rollout, as the
     paper does; lower is steadier. 0.9 to 1 are usual."""
     normalize_advantage: bool = True
     """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
@@ -47,7 +47,7 @@ class A2CConfig(ActorCriticConfig):
 
 
 class A2C(ActorCriticPolicy):
-    """A policy for choices or numbers that learns once from each unroll.
+    """A policy for choices or numbers that learns once from each rollout.
 
     Args:
         spec: What it acts on, `envs.spec`.
@@ -76,13 +76,13 @@ class A2C(ActorCriticPolicy):
         self.config = config or A2CConfig()
         super().__init__(spec, self.config, device=device)
 
-    def learn(self, unrolls: Sequence[Unroll], /) -> dict[str, float]:
+    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
         """Do one update: one step of Adam along the mean gradient of all env steps.
 
         The loss is -mean(log pi(a|x) A) + value_coef mean((V(x) - target)^2) - entropy_coef H.
 
         Args:
-            unrolls: All of the same length.
+            rollouts: All of the same length.
 
         Returns:
             `loss`, its parts `policy_loss`, `value_loss` and `entropy`, and `grad_norm`.
@@ -91,36 +91,36 @@ class A2C(ActorCriticPolicy):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
         """
-        unroll = join_unrolls(unrolls, self.spec)
-        metrics = self._compute(unroll)
+        rollout = join_rollouts(rollouts, self.spec)
+        metrics = self._compute(rollout)
         metrics["grad_norm"] = self._improve()
-        self._has_seen(unroll)
+        self._has_seen(rollout)
         return metrics
 
-    def gradients(self, unrolls: Sequence[Unroll]) -> tuple[Tensor, dict[str, float]]:
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
         """Compute the gradient of one update, [P], and its metrics, and change nothing."""
-        metrics = self._compute(join_unrolls(unrolls, self.spec))
+        metrics = self._compute(join_rollouts(unrolls, self.spec))
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _compute(self, unroll: Unroll) -> dict[str, float]:
+    def _compute(self, rollout: Rollout) -> dict[str, float]:
         """Write the gradient of the loss."""
-        config, shape_TN = self.config, unroll.reward.shape
-        outputs_BD, value_B, saved = self._net.forward(self._inputs(merged(unroll.obs)))
+        config, shape_TN = self.config, rollout.reward.shape
+        outputs_BD, value_B, saved = self._net.forward(self._inputs(merged(rollout.obs)))
         value_TN = value_B.reshape(shape_TN)
         found = gae(
-            np.float32(config.gamma) * ~unroll.terminated,
-            unroll.reward,
+            np.float32(config.gamma) * ~rollout.terminated,
+            rollout.reward,
             value_TN,
-            next_values(unroll, value_TN, self.values(unseen_obs(unroll))),
-            unroll.truncated,
+            next_values(rollout, value_TN, self.values(unseen_obs(rollout))),
+            rollout.truncated,
             gae_lambda=config.gae_lambda,
         )
         advantage_B = merged(found.advantage_TB)
         if config.normalize_advantage:
             advantage_B = normalized(advantage_B)
 
-        likely = self._distribution.judge(outputs_BD, merged(unroll.action))
+        likely = self._distribution.judge(outputs_BD, merged(rollout.action))
         grad_B = advantage_B * np.float32(-1.0 / len(advantage_B))
         loss = float(grad_B @ likely.log_prob_B)
         error_B = value_B - merged(found.target_TB)

@@ -1,6 +1,6 @@
 """What A2C, PPO and IMPALA share: an actor that is drawn from, a critic, and their gradient.
 
-Each of them only says what to make of an unroll. Where the network runs is told by `device`; what
+Each of them only says what to make of a rollout. Where the network runs is told by `device`; what
 is drawn, and what is made of the network's outputs, are small arrays and stay on the CPU.
 """
 
@@ -18,7 +18,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from ding_lite.errors import NonFiniteError, ShapeError
-from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
+from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
 from ding_lite.rl.formulas.distributions import (
     Gaussian,
     Likelihood,
@@ -40,7 +40,7 @@ from ding_lite.rl.policies.base import (
     usable_device,
 )
 from ding_lite.rl.policies.data_parallel import LearnsTogether
-from ding_lite.rl.replay.unrolls import merged
+from ding_lite.rl.replay.rollouts import merged
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, finite, inside, one_of, positive, whole
@@ -154,16 +154,16 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
 
     @abstractmethod
-    def learn(self, unrolls: Sequence[Unroll], /) -> dict[str, float]:
-        """Do one update or several from unrolls of one length, and return their metrics."""
+    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
+        """Do one update or several from rollouts of one length, and return their metrics."""
 
     @abstractmethod
-    def gradients(self, unrolls: Sequence[Unroll]) -> tuple[Tensor, dict[str, float]]:
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
         """Compute the gradient of one update, [P], and its metrics, and change nothing."""
 
     @property
     def n_step(self) -> int:
-        """How many env steps one of its transitions spans: it learns from unrolls instead."""
+        """How many env steps one of its transitions spans: it learns from rollouts instead."""
         return 1
 
     @property
@@ -319,10 +319,10 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
         return obs if self._norm is None else self._norm(obs)
 
-    def _has_seen(self, unroll: Unroll) -> None:
+    def _has_seen(self, rollout: Rollout) -> None:
         """Take observations into account that were learned from, for the next ones."""
         if self._norm is not None:
-            self._norm.update(merged(unroll.obs))
+            self._norm.update(merged(rollout.obs))
 
     def _write_gradient(
         self,

@@ -1,4 +1,4 @@
-"""IMPALA: learn from unrolls that older weights have made (Espeholt et al. 2018, arXiv:1802.01561).
+"""IMPALA: learn from rollouts of older weights (Espeholt et al. 2018, arXiv:1802.01561).
 
 V-trace corrects for the difference, so that collectors need not wait for the learner.
 """
@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray, Unroll
+from ding_lite.rl.batch import FloatArray, Rollout
 from ding_lite.rl.formulas.returns import vtrace
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
 )
 from ding_lite.rl.policies.minibatches import Rows
-from ding_lite.rl.replay.unrolls import join_unrolls, merged, next_values, unseen_obs
+from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
@@ -47,7 +47,7 @@ class IMPALAConfig(ActorCriticConfig):
     """Where it is cut for what a correction carries back in time. Lower forgets sooner; 1 is
     usual, and never above `rho_clip`."""
     epochs: int = 1
-    """How often each batch of unrolls is learned from; V-trace corrects anew for what the updates
+    """How often each batch of rollouts is learned from; V-trace corrects anew for what the updates
     before have changed. More learns more from each env step and takes longer; 1 to 20."""
     batch_size: int | None = None
     """How many env steps one update learns from. Fewer are more updates an epoch; None, as in the
@@ -72,7 +72,7 @@ class IMPALAConfig(ActorCriticConfig):
 
 
 class IMPALA(ActorCriticPolicy):
-    """A policy for choices or numbers that learns from unrolls of older weights, too.
+    """A policy for choices or numbers that learns from rollouts of older weights, too.
 
     Args:
         spec: What it acts on, `envs.spec`.
@@ -100,7 +100,7 @@ class IMPALA(ActorCriticPolicy):
         self.config = config or IMPALAConfig()
         super().__init__(spec, self.config, device=device)
 
-    def learn(self, unrolls: Sequence[Unroll], /) -> dict[str, float]:
+    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
         """Go `epochs` times through all env steps, with a step of Adam for each minibatch of them.
 
         Each epoch begins with V-trace. With its targets v, the cut ratio rho of an action and its
@@ -109,7 +109,7 @@ class IMPALA(ActorCriticPolicy):
         constant in it. Where `clip` says that an action has moved far enough its A is 0.
 
         Args:
-            unrolls: All of the same length; of any collectors, and any version of the weights.
+            rollouts: All of the same length; of any collectors, and any version of the weights.
 
         Returns:
             Of the last update `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
@@ -121,44 +121,44 @@ class IMPALA(ActorCriticPolicy):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
         """
-        unroll = join_unrolls(unrolls, self.spec)
-        size = self.config.batch_size or unroll.reward.size
+        rollout = join_rollouts(rollouts, self.spec)
+        size = self.config.batch_size or rollout.reward.size
         metrics: dict[str, float] = {}
         for _ in range(self.config.epochs):
-            rows, forward = self._judge(unroll)
-            if unroll.reward.size <= size:
+            rows, forward = self._judge(rollout)
+            if rollout.reward.size <= size:
                 metrics = self._step(rows, forward)
                 continue
-            order = self._rng.permutation(unroll.reward.size)
+            order = self._rng.permutation(rollout.reward.size)
             # As many as fit, of even size: a few left over would pull as much as all the others.
             for index_B in np.array_split(order, round(len(order) / size)):
                 part = rows.take(index_B)
                 metrics = self._step(part, self._net.forward(part.obs))
-        self._has_seen(unroll)
+        self._has_seen(rollout)
         return metrics
 
-    def gradients(self, unrolls: Sequence[Unroll]) -> tuple[Tensor, dict[str, float]]:
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        metrics = self._compute(*self._judge(join_unrolls(unrolls, self.spec)))
+        metrics = self._compute(*self._judge(join_rollouts(unrolls, self.spec)))
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _judge(self, unroll: Unroll) -> tuple[Rows, _Forward]:
+    def _judge(self, rollout: Rollout) -> tuple[Rows, _Forward]:
         """Find advantages and targets; hand on what the network said for it."""
-        config, shape_TN = self.config, unroll.reward.shape
-        obs, action = self._inputs(merged(unroll.obs)), merged(unroll.action)
+        config, shape_TN = self.config, rollout.reward.shape
+        obs, action = self._inputs(merged(rollout.obs)), merged(rollout.action)
         forward = self._net.forward(obs)
         outputs_BD, value_B, _ = forward
         log_prob_B = self._distribution.judge(outputs_BD, action).log_prob_B
         value_TN = value_B.reshape(shape_TN)
-        log_rho_TN = log_prob_B.reshape(shape_TN) - unroll.log_prob
+        log_rho_TN = log_prob_B.reshape(shape_TN) - rollout.log_prob
         found = vtrace(
             log_rho_TN,
-            np.float32(config.gamma) * ~unroll.terminated,
-            unroll.reward,
+            np.float32(config.gamma) * ~rollout.terminated,
+            rollout.reward,
             value_TN,
-            next_values(unroll, value_TN, self.values(unseen_obs(unroll))),
-            unroll.truncated,
+            next_values(rollout, value_TN, self.values(unseen_obs(rollout))),
+            rollout.truncated,
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
         )
@@ -166,7 +166,7 @@ class IMPALA(ActorCriticPolicy):
         advantage_B: FloatArray = merged(found.advantage_TB)
         advantage_B /= np.maximum(rho_B, _TINY)
         target_B = merged(found.target_TB)
-        return Rows(obs, action, merged(unroll.log_prob), advantage_B, target_B), forward
+        return Rows(obs, action, merged(rollout.log_prob), advantage_B, target_B), forward
 
     def _step(self, rows: Rows, forward: _Forward) -> dict[str, float]:
         metrics = self._compute(rows, forward)

@@ -1,4 +1,4 @@
-"""PPO: learn several times from each unroll, but never go far from who made it.
+"""PPO: learn several times from each rollout, but never go far from who made it.
 
 Schulman et al. 2017 (arXiv:1707.06347), with the advantages of Schulman et al. 2016
 (arXiv:1506.02438).
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import Unroll
+from ding_lite.rl.batch import Rollout
 from ding_lite.rl.formulas.returns import gae
 from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
@@ -23,7 +23,7 @@ from ding_lite.rl.policies.actor_critic import (
     normalized,
 )
 from ding_lite.rl.policies.minibatches import Rows
-from ding_lite.rl.replay.unrolls import join_unrolls, merged, next_values, unseen_obs
+from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, positive, suggests, whole
 
@@ -40,7 +40,7 @@ class PPOConfig(ActorCriticConfig):
     """How far rewards are believed before values are: 0 trusts the values, 1 the rewards; 0.9 to
     0.97 are usual."""
     clip: float = 0.2
-    """How far the probability of an action may move in all updates of an unroll, as a share: beyond
+    """How far the probability of an action may move in all updates of a rollout, as a share: beyond
     that nothing pulls any more. 0.1 to 0.3 are usual."""
     epochs: int = 4
     """How often each env step is learned from. More learns more from each and takes longer; 3 to
@@ -52,7 +52,7 @@ class PPOConfig(ActorCriticConfig):
     """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
     not matter."""
     target_kl: float | None = None
-    """The rest of an unroll's updates is left out once the policy is so far from who made it, in
+    """The rest of a rollout's updates is left out once the policy is so far from who made it, in
     nats; 0.01 to 0.05 are usual. None does them all."""
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class PPOConfig(ActorCriticConfig):
 
 
 class PPO(ActorCriticPolicy):
-    """A policy for choices or numbers that learns several times from each unroll.
+    """A policy for choices or numbers that learns several times from each rollout.
 
     Args:
         spec: What it acts on, `envs.spec`.
@@ -95,7 +95,7 @@ class PPO(ActorCriticPolicy):
         self.config = config or PPOConfig()
         super().__init__(spec, self.config, device=device)
 
-    def learn(self, unrolls: Sequence[Unroll], /) -> dict[str, float]:
+    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
         """Go `epochs` times through all env steps, in minibatches, with a step of Adam for each.
 
         With the ratio r of an action's probability to what it was, the loss is
@@ -103,7 +103,7 @@ class PPO(ActorCriticPolicy):
         - entropy_coef H. Advantages and targets are computed once, before the first step.
 
         Args:
-            unrolls: All of the same length.
+            rollouts: All of the same length.
 
         Returns:
             Of the last minibatch `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
@@ -114,8 +114,8 @@ class PPO(ActorCriticPolicy):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
         """
-        unroll = join_unrolls(unrolls, self.spec)
-        rows = self._rows(unroll)
+        rollout = join_rollouts(rollouts, self.spec)
+        rows = self._rows(rollout)
         metrics: dict[str, float] = {}
         limit = math.inf if self.config.target_kl is None else self.config.target_kl
         for part in self._minibatches(rows):
@@ -123,33 +123,33 @@ class PPO(ActorCriticPolicy):
             if metrics["approx_kl"] > limit:
                 break
             metrics["grad_norm"] = self._improve()
-        self._has_seen(unroll)
+        self._has_seen(rollout)
         return metrics
 
-    def gradients(self, unrolls: Sequence[Unroll]) -> tuple[Tensor, dict[str, float]]:
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        metrics = self._compute(self._rows(join_unrolls(unrolls, self.spec)))
+        metrics = self._compute(self._rows(join_rollouts(unrolls, self.spec)))
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _rows(self, unroll: Unroll) -> Rows:
+    def _rows(self, rollout: Rollout) -> Rows:
         """Find advantages and targets."""
-        config, obs = self.config, merged(unroll.obs)
+        config, obs = self.config, merged(rollout.obs)
         num_seen = len(obs)
-        value_M = self.values(np.concatenate((obs, unseen_obs(unroll))))
-        value_TN = value_M[:num_seen].reshape(unroll.reward.shape)
+        value_M = self.values(np.concatenate((obs, unseen_obs(rollout))))
+        value_TN = value_M[:num_seen].reshape(rollout.reward.shape)
         found = gae(
-            np.float32(config.gamma) * ~unroll.terminated,
-            unroll.reward,
+            np.float32(config.gamma) * ~rollout.terminated,
+            rollout.reward,
             value_TN,
-            next_values(unroll, value_TN, value_M[num_seen:]),
-            unroll.truncated,
+            next_values(rollout, value_TN, value_M[num_seen:]),
+            rollout.truncated,
             gae_lambda=config.gae_lambda,
         )
         return Rows(
             self._inputs(obs),
-            merged(unroll.action),
-            merged(unroll.log_prob),
+            merged(rollout.action),
+            merged(rollout.log_prob),
             merged(found.advantage_TB),
             merged(found.target_TB),
         )

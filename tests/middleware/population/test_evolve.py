@@ -316,7 +316,7 @@ def test_an_agent_that_breaks_rests_and_the_run_goes_on(
     assert population[1].policy.train_iter > 3  # type: ignore[attr-defined]
 
 
-def test_policies_that_learn_from_unrolls_are_a_population_too(eval_envs: Envs) -> None:
+def test_policies_that_learn_from_rollouts_are_a_population_too(eval_envs: Envs) -> None:
     with make_envs("CartPole-v1", 4, seed=0) as envs:
         population = Population.of(
             PPO, envs.spec, Search(lr=log_uniform(1e-4, 1e-2)), size=3,

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
-from ding_lite.middleware.rollout import CollectUnroll
+from ding_lite.middleware.rollout import CollectRollout
 from ding_lite.rl import (
     A2C,
     IMPALA,
@@ -32,7 +32,7 @@ from ding_lite.rl.seeding import make_rng, set_rng_state
 from ding_lite.runtime.context import Context
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
 from tests.rl.reference_actor_critic import PlainA2C, PlainIMPALA, PlainPPO
-from tests.rl.unrolls import draw_obs, draw_unroll
+from tests.rl.rollouts import draw_obs, draw_rollout
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
 PENDULUM = make_envs("Pendulum-v1", 1).spec
@@ -79,10 +79,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def assert_learns_as_plain_torch(policy, plain, unrolls):
-    for unroll in unrolls:
-        metrics = policy.learn([unroll])
-        assert metrics["loss"] == pytest.approx(plain.learn(unroll), rel=2e-3, abs=1e-4)
+def assert_learns_as_plain_torch(policy, plain, rollouts):
+    for rollout in rollouts:
+        metrics = policy.learn([rollout])
+        assert metrics["loss"] == pytest.approx(plain.learn(rollout), rel=2e-3, abs=1e-4)
     expected = {name: tensor.detach() for name, tensor in plain.named.items()}
     assert_same(policy.weights(), expected, rtol=2e-3, atol=2e-4)
     assert policy.train_iter == plain.num_updates
@@ -93,7 +93,7 @@ def assert_learns_as_plain_torch(policy, plain, unrolls):
 def test_updates_are_those_of_plain_torch(kind, settings):
     policy = make(kind, **SETTINGS[settings])
     plain = PLAIN[kind](policy.weights(), spec=CARTPOLE, config=policy.config)
-    assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, CARTPOLE) for x in range(6)])
+    assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, CARTPOLE) for x in range(6)])
 
 
 @pytest.mark.parametrize("actions", ["number", "numbers", "image"])
@@ -103,26 +103,26 @@ def test_updates_of_every_kind_of_action_and_observation_are_those_of_plain_torc
     policy = make(kind, spec, entropy_coef=0.01, log_std_start=-0.3)
     convs = CONVS["small"] if actions == "image" else ()
     plain = PLAIN[kind](policy.weights(), spec=spec, config=policy.config, convs=convs)
-    assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, spec) for x in range(5)])
+    assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, spec) for x in range(5)])
 
 
 @pytest.mark.parametrize(("rho_clip", "c_clip"), [(math.inf, math.inf), (2.0, 0.5), (1.0, 1.0)])
 def test_impala_cuts_ratios_as_the_paper_says(rho_clip, c_clip):
     policy = make("IMPALA", rho_clip=rho_clip, c_clip=c_clip, epochs=3)
     plain = PlainIMPALA(policy.weights(), spec=CARTPOLE, config=policy.config)
-    assert_learns_as_plain_torch(policy, plain, [draw_unroll(x, CARTPOLE) for x in range(6)])
+    assert_learns_as_plain_torch(policy, plain, [draw_rollout(x, CARTPOLE) for x in range(6)])
 
 
 @pytest.mark.parametrize("clip", [None, 0.01, 0.2])
 def test_the_minibatches_of_impala_take_every_step_once_an_epoch_and_are_clipped(clip):
     policy = make("IMPALA", batch_size=6, epochs=3, clip=clip, rho_clip=1.5, lr=1e-2)
     plain = PlainIMPALA(policy.weights(), spec=CARTPOLE, config=policy.config)
-    unroll = draw_unroll(0, CARTPOLE, num_steps=7, num_envs=3)  # 21 rows: of 6, 5, 5, 5
+    rollout = draw_rollout(0, CARTPOLE, num_steps=7, num_envs=3)  # 21 rows: of 6, 5, 5, 5
     rng = make_rng(0, "x")
     set_rng_state(rng, policy.state_dict()["rng"])
     orders = [np.array_split(rng.permutation(21), 4) for _ in range(3)]
-    metrics = policy.learn([unroll])
-    assert metrics["loss"] == pytest.approx(plain.learn(unroll, orders), rel=1e-3)
+    metrics = policy.learn([rollout])
+    assert metrics["loss"] == pytest.approx(plain.learn(rollout, orders), rel=1e-3)
     assert policy.train_iter == plain.num_updates == 12
     assert_same(
         policy.weights(), {x: t.detach() for x, t in plain.named.items()}, rtol=1e-3, atol=1e-4
@@ -131,11 +131,11 @@ def test_the_minibatches_of_impala_take_every_step_once_an_epoch_and_are_clipped
 
 
 def test_many_updates_of_the_same_steps_stay_near_with_a_clip():
-    unroll = draw_unroll(0, CARTPOLE)
+    rollout = draw_rollout(0, CARTPOLE)
     went = {}
     for clip in (None, 0.1):
         policy = make("IMPALA", epochs=200, clip=clip, value_coef=0.0, max_grad_norm=None)
-        acted = replace(unroll, log_prob=own_log_prob(policy, unroll))
+        acted = replace(rollout, log_prob=own_log_prob(policy, rollout))
         policy.learn([acted])
         went[clip] = np.abs(own_log_prob(policy, acted) - acted.log_prob).mean()
     assert went[0.1] < 0.3 < went[None]
@@ -144,14 +144,14 @@ def test_many_updates_of_the_same_steps_stay_near_with_a_clip():
 @pytest.mark.parametrize("reward", [-1.0, 1.0])
 def test_what_impala_would_not_do_any_more_teaches_its_actor_nothing(reward):
     policy = make("IMPALA", value_coef=0.0, gamma=0.01, max_grad_norm=None)
-    unroll = draw_unroll(0, CARTPOLE)
-    own = own_log_prob(policy, unroll)
+    rollout = draw_rollout(0, CARTPOLE)
+    own = own_log_prob(policy, rollout)
     is_past = np.arange(own.size).reshape(own.shape) % 2 == 0
     outcome = reward * np.linspace(1.0, 3.0, own.size, dtype=np.float32).reshape(own.shape)
     gradients = []
     for past_outcome in (0.0, 100.0, -100.0):
         acted = replace(
-            unroll,
+            rollout,
             log_prob=np.where(is_past, own + 60.0, own).astype(np.float32),  # ratios of e^-60
             reward=np.where(is_past, np.float32(past_outcome), outcome),
         )
@@ -167,22 +167,22 @@ def test_what_impala_would_not_do_any_more_teaches_its_actor_nothing(reward):
 def test_the_minibatches_of_ppo_take_every_step_once_an_epoch():
     policy = make("PPO", batch_size=6, epochs=3, target_kl=1e9)
     plain = PlainPPO(policy.weights(), spec=CARTPOLE, config=policy.config)
-    unroll = draw_unroll(0, CARTPOLE, num_steps=7, num_envs=3)  # 21 rows: of 6, 5, 5, 5
+    rollout = draw_rollout(0, CARTPOLE, num_steps=7, num_envs=3)  # 21 rows: of 6, 5, 5, 5
     rng = make_rng(0, "x")
     set_rng_state(rng, policy.state_dict()["rng"])
     orders = [part for _ in range(3) for part in np.array_split(rng.permutation(21), 4)]
-    loss = policy.learn([unroll])["loss"]
-    assert loss == pytest.approx(plain.learn(unroll, orders), rel=1e-3)
+    loss = policy.learn([rollout])["loss"]
+    assert loss == pytest.approx(plain.learn(rollout, orders), rel=1e-3)
     assert policy.train_iter == plain.num_updates == 12
     assert_same(
         policy.weights(), {x: t.detach() for x, t in plain.named.items()}, rtol=1e-3, atol=1e-4
     )
 
 
-def test_ppo_stops_once_it_is_far_from_who_made_the_unroll():
-    unroll = draw_unroll(0, CARTPOLE)
+def test_ppo_stops_once_it_is_far_from_who_made_the_rollout():
+    rollout = draw_rollout(0, CARTPOLE)
     policy = make("PPO", target_kl=0.01, lr=3e-2)
-    acted = replace(unroll, log_prob=own_log_prob(policy, unroll))
+    acted = replace(rollout, log_prob=own_log_prob(policy, rollout))
     metrics = policy.learn([acted])
     assert 0 < policy.train_iter < policy.config.epochs
     assert metrics["approx_kl"] > 0.01
@@ -190,24 +190,24 @@ def test_ppo_stops_once_it_is_far_from_who_made_the_unroll():
 
 def test_ppo_pulls_no_further_at_what_has_moved_far_enough():
     policy = make("PPO", CARTPOLE, value_coef=0.0, normalize_advantage=False, gae_lambda=0.0)
-    unroll = draw_unroll(0, CARTPOLE, num_steps=1, num_envs=1, ends=0.0)
+    rollout = draw_rollout(0, CARTPOLE, num_steps=1, num_envs=1, ends=0.0)
     # Advantage about 5: more is wanted. It is twice as likely as it was, so nothing pulls.
     given = {"reward": np.full((1, 1), 5.0, np.float32), "terminated": np.ones((1, 1), bool)}
-    own = own_log_prob(policy, unroll)
+    own = own_log_prob(policy, rollout)
     for offset, pulls in ((math.log(2.0), False), (math.log(0.5), True), (0.0, True)):
-        acted = replace(unroll, log_prob=own - np.float32(offset), **given)
+        acted = replace(rollout, log_prob=own - np.float32(offset), **given)
         gradient, metrics = policy.gradients([acted])
         assert bool(gradient.abs().max() > 0.0) is pulls
         assert metrics["clip_fraction"] == (0.0 if offset == 0.0 else 1.0)
 
 
-def own_log_prob(policy, unroll):
-    """Return what a policy itself would say of an unroll's actions."""
+def own_log_prob(policy, rollout):
+    """Return what a policy itself would say of a rollout's actions."""
     spec = policy.spec
-    flat = unroll.obs.reshape(-1, *spec.obs_shape)
+    flat = rollout.obs.reshape(-1, *spec.obs_shape)
     outputs = policy._net.act(flat)
-    likely = policy._distribution.judge(outputs, unroll.action.reshape(len(flat), -1)[:, 0])
-    return likely.log_prob_B.reshape(unroll.reward.shape)
+    likely = policy._distribution.judge(outputs, rollout.action.reshape(len(flat), -1)[:, 0])
+    return likely.log_prob_B.reshape(rollout.reward.shape)
 
 
 # -- gradients elsewhere --------------------------------------------------------------------
@@ -220,10 +220,10 @@ def test_learning_is_stepping_along_the_gradient(kind, actions):
     one = make(kind, spec, **({} if kind == "A2C" else {"epochs": 1}))
     other = one.clone()
     for seed in range(3):
-        unroll = draw_unroll(seed, spec)
-        expected = one.learn([unroll])
+        rollout = draw_rollout(seed, spec)
+        expected = one.learn([rollout])
         before = other.weights()
-        gradient, metrics = other.gradients([unroll])
+        gradient, metrics = other.gradients([rollout])
         assert_same(other.weights(), before, rtol=0, atol=0)
         norm = other.apply_gradient(gradient.numpy())
         assert {**metrics, "grad_norm": norm} == expected
@@ -231,11 +231,11 @@ def test_learning_is_stepping_along_the_gradient(kind, actions):
 
 
 @EVERY_KIND
-def test_the_gradient_of_several_unrolls_is_the_mean_of_theirs(kind):
+def test_the_gradient_of_several_rollouts_is_the_mean_of_theirs(kind):
     policy = make(kind, normalize_advantage=False)
-    unrolls = [draw_unroll(seed, CARTPOLE, num_envs=4) for seed in range(3)]
-    together, metrics = policy.gradients(unrolls)
-    parts = [policy.gradients([unroll]) for unroll in unrolls]
+    rollouts = [draw_rollout(seed, CARTPOLE, num_envs=4) for seed in range(3)]
+    together, metrics = policy.gradients(rollouts)
+    parts = [policy.gradients([rollout]) for rollout in rollouts]
     mean = torch.stack([gradient for gradient, _ in parts]).mean(0)
     torch.testing.assert_close(together, mean, rtol=1e-3, atol=1e-5)
     losses = [metrics["loss"] for _, metrics in parts]
@@ -245,22 +245,22 @@ def test_the_gradient_of_several_unrolls_is_the_mean_of_theirs(kind):
 @EVERY_KIND
 def test_learners_that_average_their_gradients_stay_the_same(kind):
     ours, theirs = make(kind), make(kind)
-    other_gradient, _ = theirs.gradients([draw_unroll(1, CARTPOLE)])
+    other_gradient, _ = theirs.gradients([draw_rollout(1, CARTPOLE)])
 
     def average(gradient):
         gradient.add_(other_gradient).mul_(0.5)
 
     ours.reduce_gradient = average
     ours.config = replace(ours.config, **({} if kind == "A2C" else {"epochs": 1}))
-    mine, _ = theirs.gradients([draw_unroll(0, CARTPOLE)])
+    mine, _ = theirs.gradients([draw_rollout(0, CARTPOLE)])
     theirs.apply_gradient(0.5 * (mine + other_gradient))
-    ours.learn([draw_unroll(0, CARTPOLE)])
+    ours.learn([draw_rollout(0, CARTPOLE)])
     assert_same(ours.weights(), theirs.weights(), rtol=0, atol=0)
 
 
 def test_a_gradient_is_left_as_it_was():
     policy = make("A2C", max_grad_norm=1e-3)
-    gradient, _ = policy.gradients([draw_unroll(0, CARTPOLE)])
+    gradient, _ = policy.gradients([draw_rollout(0, CARTPOLE)])
     before = gradient.clone()
     assert policy.apply_gradient(gradient) == pytest.approx(float(before.norm()), rel=1e-5)
     assert torch.equal(gradient, before)
@@ -269,7 +269,7 @@ def test_a_gradient_is_left_as_it_was():
 def test_a_gradient_that_does_not_fit_or_is_not_finite_is_refused():
     policy = make("A2C")
     before = policy.state_dict()
-    gradient, _ = policy.gradients([draw_unroll(0, CARTPOLE)])
+    gradient, _ = policy.gradients([draw_rollout(0, CARTPOLE)])
     with pytest.raises(ShapeError, match=r"shape \(3,\); \(\d+,\) was expected"):
         policy.apply_gradient(torch.zeros(3))
     gradient[5] = math.nan
@@ -282,20 +282,20 @@ def test_a_gradient_that_does_not_fit_or_is_not_finite_is_refused():
 
 
 def learn_in(kind, env_id, *, gamma, updates=120, unroll=4, wrappers=(), **settings):
-    """Let a small policy learn in an environment from its own unrolls."""
+    """Let a small policy learn in an environment from its own rollouts."""
     config = {"lr": 1e-2, "hidden": (32,), "gamma": gamma, "value_coef": 1.0, **settings}
     if kind == "PPO":
         config = {"epochs": 4, "batch_size": 64, **config}
         updates //= 3
     with make_envs(env_id, 8, seed=0, wrappers=wrappers) as envs:
         policy = make(kind, envs.spec, **config)
-        collect = CollectUnroll(policy, envs, unroll)
+        collect = CollectRollout(policy, envs, unroll)
         for _ in range(updates):
-            policy.learn(unrolls_of(collect))
+            policy.learn(rollouts_of(collect))
     return policy
 
 
-def unrolls_of(collect):
+def rollouts_of(collect):
     """Let a collector do one step."""
     ctx = Context()
     collect(ctx)
@@ -389,9 +389,9 @@ def test_impala_learns_from_who_acts_quite_differently():
     with make_envs("probe/RightAction-v0", 8, seed=0) as envs:
         collector = make("IMPALA", envs.spec)
         learner = make("IMPALA", envs.spec, lr=1e-2, rho_clip=2.0, gamma=0.9)
-        collect = CollectUnroll(collector, envs, 8)
+        collect = CollectRollout(collector, envs, 8)
         for _ in range(200):
-            metrics = learner.learn(unrolls_of(collect))
+            metrics = learner.learn(rollouts_of(collect))
     assert best(learner, 0.0) == 1.0
     assert value(learner, 0.0) == pytest.approx(1.0, abs=0.1)  # at random it would be 0
     assert metrics["rho"] == pytest.approx(1.0, abs=0.3)
@@ -445,10 +445,10 @@ def test_acting_stays_within_what_the_environment_takes(actions):
 
 def test_actions_are_drawn_as_often_as_is_said():
     policy = make("A2C", SCREEN, lr=3e-2)
-    unroll = draw_unroll(0, SCREEN)
+    rollout = draw_rollout(0, SCREEN)
     for _ in range(5):
-        policy.learn([unroll])
-    obs = np.repeat(unroll.obs[0, :1], 10_000, axis=0)
+        policy.learn([rollout])
+    obs = np.repeat(rollout.obs[0, :1], 10_000, axis=0)
     action, log_prob = policy.explore(obs)
     for one in range(3):
         share = np.mean(action == one)
@@ -466,13 +466,13 @@ def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind, more):
 
     def go_on(policy):
         actions = [policy.explore(obs)[0].tolist() for _ in range(9)]
-        losses = [policy.learn([draw_unroll(seed, CARTPOLE)])["loss"] for seed in range(10, 15)]
+        losses = [policy.learn([draw_rollout(seed, CARTPOLE)])["loss"] for seed in range(10, 15)]
         return actions, losses, policy.weights()["actor.0.weight"].tolist()
 
     policy = make(kind, **settings, **more)
     for seed in range(5):
         policy.explore(obs)
-        policy.learn([draw_unroll(seed, CARTPOLE)])
+        policy.learn([draw_rollout(seed, CARTPOLE)])
     resumed = make(kind, seed=99, **settings, **more)
     resumed.load_state_dict(policy.state_dict())
     clone = policy.clone()
@@ -495,7 +495,7 @@ def test_weights_of_another_process_are_acted_with():
     obs = draw_obs(np.random.default_rng(0), CARTPOLE, (9,))
     assert (source.values(obs) != target.values(obs)).any()
     published = {name: tensor.numpy() for name, tensor in source.weights().items()}
-    source.learn([draw_unroll(0, CARTPOLE)])
+    source.learn([draw_rollout(0, CARTPOLE)])
     assert (source.weights()["critic.0.weight"].numpy() != published["critic.0.weight"]).any()
     target.load_weights(published)
     for name, tensor in target.weights().items():
@@ -521,22 +521,22 @@ def test_weights_and_states_of_something_else_are_refused():
 def test_a_loss_that_is_not_finite_is_refused_before_it_does_harm(kind, poison, recwarn):
     policy = make(kind, normalize_advantage=False)
     before = policy.weights()
-    unroll = draw_unroll(0, CARTPOLE)
-    unroll.reward[:] = -poison
-    unroll.reward[2, 1] = poison
+    rollout = draw_rollout(0, CARTPOLE)
+    rollout.reward[:] = -poison
+    rollout.reward[2, 1] = poison
     with pytest.raises(NonFiniteError, match=r"update 1 .*`lr`"):
-        policy.learn([unroll])
+        policy.learn([rollout])
     assert_same(policy.weights(), before, rtol=0, atol=0)
     assert [str(warning.message) for warning in recwarn] == []
-    assert math.isfinite(policy.learn([draw_unroll(1, CARTPOLE)])["loss"])
+    assert math.isfinite(policy.learn([draw_rollout(1, CARTPOLE)])["loss"])
 
 
 def test_observations_of_something_else_are_refused():
     policy = make("A2C")
     with pytest.raises(ShapeError, match=r"`obs` has shape .* CartPole-v1"):
         policy.explore(np.zeros((2, 3), dtype=np.float32))
-    with pytest.raises(ShapeError, match="`obs` of an unroll has shape"):
-        policy.learn([draw_unroll(0, PENDULUM)])
+    with pytest.raises(ShapeError, match="`obs` of a rollout has shape"):
+        policy.learn([draw_rollout(0, PENDULUM)])
 
 
 def test_images_are_not_normalized():
@@ -565,9 +565,9 @@ def test_on_other_devices_it_computes_the_same(kind, actions, monkeypatch):
     obs = draw_obs(np.random.default_rng(0), spec, (9,))
     np.testing.assert_allclose(policy.explore(obs)[1], written_out.explore(obs)[1], rtol=1e-4)
     for seed in range(5):
-        unroll = draw_unroll(seed, spec)
-        expected = pytest.approx(written_out.learn([unroll]), rel=2e-3, abs=1e-4)
-        assert policy.learn([unroll]) == expected
+        rollout = draw_rollout(seed, spec)
+        expected = pytest.approx(written_out.learn([rollout]), rel=2e-3, abs=1e-4)
+        assert policy.learn([rollout]) == expected
     assert_same(policy.weights(), written_out.weights(), rtol=2e-3, atol=2e-4)
 
 
@@ -582,8 +582,8 @@ def test_on_a_gpu_it_learns_the_same(kind, actions):
     obs = draw_obs(np.random.default_rng(0), spec, (9,))
     np.testing.assert_allclose(here.explore(obs)[1], there.explore(obs)[1], rtol=1e-3, atol=1e-4)
     for seed in range(3):
-        unroll = draw_unroll(seed, spec)
-        assert there.learn([unroll]) == pytest.approx(here.learn([unroll]), rel=1e-2, abs=1e-3)
+        rollout = draw_rollout(seed, spec)
+        assert there.learn([rollout]) == pytest.approx(here.learn([rollout]), rel=1e-2, abs=1e-3)
     assert_same(here.weights(), there.weights(), rtol=1e-2, atol=1e-3)
     twin = there.clone()
     assert twin.device == there.device

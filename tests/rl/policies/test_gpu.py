@@ -28,8 +28,8 @@ from ding_lite.rl import (
 )
 
 pytestmark = pytest.mark.gpu
-FROM_UNROLLS = (A2C, PPO, IMPALA)
-ENV_OF = {DQN: "CartPole-v1", **dict.fromkeys(FROM_UNROLLS, "CartPole-v1")} | dict.fromkeys(
+FROM_ROLLOUTS = (A2C, PPO, IMPALA)
+ENV_OF = {DQN: "CartPole-v1", **dict.fromkeys(FROM_ROLLOUTS, "CartPole-v1")} | dict.fromkeys(
     (DDPG, TD3, SAC), "Pendulum-v1"
 )
 EVERY_POLICY = pytest.mark.parametrize("kind", list(ENV_OF), ids=lambda kind: kind.__name__)
@@ -109,7 +109,7 @@ def learned(kind, *, device):
     envs = make_envs(ENV_OF[kind], 2, seed=1)
     policy = kind(envs.spec, device=device)
     with Task() as task:
-        if kind in FROM_UNROLLS:
+        if kind in FROM_ROLLOUTS:
             task.use(mw.collect(policy, envs, unroll=8)).use(mw.train(policy))
         else:
             replay = ReplayBuffer(envs.spec, capacity=1_000)

@@ -1,4 +1,4 @@
-"""What learning from unrolls needs: checked and joined, and with the values of what followed."""
+"""What learning from rollouts needs: checked and joined, and with the values of what followed."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from collections.abc import Sequence
 import numpy as np
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl.batch import FloatArray, NumpyArray, Unroll
+from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
 from ding_lite.rl.spec import EnvSpec
 
 
-def join_unrolls(unrolls: Sequence[Unroll], spec: EnvSpec) -> Unroll:
-    """Put unrolls of the same length side by side, as if all their environments were one's.
+def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec) -> Rollout:
+    """Put rollouts of the same length side by side, as if all their environments were one's.
 
     Args:
-        unrolls: At least one. They may come from other nodes, so their shapes are checked.
+        rollouts: At least one. They may come from other nodes, so their shapes are checked.
         spec: What their environments look like.
 
     Returns:
-        One unroll of all environments. Its version is the oldest among them.
+        One rollout of all environments. Its version is the oldest among them.
 
     Raises:
         ConfigError: If there is none.
         ShapeError: If one is not of such environments, or their lengths differ.
     """
-    if not unrolls:
-        raise ConfigError("There is no unroll to learn from; at least one was expected.")
-    for unroll in unrolls:
-        _check(unroll, spec)
-    if len(unrolls) == 1:
-        return unrolls[0]
+    if not rollouts:
+        raise ConfigError("There is no rollout to learn from; at least one was expected.")
+    for rollout in rollouts:
+        _check(rollout, spec)
+    if len(rollouts) == 1:
+        return rollouts[0]
 
-    lengths = sorted({unroll.num_steps for unroll in unrolls})
+    lengths = sorted({rollout.num_steps for rollout in rollouts})
     if len(lengths) > 1:
         raise ShapeError(
-            f"The unrolls of one update have {lengths} steps; one length was expected. Collect "
+            f"The rollouts of one update have {lengths} steps; one length was expected. Collect "
             f"all of them with the same `unroll`."
         )
-    first_env = np.cumsum([0, *(unroll.num_envs for unroll in unrolls)])
-    cut_env = [unroll.cut_env + start for unroll, start in zip(unrolls, first_env, strict=False)]
+    first_env = np.cumsum([0, *(rollout.num_envs for rollout in rollouts)])
+    cut_env = [rollout.cut_env + start for rollout, start in zip(rollouts, first_env, strict=False)]
 
     def beside(name: str) -> NumpyArray:
-        return np.concatenate([getattr(unroll, name) for unroll in unrolls], axis=1)
+        return np.concatenate([getattr(rollout, name) for rollout in rollouts], axis=1)
 
     def behind(name: str) -> NumpyArray:
-        return np.concatenate([getattr(unroll, name) for unroll in unrolls])
+        return np.concatenate([getattr(rollout, name) for rollout in rollouts])
 
-    return Unroll(
+    return Rollout(
         obs=beside("obs"),
         action=beside("action"),
         reward=beside("reward"),
@@ -58,7 +58,7 @@ def join_unrolls(unrolls: Sequence[Unroll], spec: EnvSpec) -> Unroll:
         cut_time=behind("cut_time"),
         cut_env=np.concatenate(cut_env),
         cut_obs=behind("cut_obs"),
-        version=min(unroll.version for unroll in unrolls),
+        version=min(rollout.version for rollout in rollouts),
     )
 
 
@@ -68,36 +68,36 @@ def merged(array_TN: NumpyArray) -> NumpyArray:
     return array_TN.reshape(steps * envs, *rest)
 
 
-def unseen_obs(unroll: Unroll) -> NumpyArray:
+def unseen_obs(rollout: Rollout) -> NumpyArray:
     """Return what steps led to and no later step begins with, [N + K, ...]."""
-    if not len(unroll.cut_obs):
-        return unroll.last_obs
-    return np.concatenate((unroll.last_obs, unroll.cut_obs))
+    if not len(rollout.cut_obs):
+        return rollout.last_obs
+    return np.concatenate((rollout.last_obs, rollout.cut_obs))
 
 
-def next_values(unroll: Unroll, value_TN: FloatArray, unseen_M: FloatArray) -> FloatArray:
+def next_values(rollout: Rollout, value_TN: FloatArray, unseen_M: FloatArray) -> FloatArray:
     """Return the values of what each step led to; anything where it terminated.
 
     Args:
-        unroll: The steps.
+        rollout: The steps.
         value_TN: The values of what was acted on.
         unseen_M: Those of `unseen_obs`.
     """
-    num_envs = unroll.num_envs
+    num_envs = rollout.num_envs
     next_value_TN = np.empty_like(value_TN)
     next_value_TN[:-1] = value_TN[1:]
     next_value_TN[-1] = unseen_M[:num_envs]
-    next_value_TN[unroll.cut_time, unroll.cut_env] = unseen_M[num_envs:]
+    next_value_TN[rollout.cut_time, rollout.cut_env] = unseen_M[num_envs:]
     return next_value_TN
 
 
-def _check(unroll: Unroll, spec: EnvSpec) -> None:
-    if unroll.reward.ndim != 2 or not unroll.reward.size:
+def _check(rollout: Rollout, spec: EnvSpec) -> None:
+    if rollout.reward.ndim != 2 or not rollout.reward.size:
         raise ShapeError(
-            f"The `reward` of an unroll has shape {unroll.reward.shape}; (steps, environments), "
+            f"The `reward` of a rollout has shape {rollout.reward.shape}; (steps, environments), "
             f"at least one of each, was expected."
         )
-    each, num_envs, num_cut = unroll.reward.shape, unroll.num_envs, len(unroll.cut_time)
+    each, num_envs, num_cut = rollout.reward.shape, rollout.num_envs, len(rollout.cut_time)
     expected = {
         "obs": (*each, *spec.obs_shape),
         "action": (*each, *spec.action_shape),
@@ -110,27 +110,27 @@ def _check(unroll: Unroll, spec: EnvSpec) -> None:
         "cut_obs": (num_cut, *spec.obs_shape),
     }
     for name, shape in expected.items():
-        found = getattr(unroll, name).shape
+        found = getattr(rollout, name).shape
         if found != shape:
             raise ShapeError(
-                f"The `{name}` of an unroll has shape {found}; {shape} was expected for {each[0]} "
+                f"The `{name}` of a rollout has shape {found}; {shape} was expected for {each[0]} "
                 f"steps of {each[1]} environments of {spec.env_id}. Was it collected in other "
                 f"environments?"
             )
     for name in ("obs", "last_obs", "cut_obs"):
-        if getattr(unroll, name).dtype != spec.obs_dtype:
+        if getattr(rollout, name).dtype != spec.obs_dtype:
             raise ShapeError(
-                f"The `{name}` of an unroll has the type {getattr(unroll, name).dtype}; "
+                f"The `{name}` of a rollout has the type {getattr(rollout, name).dtype}; "
                 f"observations of {spec.env_id} are {np.dtype(spec.obs_dtype)}."
             )
     cut_TN = np.zeros(each, dtype=np.bool_)
-    inside = (unroll.cut_time >= 0) & (unroll.cut_time < each[0])
-    inside &= (unroll.cut_env >= 0) & (unroll.cut_env < num_envs)
+    inside = (rollout.cut_time >= 0) & (rollout.cut_time < each[0])
+    inside &= (rollout.cut_env >= 0) & (rollout.cut_env < num_envs)
     if inside.all():
-        cut_TN[unroll.cut_time, unroll.cut_env] = True
-    if not inside.all() or (cut_TN != (unroll.truncated & ~unroll.terminated)).any():
+        cut_TN[rollout.cut_time, rollout.cut_env] = True
+    if not inside.all() or (cut_TN != (rollout.truncated & ~rollout.terminated)).any():
         raise ShapeError(
-            f"An unroll has the last observations of {num_cut} episodes that were cut off, and "
+            f"A rollout has the last observations of {num_cut} episodes that were cut off, and "
             f"`truncated` says something else. `cut_time` and `cut_env` name the steps that were "
             f"truncated and did not terminate, each once."
         )

@@ -1,14 +1,14 @@
-"""Unrolls made up at random, as environments might have given them."""
+"""Rollouts made up at random, as environments might have given them."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ding_lite.rl import Unroll
+from ding_lite.rl import Rollout
 
 
-def draw_unroll(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):
-    """Draw an unroll with ends of every kind.
+def draw_rollout(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):
+    """Draw a rollout with ends of every kind.
 
     Args:
         ends: The share of steps that terminated, and likewise of those that were truncated.
@@ -17,7 +17,7 @@ def draw_unroll(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):
     shape = (num_steps, num_envs)
     terminated, truncated = rng.random((2, *shape)) < ends
     cut_time, cut_env = np.nonzero(truncated & ~terminated)
-    return Unroll(
+    return Rollout(
         obs=draw_obs(rng, spec, shape),
         action=draw_actions(rng, spec, shape),
         reward=rng.normal(size=shape).astype(np.float32),

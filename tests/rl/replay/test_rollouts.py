@@ -1,0 +1,138 @@
+"""Rollouts: checked, joined, sent to other nodes, and what each step led to."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.parallel.wire.codec import decode, encode
+from ding_lite.rl import A2C, IMPALA, PPO, Rollout, make_envs
+from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
+from tests.rl.rollouts import draw_rollout
+
+CARTPOLE = make_envs("CartPole-v1", 1).spec
+PENDULUM = make_envs("Pendulum-v1", 1).spec
+FIELDS = Rollout.__slots__
+
+
+def travelled(rollout):
+    """Return what another node gets."""
+    encoded = encode(rollout)
+    return decode(encoded.meta, [memoryview(bytes(buffer)) for buffer in encoded.buffers])
+
+
+def test_a_rollout_travels_between_nodes():
+    sent = draw_rollout(0, CARTPOLE, version=7)
+    received = travelled(sent)
+    assert type(received) is Rollout
+    assert received.version == 7
+    for name in FIELDS:
+        found, expected = np.asarray(getattr(received, name)), np.asarray(getattr(sent, name))
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "ding_lite/Catch-v0"])
+@pytest.mark.parametrize("policy", [A2C, PPO, IMPALA])
+def test_what_has_travelled_is_learned_from_as_here(policy, env_id):
+    """What comes from another node may not be written to."""
+    with make_envs(env_id, 1) as envs:
+        here, there = policy(envs.spec), policy(envs.spec)
+    num_envs = 4 if here.spec.is_image else 40
+    rollout = draw_rollout(0, here.spec, num_steps=50, num_envs=num_envs)
+    received = travelled(rollout)
+    assert not received.obs.flags.writeable
+    assert here.learn([rollout]) == there.learn([received])
+    assert here.learn([rollout, rollout]) == there.learn([received, received])
+
+
+def test_its_length_counts_the_env_steps():
+    rollout = draw_rollout(0, CARTPOLE, num_steps=4, num_envs=3)
+    assert (len(rollout), rollout.num_steps, rollout.num_envs) == (12, 4, 3)
+    assert merged(rollout.obs).shape == (12, 4)
+    assert np.shares_memory(merged(rollout.obs), rollout.obs)
+
+
+def test_joined_rollouts_stand_side_by_side():
+    rollouts = [
+        draw_rollout(x, CARTPOLE, num_envs=n, version=9 - x) for x, n in enumerate((2, 3, 1))
+    ]
+    together = join_rollouts(rollouts, CARTPOLE)
+    assert (together.num_steps, together.num_envs, together.version) == (5, 6, 7)
+    start = 0
+    for rollout in rollouts:
+        mine = slice(start, start + rollout.num_envs)
+        for name in ("obs", "action", "reward", "terminated", "truncated", "log_prob"):
+            np.testing.assert_array_equal(getattr(together, name)[:, mine], getattr(rollout, name))
+        np.testing.assert_array_equal(together.last_obs[mine], rollout.last_obs)
+        start += rollout.num_envs
+    assert len(together.cut_obs) == sum(len(rollout.cut_obs) for rollout in rollouts) > 0
+    join_rollouts([together], CARTPOLE)  # its own checks pass
+
+
+def test_each_step_leads_to_the_next_to_the_end_of_its_episode_or_to_the_last():
+    rollouts = [draw_rollout(x, CARTPOLE, num_steps=9, num_envs=4) for x in range(3)]
+    together = join_rollouts(rollouts, CARTPOLE)
+
+    def value_of(obs):
+        return obs.sum(axis=-1)
+
+    value_TN = value_of(together.obs)
+    found = next_values(together, value_TN, value_of(unseen_obs(together)))
+    cut = {
+        (time, env): obs
+        for time, env, obs in zip(
+            together.cut_time, together.cut_env, together.cut_obs, strict=True
+        )
+    }
+    for time in range(together.num_steps):
+        for env in range(together.num_envs):
+            after = together.last_obs if time == 8 else together.obs[time + 1]
+            expected = cut.get((time, env), after[env])
+            assert found[time, env] == pytest.approx(value_of(expected), rel=1e-5)
+    assert cut
+
+
+def test_nothing_to_learn_from_is_refused():
+    with pytest.raises(ConfigError, match="no rollout to learn from"):
+        join_rollouts([], CARTPOLE)
+
+
+def test_rollouts_of_several_lengths_are_refused():
+    rollouts = [draw_rollout(0, CARTPOLE, num_steps=steps) for steps in (4, 5)]
+    with pytest.raises(ShapeError, match=r"have \[4, 5\] steps; one length was expected"):
+        join_rollouts(rollouts, CARTPOLE)
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "version"])
+def test_a_field_of_another_shape_is_refused_by_name(name):
+    rollout = draw_rollout(0, CARTPOLE)
+    array = getattr(rollout, name)
+    for wrong in (array[..., None], array[:0]):
+        with pytest.raises(ShapeError, match=r"rollout"):
+            join_rollouts([replace(rollout, **{name: wrong})], CARTPOLE)
+
+
+def test_rollouts_of_other_environments_are_refused():
+    with pytest.raises(ShapeError, match=r"`obs` of a rollout has shape \(5, 3, 3\).*CartPole-v1"):
+        join_rollouts([draw_rollout(0, PENDULUM)], CARTPOLE)
+    rollout = draw_rollout(0, CARTPOLE)
+    for name in ("obs", "last_obs", "cut_obs"):
+        wrong = replace(rollout, **{name: getattr(rollout, name).astype(np.float64)})
+        with pytest.raises(ShapeError, match=f"`{name}` .* type float64; .* are float32"):
+            join_rollouts([wrong], CARTPOLE)
+
+
+def test_ends_that_contradict_each_other_are_refused():
+    rollout = draw_rollout(0, CARTPOLE)
+    assert len(rollout.cut_time) > 1
+    faults = [
+        {"truncated": ~rollout.truncated},
+        {"cut_time": rollout.cut_time + 99},
+        {"cut_env": rollout.cut_env - 1},
+        {"cut_time": rollout.cut_time[::-1].copy(), "cut_env": rollout.cut_env * 0},
+    ]
+    for fault in faults:
+        with pytest.raises(ShapeError, match="episodes that were cut off"):
+            join_rollouts([replace(rollout, **fault)], CARTPOLE)
