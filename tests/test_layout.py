@@ -1,0 +1,125 @@
+"""Each module has a test at the same place under the same name, or is listed with its test."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.architecture import PACKAGE, House, Module, floor_of
+
+TESTS = Path(__file__).resolve().parent
+
+LISTS = tomllib.loads((TESTS / "layout.toml").read_text())
+COVERS = [(test, path) for test, paths in LISTS["covers"].items() for path in paths.split()]
+REACHES = [
+    (test, chain.split(" > ")) for test, all_of in LISTS["reaches"].items() for chain in all_of
+]
+LISTED = [*COVERS, *[(test, chain[-1]) for test, chain in REACHES]]
+
+
+@cache
+def house() -> House:
+    """Parse the package once."""
+    return House.read(TESTS.parent / PACKAGE)
+
+
+@cache
+def parsed(test: str) -> Module:
+    """Parse a test file."""
+    return Module(test, (TESTS / test).read_text())
+
+
+def place_of(module: Module) -> str:
+    """Return where the test of a module belongs, below tests/."""
+    folder, _, file = module.path.rpartition("/")
+    room = ["ground"] if floor_of(module.name) == "ground" or not folder else []
+    return "/".join([*room, *filter(None, [folder]), f"test_{file}"])
+
+
+def plain_modules() -> list[Module]:
+    """Return all modules but `__init__` and `__main__`."""
+    return [module for module in house() if not module.path.endswith("__.py")]
+
+
+def public_names(module: Module) -> set[str]:
+    """Return the names that a module defines for others."""
+    names = set()
+    for node in module.tree.body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+                names.add(name)
+    return {name for name in names if not name.startswith("_")}
+
+
+def uses(test: str, module: Module) -> bool:
+    """Tell whether a test names a module, or a name of it that a package hands on."""
+    if re.search(rf"\b{re.escape(module.name)}\b", parsed(test).source):
+        return True
+    packages = {each.name for each in house() if each.path.endswith("__init__.py")}
+    public = public_names(module)
+    for _, full in parsed(test).uses:
+        front, _, name = full.rpartition(".")
+        if front in packages and name in public:
+            return True
+    return False
+
+
+def imports(module: Module, other: Module) -> bool:
+    """Tell whether a module imports another one, or starts it by its name."""
+    names = {house().target(item) for item in module.imports}
+    return other.name in names or f'"{other.name}"' in module.source
+
+
+MODULES = {module.path.removesuffix(".py"): module for module in plain_modules()}
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_has_a_test_of_its_name_or_is_listed(path: str) -> None:
+    place = place_of(MODULES[path])
+    has_test = (TESTS / place).is_file()
+    count = [listed for _, listed in LISTED].count(path)
+    assert has_test + count > 0, f"tests/{place} does not exist, and layout.toml lists no other."
+    assert has_test + count == 1, f"{path} has tests/{place} and is listed, or is listed twice."
+
+
+@pytest.mark.parametrize(("test", "path"), LISTED)
+def test_what_is_listed_exists(test: str, path: str) -> None:
+    assert path in MODULES
+    assert (TESTS / test).is_file()
+
+
+@pytest.mark.parametrize(("test", "path"), COVERS)
+def test_a_listed_test_uses_the_module(test: str, path: str) -> None:
+    assert uses(test, MODULES[path])
+
+
+@pytest.mark.parametrize(("test", "chain"), REACHES)
+def test_a_chain_of_imports_leads_from_the_listed_test_to_the_module(
+    test: str, chain: list[str]
+) -> None:
+    first, *_, last = modules = [MODULES[path] for path in chain]
+    assert uses(test, first)
+    assert all(imports(one, next_one) for one, next_one in pairwise(modules))
+    assert not uses(test, last), "The test uses the module itself: list it under `covers`."
+
+
+def test_a_test_beside_those_of_modules_has_the_name_of_one_or_is_a_topic() -> None:
+    own = {place_of(module) for module in MODULES.values()}
+    folders = {module.path.rpartition("/")[0] for module in house()} - {"", "io"}
+    others = {
+        f"{folder}/{file.name}"
+        for folder in {*folders, "ground", "ground/io"}
+        for file in (TESTS / folder).glob("test_*.py")
+    }
+    topics = LISTS["topics"].items()
+    assert others - own == {
+        f"{folder}/test_{k}.py" for folder, all_of in topics for k in all_of.split()
+    }
