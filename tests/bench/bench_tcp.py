@@ -152,14 +152,14 @@ class Ears:
         with self._changed:
             self._answer = args[0], args[1]
             self._changed.notify_all()
-        self._router.rouse()
+        self._router.wake_pump()
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
         """The other node publishes nothing."""
 
     def wait(self, token: object) -> float:
         """Block until the answer with this token has come; return when it was given."""
-        self._router.attend(lambda: bool(self._answer[0] == token), 30.0)
+        self._router.pump(lambda: bool(self._answer[0] == token), 30.0)
         with self._changed:
             if not self._changed.wait_for(lambda: self._answer[0] == token, 30.0):
                 raise TimeoutError(f"No answer to {token}; the last was {self._answer}.")

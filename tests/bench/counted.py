@@ -104,9 +104,9 @@ class _CountedSink:
         traffic.received_bytes += sum(map(_nbytes, frames))
         traffic.seconds += time.thread_time() - began
 
-    def on_turn(self) -> float:
+    def on_tick(self) -> float:
         began = time.thread_time()
-        wait_s = self._sink.on_turn()
+        wait_s = self._sink.on_tick()
         self._transport.traffic.seconds += time.thread_time() - began
         return wait_s
 

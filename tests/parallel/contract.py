@@ -37,7 +37,7 @@ class End:
         self.gone: set[Link] = set()
         self.refusals: list[tuple[int, str]] = []
         self.rejected: list[str] = []
-        self.num_turns = 0
+        self.num_ticks = 0
         self.turn_every_s = FOREVER_S
         self.calls: list[str] = []
         self.callers: set[int] = set()
@@ -110,9 +110,9 @@ class End:
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
         self._note("rejected", self.rejected, reason)
 
-    def on_turn(self) -> float:
+    def on_tick(self) -> float:
         with self._changed:
-            self.num_turns += 1
+            self.num_ticks += 1
             self.calls.append("turn")
             self.callers.add(threading.get_ident())
             self._changed.notify_all()
@@ -561,12 +561,12 @@ class TransportContract:
         end = bench.end(1)
         end.turn_every_s = 0.005
         end.start()
-        end.wait(lambda: end.num_turns >= 5)  # nobody has asked for one
+        end.wait(lambda: end.num_ticks >= 5)  # nobody has asked for one
         end.turn_every_s = FOREVER_S
         for _ in range(200):
-            before = end.num_turns
+            before = end.num_ticks
             end.transport.wake()
-            end.wait(lambda before=before: end.num_turns > before)  # type: ignore[misc]
+            end.wait(lambda before=before: end.num_ticks > before)  # type: ignore[misc]
 
     def test_a_turn_that_asks_for_another_one_gets_it(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
@@ -603,17 +603,17 @@ class TransportContract:
 
     # -- who waits anyway ----------------------------------------------------------------
 
-    def test_who_attends_may_serve_the_sink_and_misses_nothing(self, bench: Bench) -> None:
+    def test_a_pumping_thread_serves_the_sink_and_misses_nothing(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         for number in range(200):
             assert hub.transport.send(to_leaf, CONTROL, [b"%d" % number])
-            leaf.transport.attend(lambda number=number: len(leaf.messages) > number, 10.0)  # type: ignore[misc]
+            leaf.transport.pump(lambda number=number: len(leaf.messages) > number, 10.0)  # type: ignore[misc]
             leaf.hear(number + 1)
             assert leaf.transport.send(to_hub, CONTROL, [b"%d" % number])
         for end in (leaf, hub):
             assert [frames[0] for frames in end.hear(200)] == [b"%d" % n for n in range(200)]
 
-    def test_the_sink_is_called_once_at_a_time_whoever_attends(self, bench: Bench) -> None:
+    def test_the_sink_is_called_once_at_a_time_whichever_thread_pumps(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         under_way: list[int] = []
         note, is_over = hub.on_message, threading.Event()
@@ -625,12 +625,12 @@ class TransportContract:
             assert under_way == [threading.get_ident()]
             under_way.clear()
 
-        def attend() -> None:
+        def pump() -> None:
             while not is_over.is_set():
-                hub.transport.attend(is_over.is_set, 0.002)
+                hub.transport.pump(is_over.is_set, 0.002)
 
         hub.on_message = take  # type: ignore[method-assign]
-        threads = [threading.Thread(target=attend) for _ in range(3)]
+        threads = [threading.Thread(target=pump) for _ in range(3)]
         for thread in threads:
             thread.start()
         for number in range(3_000):
@@ -642,17 +642,17 @@ class TransportContract:
         assert not hub.transport.is_calling
         assert not hub.rejected
 
-    def test_attending_ends_when_the_transport_does(self, bench: Bench) -> None:
+    def test_pumping_ends_when_the_transport_does(self, bench: Bench) -> None:
         hub, leaf, _, _ = bench.both()
-        attending = threading.Thread(target=lambda: leaf.transport.attend(lambda: False, FOREVER_S))
-        attending.start()
+        pumping = threading.Thread(target=lambda: leaf.transport.pump(lambda: False, FOREVER_S))
+        pumping.start()
         bench.both()  # so some time has passed
         leaf.transport.close()
-        attending.join(10.0)
-        assert not attending.is_alive()
-        leaf.transport.attend(lambda: False, FOREVER_S)
-        leaf.transport.rouse()
-        hub.transport.rouse()
+        pumping.join(10.0)
+        assert not pumping.is_alive()
+        leaf.transport.pump(lambda: False, FOREVER_S)
+        leaf.transport.wake_pump()
+        hub.transport.wake_pump()
         assert leaf.calls[-1] == "turn"
 
     # -- the end -------------------------------------------------------------------------
@@ -680,14 +680,14 @@ class TransportContract:
     def test_the_last_turn_may_still_say_something(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         is_closing = threading.Event()
-        take_turn = leaf.on_turn
+        tick = leaf.on_tick
 
         def say_good_bye() -> float:
             if is_closing.is_set():
                 leaf.transport.send(to_hub, CONTROL, [b"good-bye"])
-            return take_turn()
+            return tick()
 
-        leaf.on_turn = say_good_bye  # type: ignore[method-assign]
+        leaf.on_tick = say_good_bye  # type: ignore[method-assign]
         is_closing.set()
         leaf.transport.close()
         assert {frames[0] for frames in hub.hear(1)} == {b"good-bye"}

@@ -189,7 +189,7 @@ class Presence:
         spec: The node's place.
 
     Raises:
-        ConfigError: Strangers could reach where it listens, or it dials another machine, and
+        ConfigError: Other machines can reach where it listens, or it dials another machine, and
             there is no key.
         TransportError: The address to listen at cannot be taken.
     """

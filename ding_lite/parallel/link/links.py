@@ -68,7 +68,7 @@ class Links:
         memory: What memory that is.
         on_arrival: Takes what a node has sent, on the thread that reads it.
         on_lost: Hears of a node that is gone without a good-bye, on the same thread.
-        on_turn: Is called now and then, on the same thread.
+        on_tick: Is called now and then, on the same thread.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Links:
         memory: str,
         on_arrival: Callable[[int, Arrival], None],
         on_lost: Callable[[int], None],
-        on_turn: Callable[[], None],
+        on_tick: Callable[[], None],
     ) -> None:
         self._spec = spec
         self._transport = transport
         self._clock = clock
         self._on_arrival = on_arrival
         self._on_lost = on_lost
-        self._on_turn = on_turn
+        self._on_tick = on_tick
         self._admission = Admission(spec, clock)
         self._rejections = Rejections(clock, owner=transport.owner, drop=transport.drop)
 
@@ -113,7 +113,7 @@ class Links:
         self.on_cut_off: Callable[[Exception], None] = lambda error: None
         """Hears, once, why this node must end: it cannot reach its job any more."""
 
-        self.on_stranger: Callable[[int], bool] = lambda peer: False
+        self.on_unknown_node: Callable[[int], bool] = lambda peer: False
         """Tells whether a node that greets and is no peer was admitted now."""
 
         self._book = LinkBook(transport, self.sessions)
@@ -136,7 +136,7 @@ class Links:
         """Listen and dial.
 
         Raises:
-            ConfigError: Strangers could reach the address, or it is on another machine and there
+            ConfigError: Other machines can reach the address, or it is on another machine and there
                 is no key.
             TransportError: The address cannot be taken.
         """
@@ -163,20 +163,20 @@ class Links:
         """Whether this thread hands on what has come, and so must not wait for what comes."""
         return self._transport.is_calling
 
-    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
+    def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         """Take what comes on this thread until `ready()`, where that is possible and saves time.
 
         It may return at any time: who waits must go on to wait in its own way.
 
         Args:
-            ready: Asked after each message, and after `rouse`. It must not wait.
+            ready: Asked after each message, and after `wake_pump`. It must not wait.
             timeout: Seconds at most; None for ever.
         """
-        self._transport.attend(ready, math.inf if timeout is None else timeout)
+        self._transport.pump(ready, math.inf if timeout is None else timeout)
 
-    def rouse(self) -> None:
-        """Let who attends ask again whether it is ready."""
-        self._transport.rouse()
+    def wake_pump(self) -> None:
+        """Make the pumping thread check `ready` again."""
+        self._transport.wake_pump()
 
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a peer; none before it has introduced itself."""
@@ -433,7 +433,7 @@ class Links:
         """Something was dropped before it could be a message."""
         self.reject(reason, link)
 
-    def on_turn(self) -> float:
+    def on_tick(self) -> float:
         """Send what the sessions have to say, and look for peers that have fallen silent.
 
         There is a turn after each message, and mostly nothing to do: who has just been woken by
@@ -443,7 +443,7 @@ class Links:
         if now < self._next_turn_at and not self._is_due:
             return self._next_turn_at - now
         self._is_due = False  # before anything is looked at, so that nothing is missed
-        self._on_turn()
+        self._on_tick()
         self._follow()
         with self.changed:
             wait_s = HEARTBEAT_S
@@ -478,7 +478,7 @@ class Links:
         with self.changed:
             session = self.sessions.get(envelope.src)
             if session is None and self._spec.growth and envelope.kind is Kind.HELLO:
-                if self.on_stranger(envelope.src):
+                if self.on_unknown_node(envelope.src):
                     session = self.sessions.get(envelope.src)
                 else:
                     self._handshake.turn_away(

@@ -200,7 +200,7 @@ def place_to_listen(address: Address, *, key_file: str | None) -> Address:
     """Return what to bind: with the host as a number, so that what was checked is what is bound.
 
     Raises:
-        ConfigError: Strangers could reach it and there is no key, or other users its directory,
+        ConfigError: Other machines can reach it and there is no key, or other users its directory,
             or its name cannot be looked up.
     """
     if address.scheme == "ipc":

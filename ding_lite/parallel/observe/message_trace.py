@@ -22,7 +22,7 @@ SERVICES = "ding_lite."
 """Begins the names of calls that programs do not make themselves."""
 
 
-class Drawing(Traced):
+class MessageTrace(Traced):
     """Draws the messages of a node, while it has a tracer.
 
     Args:

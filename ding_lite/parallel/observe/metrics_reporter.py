@@ -23,14 +23,14 @@ from ding_lite.log import Throttle
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
 from ding_lite.parallel.observe.metrics import Counts, MetricsFile, NodeMetrics, PeerMetrics, State
-from ding_lite.parallel.transport.zeromq import reactor as zeromq_turns
+from ding_lite.parallel.transport.zeromq import reactor
 from ding_lite.runtime.messaging.inbox import Inbox, Progress, Reports
 
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.9
 """At most so often. There is a turn every second even when nothing happens."""
-_WAITS = (clock_module.__name__, zeromq_turns.__name__)
+_WAITS = (clock_module.__name__, reactor.__name__)
 """The modules in which our waits end."""
 _OURS = "ding_lite"
 _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")

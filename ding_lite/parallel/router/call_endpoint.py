@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, DeadlineExceeded, StepCancelled
 from ding_lite.parallel.link.links import Links
-from ding_lite.parallel.observe.message_trace import Drawing
+from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.router.calls import Answers, Calls, EarlyCalls, Handler
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call
 from ding_lite.runtime.concurrency import Workers
+from ding_lite.runtime.messaging.events import MessagePump
 from ding_lite.runtime.messaging.router import Router, use_router
 
 NUM_WORKERS = 2
 """Threads that answer the calls of other nodes."""
+
+
+class PumpedRouter(Router, MessagePump, Protocol):
+    """A router whose messages a thread that waits may read itself."""
 
 
 class CallEndpoint:
@@ -34,7 +39,7 @@ class CallEndpoint:
     """
 
     def __init__(
-        self, node_id: int, links: Links, traced: Drawing, clock: Clock, router: Router
+        self, node_id: int, links: Links, traced: MessageTrace, clock: Clock, router: PumpedRouter
     ) -> None:
         self._node_id = node_id
         self._links = links
@@ -70,9 +75,9 @@ class CallEndpoint:
         """
         answer = self.ask(node, name, args, kwargs)
         deadline = Deadline.after(timeout, self._clock)
-        answer.add_done_callback(lambda _: self._links.rouse())
-        with Wait(self._links.rouse) as wait:
-            self._router.attend(lambda: answer.done() or wait.is_over, timeout)
+        answer.add_done_callback(lambda _: self._links.wake_pump())
+        with Wait(self._links.wake_pump) as wait:
+            self._router.pump(lambda: answer.done() or wait.is_over, timeout)
         try:
             return deadline.result_of(answer)
         except StepCancelled:

@@ -9,7 +9,7 @@ from typing import Any
 from ding_lite.clock import Clock
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.observe.message_trace import Drawing
+from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.router.call_endpoint import CallEndpoint
 from ding_lite.parallel.router.routing import DirectRouting
 from ding_lite.parallel.wire.codec import Encoded, decode
@@ -40,7 +40,7 @@ class ItemStreams:
         spec: NodeSpec,
         links: Links,
         endpoint: CallEndpoint,
-        traced: Drawing,
+        traced: MessageTrace,
         clock: Clock,
         routing: DirectRouting,
     ) -> None:

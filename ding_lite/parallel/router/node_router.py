@@ -22,7 +22,7 @@ from ding_lite.parallel.memory.shared_values import (
 from ding_lite.parallel.network.address import ANY_HOST, Address, is_loopback
 from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
-from ding_lite.parallel.observe.message_trace import Drawing
+from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.observe.metrics import State
 from ding_lite.parallel.observe.metrics_reporter import Reporter
 from ding_lite.parallel.router.call_endpoint import CallEndpoint
@@ -90,7 +90,7 @@ class NodeRouter:
         self._places: dict[int, frozenset[str]] = {}
         self.failure: Exception | None = None
         """Why this node must end, if it cannot reach its job any more."""
-        self.traced = Drawing(spec, self._incarnation_of)
+        self.traced = MessageTrace(spec, self._incarnation_of)
         """What this node has for a time line of its messages."""
 
         self._transport = transport or ZeroMQTransport(
@@ -108,13 +108,13 @@ class NodeRouter:
             memory=memory,
             on_arrival=self._deliver,
             on_lost=self._note_lost,
-            on_turn=self._turn,
+            on_tick=self._turn,
         )
         self._links.on_ctx_sent = self.traced.ctx_sent
-        self._links.on_stranger = self._adopt
+        self._links.on_unknown_node = self._adopt
         self._links.on_cut_off = self._note_cut_off
-        self.deferred_sigint = DeferredSigint(self._transport.rouse)
-        """What Ctrl-C has to have, so that the main thread may take what comes (`attend`)."""
+        self.deferred_sigint = DeferredSigint(self._transport.wake_pump)
+        """What Ctrl-C has to have, so that the main thread may take what comes (`pump`)."""
 
         self._endpoint = CallEndpoint(spec.node_id, self._links, self.traced, clock, self)
         for name, fn in (services or {}).items():
@@ -370,7 +370,7 @@ class NodeRouter:
         """Show ctx values of these keys as they come; what came for the first task is shown too."""
         return self._inbox.watch(*keys)
 
-    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
+    def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         """Take what comes on this thread until `ready()`, where that is possible and saves time.
 
         Raises:
@@ -379,14 +379,14 @@ class NodeRouter:
         if self._links.is_calling:
             return
         if threading.current_thread() is not threading.main_thread():
-            self._links.attend(ready, timeout)
+            self._links.pump(ready, timeout)
         elif self.deferred_sigint.is_installed:
             with self.deferred_sigint as deferred:
-                self._links.attend(lambda: deferred.is_pending or ready(), timeout)
+                self._links.pump(lambda: deferred.is_pending or ready(), timeout)
 
-    def rouse(self) -> None:
-        """Let who attends ask again whether it is ready."""
-        self._links.rouse()
+    def wake_pump(self) -> None:
+        """Make the pumping thread check `ready` again."""
+        self._links.wake_pump()
 
     def _wait_for_room(self, session: Session, event: str) -> None:
         if self._links.is_calling:

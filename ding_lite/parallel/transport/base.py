@@ -8,8 +8,8 @@ A link may break and come back. Messages under way are lost then, whole, and not
 loses one; it is the caller's to send them again. A node whose sink is slow does not make the
 others wait: what is sent to it waits in memory, and it is the caller's to bound that.
 
-A transport has one thread of its own. Everything of the sink is called there, or on a thread that
-attends, one call after the other, from `start` until `close` returns. What the sink raises is
+A transport has one thread of its own. Everything of the sink is called there, or on one that
+pumps, one call after the other, from `start` until `close` returns. What the sink raises is
 logged, and costs nothing but that call.
 
 `tests/parallel/contract.py` holds every transport to every sentence of this page.
@@ -76,7 +76,7 @@ class Sink(Protocol):
         """
         ...
 
-    def on_turn(self) -> float:
+    def on_tick(self) -> float:
         """Send what there is to send; return the seconds until the next turn at the latest.
 
         The last call of all, when the transport is closed, is one of these.
@@ -164,7 +164,7 @@ class Transport(Protocol):
         """Whether this thread is within a call of the sink, which must not wait for another one."""
         ...
 
-    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+    def pump(self, ready: Callable[[], bool], seconds: float) -> None:
         """Serve the sink on this thread until `ready()`, or for so long.
 
         For who waits for a message anyway: it comes without a change of thread then. It may return
@@ -173,13 +173,13 @@ class Transport(Protocol):
         What a signal's handler raises meanwhile may lose a message: none must.
 
         Args:
-            ready: Asked after what has come was handed on, and after `rouse`. It must not wait.
+            ready: Asked after what has come was handed on, and after `wake_pump`. It must not wait.
             seconds: How long at most.
         """
         ...
 
-    def rouse(self) -> None:
-        """Let who attends ask again whether it is ready; safe from any thread and at any time."""
+    def wake_pump(self) -> None:
+        """Make the pumping thread check `ready` again; safe from any thread and at any time."""
         ...
 
     def close(self) -> None:

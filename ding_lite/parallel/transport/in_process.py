@@ -364,11 +364,11 @@ class InprocTransport:
         """Whether this thread is within a call of the sink."""
         return threading.current_thread() is self._thread
 
-    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+    def pump(self, ready: Callable[[], bool], seconds: float) -> None:
         """Leave it to the transport's own thread: a test of many nodes has no use for the time."""
 
-    def rouse(self) -> None:
-        """Do nothing: nobody attends."""
+    def wake_pump(self) -> None:
+        """Do nothing: no thread pumps."""
 
     def close(self) -> None:
         """Send what was taken, within a second, and end the thread."""
@@ -436,12 +436,12 @@ class InprocTransport:
                     "what has come from another node could not be handled:\n%s",
                     traceback.format_exc(),
                 )
-        sink.on_turn()
+        sink.on_tick()
 
     def _turn(self, sink: Sink) -> None:
         with self._network._lock:
             self._wants_turn = False
-        wait_s = sink.on_turn()
+        wait_s = sink.on_tick()
         if not self._todo:
             self._todo.extend(self._wait_for_news(wait_s))
         while self._todo and not self._is_closing:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, did_you_mean
@@ -29,15 +29,26 @@ class Emission(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class Attending(Protocol):
-    """What a thread that waits for an event can help with; a `Router`."""
+@runtime_checkable
+class MessagePump(Protocol):
+    """A router whose messages a thread that waits may read itself."""
 
-    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Take what comes on this thread until `ready()`, or return at any time."""
+    def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        """Read messages on this thread until `ready()`, where that saves time; may return early.
+
+        Another thread that makes `ready` true calls `wake_pump`.
+
+        Args:
+            ready: Asked after each message, and after `wake_pump`. It must not wait.
+            timeout: Seconds at most; None for ever.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+        """
         ...
 
-    def rouse(self) -> None:
-        """Let who attends ask again whether it is ready."""
+    def wake_pump(self) -> None:
+        """Make the pumping thread check `ready` again; safe from any thread."""
         ...
 
 
@@ -46,16 +57,16 @@ class Events:
 
     Args:
         clock: What the waits are measured by.
-        attending: Where the events of other nodes come from, if there are any.
+        router: Where the events of other nodes come from, if there are any.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, attending: Attending | None = None) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, router: object = None) -> None:
         self.pending: deque[tuple[str, Emission]] = deque()
         """Events not yet delivered; the pipeline looks at it between two middleware."""
         self.owner = threading.get_ident()
         """The thread on which the task runs, the only one that delivers."""
         self._clock = clock
-        self._attending = attending
+        self._pump = router if isinstance(router, MessagePump) else None
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
         self._notify: Callable[[], None] = lambda: None
@@ -102,8 +113,8 @@ class Events:
                 box.append((emission, event))
             self._posted.notify_all()
         self._notify()
-        if self._attending is not None:
-            self._attending.rouse()
+        if self._pump is not None:
+            self._pump.wake_pump()
 
     @contextmanager
     def notifies(self, notify: Callable[[], None]) -> Iterator[None]:
@@ -172,8 +183,8 @@ class Events:
             self._waiting.setdefault(event, []).append(box)
         try:
             while True:
-                if self._attending is not None:
-                    self._attending.attend(ready, deadline.remaining)
+                if self._pump is not None:
+                    self._pump.pump(ready, deadline.remaining)
                 awake = ready()
                 if not awake:
                     with self._posted:
@@ -199,5 +210,5 @@ class Events:
         """Let every wait look at its `stop` again."""
         with self._posted:
             self._posted.notify_all()
-        if self._attending is not None:
-            self._attending.rouse()
+        if self._pump is not None:
+            self._pump.wake_pump()

@@ -273,12 +273,6 @@ class LocalRouter:
         self._streams.wake()
         self._inbox.wake()
 
-    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Return at once: what comes does so on the threads of the others."""
-
-    def rouse(self) -> None:
-        """Do nothing: nobody attends."""
-
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         [receiver] = [r for r in (self, *self._group) if r._node_id == node]
         oldest, value = parcel.body

@@ -87,7 +87,7 @@ class Router(Protocol):
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the thread that reads it.
 
-        That is the router's own one, or one that waits for another node meanwhile (`attend`).
+        That is the router's own one, or one that waits for another node meanwhile.
         A task's listeners (`task.on`) run on the task's time instead, and are the usual way.
         """
         ...
@@ -133,25 +133,6 @@ class Router(Protocol):
 
     def wake(self) -> None:
         """Let whoever waits to send, to receive or for what it watches ask its `until` again."""
-        ...
-
-    def attend(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Take what comes on this thread until `ready()`, where that is possible and saves time.
-
-        For who waits for another node. It may return at any time, or at once: who waits goes on
-        to wait in its own way then. What makes `ready` true on another thread calls `rouse`.
-
-        Args:
-            ready: Asked after each message, and after `rouse`. It must not wait.
-            timeout: Seconds at most; None for ever.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-        """
-        ...
-
-    def rouse(self) -> None:
-        """Let who attends ask again whether it is ready; safe from any thread."""
         ...
 
     def wait_ready(self, timeout: float | None = None) -> None:

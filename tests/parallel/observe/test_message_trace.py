@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.observe.message_trace import Drawing
+from ding_lite.parallel.observe.message_trace import MessageTrace
 from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArrived, ReplyArrived
 from ding_lite.runtime.trace.messages import (
     Slice,
@@ -38,11 +38,11 @@ class Paper:
         self.arrows.append((turn, kind, key))
 
 
-def drawing(node_id: int, *, incarnation: int = 1) -> tuple[Drawing, Paper]:
+def drawing(node_id: int, *, incarnation: int = 1) -> tuple[MessageTrace, Paper]:
     spec = NodeSpec(
         node_id=node_id, num_nodes=2, labels=frozenset(), incarnation=incarnation, began=2.0
     )
-    made = Drawing(spec, lambda peer: 1)
+    made = MessageTrace(spec, lambda peer: 1)
     paper = made.tracer = Paper()
     return made, paper
 
@@ -117,7 +117,7 @@ def test_what_was_offered_while_another_ctx_was_under_way_has_one_arrow() -> Non
     assert [arrow[:2] for arrow in paper.arrows] == [("s", "ctx")]
 
 
-def say_everything(made: Drawing, began_ns: int) -> Any:
+def say_everything(made: MessageTrace, began_ns: int) -> Any:
     made.emitted("collected", began_ns, [(1, 3, 1)])
     made.published(began_ns, [1])
     made.ctx_sent(1, 7)

@@ -138,9 +138,9 @@ def test_turns_are_due_by_the_nodes_own_clock(clock: ManualClock) -> None:
         end.start()
         for turn in range(1, 4):
             clock.until_waiting()
-            assert end.num_turns == turn
+            assert end.num_ticks == turn
             clock.advance(5.0)
-            end.wait(lambda turn=turn: end.num_turns > turn)  # type: ignore[misc]
+            end.wait(lambda turn=turn: end.num_ticks > turn)  # type: ignore[misc]
 
 
 def test_a_frame_that_changes_on_its_way_is_seen_to_change(bench: InprocBench) -> None:

@@ -1,4 +1,4 @@
-"""Who reads: the transport's own thread, or another one that waits for a message anyway.
+"""The event loop of the transport, which a thread that waits for a message may run itself.
 
 A message that one thread reads and another one waits for changes threads on its way, and mostly
 cores with them; the interpreter's memory has to follow, which takes longer than all that is done
@@ -21,68 +21,68 @@ from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
 ResultT = TypeVar("ResultT")
 
 
-class Turns:
-    """The turns at reading, which threads take one after the other.
+class Reactor:
+    """An event loop, each iteration of which runs on one thread.
 
     Args:
         sockets: What is read.
-        serve: Does what there is to do in a turn: hands on what has come at these sockets, and
-            returns the seconds until there is more to do.
+        serve: One iteration: hands on what has come at these sockets, and returns the seconds
+            until there is more to do.
     """
 
     def __init__(self, sockets: Sockets, serve: Callable[[list[Socket]], float]) -> None:
         self._sockets = sockets
         self._serve = serve
-        self._turn = threading.Lock()
+        self._iterating = threading.Lock()
         self._leading = threading.Lock()
         self._leader = 0
         self._own_thread_at = -math.inf
         """When the own thread looks by itself, at the latest."""
-        self._has_ended = False
+        self._is_stopped = False
 
     @property
-    def is_mine(self) -> bool:
-        """Whether this thread is in a turn."""
+    def is_current(self) -> bool:
+        """Whether this thread is within an iteration."""
         return self._sockets.reader == threading.get_ident()
 
-    def take(self, do: Callable[[], ResultT]) -> ResultT:
-        """Do something in a turn: nobody else reads meanwhile."""
-        with self._turn:
+    def exclusively(self, do: Callable[[], ResultT]) -> ResultT:
+        """Call `do` as an iteration: no other thread reads meanwhile."""
+        with self._iterating:
             self._sockets.reader = threading.get_ident()
             try:
                 return do()
             finally:
                 self._sockets.reader = 0
 
-    def go_on(self) -> None:
-        """Read on the own thread until `end` is called, and nobody else does either."""
-        while not self._has_ended:
-            self._sockets.wait(self.take(self._serve_and_plan))
-        self._leading.acquire()  # for good: nobody leads from now on
+    def run(self) -> None:
+        """Run the loop on the own thread until `stop`; no thread leads from then on."""
+        while not self._is_stopped:
+            self._sockets.wait(self.exclusively(self._serve_and_plan))
+        self._leading.acquire()  # for good
 
     def _serve_and_plan(self) -> float:
-        """Serve, and note in the same turn when this thread will, so that who leads can tell."""
+        """Serve, and note in the same iteration when this thread will again, for the leader."""
         wait_s = self._serve(self._sockets.unread)
         self._own_thread_at = SYSTEM_CLOCK.now() + wait_s
         return wait_s
 
     def lead(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Read until `ready()`, or until the time is over; at once return if another one leads.
+        """Run the loop on this thread until `ready()`; return at once if another one leads.
 
         Args:
-            ready: Asked after each turn and when roused.
+            ready: Asked after each iteration and after `wake_leader`.
             seconds: How long at most.
         """
         now = SYSTEM_CLOCK.now()
         until, look_at = now + seconds, math.inf
-        if self.is_mine or not self._leading.acquire(blocking=False):
+        if self.is_current or not self._leading.acquire(blocking=False):
             return
         try:
             self._leader = threading.get_ident()
             self._sockets.take_over()
-            while not (ready() or self._has_ended or now >= until):
-                self._sockets.wait_instead(min(look_at, until, now + LOOK_UP_S) - now)
-                wait_s = self.take(lambda: self._serve(self._sockets.unread))
+            while not (ready() or self._is_stopped or now >= until):
+                self._sockets.wait_as_leader(min(look_at, until, now + LOOK_UP_S) - now)
+                wait_s = self.exclusively(lambda: self._serve(self._sockets.unread))
                 now = SYSTEM_CLOCK.now()
                 look_at = now + wait_s
         finally:
@@ -92,13 +92,13 @@ class Turns:
                 self._sockets.wake()
             self._leading.release()
 
-    def rouse(self) -> None:
-        """Make who leads ask again whether it is ready; safe from any thread."""
-        if self._leader and not self.is_mine:
-            self._sockets.rouse()
+    def wake_leader(self) -> None:
+        """Make the leading thread check `ready` again; safe from any thread."""
+        if self._leader and not self.is_current:
+            self._sockets.wake_leader()
 
-    def end(self) -> None:
-        """Let nobody read any more once the turns under way are over; safe from any thread."""
-        self._has_ended = True
+    def stop(self) -> None:
+        """End the loop on all threads after the present iteration; safe from any thread."""
+        self._is_stopped = True
         self._sockets.wake()
-        self.rouse()
+        self.wake_leader()

@@ -64,8 +64,8 @@ class _Others:
         self.forget = transport.forget
         self.drop = transport.drop
         self.wake = transport.wake
-        self.attend = transport.attend
-        self.rouse = transport.rouse
+        self.pump = transport.pump
+        self.wake_pump = transport.wake_pump
 
     @property
     def is_calling(self) -> bool:
@@ -111,8 +111,8 @@ class _Fork:
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
         self._of(link).on_rejected(reason, link)
 
-    def on_turn(self) -> float:
-        return min(self._peers.on_turn(), self._others.on_turn())
+    def on_tick(self) -> float:
+        return min(self._peers.on_tick(), self._others.on_tick())
 
     def _of(self, link: Link | None) -> Sink:
         return self._others if self._is_other(link) else self._peers

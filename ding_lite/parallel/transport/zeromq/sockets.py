@@ -55,9 +55,9 @@ class Sockets:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Each write is an edge: nobody need read it.
         self._own_epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
-        self._rouse_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._rouse_fd, select.EPOLLIN)
-        self._is_roused = False
+        self._leader_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._leader_fd, select.EPOLLIN)
+        self._is_leader_woken = False
         # Re-entrant: a signal may come while the main thread holds it, and its handler may wake.
         self._wake_lock = threading.RLock()
         self._is_closed = False
@@ -126,12 +126,12 @@ class Sockets:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
 
-    def rouse(self) -> None:
+    def wake_leader(self) -> None:
         """Let the wait of who has taken over end now, or the next one at once."""
         with self._wake_lock:
             if not self._is_closed:
-                self._is_roused = True
-                os.eventfd_write(self._rouse_fd, 1)
+                self._is_leader_woken = True
+                os.eventfd_write(self._leader_fd, 1)
 
     # -- from a reader's -------------------------------------------------------------------
 
@@ -150,14 +150,14 @@ class Sockets:
         """Let `wait` overlook what comes, until `give_back`."""
         self._own_epoll.modify(self._epoll.fileno(), 0)
 
-    def wait_instead(self, seconds: float) -> None:
-        """Wait having taken over: until something has come, `rouse`, or the time is over."""
+    def wait_as_leader(self, seconds: float) -> None:
+        """Wait having taken over: until something has come, `wake_leader`, or the time is over."""
         self._note(self._epoll.poll(self._longest(seconds), _AT_ONCE))
 
     def give_back(self) -> None:
         """Let `wait` heed what comes, and what has come meanwhile."""
-        if self._is_roused:
-            self._calm()
+        if self._is_leader_woken:
+            self._clear_leader_wakeup()
         self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
 
     def _longest(self, seconds: float) -> float:
@@ -167,16 +167,16 @@ class Sockets:
     def _note(self, signs: list[tuple[int, int]]) -> None:
         with self.lock:
             for fd, _ in signs:
-                if fd == self._rouse_fd:
-                    self._calm()
+                if fd == self._leader_fd:
+                    self._clear_leader_wakeup()
                 elif fd in self._of_fds:  # else it was removed a moment ago
                     self._unread.add(self._of_fds[fd])
 
-    def _calm(self) -> None:
+    def _clear_leader_wakeup(self) -> None:
         with self._wake_lock:
-            if self._is_roused:
-                self._is_roused = False
-                os.eventfd_read(self._rouse_fd)
+            if self._is_leader_woken:
+                self._is_leader_woken = False
+                os.eventfd_read(self._leader_fd)
 
     def read(self, socket: Socket, read: Callable[[], ReadT], *, look: bool = True) -> ReadT | None:
         """Call what reads a message from a socket, if there is one; return None if not.
@@ -204,4 +204,4 @@ class Sockets:
             self._own_epoll.close()
             self._epoll.close()
             os.close(self._wake_fd)
-            os.close(self._rouse_fd)
+            os.close(self._leader_fd)

@@ -59,9 +59,12 @@ from ding_lite.parallel.transport.zeromq.dealers import (
     WATCHED,
     Dealers,
 )
-from ding_lite.parallel.transport.zeromq.reactor import Turns
+from ding_lite.parallel.transport.zeromq.reactor import Reactor
 from ding_lite.parallel.transport.zeromq.sockets import Socket, Sockets
-from ding_lite.parallel.transport.zeromq.unauthenticated import Strangers, make_room_for_descriptors
+from ding_lite.parallel.transport.zeromq.unauthenticated import (
+    UnauthenticatedConnections,
+    make_room_for_descriptors,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +121,7 @@ class ZeroMQTransport:
         self._messages: dict[Socket, tuple[Link | None, Lane]] = {}
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._connections = Connections() if connections is None else connections
-        self._strangers: Strangers | None = None
+        self._unauthenticated: UnauthenticatedConnections | None = None
         """Those at the port of this node, where one must have a key."""
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._num_streams = 0
@@ -126,7 +129,7 @@ class ZeroMQTransport:
         self._wants_turn = False
         self._num_doubts = 0
         self._doubts_at = 0.0
-        self._turns: Turns | None = None
+        self._reactor: Reactor | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
         self._lock = threading.Lock()
@@ -137,7 +140,7 @@ class ZeroMQTransport:
         """Let others dial this node; return where, with the port if any was fine.
 
         Raises:
-            ConfigError: Strangers could reach the address.
+            ConfigError: Other machines can reach the address.
             TransportError: It cannot be taken.
         """
         wanted = Address.parse(address)
@@ -167,7 +170,7 @@ class ZeroMQTransport:
         taken = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
         port = Address.parse(taken).port
         make_room_for_descriptors()
-        self._strangers = Strangers(port, len(self._peers))
+        self._unauthenticated = UnauthenticatedConnections(port, len(self._peers))
         return str(replace(wanted, port=port))
 
     def dial(self, node_id: int, address: str) -> None:
@@ -188,11 +191,11 @@ class ZeroMQTransport:
 
     def start(self, sink: Sink) -> None:
         """Begin to move messages."""
-        self._turns = turns = Turns(self._sockets, partial(self._serve, sink))
+        self._reactor = reactor = Reactor(self._sockets, partial(self._serve, sink))
 
         def run() -> None:
-            turns.go_on()
-            turns.take(sink.on_turn)
+            reactor.run()
+            reactor.exclusively(sink.on_tick)
 
         self._thread = threading.Thread(target=run, name="ding_lite-transport", daemon=True)
         self._thread.start()
@@ -269,17 +272,17 @@ class ZeroMQTransport:
     @property
     def is_calling(self) -> bool:
         """Whether this thread is within a call of the sink."""
-        return self._turns is not None and self._turns.is_mine
+        return self._reactor is not None and self._reactor.is_current
 
-    def attend(self, ready: Callable[[], bool], seconds: float) -> None:
+    def pump(self, ready: Callable[[], bool], seconds: float) -> None:
         """Read on this thread until `ready()`, or for so long; return where another one does."""
-        if self._turns is not None:
-            self._turns.lead(ready, seconds)
+        if self._reactor is not None:
+            self._reactor.lead(ready, seconds)
 
-    def rouse(self) -> None:
-        """Let who attends ask again whether it is ready."""
-        if self._turns is not None:
-            self._turns.rouse()
+    def wake_pump(self) -> None:
+        """Make the pumping thread check `ready` again."""
+        if self._reactor is not None:
+            self._reactor.wake_leader()
 
     def close(self) -> None:
         """Send what was taken, within a second, and end the thread."""
@@ -287,8 +290,8 @@ class ZeroMQTransport:
             if self._closing:
                 return
             self._closing = True
-        if self._turns is not None and self._thread is not None:
-            self._turns.end()
+        if self._reactor is not None and self._thread is not None:
+            self._reactor.stop()
             self._thread.join()
         with self._sockets.lock:
             for socket in self._messages:
@@ -300,8 +303,8 @@ class ZeroMQTransport:
                 self._doorkeeper.socket.close()
         for dealers in self._dealers.values():
             dealers.close()
-        if self._strangers is not None:
-            self._strangers.close()
+        if self._unauthenticated is not None:
+            self._unauthenticated.close()
         self._sockets.close()
         self._context.term()
 
@@ -366,7 +369,7 @@ class ZeroMQTransport:
         try:
             self._hand_on_all(found, sink)
             self._wants_turn = False
-            wait_s = min(sink.on_turn(), self._settle_doubts(sink), self._look(sink))
+            wait_s = min(sink.on_tick(), self._settle_doubts(sink), self._look(sink))
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
@@ -478,8 +481,10 @@ class ZeroMQTransport:
 
     def _watch(self, monitor: Any, sink: Sink) -> None:
         link, lane = self._monitors[monitor]
-        if link is None and self._strangers is not None:  # before reading of them, which is slow
-            self._look_at_strangers(self._strangers, sink, has_come=True)
+        if (
+            link is None and self._unauthenticated is not None
+        ):  # before reading of them, which is slow
+            self._check_unauthenticated(self._unauthenticated, sink, has_come=True)
         until = SYSTEM_CLOCK.now() + _EVENTS_FOR_S
         for _ in range(_EVENTS_AT_ONCE):
             if SYSTEM_CLOCK.now() > until:
@@ -489,10 +494,10 @@ class ZeroMQTransport:
                 return
             event: zmq.Event = happened["event"]
             if event in OPENED and link is None:
-                if self._strangers is None:
+                if self._unauthenticated is None:
                     self._connections.opened(happened["value"])
                 else:
-                    self._look_at_strangers(self._strangers, sink, has_come=True)
+                    self._check_unauthenticated(self._unauthenticated, sink, has_come=True)
             elif link is None:
                 self._heard_of_visitor(event, happened["value"], sink)
             else:
@@ -542,15 +547,15 @@ class ZeroMQTransport:
         wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
         for reason in reasons:
             sink.on_rejected(reason)
-        if self._strangers is None:
+        if self._unauthenticated is None:
             return wait_s
-        return min(wait_s, self._look_at_strangers(self._strangers, sink))
+        return min(wait_s, self._check_unauthenticated(self._unauthenticated, sink))
 
-    def _look_at_strangers(
-        self, strangers: Strangers, sink: Sink, *, has_come: bool = False
+    def _check_unauthenticated(
+        self, unauthenticated: UnauthenticatedConnections, sink: Sink, *, has_come: bool = False
     ) -> float:
         """Cut who stays in the handshake or brings too much there; return when to look again."""
-        wait_s, proved, reasons = strangers.look(has_come=has_come)
+        wait_s, proved, reasons = unauthenticated.look(has_come=has_come)
         for fd in proved:
             self._connections.opened(fd)
         for reason in reasons:

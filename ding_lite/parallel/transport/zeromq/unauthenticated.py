@@ -98,7 +98,7 @@ class _Connection(NamedTuple):
     received: int
 
 
-class Strangers:
+class UnauthenticatedConnections:
     """The connections to a port of this process that are in the handshake.
 
     Args:

@@ -15,7 +15,7 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.metrics_reporter import where_is
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.base import Frame, Lane, Link
-from ding_lite.parallel.transport.zeromq import reactor as zeromq_turns
+from ding_lite.parallel.transport.zeromq import reactor
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.runtime.task import Task
 from tests.parallel.contract import FOREVER_S
@@ -32,8 +32,8 @@ def bench(tmp_path: Path) -> Iterator[SocketBench]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody look up by itself: what is not roused waits for ever."""
-    monkeypatch.setattr(zeromq_turns, "LOOK_UP_S", FOREVER_S)
+    """Let no thread look up by itself: one that is not woken waits for ever."""
+    monkeypatch.setattr(reactor, "LOOK_UP_S", FOREVER_S)
 
 
 @pytest.mark.usefixtures("patient")
@@ -45,24 +45,24 @@ def test_who_waits_is_handed_what_comes_on_its_own_thread(bench: SocketBench) ->
             target=lambda number=number: hub.transport.send(to_leaf, CONTROL, [b"%d" % number])
         )
         threading.Timer(0.01, sending.start).start()
-        leaf.transport.attend(lambda number=number: len(leaf.messages) > number, FOREVER_S)  # type: ignore[misc]
+        leaf.transport.pump(lambda number=number: len(leaf.messages) > number, FOREVER_S)  # type: ignore[misc]
         assert len(leaf.messages) == number + 1
     assert threading.get_ident() in leaf.callers
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_makes_it_ready_on_another_thread_rouses_it(bench: SocketBench) -> None:
+def test_another_thread_wakes_the_pump(bench: SocketBench) -> None:
     _, leaf, _, _ = bench.both()
     for _ in range(200):
         is_ready = threading.Event()
 
         def make_ready(is_ready: threading.Event = is_ready) -> None:
             is_ready.set()
-            leaf.transport.rouse()
+            leaf.transport.wake_pump()
 
         thread = threading.Thread(target=make_ready)
         thread.start()
-        leaf.transport.attend(is_ready.is_set, FOREVER_S)
+        leaf.transport.pump(is_ready.is_set, FOREVER_S)
         assert is_ready.is_set()
         thread.join()
 
@@ -71,17 +71,17 @@ def test_what_makes_it_ready_on_another_thread_rouses_it(bench: SocketBench) -> 
 def test_the_own_thread_does_what_is_due_while_another_one_waits(bench: SocketBench) -> None:
     hub, leaf, _, to_hub = bench.both()
     is_over = threading.Event()
-    attending = threading.Thread(target=lambda: leaf.transport.attend(is_over.is_set, FOREVER_S))
-    attending.start()
+    pumping = threading.Thread(target=lambda: leaf.transport.pump(is_over.is_set, FOREVER_S))
+    pumping.start()
     assert leaf.send(to_hub, CONTROL, b"on a turn that was asked for")
     assert hub.hear(1) == [[b"on a turn that was asked for"]]
-    before = leaf.num_turns
+    before = leaf.num_ticks
     leaf.turn_every_s = 0.01
     leaf.transport.wake()
-    leaf.wait(lambda: leaf.num_turns > before + 5)
+    leaf.wait(lambda: leaf.num_ticks > before + 5)
     is_over.set()
-    leaf.transport.rouse()
-    attending.join()
+    leaf.transport.wake_pump()
+    pumping.join()
 
 
 @pytest.mark.usefixtures("patient")
@@ -97,9 +97,9 @@ def test_what_who_has_waited_leaves_to_be_done_is_done_in_time(bench: SocketBenc
         leaf.turn_every_s = FOREVER_S
         leaf.do(lambda: None)
         threading.Timer(0.01, hub.transport.send, [to_leaf, CONTROL, [b"."]]).start()
-        leaf.transport.attend(lambda number=number: len(leaf.messages) > number, FOREVER_S)  # type: ignore[misc]
-        before = leaf.num_turns
-        leaf.wait(lambda before=before: leaf.num_turns > before)  # type: ignore[misc]
+        leaf.transport.pump(lambda number=number: len(leaf.messages) > number, FOREVER_S)  # type: ignore[misc]
+        before = leaf.num_ticks
+        leaf.wait(lambda before=before: leaf.num_ticks > before)  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("patient")
@@ -111,19 +111,19 @@ def test_who_comes_second_does_not_wait_here(bench: SocketBench) -> None:
         leads.set()
         return is_over.is_set()
 
-    first = threading.Thread(target=lambda: leaf.transport.attend(ready, FOREVER_S))
+    first = threading.Thread(target=lambda: leaf.transport.pump(ready, FOREVER_S))
     first.start()
     leads.wait()
-    leaf.transport.attend(lambda: False, FOREVER_S)
+    leaf.transport.pump(lambda: False, FOREVER_S)
     assert first.is_alive()
     is_over.set()
-    leaf.transport.rouse()
+    leaf.transport.wake_pump()
     first.join()
 
 
-def test_in_a_call_of_the_sink_nobody_attends(bench: SocketBench) -> None:
+def test_a_call_of_the_sink_does_not_pump(bench: SocketBench) -> None:
     _, leaf, _, _ = bench.both()
-    leaf.do(lambda: leaf.transport.attend(lambda: False, FOREVER_S))
+    leaf.do(lambda: leaf.transport.pump(lambda: False, FOREVER_S))
 
 
 def test_what_ready_raises_leaves_all_as_it_was(bench: SocketBench) -> None:
@@ -133,7 +133,7 @@ def test_what_ready_raises_leaves_all_as_it_was(bench: SocketBench) -> None:
         raise RuntimeError("not ready")
 
     with pytest.raises(RuntimeError, match="not ready"):
-        leaf.transport.attend(fail, FOREVER_S)
+        leaf.transport.pump(fail, FOREVER_S)
     assert hub.send(to_leaf, CONTROL, b"still there")
     assert leaf.hear(1) == [[b"still there"]]
 

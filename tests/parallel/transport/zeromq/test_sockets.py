@@ -147,7 +147,7 @@ def test_what_comes_while_another_thread_reads_is_its_own_and_then_anybodys(
     other.send(b"first")
     assert select.select([int(socket.fd)], [], [], 10.0)[0]
     assert wait(sockets, 0.0) == []
-    sockets.wait_instead(10.0)
+    sockets.wait_as_leader(10.0)
     assert sockets.unread == [socket]
     assert sockets.read(socket, socket.recv) == b"first"
     read_all(sockets, socket)
@@ -159,28 +159,28 @@ def test_what_comes_while_another_thread_reads_is_its_own_and_then_anybodys(
     assert sockets.read(socket, socket.recv) == b"second"
 
 
-def test_rousing_ends_the_wait_of_who_has_taken_over_once_and_of_nobody_else(
+def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(
     pair: tuple[Sockets, Socket, Socket],
 ) -> None:
     sockets, socket, _ = pair
     read_all(sockets, socket)
-    sockets.rouse()
+    sockets.wake_leader()
     sockets.take_over()
-    sockets.wait_instead(1_000.0)  # it was not lost before
+    sockets.wait_as_leader(1_000.0)  # it was not lost before
     sockets.wake()
-    sockets.wait_instead(0.0)  # which is for the other one
+    sockets.wait_as_leader(0.0)  # which is for the other one
     assert wait(sockets, 1_000.0) == []
-    sockets.rouse()
-    sockets.rouse()
+    sockets.wake_leader()
+    sockets.wake_leader()
     sockets.give_back()
     assert wait(sockets, 0.0) == []
     sockets.take_over()
-    sockets.wait_instead(0.0)
-    assert not sockets._is_roused
+    sockets.wait_as_leader(0.0)
+    assert not sockets._is_leader_woken
 
 
 def test_waking_what_has_ended_does_nothing() -> None:
     sockets = Sockets()
     sockets.close()
     sockets.wake()
-    sockets.rouse()
+    sockets.wake_leader()

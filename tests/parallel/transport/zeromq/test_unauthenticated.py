@@ -22,7 +22,7 @@ from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.parallel.transport.zeromq.unauthenticated import (
     LOOK_EVERY_S,
     MAX_HANDSHAKE_BYTES,
-    Strangers,
+    UnauthenticatedConnections,
     make_room_for_descriptors,
 )
 from tests.parallel.tcp import hub_spec, leaf_spec
@@ -38,8 +38,8 @@ class Port:
         self.stack = ExitStack()
         self.listener = self.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         port = self.listener.getsockname()[1]
-        self.strangers = Strangers(port, 0, limit=limit)
-        self.stack.callback(self.strangers.close)
+        self.unauthenticated = UnauthenticatedConnections(port, 0, limit=limit)
+        self.stack.callback(self.unauthenticated.close)
         self.here: list[socket.socket] = []
         """The sides of this process, in the order in which they were accepted."""
         self.there: list[socket.socket] = []
@@ -53,7 +53,7 @@ class Port:
 
     def look(self) -> tuple[list[int], list[str]]:
         SYSTEM_CLOCK.sleep(LOOK_EVERY_S)  # it is not looked at more often
-        _, proved, reasons = self.strangers.look(has_come=True)
+        _, proved, reasons = self.unauthenticated.look(has_come=True)
         return proved, reasons
 
     def is_cut(self, number: int) -> bool:
@@ -92,7 +92,7 @@ def test_a_connection_that_has_proved_a_key_is_told_once_and_counts_no_more(port
     found: list[int] = []
     wait_until(lambda: found.extend(port.look()[0]) or len(found) == 2)
     assert sorted(found) == sorted(port.here[k].fileno() for k in (0, 3))
-    assert len(port.strangers) == 3
+    assert len(port.unauthenticated) == 3
     port.connect(2)
     assert port.look() == ([], [])
 
@@ -124,7 +124,7 @@ def test_other_sockets_and_files_of_the_process_are_left_alone(port: Port, tmp_p
         for one, two in pairs:
             one.sendall(b"x")
             assert two.recv(1) == b"x"
-    assert len(port.strangers) == 5
+    assert len(port.unauthenticated) == 5
 
 
 def test_cutting_works_where_no_descriptor_is_left(port: Port) -> None:
@@ -136,7 +136,7 @@ def test_cutting_works_where_no_descriptor_is_left(port: Port) -> None:
         with suppress(OSError):
             while True:
                 full.callback(os.close, os.dup(0))
-        port.strangers.look(has_come=True)
+        port.unauthenticated.look(has_come=True)
     finally:
         full.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -252,7 +252,7 @@ def test_a_lane_that_carries_nothing_is_no_stranger(tmp_path: Path) -> None:
     ):
         leaf.wait_ready(10.0)
         transport = router._transport
-        wait_until(lambda: len(transport._strangers) == 0)  # type: ignore[attr-defined]
+        wait_until(lambda: len(transport._unauthenticated) == 0)  # type: ignore[attr-defined]
         wait_until(lambda: len(transport._connections._open) == 2)  # type: ignore[attr-defined]
 
 
