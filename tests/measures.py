@@ -1,4 +1,4 @@
-"""Count what docs/design/0014-the-house.md shows: `python tests/measures.py [CHECKOUT]`.
+"""Count what docs/design/0014-the-house.md shows: `python -m tests.measures [CHECKOUT]`.
 
 It reads the source of the checkout, by default the one it is in, and imports nothing of it, so
 that a checkout of an older version can be counted as well.
@@ -8,14 +8,14 @@ that a checkout of an older version can be counted as well.
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-PERSONS = re.compile(r"\b(who|whoever|whom|whose|nobody|somebody|anybody|everybody)\b", re.I)
+from tests import prose
+
 DOORWAYS = """
 . runtime parallel rl evolution distributed middleware recipes testing framework rl_utils
 """.split()
@@ -28,13 +28,12 @@ def main() -> None:
     imports = {name: set(imported(name, tree(file), package)) for name, file in package.items()}
     docstrings = [text for file in package.values() for text in docs_of(tree(file))]
     tests = sorted((root / "tests").rglob("*.py"))
-    prose = [*docstrings, *(text for file in tests for text in docs_of(tree(file)))]
     files = Counter(file.parent for file in package.values() if file.name != "__init__.py")
     of_parallel = {name for name in package if name.startswith("ding_lite.parallel.")}
     lines = lines_of(package.values())
     of_docstrings = sum(text.count("\n") + 1 for text in docstrings)
 
-    print("import circles:", [len(circle) for circle in circles(imports)])
+    print("import circles:", sorted(map(len, circles(imports))))
     print("files in one folder, at most:", max(files.values()))
     print("levels of modules in parallel/:", levels(imports, of_parallel))
     print("sub-packages of parallel/:", sum(1 for _ in (root / "ding_lite/parallel").glob("*/")))
@@ -43,7 +42,12 @@ def main() -> None:
     print("public names:", sum(public_names(root / "ding_lite")))
     print(f"lines of ding_lite/: {lines:,}, of docstrings {of_docstrings / lines:.0%}")
     print(f"lines of tests/: {lines_of(tests):,}")
-    print("who, nobody and such in docstrings:", sum(len(PERSONS.findall(text)) for text in prose))
+    prose.ROOT = root
+    found = [0, 0]
+    for file in (file for files in prose.areas().values() for file in files):
+        found[0] += sum(1 for _ in prose.banned_words(file))
+        found[1] += sum(1 for _ in prose.riddles(file))
+    print("words that the style bans, first lines that are questions:", *found)
 
 
 @cache
