@@ -1,4 +1,4 @@
-"""The handshake of two nodes: greetings and refusals, and what follows from each.
+"""The handshake of two nodes: greetings, refusals, and the link that each peer is bound to.
 
 All of it is called with the lock of the node's links held.
 """
@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.link.admission import Admission
 from ding_lite.parallel.link.isolation import Isolation
-from ding_lite.parallel.link.link_book import LinkBook
+from ding_lite.parallel.link.refusals import Refusals
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
-from ding_lite.parallel.transport.base import Link
+from ding_lite.parallel.transport.base import Lane, Link, Transport
 from ding_lite.parallel.wire.codec import decode, encode
 from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import Arrival, read_greeting
 
 _LONGEST_REASON = 1_000
 NO_INCARNATION = 2**64 - 1
-"""Stands for the incarnation of a node that has its place where none has it any more."""
+"""Stands for the incarnation that holds a place which was given up."""
 
 
 class _PlaceTaken(CodecError):
@@ -32,41 +31,94 @@ class _PlaceTaken(CodecError):
         """The incarnation that has the place."""
 
 
-class Handshake:
-    """Greets the peers of a node, and lets them in or not.
+class LinkTable:
+    """The link that each peer is bound to.
 
     Args:
-        spec: Who this node is.
-        sessions: What it and each of its peers owe each other.
-        book: Which link leads to whom.
-        admission: Remembers who did not let whom in.
-        isolation: Hears that another process has taken this node's place.
+        transport: Moves the messages.
+        sessions: The session with each peer.
+    """
+
+    def __init__(self, transport: Transport, sessions: Mapping[int, Session]) -> None:
+        self.of_peers: dict[int, Link] = {}
+        """The link of each peer that has one."""
+        self._transport = transport
+        self._sessions = sessions
+        self._peers: dict[Link, int] = {}
+        self._sent_once: set[tuple[int, Link, Kind]] = set()
+
+    def peer_of(self, link: Link) -> int | None:
+        """Return the peer that a link is bound to."""
+        return self._peers.get(link)
+
+    def bind(self, link: Link, peer: int) -> None:
+        """Bind a peer to a link, and forget the one before it."""
+        self._unlink(peer)
+        self._sent_once -= {sent for sent in self._sent_once if sent[0] == peer}
+        self.of_peers[peer] = link
+        self._peers[link] = peer
+
+    def unbind(self, peer: int) -> None:
+        """Note that a peer's link has broken."""
+        self._unlink(peer)
+        self._sessions[peer].close_link()
+
+    def _unlink(self, peer: int) -> None:
+        if (old := self.of_peers.pop(peer, None)) is not None:
+            del self._peers[old]
+            self._transport.forget(old)
+
+    def send(self, link: Link, envelope: Envelope) -> bool:
+        """Send a small message; return whether the link is there."""
+        return self._transport.send(link, Lane.CONTROL, envelope.frames())
+
+    def send_once(self, link: Link, envelope: Envelope) -> None:
+        """Send a small message unless one of its kind was sent so since the link was bound."""
+        sent = envelope.dst, link, envelope.kind
+        if sent not in self._sent_once:
+            self._sent_once.add(sent)
+            self.send(link, envelope)
+
+    def ping(self, peer: int, link: Link) -> bool:
+        """Send a heartbeat; return whether the link is there."""
+        return self.send(link, self._sessions[peer].ping())
+
+
+class Handshake:
+    """Exchanges greetings with the peers of a node, or refuses them.
+
+    Args:
+        spec: The node's place.
+        sessions: The session with each peer.
+        table: The link of each peer.
+        refusals: Records refused connections.
+        isolation: Is told when another process has taken this node's place.
     """
 
     def __init__(
         self,
         spec: NodeSpec,
         sessions: Mapping[int, Session],
-        book: LinkBook,
-        admission: Admission,
+        table: LinkTable,
+        refusals: Refusals,
         isolation: Isolation,
     ) -> None:
         self._spec = spec
         self._sessions = sessions
-        self._book = book
-        self._admission = admission
+        self._table = table
+        self._refusals = refusals
         self._isolation = isolation
 
     def introduce(self, link: Link, peer: int) -> None:
-        """Introduce this node on a link that it has dialled."""
-        self._book.bind(link, peer)
-        self._book.say(link, self._sessions[peer].greeting(Kind.HELLO))
+        """Greet the peer on a link that this node has dialled."""
+        self._table.bind(link, peer)
+        self._table.send(link, self._sessions[peer].greeting(Kind.HELLO))
 
     def greet(self, link: Link, envelope: Envelope, now: float) -> list[Arrival]:
-        """Take a greeting and answer it, or say why not: its sender waits for the answer.
+        """Take a greeting and answer it, or refuse it: its sender waits for the answer.
 
         Raises:
-            CodecError: It is not let in.
+            CodecError: It is refused.
         """
         peer = envelope.src
         session = self._sessions[peer]
@@ -75,24 +127,24 @@ class Handshake:
             arrivals = session.greet(envelope, now)
         except CodecError as error:
             if envelope.kind is Kind.HELLO:
-                self._admission.turned_away(peer, str(error))
+                self._refusals.note_refused(peer, str(error))
                 holder = error.holder if isinstance(error, _PlaceTaken) else 0
-                self.turn_away(link, peer, str(error), holder=holder)
+                self.refuse(link, peer, str(error), holder=holder)
             raise
-        self._book.bind(link, peer)
-        self._admission.let_in(peer)
+        self._table.bind(link, peer)
+        self._refusals.note_connected(peer)
         if envelope.kind is Kind.HELLO:
-            self._book.say(link, session.greeting(Kind.WELCOME))
+            self._table.send(link, session.greeting(Kind.WELCOME))
         return arrivals
 
     def _check_not_doubled(self, link: Link, session: Session, envelope: Envelope) -> None:
         """Refuse a second process of the same node id, unless it is a later incarnation.
 
-        Where no incarnation is counted it may be a later one all the same, if the present one is
-        gone; but not one that had to make room before: what its successor has acknowledged is not
+        Where incarnations are not counted it may be a later one all the same, if the present one
+        is gone; but not one that was replaced before: what its successor has acknowledged is not
         here any more, so it could never catch up.
         """
-        present = self._book.of_peers.get(envelope.src, link)
+        present = self._table.of_peers.get(envelope.src, link)
         known = session.peer
         if known is not None and session.was_replaced(envelope.incarnation):
             raise _PlaceTaken(
@@ -104,27 +156,27 @@ class Handshake:
         is_later_incarnation = (
             known.incarnation < envelope.incarnation < FIRST_TIMESTAMP_INCARNATION
         )
-        if not is_later_incarnation and self._book.ping(envelope.src, present):
+        if not is_later_incarnation and self._table.ping(envelope.src, present):
             raise _PlaceTaken(
                 f"there is a node {envelope.src} already. Give each node an id of its own.",
                 holder=known.incarnation,
             )
 
     def ask(self, link: Link, peer: int) -> None:
-        """Answer somebody who speaks before a greeting: this node may have been restarted.
+        """Ask a peer that sends before its greeting to greet: this node may have been restarted.
 
         Once a link is enough: what comes until the greeting was sent before the question came.
         """
-        self._book.say_once(link, self._sessions[peer].greeting(Kind.REFUSE))
+        self._table.send_once(link, self._sessions[peer].greeting(Kind.REFUSE))
 
-    def turn_away(self, link: Link, peer: int, reason: str, *, holder: int = 0) -> None:
-        """Say why somebody is not let in; nothing where the header of the message says it all.
+    def refuse(self, link: Link, peer: int, reason: str, *, holder: int = 0) -> None:
+        """Send a refusal.
 
         Args:
-            link: Where it waits for the answer.
-            peer: The node that it says to be.
-            reason: Why, a sentence.
-            holder: The incarnation of that node that has the place, if that is the reason.
+            link: Where the refused process waits for the answer.
+            peer: The node id that it greeted with.
+            reason: Why, a sentence; empty where the header of the message says it all.
+            holder: The incarnation that has the place of that node, if that is the reason.
         """
         refusal = Envelope(
             kind=Kind.REFUSE,
@@ -134,13 +186,13 @@ class Handshake:
             seq=holder,
             meta=encode(reason).meta,
         )
-        self._book.say(link, refusal)
+        self._table.send(link, refusal)
 
     def take_refusal(self, link: Link, envelope: Envelope) -> bool:
-        """Greet a node that asks for it, or note why it wants nothing of this one.
+        """Greet a node that asks for it, or note why it refuses this one.
 
         Returns:
-            Whether this node had thought that the two were connected.
+            Whether this node had taken the two for connected.
 
         Raises:
             CodecError: It is no refusal, or of a connection that is not asked for.
@@ -150,10 +202,10 @@ class Handshake:
         if not isinstance(body, str):
             read_greeting(body, envelope.src)
             was_open = session.is_open
-            session.close_link()  # it knows nothing of what was under way, or lives anew
-            self._book.say(link, session.greeting(Kind.HELLO))
+            session.close_link()  # it lacks what was under way, or was restarted
+            self._table.send(link, session.greeting(Kind.HELLO))
             return was_open
-        if self._book.peer_of(link) == envelope.src and not session.is_open:
+        if self._table.peer_of(link) == envelope.src and not session.is_open:
             body = body[:_LONGEST_REASON]
             if session.peer is not None and envelope.seq not in (0, self._spec.incarnation):
                 self._isolation.note_refused(envelope.src, body)
@@ -162,14 +214,14 @@ class Handshake:
         raise CodecError(f"Node {envelope.src} refuses what this node has not asked for.")
 
     def take_foreign(self, link: Link, version: int) -> None:
-        """Let neither side wait for an answer where each speaks another version."""
-        peer = self._book.peer_of(link)
+        """End the wait for an answer on both sides where the two have different versions."""
+        peer = self._table.peer_of(link)
         if peer is None:
-            self.turn_away(link, 0, "")
+            self.refuse(link, 0, "")
         elif not self._sessions[peer].is_open:
             self.note_refusal(peer, f"it speaks version {version} of the protocol.")
 
     def note_refusal(self, peer: int, reason: str) -> None:
-        """Note that a peer does not let this node in."""
+        """Note that a peer refuses this node."""
         is_known = self._sessions[peer].peer is not None
-        self._admission.refused_by(peer, reason, is_known=is_known)
+        self._refusals.note_refused_by(peer, reason, is_known=is_known)

@@ -16,12 +16,10 @@ from dataclasses import replace
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, ConfigError
 from ding_lite.foreign import is_for_program
-from ding_lite.parallel.link.admission import Admission
 from ding_lite.parallel.link.drain import Drain
-from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake
+from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, LinkTable
 from ding_lite.parallel.link.isolation import Isolation
-from ding_lite.parallel.link.link_book import LinkBook
-from ding_lite.parallel.link.rejections import Rejections
+from ding_lite.parallel.link.refusals import DroppedMessages, Refusals
 from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.transport.base import Frame, Link, Transport
@@ -89,8 +87,8 @@ class Links:
         self._on_arrival = on_arrival
         self._on_lost = on_lost
         self._on_tick = on_tick
-        self._admission = Admission(spec, clock)
-        self._rejections = Rejections(clock, owner=transport.owner, drop=transport.drop)
+        self._refusals = Refusals(spec, clock)
+        self._dropped = DroppedMessages(clock, owner=transport.owner, drop=transport.drop)
 
         self._me = me = Identity(
             spec.node_id, spec.incarnation, spec.num_nodes, spec.labels, job=spec.job
@@ -116,11 +114,11 @@ class Links:
         self.on_unknown_node: Callable[[int], bool] = lambda peer: False
         """Tells whether a node that greets and is no peer was admitted now."""
 
-        self._book = LinkBook(transport, self.sessions)
+        self._table = LinkTable(transport, self.sessions)
         self._drain = Drain(spec, self.sessions, clock)
         self._isolation = Isolation(spec, self.sessions)
         self._handshake = Handshake(
-            spec, self.sessions, self._book, self._admission, self._isolation
+            spec, self.sessions, self._table, self._refusals, self._isolation
         )
         self._lost: set[int] = set()
         self._parted: set[int] = set()
@@ -156,7 +154,7 @@ class Links:
     @property
     def num_rejected(self) -> int:
         """Messages that were dropped because they were none, or not for this node."""
-        return self._rejections.count
+        return self._dropped.count
 
     @property
     def is_calling(self) -> bool:
@@ -202,7 +200,7 @@ class Links:
             self.wake()
             return
         try:
-            links = self._book.of_peers
+            links = self._table.of_peers
             for peer in links if to is None else links.keys() & {to}:
                 self._say_word(links[peer], self.sessions[peer])
         finally:
@@ -213,7 +211,7 @@ class Links:
         word, is_sent = None, False
         try:
             word = session.word(self._clock.now())
-            is_sent = word is None or self._book.say(link, word)
+            is_sent = word is None or self._table.send(link, word)
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
                 session.say_again()
@@ -231,12 +229,12 @@ class Links:
         with self.changed:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
-                lambda: self._admission.is_refused or self._waits_no_more or not self._missing(),
+                lambda: self._refusals.is_refused or self._waits_no_more or not self._missing(),
             )
             missing = self._missing()
-        self._admission.check()
+        self._refusals.check()
         if not in_time:
-            raise self._admission.waited_in_vain(missing, timeout or 0.0)
+            raise self._refusals.timed_out(missing, timeout or 0.0)
 
     def stop_waiting(self) -> None:
         """Let `wait_ready` return, whoever is missing."""
@@ -345,10 +343,10 @@ class Links:
             if session is None:
                 return
             has_left, session.has_left = session.has_left, True  # so that no `emit` waits for it
-            if (link := self._book.of_peers.get(peer)) is not None:
+            if (link := self._table.of_peers.get(peer)) is not None:
                 if not has_left:  # else it waits for the answer to its good-bye
                     self._transport.drop(link)
-                self._book.unbind(peer)
+                self._table.unbind(peer)
             self._moved.pop(peer, None)
             self._lost.discard(peer)
             if has_left:
@@ -363,7 +361,7 @@ class Links:
             reason: What was wrong with it.
             link: Where it came from; after too many from there the link is dropped as well.
         """
-        self._rejections.add(reason, link)
+        self._dropped.add(reason, link)
 
     # -- what the transport says, on its thread ----------------------------------------------
 
@@ -397,9 +395,9 @@ class Links:
     def on_down(self, link: Link) -> None:
         """A dialled link has broken."""
         with self.changed:
-            peer = self._book.peer_of(link)
+            peer = self._table.peer_of(link)
             if peer is not None:
-                self._book.unbind(peer)
+                self._table.unbind(peer)
             self._update()
         if peer is not None:
             self._note_lost(peer)
@@ -413,12 +411,12 @@ class Links:
         with self.changed:
             gone = [
                 peer
-                for peer, link in self._book.of_peers.items()
+                for peer, link in self._table.of_peers.items()
                 if (self.sessions[peer].is_open or self.sessions[peer].has_left)
-                and not self._book.ping(peer, link)
+                and not self._table.ping(peer, link)
             ]
             for peer in gone:
-                self._book.unbind(peer)
+                self._table.unbind(peer)
             self._update()
         for peer in gone:
             self._note_lost(peer)
@@ -448,7 +446,7 @@ class Links:
         with self.changed:
             wait_s = HEARTBEAT_S
             silent = []
-            for peer, link in self._book.of_peers.items():
+            for peer, link in self._table.of_peers.items():
                 rest_s = self.sessions[peer].next_turn(now)
                 if rest_s <= 0.0:
                     if not self._speak(peer, link, now):
@@ -456,8 +454,8 @@ class Links:
                     rest_s = self.sessions[peer].next_turn(now)
                 wait_s = min(wait_s, rest_s)
             for peer in silent:  # over a new connection it may be heard again
-                self._transport.drop(self._book.of_peers[peer])
-                self._book.unbind(peer)
+                self._transport.drop(self._table.of_peers[peer])
+                self._table.unbind(peer)
             if silent:
                 self._update()
             self._next_turn_at = now + wait_s
@@ -481,7 +479,7 @@ class Links:
                 if self.on_unknown_node(envelope.src):
                     session = self.sessions.get(envelope.src)
                 else:
-                    self._handshake.turn_away(
+                    self._handshake.refuse(
                         link, envelope.src, PLACE_GIVEN_UP, holder=NO_INCARNATION
                     )
             if envelope.src in self._parted and envelope.kind is not Kind.HELLO:
@@ -498,7 +496,7 @@ class Links:
                 is_replaced = was_open
             elif envelope.kind is Kind.REFUSE:
                 is_replaced = self._handshake.take_refusal(link, envelope)
-            elif self._book.peer_of(link) != envelope.src:
+            elif self._table.peer_of(link) != envelope.src:
                 self._handshake.ask(link, envelope.src)
                 reason = f"A message of node {envelope.src} came before its greeting."
                 arrivals = [Dropped(reason, is_fault=False)]
@@ -510,7 +508,7 @@ class Links:
                     return arrivals
                 if arrivals and session.has_left:
                     self._say_good_bye(envelope.src)
-                    self._book.say(link, session.acknowledgement())
+                    self._table.send(link, session.acknowledgement())
             self._update()
         if is_replaced:  # it was gone before this node has noticed
             self._note_lost(envelope.src)
@@ -522,9 +520,9 @@ class Links:
         """Dial those anew that have moved."""
         with self.changed:
             moved, self._moved = self._moved, {}
-            followed = [peer for peer in moved if peer in self._book.of_peers]
+            followed = [peer for peer in moved if peer in self._table.of_peers]
             for peer in followed:
-                self._book.unbind(peer)
+                self._table.unbind(peer)
             if followed:
                 self._update()
         for peer, address in moved.items():
@@ -546,8 +544,8 @@ class Links:
 
     def _say_good_bye(self, peer: int) -> None:
         """Tell a peer once that this node leaves, or that it has heard that the peer does."""
-        if (link := self._book.of_peers.get(peer)) is not None:
-            self._book.say_once(link, self.sessions[peer].good_bye())
+        if (link := self._table.of_peers.get(peer)) is not None:
+            self._table.send_once(link, self.sessions[peer].good_bye())
 
     def _look_at_version(self, link: Link, version: int | None) -> None:
         if version is not None and version != VERSION:
