@@ -1,4 +1,4 @@
-"""Many processes: the same `main` on each node of a job."""
+"""Run the same `main` on each node of a job, in many processes."""
 
 from ding_lite.parallel.launch.launch import Parallel
 

@@ -82,7 +82,7 @@ def test_without_it_the_launcher_raises_and_nothing_is_left(
         assert code == 1
         if victim == "fork_server":
             assert (
-                "NodeFailed: The process that watches over the nodes has died" in run.program.seen
+                "NodeFailed: The fork server, the parent of the nodes, has died" in run.program.seen
             )
         else:
             said = f"Node {ROLES.index(victim)} (process {run.pids[victim]}) was killed by SIGKILL"

@@ -116,7 +116,7 @@ def check_end(drawn: Round, run: Run, code: int, results: str) -> None:
         assert code in ({-signal.SIGKILL} if drawn.signum == signal.SIGKILL else in_order), said
     elif drawn.victim == "fork_server":
         assert code == 1, said
-        assert "NodeFailed: The process that watches over the nodes has died" in said
+        assert "NodeFailed: The fork server, the parent of the nodes, has died" in said
     elif drawn.recover:
         assert code == 0, said
         # Where the job was ending already, the victim may have no result.

@@ -127,7 +127,7 @@ def test_a_node_that_is_killed_ends_all(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed) as caught:
         run_nodes(mains.kill_myself, num_nodes=3)
     assert caught.value.node_id == 1
-    said = r"Node 1 \(process \d+\) was killed by SIGKILL while running `main`. If nobody did"
+    said = r"Node 1 \(process \d+\) was killed by SIGKILL while running `main`. If no user did"
     assert re.match(said, str(caught.value))
 
 
@@ -153,7 +153,7 @@ def test_who_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
 
 
 def test_a_fork_server_that_is_killed_takes_the_nodes_with_it(run_nodes: RunJob) -> None:
-    with pytest.raises(NodeFailed, match="process that watches over the nodes has died"):
+    with pytest.raises(NodeFailed, match="fork server, the parent of the nodes, has died"):
         run_nodes(mains.kill_the_fork_server)
 
 
@@ -239,7 +239,7 @@ def test_what_a_restarted_node_has_said_counts_though_the_ends_of_others_are_rea
             lines[1].send(Entered(RUNNING))
             lines[1].send(Returned("second"))
             lines[0].send(Returned("first"))
-            supervisor._listen(supervisor._nodes[0])
+            supervisor._read_messages(supervisor._nodes[0])
             assert supervisor.results == ["first", "second"]
     finally:
         supervisor.close()

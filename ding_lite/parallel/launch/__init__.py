@@ -1,1 +1,1 @@
-"""From one call to N nodes: the plan, launchers of others, rendezvous and elastic jobs."""
+"""Launch a job: its plan, external launchers, rendezvous and elastic membership."""

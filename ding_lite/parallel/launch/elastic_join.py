@@ -1,4 +1,4 @@
-"""How a node gets its place in a job that runs: it asks node 0 for one."""
+"""Request a place in a running elastic job from node 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ding_lite.parallel.network.topology import HUB, Growth, NodeSpec
 from ding_lite.parallel.router.node_router import NodeRouter
 
 TRIES = 8
-"""Entrances that are tried; another node may be in one at that moment."""
+"""Entrance ids to try; another joining node may use one at the same moment."""
 
 
 def join(
@@ -27,14 +27,14 @@ def join(
     key_file: str | None,
     startup_timeout: float | None,
 ) -> NodeSpec:
-    """Ask node 0 of an elastic job for a place, and return it.
+    """Request a place in an elastic job from node 0, and return its spec.
 
     Args:
         desk: The address of node 0.
-        wish: The number to take; None takes any that is free.
+        wish: The number to take; None for any free number.
         roles: The roles of this node, without counts.
         labels: Its further labels.
-        listen: Where it listens, if others are to dial it.
+        listen: The address to listen on, if others dial this node.
         key_file: The key of the job.
         startup_timeout: Seconds to wait for a place; None waits for ever.
 

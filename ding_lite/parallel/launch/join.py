@@ -1,11 +1,10 @@
-"""This process as one node of a job whose other nodes it does not start.
+"""External launch: run this process as one node of a job that it has not started.
 
-There are three ways in. With `DING_LITE_NUM_NODES` set, each shell starts the same file as one of
-the job's nodes, and the environment says which. A launcher such as torchrun or srun starts the
-file once for each node and says which is which in variables of its own. With `attach_to`, a
-program takes a place in a job that runs already, one that a node has left or lost. In each of
-them the node runs here. It knows its peers by the addresses it was given, or knows only
-node 0, which tells it where the others are (`rendezvous`).
+There are three forms. With `DING_LITE_NUM_NODES` set, each shell starts the same file as one node
+of the job, which the environment identifies. A launcher such as torchrun or srun starts the file
+once for each node and identifies the node in variables of its own. With `attach_to`, a program
+takes a free place in a running job. In all forms the node runs in this process. It was given the
+addresses of its peers, or that of node 0, from which it fetches the others (`rendezvous`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ding_lite.interruption import Terminated
 from ding_lite.parallel.launch.elastic_join import join
 from ding_lite.parallel.launch.environment.base import Placement, names_this_machine
 from ding_lite.parallel.launch.plan import JobPlan
-from ding_lite.parallel.launch.rendezvous import Presence
+from ding_lite.parallel.launch.rendezvous import RendezvousNode
 from ding_lite.parallel.network.address import LOOPBACK, Address, is_loopback
 from ding_lite.parallel.network.topology import HUB, NodeSpec, listeners, neighbours
 from ding_lite.parallel.observe.metrics import own_directory
@@ -33,40 +32,40 @@ from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import Settings
 
 ALL_INTERFACES = ("0.0.0.0", "::")
-"""The hosts that stand for every interface of a machine, of version 4 and 6."""
+"""Wildcard hosts: every interface of a machine, in IPv4 and IPv6."""
 INTERRUPTED_LINGER_S = 5.0
-"""Seconds that a node waits for lost peers, as it leaves, when a signal has asked for its end."""
+"""Seconds that a node waits for lost peers when a signal has ended it."""
 LOOK_S = 1.0
-"""Seconds to wait for a connection when a peer is missing, to say why."""
+"""Timeout of the test connection that explains why a peer is missing."""
 
 logger = logging.getLogger(__name__)
 
 
 def tcp_only(protocol: str | None) -> str:
-    """Return the protocol of nodes that are not started by the runner of one of them.
+    """Return the protocol of an external launch.
 
     Raises:
-        ConfigError: Another one was asked for.
+        ConfigError: Another protocol was requested.
     """
     if protocol not in (None, "tcp"):
         raise ConfigError(
-            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but nodes that a launcher or a "
-            f"hand starts, or that join by `attach_to`, meet over tcp. Leave it out."
+            f"`protocol` (or DING_LITE_PROTOCOL) is {protocol!r}, but an external launch, and "
+            f"nodes that join by `attach_to`, connect over tcp. Leave it out."
         )
     return "tcp"
 
 
 def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[str]) -> NodeSpec:
-    """Return the place of the node that the environment describes.
+    """Return the spec of the node that the environment describes.
 
     Args:
-        plan: The whole job, as every node of it plans it; without ports, which are not known.
-        settings: What the environment says.
-        attach_to: The address of node 0, or those of all peers with a lower id, in the order
-            of their ids.
+        plan: The whole job, equal on every node; without ports, which are unknown.
+        settings: The settings of the environment.
+        attach_to: The address of node 0, or those of all peers with a lower id, in the order of
+            their ids.
 
     Raises:
-        ConfigError: The environment leaves out where this node listens or whom it dials.
+        ConfigError: The environment lacks the address to listen on or to dial.
     """
     num_nodes, node_id = plan.num_nodes, settings.node_id
     if node_id is None:
@@ -77,7 +76,7 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
         )
     near = neighbours(plan.edges, node_id)
     lower = sorted(peer for peer in near if peer < node_id)
-    desk, where = _whom_to_ask(node_id, lower, _tcp(attach_to))
+    desk, where = _addresses_to_dial(node_id, lower, _tcp(attach_to))
     listen, grows = None, plan.growth(first_id=1)
     is_dialled = node_id == HUB or (grows is not None and grows.topology == "mesh")
     if (is_dialled and (plan.edges or grows)) or any(peer > node_id for peer in near):
@@ -99,30 +98,30 @@ def node_of_environment(plan: JobPlan, settings: Settings, attach_to: Sequence[s
     )
 
 
-def alone_at_first(plan: JobPlan) -> NodeSpec:
-    """Return the place of the only node with which an elastic job begins."""
+def first_elastic_node(plan: JobPlan) -> NodeSpec:
+    """Return the spec of the only node of an elastic job that starts with one."""
     host = plan.address or LOOPBACK
     [port] = plan.chosen_ports or [0]
     [spec] = plan.specs_at([str(Address("tcp", host, port))], job="")
     return spec
 
 
-def newcomer(
+def joining_node(
     plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
-    """Ask node 0 of an elastic job for a place, and return it.
+    """Request a place in an elastic job from node 0, and return its spec.
 
     The program may be that of the whole job: of several roles the last one is this node's, as
     it is for the further nodes of `ding-lite run`.
 
     Args:
         plan: One node, with its role.
-        settings: What the environment says.
+        settings: The settings of the environment.
         attach_to: The address of node 0.
         node_ids: The number to take; that of the environment by default, and else any free one.
 
     Raises:
-        ConfigError: What is asked for is no place.
+        ConfigError: The requested place cannot exist.
         AuthenticationError: The job takes no further nodes.
         DeadlineExceeded: There was no answer in time.
     """
@@ -149,15 +148,15 @@ def newcomer(
         raise DeadlineExceeded(f"{error} {what_is_at(desk)}") from error
 
 
-def _whom_to_ask(
+def _addresses_to_dial(
     node_id: int, lower: Sequence[int], attach_to: Sequence[str]
 ) -> tuple[str | None, Sequence[str]]:
-    """Return the address of node 0, as far as it is known, and those of the lower peers.
+    """Return the address of node 0, if it is known, and those of the peers with lower ids.
 
-    One address is that of node 0, which tells the others; several are those of all of them.
+    A single address is that of node 0, which knows the others; several are those of all of them.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The number of addresses fits neither.
     """
     if node_id != HUB and len(attach_to) == 1:
         [desk] = attach_to
@@ -170,19 +169,19 @@ def _whom_to_ask(
 def _wrong_number(node_id: int, lower: Sequence[int], attach_to: Sequence[str]) -> str:
     found = f"`attach_to` (or DING_LITE_ATTACH_TO) is {', '.join(attach_to) or 'not given'}; "
     if node_id == HUB:
-        return f"{found}node 0 dials nobody, the others dial it. Leave it out here."
+        return f"{found}node 0 dials no node, the others dial it. Leave it out here."
     return (
-        f"{found}node {node_id} dials {f'the nodes {[*lower]}' if lower else 'nobody'}. Give it "
-        f"the address of node 0, which knows where the others are: "
+        f"{found}node {node_id} dials {f'the nodes {[*lower]}' if lower else 'no node'}. Give it "
+        f"the address of node 0, which knows the others: "
         f"DING_LITE_ATTACH_TO=tcp://127.0.0.1:50515. Or give it that of each, in this order."
     )
 
 
 def _interface(desk: str | None, key_file: str | None) -> str:
-    """Return where to listen so that the others reach this node as it reaches node 0.
+    """Return the host to listen on, so that the others reach this node as it reaches node 0.
 
-    The name of this machine may stand for its loopback interface here, and for another one
-    elsewhere; with a key there may be an elsewhere.
+    The name of this machine may resolve to loopback here and to another interface elsewhere. Only
+    a job with a key can have nodes on other machines.
     """
     host = LOOPBACK if desk is None else Address.parse(desk).place
     is_here = names_this_machine(host) or (key_file is None and is_loopback(host))
@@ -190,9 +189,9 @@ def _interface(desk: str | None, key_file: str | None) -> str:
 
 
 def _port(ports: Sequence[int], node_id: int, num_nodes: int, *, may_be_free: bool) -> int:
-    """Pick this node's port; the variable holds that one alone, or those of all nodes.
+    """Return this node's port; the variable holds only that one, or those of all nodes.
 
-    Without one it is any that is free, 0, where node 0 tells the others which one that is.
+    Without the variable it is 0, any free port, where node 0 passes the chosen port on.
     """
     if not ports and may_be_free:
         return 0
@@ -211,25 +210,25 @@ def _tcp(addresses: Sequence[str]) -> list[str]:
     for address in addresses:
         if Address.parse(address).scheme != "tcp":
             raise ConfigError(
-                f"`attach_to` is {address}; nodes that were started by hand meet over tcp. Give "
+                f"`attach_to` is {address}; an external launch connects over tcp. Give "
                 f"an address such as tcp://127.0.0.1:50515."
             )
     return [*addresses]
 
 
 def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
-    """Return the place of the node that a launcher has started here.
+    """Return the spec of the node that a launcher has started in this process.
 
-    Node k listens at the k-th port of the plan, on its own machine. The launcher runs the same
+    Node k listens on the k-th port of the plan, on its own machine. The launcher runs the same
     program everywhere, so each node knows the roles of all.
 
     Args:
-        plan: The whole job, as every node of it plans it, with the port of each.
-        place: What the launcher says.
+        plan: The whole job, equal on every node, with the port of each.
+        place: The placement by the launcher.
 
     Raises:
-        ConfigError: The launcher does not say where the nodes are that others dial, or they are
-            on other machines and there is no key for that.
+        ConfigError: The host of node 0 is unknown, or nodes are on several machines and there is
+            no key.
     """
     node_id, links, ports = place.node_id, plan.edges, plan.chosen_ports
     if links and not place.on_one_machine:
@@ -237,7 +236,7 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
     inside = LOOPBACK if plan.address in (None, *ALL_INTERFACES) else plan.address
 
     def address_of(peer: int) -> str:
-        """Return where a node is dialled; "" where the launcher does not tell its machine."""
+        """Return the address of a node; "" where its host is unknown."""
         host = inside if place.on_one_machine else place.hosts.get(peer, "")
         return host and str(Address("tcp", host, ports[peer]))
 
@@ -263,7 +262,7 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
         peers=near,
         key_file=plan.key_file,
         startup_timeout=plan.startup_timeout,
-        # Labels of the environment may be another node's own, so each must tell its labels.
+        # Labels of the environment may differ between nodes, so each sends its own.
         world=() if plan.settings.labels else world,
         edges=links,
         fan_out=plan.fan_out,
@@ -273,42 +272,42 @@ def node_of_launcher(plan: JobPlan, place: Placement) -> NodeSpec:
 
 
 def _check_machines(plan: JobPlan, place: Placement) -> None:
-    """Refuse a job on several machines that could not meet, on all nodes alike."""
+    """Refuse a job on several machines that cannot connect, on all nodes alike."""
     if 0 not in place.hosts:
         raise ConfigError(
             f"{place.launcher} has started {place.num_nodes} nodes on several machines and does "
-            f"not say where node 0 is, which the others must find. {place.how_to_tell}"
+            f"not give the host of node 0, which the others must dial. {place.how_to_tell}"
         )
     if plan.key_file is None:
         raise ConfigError(
-            f"{place.launcher} has started {place.num_nodes} nodes on several machines, and no "
-            f"key says who may connect. Make one with `ding-lite keygen FILE`, copy it to all of "
-            f"them, and give it as `key_file=...` or DING_LITE_KEY_FILE."
+            f"{place.launcher} has started {place.num_nodes} nodes on several machines, and "
+            f"there is no key to authenticate them. Make one with `ding-lite keygen FILE`, copy it "
+            f"to all of them, and give it as `key_file=...` or DING_LITE_KEY_FILE."
         )
 
 
 def _all_interfaces(host: str) -> str:
-    """Return the host that stands for them, of the kind of address by which node 0 is dialled."""
+    """Return the wildcard host of the IP version by which node 0 is dialled."""
     four, six = ALL_INTERFACES
     return six if ":" in host else four
 
 
-def guest(
+def attached_node(
     plan: JobPlan, settings: Settings, attach_to: Sequence[str], node_ids: Sequence[int] | None
 ) -> NodeSpec:
-    """Return the place of a node that joins a running job.
+    """Return the spec of a node that attaches to a running job.
 
-    It is connected to the nodes 0, 1, ... whose addresses it was given, and learns from them
-    how many nodes the job has.
+    It connects to the nodes 0, 1, ... at the given addresses, and receives the number of nodes
+    from them.
 
     Args:
-        plan: One node; its number in the job is not known to the plan.
-        settings: What the environment says.
+        plan: One node; the plan does not know its number in the job.
+        settings: The settings of the environment.
         attach_to: The addresses of nodes 0, 1, and so on.
         node_ids: The number of the place to take; that of the environment by default.
 
     Raises:
-        ConfigError: The place is not named, or what is asked for needs more than a place.
+        ConfigError: No place is named, or an option needs knowledge of the whole job.
     """
     if node_ids is None:
         node_ids = () if settings.node_id is None else (settings.node_id,)
@@ -332,8 +331,8 @@ def guest(
     if plan.fan_out:
         raise ConfigError(
             "The topology is a tree, and a node that joins one by `attach_to` alone does not know "
-            "its place there. Say with DING_LITE_NUM_NODES how many nodes the job has, too: then "
-            "node 0 tells it where its hub is."
+            "its hub. Also set DING_LITE_NUM_NODES to the number of nodes of the job: then node 0 "
+            "gives it the address of its hub."
         )
     if plan.ports is not None:
         raise ConfigError(
@@ -356,36 +355,35 @@ def guest(
 
 @contextmanager
 def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Iterator[NodeRouter]:
-    """Be the node for the length of a `with` block, from when all peers have greeted.
+    """Connect a node, run the `with` block as that node, and close it.
 
-    Where the block raises, or SIGTERM ends it, the node leaves without a good-bye, so that the
-    others hear of its loss and wait for it to come back; not so where the user ends the job, by
-    Ctrl-C or `sys.exit`.
+    The block starts when all peers are connected. Where it raises, or SIGTERM ends it, the node
+    leaves without a good-bye, so that the others count it as lost and wait for its return; not so
+    after Ctrl-C or `sys.exit`, which end the job.
 
     Args:
         spec: The node's place.
-        starter: What has started it, for the log.
-        advice: What else to say where it finds its place taken or its peers missing.
+        starter: The launcher, for the log.
+        advice: Appended to the error where the place is taken or peers are missing.
     """
     with own_directory() as directory:
-        # No launcher counts the incarnations of this node: nanoseconds are above
-        # FIRST_TIMESTAMP_INCARNATION, and grow.
-        present = replace(
-            spec, incarnation=time.time_ns(), directory=directory, began=SYSTEM_CLOCK.now()
-        )
-        presence = _take_place(present, advice)
-        router = presence.router
+        # No supervisor counts incarnations here: nanoseconds are above FIRST_TIMESTAMP_INCARNATION,
+        # and grow.
+        began, incarnation = SYSTEM_CLOCK.now(), time.time_ns()
+        started = replace(spec, incarnation=incarnation, directory=directory, began=began)
+        node = _make_node(started, advice)
+        router = node.router
         logger.info(
             "node %d of %s, started by %s, listens on %s and dials %s",
             spec.node_id,
             spec.num_nodes or "a running job",
             starter,
             router.address or "nothing",
-            ", ".join(at or f"node {peer}" for peer, at in spec.dials.items()) or "nobody",
+            ", ".join(at or f"node {peer}" for peer, at in spec.dials.items()) or "no node",
         )
         good_bye, linger = True, float(spec.linger)
         try:
-            _meet(presence, spec, advice)
+            _connect(node, spec, advice)
             with router.deferred_sigint.installed(), use_router(router):
                 yield router
             if router.failure is not None:
@@ -398,21 +396,21 @@ def connected(spec: NodeSpec, *, starter: str = "hand", advice: str = "") -> Ite
             linger = min(linger, INTERRUPTED_LINGER_S)
             raise
         finally:
-            presence.close(good_bye=good_bye, linger=linger)
+            node.close(good_bye=good_bye, linger=linger)
 
 
-def _take_place(spec: NodeSpec, advice: str) -> Presence:
+def _make_node(spec: NodeSpec, advice: str) -> RendezvousNode:
     try:
-        return Presence(spec)
+        return RendezvousNode(spec)
     except TransportError as error:
         raise TransportError(f"{error} {advice}".rstrip()) from error
 
 
-def _meet(presence: Presence, spec: NodeSpec, advice: str) -> None:
-    """Wait for the peers; where some are missing, look what there is instead of them."""
-    router = presence.router
+def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:
+    """Wait for the peers; where some are missing, report what listens at their addresses."""
+    router = node.router
     try:
-        presence.wait_ready()
+        node.wait_ready()
     except AuthenticationError as error:
         if not spec.num_nodes:
             error.add_note(
@@ -426,14 +424,14 @@ def _meet(presence: Presence, spec: NodeSpec, advice: str) -> None:
         said += [what_is_at(at) for at in missing.values() if at]
         unheard = [peer for peer, at in missing.items() if not at]
         if unheard and HUB not in missing:
-            said.append(f"Node 0 has not told where the nodes {unheard} listen now.")
+            said.append(f"Node 0 has not sent the addresses of the nodes {unheard}.")
         if spec.listen is not None:
             said.append(f"This node listens on {router.address}.")
         raise DeadlineExceeded(" ".join([*said, advice]).rstrip()) from error
 
 
 def what_is_at(address: str) -> str:
-    """Say in a sentence what a connection to a tcp address finds."""
+    """Describe in a sentence the result of a connection to a tcp address."""
     there = Address.parse(address)
     try:
         socket.create_connection((there.place, there.port), timeout=LOOK_S).close()

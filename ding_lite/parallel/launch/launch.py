@@ -1,16 +1,15 @@
 """`Parallel.runner(...)(main)`: run one `main` on the nodes of a job.
 
-With one worker `main` runs in this process, under the labels of a node that is alone; that is
-how a distributed file is debugged. With more, each node is a process of its own and this one
-watches over them. Where the environment, a launcher such as torchrun, or `attach_to` says that
-this process is itself one node of a job, nothing is started: `join` tells how that node finds
-its place.
+With one worker `main` runs in this process, under the labels of a node that is alone; use this
+to debug a distributed program. With more, each node is a child process and this process is their
+supervisor. Under an external launch no process is started: where the environment, a launcher such
+as torchrun, or `attach_to` makes this process one node of a job, `join` computes its place.
 
 What is ugly here and why: a node must find `main` again by importing the program a second
 time, which Python does under the name `__mp_main__`. That cannot work for a function within a
 function, in a notebook, or in the `__main__.py` of a package, and it starts the job again and
-again where the call is not guarded by `if __name__ == "__main__"`. Each of these is looked for
-here, because what Python says of them by itself helps nobody.
+again where the call is not guarded by `if __name__ == "__main__"`. Each of these is checked
+here, because Python's own errors do not name the cause.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ from ding_lite.log import speaking_as
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.environment.detect import placement_of
 from ding_lite.parallel.launch.join import (
-    alone_at_first,
+    attached_node,
     connected,
-    guest,
-    newcomer,
+    first_elastic_node,
+    joining_node,
     node_of_environment,
     node_of_launcher,
     tcp_only,
@@ -58,9 +57,9 @@ from ding_lite.settings import Settings, at_least, check_all, one_of, process_en
 
 ENGINES = ("local", "ray")
 _BYTES_OF_A_NODE = 16 << 20
-"""What a process takes at least, beside what it shares with the others."""
+"""Least memory of a node process, without the pages that it shares with the others."""
 SLOW_TO_IMPORT = ("numpy", "torch", "gymnasium")
-"""Imported once for all nodes, where this process has imported them too."""
+"""Modules that the fork server imports for all nodes, if this process has imported them."""
 
 ResultT = TypeVar("ResultT")
 Runner: TypeAlias = Callable[..., list[ResultT]]
@@ -71,7 +70,7 @@ class Parallel:
     """The nodes of a job.
 
     `Parallel.runner` starts them. Inside of `main`, `Parallel()` is this node's router, the
-    same object as `task.router`: seed-era programs ask it for `is_active` and `node_id`.
+    same object as `task.router`; older programs read `is_active` and `node_id` from it.
     """
 
     def __new__(cls) -> Router:  # type: ignore[misc]
@@ -98,22 +97,22 @@ class Parallel:
         resources: Mapping[str, Mapping[str, Any]] | None = None,
         startup_timeout: float | None = 60.0,
     ) -> Runner[Any]:
-        """Return what runs a `main` on every node of a job.
+        """Return a function that runs a `main` on every node of a job.
 
-        What is None is taken from the environment (`DING_LITE_TOPOLOGY` and so on), and else
-        has the usual value. With `DING_LITE_NUM_NODES` set nothing is started: this process is
-        node `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` give way.
-        Nor is anything under torchrun, srun, mpirun or an indexed job of Kubernetes: they have
-        started a process for each node, and `n_parallel_workers` gives way to their number.
+        An argument that is None is read from the environment (`DING_LITE_TOPOLOGY` and so on),
+        and else has its default. With `DING_LITE_NUM_NODES` set no process is started: this
+        process is node `DING_LITE_NODE_ID` of that many, and `n_parallel_workers` and `ports` are
+        ignored. Neither is one under torchrun, srun, mpirun or an indexed job of Kubernetes, which
+        have started a process for each node: their number replaces `n_parallel_workers`.
 
         Args:
             n_parallel_workers: How many nodes. One runs in this process; of more, each is a
                 process of its own, which imports the program again to find `main`.
-            topology: Who is connected to whom: `star` (all to node 0), `mesh` (each to each,
-                the usual one), `tree` (each to one of few hubs, which relay), `alone`, or pairs
+            topology: Which nodes are connected: `star` (all to node 0), `mesh` (each to each,
+                the default), `tree` (each to one of few hubs, which relay), `alone`, or pairs
                 of node ids such as [(0, 1), (1, 2)].
-            protocol: `ipc`, the usual one, or `tcp`.
-            address: With `tcp`, the interface to listen on; usually 127.0.0.1.
+            protocol: `ipc`, the default, or `tcp`.
+            address: With `tcp`, the interface to listen on; 127.0.0.1 by default.
             ports: With `tcp`, the port of each node, or that of node 0, from which the others
                 count on; free ones are taken by default.
             attach_to: Addresses of the nodes 0, 1, ... of a running job, one or several: `main`
@@ -129,20 +128,20 @@ class Parallel:
             auto_recover: Start a node again whose process has failed, under the same number.
                 Without it a failure ends the job.
             max_retries: How often each node is started again.
-            key_file: The key that the nodes of a job share over `tcp`. By default it is one of
-                this user's on this machine, which serves on the loopback interface.
-            engine: What starts the nodes: `local`, this process, also where a launcher has
-                started it; or `ray`, which makes each an actor and places it.
-            resources: With `ray`, what nodes need, by patterns of their labels:
+            key_file: The key that the nodes of a job share over `tcp`. The default is a key of
+                this user on this machine, which is enough on the loopback interface.
+            engine: `local` to start the nodes from this process, also where a launcher has
+                started it; or `ray` to make each node an actor that Ray places.
+            resources: With `ray`, resources of nodes by patterns of their labels:
                 {"learner": {"num_gpus": 1}, "collector": {"num_cpus": 2}}. A core each by default.
             startup_timeout: Seconds within which all nodes must be connected, also after a
                 restart; None waits for ever.
 
         Returns:
             A function of `main` and its arguments that returns the nodes' results, by node;
-            of a job that was not started here, this node's result only.
-            When a node has failed it ends the others and raises NodeFailed, which shows the
-            traceback of the first error and has that error as its cause.
+            under an external launch, this node's result only. When a node fails it ends the
+            others and raises NodeFailed with the traceback of the first error, and that error
+            as its cause.
 
         Raises:
             ConfigError: An argument is out of range, or this version cannot honour it.
@@ -154,16 +153,16 @@ class Parallel:
         place = None if engine or attach_to else placement_of(settings, process_environ())
         elastic = settings.elastic if elastic is None else elastic
         joins = elastic and bool(attach_to) and None in (settings.num_nodes, settings.node_id)
-        is_by_hand = place is None and settings.num_nodes is not None and not joins
-        if is_by_hand:  # DING_LITE_PORTS is then the port of this node alone
+        is_external = place is None and settings.num_nodes is not None and not joins
+        if is_external:  # DING_LITE_PORTS is then the port of this node alone
             ports = None
         elif place is not None and ports is None and not settings.ports:
             ports = place.port
-        is_here = place is not None or is_by_hand or bool(attach_to)
+        is_here = place is not None or is_external or bool(attach_to)
         is_over_tcp = is_here or elastic or starter == "ray"
         num_nodes = place.num_nodes if place else settings.num_nodes or n_parallel_workers
         if joins:
-            num_nodes, roles, ports = 1, _role_of_newcomer(roles, settings), None
+            num_nodes, roles, ports = 1, _role_of_joining_node(roles, settings), None
             settings = replace(settings, roles=())
         if not is_here and starter == "local":
             _check_processes_fit(n_parallel_workers)
@@ -178,33 +177,33 @@ class Parallel:
             key_file=None if key_file is None else os.fspath(key_file),
             startup_timeout=startup_timeout,
             elastic=elastic,
-            settings=replace(settings, ports=()) if is_by_hand or joins else settings,
+            settings=replace(settings, ports=()) if is_external or joins else settings,
         )
         if place is not None:
             return _run_where_launched(plan, place)
         if joins:
-            return _run_as_newcomer(
-                partial(newcomer, plan, settings, attach_to, node_ids), settings
+            return _run_as_joining_node(
+                partial(joining_node, plan, settings, attach_to, node_ids), settings
             )
         if settings.num_nodes == 1 and not attach_to and not elastic:
             return _run_here(plan)
-        if is_by_hand:
+        if is_external:
             return _run_as_node(node_of_environment(plan, settings, attach_to), settings)
         if attach_to:
-            return _run_as_node(guest(plan, settings, attach_to, node_ids), settings)
+            return _run_as_node(attached_node(plan, settings, attach_to, node_ids), settings)
         _refuse_a_place_in_no_job(node_ids, settings)
         max_retries = max_retries if auto_recover else 0
         if starter == "ray":
             return _run_on_ray(plan, max_retries, resources or {})
         if plan.num_nodes > 1:
             return _run_on_processes(plan, max_retries)
-        return _run_as_node(alone_at_first(plan), settings) if elastic else _run_here(plan)
+        return _run_as_node(first_elastic_node(plan), settings) if elastic else _run_here(plan)
 
 
-def _role_of_newcomer(
+def _role_of_joining_node(
     roles: Sequence[str | Iterable[str]] | None, settings: Settings
 ) -> list[Iterable[str]] | None:
-    """Return the role of a node that joins: the last one of the environment, or of the call."""
+    """Return the role of a joining node: the last one of the environment, or of the call."""
     if settings.roles:
         return [settings.roles[-1].split("+")]
     return [several(roles[-1])] if roles else None
@@ -232,8 +231,8 @@ def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
     return _run_as_node(spec, plan.settings, starter=place.launcher, advice=advice)
 
 
-def _run_as_newcomer(find_place: Callable[[], NodeSpec], settings: Settings) -> Runner[Any]:
-    """Return a runner that asks for a place when it is called, and takes it at once."""
+def _run_as_joining_node(find_place: Callable[[], NodeSpec], settings: Settings) -> Runner[Any]:
+    """Return a runner that requests a place when it is called."""
 
     def run(main: Callable[..., ResultT], *args: object, **kwargs: object) -> list[ResultT]:
         _refuse_nesting()
@@ -307,7 +306,7 @@ def _run_on_ray(
 
 
 def slow_to_import() -> tuple[str, ...]:
-    """Name the modules that this process has and that each node will import as well."""
+    """Return the modules that this process has imported and that every node imports as well."""
     ours = sorted(name for name in sys.modules if name.split(".")[0] == "ding_lite")
     return (*(name for name in SLOW_TO_IMPORT if name in sys.modules), *ours)
 
@@ -316,10 +315,10 @@ def slow_to_import() -> tuple[str, ...]:
 
 
 def _check_processes_fit(num_nodes: int) -> None:
-    """Refuse more processes than there is memory for; `JobPlan` refuses what is no number."""
+    """Refuse more processes than fit into memory; `JobPlan` refuses a wrong type."""
     if isinstance(num_nodes, int) and num_nodes > 1:
-        what = "Starting processes"
-        check_fits(num_nodes * _BYTES_OF_A_NODE, what=what, n_parallel_workers=num_nodes)
+        needed = num_nodes * _BYTES_OF_A_NODE
+        check_fits(needed, what="Starting processes", n_parallel_workers=num_nodes)
 
 
 def _check_engine(engine: str, resources: object) -> str:
@@ -336,8 +335,8 @@ def _check_ray_places(plan: JobPlan) -> None:
     for name, value in (("address", plan.address), ("ports", plan.ports)):
         if value is not None:
             raise ConfigError(
-                f"`{name}` is {value!r}, but Ray places the nodes, and each finds by itself where "
-                f"it can listen. Leave it out."
+                f"`{name}` is {value!r}, but Ray places the nodes, and each chooses its own "
+                f"address. Leave it out."
             )
 
 
@@ -371,7 +370,7 @@ def _refuse_nesting() -> None:
 
 
 def _check_main(main: Callable[..., object]) -> None:
-    """Refuse a `main` that a node could never find."""
+    """Refuse a `main` that a node process cannot import."""
     # pdb takes `__spec__` from the program that it runs, and multiprocessing asks for it.
     vars(sys.modules["__main__"]).setdefault("__spec__", None)
     if not callable(main):
@@ -410,7 +409,7 @@ def _check_program() -> None:
 
 
 def _check_name(main: FunctionType) -> None:
-    """Refuse a function that is not found under its own name, by which a node looks for it."""
+    """Refuse a function that cannot be looked up by its qualified name."""
     found: object = sys.modules.get(main.__module__)
     file = getattr(found, "__file__", None)
     for part in main.__qualname__.split("."):

@@ -1,13 +1,12 @@
-"""The nodes of an elastic job: which there are now, as node 0 counts them and tells the others.
+"""Membership of an elastic job: node 0 keeps the registry and sends a roster to the others.
 
-Node 0 keeps the registry. A node that wants to join connects to it under one of a few ids that
-are kept for that, asks for a place, and leaves that connection again; then it connects under the
-id that it was given. Node 0 admits one node at a time, so that each one knows all that came
-before it, and it is the newcomer that dials them. All nodes of the job are told whose place is
-whose: their roster.
+A node that joins connects to node 0 under one of a few reserved ids (entrances), requests a
+place, and disconnects; then it connects under the id that it was given. Node 0 admits one node at
+a time, so that each knows all earlier members and dials them. Node 0 sends the roster, the labels
+and addresses of all members, to every node.
 
-A node that has joined and says good-bye gives its place back at once; one that is lost does so
-when it has been away for `GRACE_S`.
+The place of a joined node is free again when the node says good-bye, or when it has been lost for
+`GRACE_S`.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from ding_lite.parallel.transport.zeromq.shared_transport import SharedTransport
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 
 JOIN = "ding_lite.join"
-"""The name under which node 0 is asked for a place."""
+"""The call to node 0 that requests a place."""
 ROSTER = "ding_lite.roster"
-"""The name under which node 0 tells a node of the others, and is told where that one listens."""
+"""The call by which node 0 sends a node the roster; the answer is the node's address."""
 ENTRANCES = range(2**32 - 64, 2**32)
-"""The ids under which nodes connect that have none yet."""
+"""Ids under which nodes connect before they have one of their own."""
 GRACE_S = 10.0
-"""How long the place of a node that has joined and is lost is kept for it."""
+"""Seconds that the place of a lost node is reserved for it."""
 NUM_EXPECTED = 256
-"""Nodes beyond the first ones that a node which starts again takes up as members: those that it is
-yet to be told of. ZeroMQ never again dials a node that has once refused its key."""
+"""Ids beyond the first nodes that a restarted node accepts before it has the roster: ZeroMQ never
+dials a node again that has refused its key once."""
 COME_S = 10.0
-"""Seconds within which a node must take the place that it was given."""
+"""Seconds within which a node must take an assigned place."""
 
 logger = logging.getLogger(__name__)
 
@@ -50,20 +49,20 @@ OnPeer = Callable[[int, bool], None]
 
 @dataclass(frozen=True)
 class Member:
-    """What is known of a node of the job."""
+    """The labels and the address of a node of the job."""
 
     labels: frozenset[str]
     address: str = ""
-    """Where others dial it; "" where none do."""
+    """The address that others dial; "" where no node dials it."""
 
     def as_tree(self) -> list[Any]:
-        """Return it as it travels."""
+        """Return the form that is sent."""
         return [sorted(self.labels), self.address]
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What a node wants that is to join."""
+    """A request for a place by a joining node."""
 
     wish: int | None
     roles: frozenset[str]
@@ -72,7 +71,7 @@ class _Request:
 
 
 class ElasticRouter(NodeRouter):
-    """The router of a node whose job takes further nodes.
+    """The router of a node of an elastic job.
 
     Args:
         spec: The node's place.
@@ -90,11 +89,11 @@ class ElasticRouter(NodeRouter):
         growth = spec.growth or Growth("star", 1)
         self._entrance: NodeRouter | None = None
         self._membership: Registry | Roster
-        door = None
+        shared = None
         if spec.node_id == HUB:
             self._membership = registry = Registry(self, spec, growth)
             ids = frozenset(ENTRANCES)
-            door = SharedTransport(HUB, spec.peers, ids, key_file=spec.key_file)
+            shared = SharedTransport(HUB, spec.peers, ids, key_file=spec.key_file)
             self._entrance = NodeRouter(
                 replace(
                     spec,
@@ -104,7 +103,7 @@ class ElasticRouter(NodeRouter):
                     peer_timeout=None,
                     directory=None,
                 ),
-                transport=door.others,
+                transport=shared.others,
                 services={JOIN: registry.join},
             )
         else:
@@ -117,7 +116,7 @@ class ElasticRouter(NodeRouter):
         own = {ROSTER: self._membership.take}
         try:
             super().__init__(
-                spec, transport=door, services={**(services or {}), **own}, on_peer=note
+                spec, transport=shared, services={**(services or {}), **own}, on_peer=note
             )
         except BaseException:
             if self._entrance is not None:
@@ -129,11 +128,11 @@ class ElasticRouter(NodeRouter):
             self.expect(range(spec.num_nodes, spec.num_nodes + NUM_EXPECTED))
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every peer has introduced itself, and the job has nodes enough.
+        """Block until every peer is connected and the job has its minimum of nodes.
 
         Raises:
-            DeadlineExceeded: Some have not come in time; says which.
-            AuthenticationError: One has refused this node; says why.
+            DeadlineExceeded: Some nodes are missing; names them.
+            AuthenticationError: A peer has refused this node; gives the reason.
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
         """
         deadline = Deadline.after(self._spec.startup_timeout if timeout is None else timeout)
@@ -141,7 +140,7 @@ class ElasticRouter(NodeRouter):
         self._membership.wait_complete(deadline)
 
     def close(self, *, good_bye: bool = True, linger: float | None = None) -> None:
-        """Leave, as `NodeRouter.close` does."""
+        """Close both routers; see `NodeRouter.close`."""
         try:
             if self._entrance is not None:
                 self._entrance.close(good_bye=good_bye, linger=linger)
@@ -157,12 +156,12 @@ class ElasticRouter(NodeRouter):
 
 
 class Registry:
-    """What node 0 knows of the nodes of its job; all of it is called on its transport's thread.
+    """The members of an elastic job, kept by node 0; used on its transport's thread.
 
     Args:
-        router: Node 0's.
-        spec: Its place.
-        growth: How the job grows.
+        router: The router of node 0.
+        spec: The place of node 0.
+        growth: The topology of the job and its first free id.
     """
 
     def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
@@ -172,7 +171,7 @@ class Registry:
         self._members = {node: Member(labels) for node, labels in enumerate(spec.world)}
         self._members[HUB] = Member(spec.labels)
         self._joined: dict[int, Deadline] = {}
-        """Nodes that were given a place, and by when those that are away must be there."""
+        """Joined nodes, with the deadline by which a disconnected one must be connected."""
         self._seen: set[int] = set()
         self._queue: deque[_Request] = deque()
         self._coming: int | None = None
@@ -180,19 +179,19 @@ class Registry:
     # -- joining -----------------------------------------------------------------------------
 
     def join(self, asker: int, wish: Any, roles: Any, labels: Any) -> Future[Any]:
-        """Give a node a place, when all that asked before it are there.
+        """Assign a place, once all earlier requests are settled.
 
         Args:
-            asker: The entrance it has come by.
-            wish: The id that it wants, or None.
+            asker: The entrance id of the node.
+            wish: The requested id, or None.
             roles: Its roles, without counts.
             labels: Its further labels.
 
         Returns:
-            Its id and labels, and which nodes there are.
+            The id and labels of the node, and the members of the job.
 
         Raises:
-            ConfigError: It asks for what no node can have.
+            ConfigError: The request is malformed or its id is taken.
         """
         if wish is not None and (type(wish) is not int or not 0 < wish < ENTRANCES[0]):
             raise ConfigError(f"`node_ids` is [{wish!r:.80}]; a number from 1 on was expected.")
@@ -232,7 +231,7 @@ class Registry:
         others = [peer for peer in self._router.peers if peer != node] if is_mesh else []
         waiting = set(others)
 
-        def heard(peer: int, _: object) -> None:
+        def note_answer(peer: int, _: object) -> None:
             waiting.discard(peer)
             if not waiting and not request.answer.done():
                 there = [HUB, *(other for other in self._router.peers if other != node)]
@@ -240,9 +239,9 @@ class Registry:
                 request.answer.set_result(answer | {"there": there, "nodes": known})
 
         for peer in others:
-            self._tell(peer).add_done_callback(partial(heard, peer))
+            self._tell(peer).add_done_callback(partial(note_answer, peer))
         if not others:
-            heard(HUB, None)
+            note_answer(HUB, None)
 
     def _free_id(self, wish: int | None) -> int:
         first, size = self._growth.first_id, self._spec.num_nodes
@@ -269,10 +268,10 @@ class Registry:
             roles.add(next(f"{role}.{k}" for k in numbers if f"{role}.{k}" not in taken))
         return node_labels(node, distributed=True, roles=roles, extra=request.labels)
 
-    # -- who is there ------------------------------------------------------------------------
+    # -- members -----------------------------------------------------------------------------
 
     def note(self, peer: int, is_there: bool) -> None:
-        """Note that a node is connected, or is so no more."""
+        """Record that a node has connected or disconnected."""
         if is_there:
             self._seen.add(peer)
             labels = self._router.labels_of(peer)
@@ -289,7 +288,7 @@ class Registry:
                 self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
 
     def adopt(self, peer: int) -> bool:
-        """Admit a node that had joined a former incarnation of node 0, unless it is too late."""
+        """Admit a node that joined an earlier incarnation of node 0, unless its place was freed."""
         if peer in self._members:
             return False
         self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
@@ -297,23 +296,23 @@ class Registry:
         return True
 
     def turn(self) -> None:
-        """Give up the places of nodes that have been away for too long."""
+        """Free the places of nodes that have been disconnected for too long."""
         for node in [node for node, back_by in self._joined.items() if back_by.expired]:
             self._remove(node, "node_lost")
 
     def take(self, asker: int, *said: Any) -> Any:
-        """Refuse to be told of the nodes by another one.
+        """Refuse a roster from another node.
 
         Raises:
             ConfigError: Always.
         """
-        raise ConfigError(f"Node {asker} told node 0 of the nodes of the job, which counts them.")
+        raise ConfigError(f"Node {asker} sent a roster to node 0, which keeps the registry.")
 
     def wait_complete(self, deadline: Deadline) -> None:
-        """Do nothing: when all peers are there, node 0 knows all that it needs."""
+        """Do nothing: node 0 is complete when all its peers are connected."""
 
     def _is_in(self, peer: int) -> None:
-        """Tell all others of a node that has told where it is; the next one may join then."""
+        """Send the roster to the others once a node has sent its address; admit the next node."""
         for other in self._router.peers:
             if other != peer:
                 self._tell(other)
@@ -322,7 +321,7 @@ class Registry:
             self._admit_next()
 
     def _tell(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
-        """Tell a node which others there are, and which are gone; note what it answers."""
+        """Send the roster to a node, and record the address that it answers."""
         nodes = {node: member.as_tree() for node, member in self._members.items() if member.labels}
         answer = self._router.ask(peer, ROSTER, nodes, dict(gone or {}))
         answer.add_done_callback(partial(self._hear, peer))
@@ -330,7 +329,7 @@ class Registry:
 
     def _hear(self, peer: int, answer: Future[Any]) -> None:
         if answer.exception() is not None or peer not in self._members:
-            return  # it is gone, and tells it when it is back
+            return  # it is gone; it sends its address when it is back
         self._members[peer] = replace(self._members[peer], address=str(answer.result()))
 
     def _note(self, node: int, member: Member) -> None:
@@ -351,12 +350,12 @@ class Registry:
 
 
 class Roster:
-    """What another node knows of the nodes of its job.
+    """The members of an elastic job, as node 0 has sent them to this node.
 
     Args:
-        router: This node's.
+        router: The router of this node.
         spec: Its place.
-        growth: How the job grows.
+        growth: The topology of the job and its first free id.
     """
 
     def __init__(self, router: NodeRouter, spec: NodeSpec, growth: Growth) -> None:
@@ -369,13 +368,13 @@ class Roster:
         self._has_heard = False
 
     def take(self, asker: int, nodes: Any, gone: Any) -> str:
-        """Hear from node 0 which nodes there are; answer where this one listens.
+        """Apply a roster from node 0; return the address of this node.
 
         Raises:
-            ConfigError: It is another node that speaks, or what it says cannot be.
+            ConfigError: The sender is not node 0, or the roster is malformed.
         """
         if asker != HUB or not isinstance(gone, dict):
-            raise ConfigError(f"Node {asker} told of the nodes of the job; node 0 does that.")
+            raise ConfigError(f"Node {asker} sent a roster; only node 0 sends one.")
         told = {
             node: place for node, place in read_roster(nodes).items() if node != self._spec.node_id
         }
@@ -412,25 +411,25 @@ class Roster:
         self._router.note_place(node, frozenset(), "" if self._is_mesh else event)
 
     def adopt(self, peer: int) -> bool:
-        """Admit a node of a mesh that is back before node 0 has told of it."""
+        """Admit a node of a mesh that has connected before the roster names it."""
         is_adopted = self._is_mesh and peer not in self._gone
         if is_adopted:
             self._router.admit(peer)
         return is_adopted
 
     def note(self, peer: int, is_there: bool) -> None:
-        """Note that a node is connected no more; node 0 has told whether it was about to leave."""
+        """Drop a node that has disconnected, if the last roster says that it leaves."""
         if not is_there and peer in self._gone:
             self._dismiss(peer, "node_left")
 
     def turn(self) -> None:
-        """Do nothing: node 0 keeps the time."""
+        """Do nothing: the deadlines are kept by node 0."""
 
     def wait_complete(self, deadline: Deadline) -> None:
-        """Wait until the job has as many nodes as it needs, and this one knows them.
+        """Wait until the roster has the minimum of nodes.
 
         Raises:
-            DeadlineExceeded: Some have not come in time; says which.
+            DeadlineExceeded: Some nodes are missing; names them.
         """
         changed = self._router.changed
         with changed:
@@ -439,8 +438,8 @@ class Roster:
             missing = ", ".join(map(str, self._missing()))
         raise DeadlineExceeded(
             f"Node {self._spec.node_id} is connected to node 0 of a job of at least "
-            f"{self._spec.num_nodes} nodes, of which {missing} did not come in time. Were all of "
-            f"them started? A slow start needs a longer `startup_timeout`."
+            f"{self._spec.num_nodes} nodes, of which {missing} have not joined in time. Were all "
+            f"started? A slow start needs a longer `startup_timeout`."
         )
 
     def _missing(self) -> list[int]:
@@ -449,17 +448,17 @@ class Roster:
 
 
 def _names(said: Any) -> list[str]:
-    """Read names that another node has sent."""
+    """Validate received names."""
     if not isinstance(said, list | tuple | set):
-        raise ConfigError(f"{said!r:.80} was given for labels; a list of names was expected.")
+        raise ConfigError(f"{said!r:.80} was sent as labels; a list of names was expected.")
     return [*said]
 
 
 def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
-    """Read a roster that another node has sent.
+    """Validate a received roster.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is malformed.
     """
     found: dict[int, tuple[frozenset[str], str]] = {}
     for node, place in nodes.items() if isinstance(nodes, dict) else [(None, nodes)]:
@@ -468,6 +467,6 @@ def read_roster(nodes: Any) -> dict[int, tuple[frozenset[str], str]]:
                 found[node] = check_labels(labels), address
             case _:
                 raise ConfigError(
-                    f"{place!r:.80} was said of a node; labels and an address were expected."
+                    f"{place!r:.80} was sent as a member; labels and an address were expected."
                 )
     return found

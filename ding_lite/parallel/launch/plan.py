@@ -1,4 +1,4 @@
-"""The plan of a job: what was asked for, checked, and what each node is told of it."""
+"""The checked arguments of a job, and the spec of each node that follows from them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ MOST_NODES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
-    """The nodes of a job, as the user wants them.
+    """The checked arguments of a job.
 
-    What is None is taken from `settings`, and else has the usual value.
+    A field that is None is read from `settings`, and else has its default.
     """
 
     num_nodes: int
@@ -53,9 +53,9 @@ class JobPlan:
     elastic: bool = False
     settings: Settings = field(default_factory=Settings)
     kind: str = field(init=False, default="")
-    """The name of the topology; "" of one that is listed."""
+    """The name of the topology; "" for a list of edges."""
     fan_out: int = field(init=False, default=0)
-    """How many children a hub has at most, if the topology is a tree; else 0."""
+    """The most children of a hub in a tree; 0 for other topologies."""
 
     def __post_init__(self) -> None:
         num_nodes = self.num_nodes
@@ -119,7 +119,7 @@ class JobPlan:
             return
         check_listening(Address("tcp", self.address or LOOPBACK), key_file=self.key_file)
         if self.key_file is not None:
-            load_key(self.key_file)  # a wrong one is told here, and not by each node
+            load_key(self.key_file)  # report a wrong key once, not from each node
         if self.ports is None:
             return
         ports = self.ports
@@ -135,34 +135,34 @@ class JobPlan:
 
     @property
     def edges(self) -> frozenset[Edge]:
-        """Who is connected to whom."""
+        """Pairs of connected nodes."""
         return edges(self.topology or (), self.num_nodes)
 
     @property
     def chosen_ports(self) -> tuple[int, ...]:
-        """The port of each node; none where free ones are to be taken."""
+        """The port of each node; empty where free ports are taken."""
         return tuple(self.ports) if isinstance(self.ports, Sequence) else ()
 
     def growth(self, *, first_id: int) -> Growth | None:
-        """Return how the job grows, if it does.
+        """Return the growth of an elastic job, else None.
 
         Args:
-            first_id: The lowest id of a node that joins a star and names none; a mesh grows
-                beyond the nodes with which it began.
+            first_id: The lowest id that a star gives to a joining node; a mesh gives ids above
+                those of its first nodes.
         """
         if not self.elastic:
             return None
         return Growth(self.kind, self.num_nodes if self.kind == "mesh" else first_id)
 
     def specs(self, directory: PrivateDirectory) -> tuple[NodeSpec, ...]:
-        """Tell each node its place; ports that nobody has chosen are chosen now."""
+        """Return the spec of each node; choose free ports where none were given."""
         where = self._addresses(directory)
         return self.specs_at(where, job=job_name(directory.path), directory=str(directory.path))
 
     def specs_at(
         self, where: Sequence[str], *, job: str, directory: str | None = None
     ) -> tuple[NodeSpec, ...]:
-        """Tell each node its place, where it is known at which address each can listen."""
+        """Return the spec of each node, given the address at which each can listen."""
         links = self.edges
         growth = self.growth(first_id=self.num_nodes)
         heard = listeners(links)
@@ -196,7 +196,7 @@ class JobPlan:
         return tuple(specs)
 
     def labels_of_nodes(self, *, distributed: bool) -> list[frozenset[str]]:
-        """Return the labels that each node answers to."""
+        """Return the labels of each node."""
         extra = check_labels(self.labels or ()) | check_labels(self.settings.labels)
         return [
             node_labels(node_id, distributed=distributed, roles=roles, extra=extra)
@@ -212,5 +212,5 @@ class JobPlan:
 
 
 def _ports_of(settings: Settings) -> int | Sequence[int] | None:
-    """Return the ports as the argument has them: one alone is that from which to count on."""
+    """Return the ports in the form of the argument: a single one is the first of a range."""
     return settings.ports[0] if len(settings.ports) == 1 else settings.ports or None

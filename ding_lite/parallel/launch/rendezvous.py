@@ -1,14 +1,14 @@
-"""How the nodes of a job find each other where each of them only knows node 0.
+"""Rendezvous: nodes that know only the address of node 0 obtain the addresses of their peers.
 
-Node 0 listens at an address that everybody is given. The others listen wherever there is room,
-announce to node 0 where that is, and ask it for the addresses of the peers that they dial.
-Its answer comes when one of these has announced itself, and again when one has come back at
-another address; so a node that is started anew elsewhere is followed there.
+Node 0 listens at a known address. The other nodes listen on any free port, announce their address
+to node 0, and ask it for the addresses of the peers that they dial. Node 0 answers when one of
+these peers has announced itself, and again when one has announced another address; so a node that
+restarts elsewhere is dialled there.
 
-What is ugly here and why: not everybody is a peer of node 0. In a tree, or where edges are
-listed, a node that is none knocks at the same door all the same, over a link that is for asking
-and no edge of the topology. So node 0 then has two routers on one transport, one for its
-peers and one for those who only ask, and each of these has a second router as well.
+What is ugly here and why: not every node is a peer of node 0. In a tree, or with listed edges,
+such a node still connects to node 0, over a link for rendezvous that is no edge of the topology.
+So node 0 then has two routers on one transport, one for its peers and one for rendezvous only,
+and each node that is not its peer has a second router as well.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from ding_lite.parallel.tree.router import make_router
 logger = logging.getLogger(__name__)
 
 ANNOUNCE = "ding_lite.announce"
-"""The name under which node 0 is told where a node listens, and asked where others do."""
+"""The call to node 0 that announces an address and requests those of others."""
 MAX_ADDRESS = 300
-"""Characters of an address; a host name has 255 at most."""
+"""Most characters of an address; a host name has at most 255."""
 
 
 class AddressBook:
-    """What node 0 knows of where the others listen; all of it is called on its transport's thread.
+    """The announced addresses of all nodes, kept by node 0; used on its transport's thread.
 
     Args:
-        num_nodes: How many nodes the job has.
+        num_nodes: The number of nodes of the job.
     """
 
     def __init__(self, num_nodes: int) -> None:
@@ -52,30 +52,30 @@ class AddressBook:
         self._waiting: dict[int, tuple[dict[int, str], Future[dict[int, str]]]] = {}
 
     def announce(self, peer: int, address: object, wanted: object) -> Future[dict[int, str]]:
-        """Take down where a node listens, and answer when there is news for it.
+        """Record the address of a node; answer when there are new addresses for it.
 
         Args:
-            peer: The node, as it has proved to be.
-            address: Where it listens; "" where nobody dials it.
-            wanted: The nodes that it dials, each with the address that it knows; "" is none.
+            peer: The node, authenticated by its link.
+            address: Its listening address; "" where no node dials it.
+            wanted: The nodes that it dials, each with the last known address; "" for none.
 
         Returns:
-            The other addresses of those nodes, as soon as there is one.
+            The changed addresses of those nodes, as soon as there is one.
 
         Raises:
-            ConfigError: What it says cannot be.
+            ConfigError: The message is malformed.
         """
         known = checked(wanted, self._num_nodes)
         if address != "":
             self._where[peer] = checked({peer: address}, self._num_nodes)[peer]
         answer: Future[dict[int, str]] = Future()
-        self._waiting[peer] = known, answer  # who asks again has given up the question before
+        self._waiting[peer] = known, answer  # a second request replaces the first
         for asker in (peer, *[other for other in self._waiting if other != peer]):
             self._tell(asker)
         return answer
 
     def note(self, peer: int, is_there: bool) -> None:
-        """Forget a node that has gone: somebody else may get its port."""
+        """Forget the address of a disconnected node: another process may get its port."""
         if not is_there:
             self._where.pop(peer, None)
             self._waiting.pop(peer, None)
@@ -93,17 +93,17 @@ class AddressBook:
 
 
 def checked(addresses: object, num_nodes: int) -> dict[int, str]:
-    """Return what another node has said of where nodes listen, if that can be.
+    """Return a received mapping of node ids to addresses, after validation.
 
     Raises:
-        ConfigError: It cannot: it is no dict of node ids and tcp addresses, each "" at most.
+        ConfigError: It is not a dict of node ids and tcp addresses (or "").
 
     Example:
         >>> checked({1: "tcp://10.0.0.7:50515", 2: ""}, 3)
         {1: 'tcp://10.0.0.7:50515', 2: ''}
     """
     if not isinstance(addresses, dict):
-        raise ConfigError(f"{addresses!r:.80} was said of where nodes listen; a dict was expected.")
+        raise ConfigError(f"{addresses!r:.80} was sent as addresses of nodes; a dict was expected.")
     for node, address in addresses.items():
         if not isinstance(node, int) or isinstance(node, bool) or not 0 < node < num_nodes:
             raise ConfigError(
@@ -111,25 +111,24 @@ def checked(addresses: object, num_nodes: int) -> dict[int, str]:
                 f"expected."
             )
         is_text = isinstance(address, str) and len(address) <= MAX_ADDRESS
-        if not is_text or (address and not _is_place(address)):
+        if not is_text or (address and not _can_be_dialled(address)):
             raise ConfigError(
-                f"{address!r:.80} was given as where node {node} listens; an address such as "
+                f"{address!r:.80} was sent as the address of node {node}; one such as "
                 f"tcp://10.0.0.7:50515 was expected."
             )
     return dict(addresses)
 
 
-def _is_place(text: str) -> bool:
-    """Tell whether an address is one that can be dialled."""
+def _can_be_dialled(text: str) -> bool:
     place = Address.parse(text)
     return place.scheme == "tcp" and place.port > 0 and place.place not in ANY_HOST
 
 
-class Follower:
-    """Announces a node to node 0, and dials its peers wherever they are.
+class AddressFollower:
+    """Announce a node to node 0, and dial its peers at the addresses that node 0 sends.
 
     Args:
-        spec: The node's place. Peers that it dials without knowing where are looked for.
+        spec: The node's place. A peer with an empty address in `dials` is asked for.
     """
 
     def __init__(self, spec: NodeSpec) -> None:
@@ -140,17 +139,17 @@ class Follower:
         self._lock = threading.Lock()
 
     def begin(self, router: NodeRouter, desk: NodeRouter) -> None:
-        """Ask from now on, whenever node 0 is there.
+        """Start to ask, whenever node 0 is connected.
 
         Args:
-            router: The node's own.
-            desk: Which of its routers is connected to node 0.
+            router: The node's own router.
+            desk: The one of its routers that is connected to node 0.
         """
         self._ask = partial(self._announce, router, desk)
-        self.note(HUB, HUB in desk.peers)  # it may have come before
+        self.note(HUB, HUB in desk.peers)  # it may be connected already
 
     def note(self, peer: int, is_there: bool) -> None:
-        """Ask node 0 as it is there now, for the first time or again."""
+        """Ask node 0 when it has connected, for the first time or again."""
         if peer == HUB and is_there:
             self._ask()
 
@@ -163,14 +162,14 @@ class Follower:
 
     def _hear(self, router: NodeRouter, answer: Future[Any]) -> None:
         if answer is not self._asked or isinstance(answer.exception(), PeerLost):
-            return  # another question has taken its place, or will when node 0 is back
+            return  # superseded, or to be repeated when node 0 is back
         try:
             news = checked(answer.result(), self._spec.num_nodes)
             for address in news.values():
                 check_dialling(Address.parse(address), key_file=self._spec.key_file)
         except (RemoteError, ConfigError) as error:
             logger.warning(
-                "node %d does not learn from node 0 where its peers are: %s",
+                "node %d cannot get the addresses of its peers from node 0: %s",
                 self._spec.node_id,
                 error,
             )
@@ -182,24 +181,23 @@ class Follower:
             self._ask()
 
 
-class Presence:
-    """A node's router and, beside it, what makes the nodes of its job find each other.
+class RendezvousNode:
+    """A node's router together with its part in the rendezvous.
 
     Args:
         spec: The node's place.
 
     Raises:
-        ConfigError: Other machines can reach where it listens, or it dials another machine, and
-            there is no key.
-        TransportError: The address to listen at cannot be taken.
+        ConfigError: The node listens on, or dials, another machine without a key.
+        TransportError: The node cannot listen on its address.
     """
 
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
-        self._aside: NodeRouter | None = None
-        """A second router, between node 0 and those who only ask it."""
+        self._rendezvous_router: NodeRouter | None = None
+        """A second router for rendezvous, between node 0 and nodes that are not its peers."""
         self.router: NodeRouter
-        """The node's own."""
+        """The node's own router."""
         if spec.node_id == HUB and spec.desk is not None:
             self.router = self._with_desk(spec)
         elif spec.desk is not None and (spec.listen or "" in spec.dials.values()):
@@ -216,16 +214,16 @@ class Presence:
         guests = frozenset(range(1, spec.num_nodes)) - spec.peers
         if not guests:
             return make(spec)
-        door = SharedTransport(spec.node_id, spec.peers, guests, key_file=spec.key_file)
-        self._aside = make(aside(spec, guests), transport=door.others)
+        shared = SharedTransport(spec.node_id, spec.peers, guests, key_file=spec.key_file)
+        self._rendezvous_router = make(rendezvous_spec(spec, guests), transport=shared.others)
         try:
-            return make(spec, transport=door)
+            return make(spec, transport=shared)
         except BaseException:
-            self._aside.close(good_bye=False)
+            self._rendezvous_router.close(good_bye=False)
             raise
 
     def _with_follower(self, spec: NodeSpec) -> NodeRouter:
-        follower = Follower(spec)
+        follower = AddressFollower(spec)
         if HUB in spec.peers:
             make = ElasticRouter if spec.growth else make_router
             router = make(spec, on_peer=follower.note)
@@ -233,26 +231,28 @@ class Presence:
             return router
         router = make_router(spec)
         try:
-            self._aside = make_router(aside(spec, frozenset({HUB})), on_peer=follower.note)
+            self._rendezvous_router = make_router(
+                rendezvous_spec(spec, frozenset({HUB})), on_peer=follower.note
+            )
         except BaseException:
             router.close(good_bye=False)
             raise
-        follower.begin(router, self._aside)
+        follower.begin(router, self._rendezvous_router)
         return router
 
     def wait_ready(self) -> None:
-        """Block until node 0 and every peer have introduced themselves.
+        """Block until node 0 and every peer are connected.
 
         Raises:
-            DeadlineExceeded: Somebody did not in time; says who.
-            AuthenticationError: Somebody has refused this node; says why.
+            DeadlineExceeded: A peer is missing; names it.
+            AuthenticationError: A peer has refused this node; gives the reason.
         """
-        if self._aside is not None and self._spec.node_id != HUB:
-            self._ask_for_entry(self._aside)
+        if self._rendezvous_router is not None and self._spec.node_id != HUB:
+            self._ask_for_entry(self._rendezvous_router)
         self.router.wait_ready()
 
     def _ask_for_entry(self, desk: NodeRouter) -> None:
-        """Wait for node 0; what is at its address may be the only peer to dial instead."""
+        """Wait for node 0; at its address may be the only peer to dial instead."""
         try:
             desk.wait_ready()
         except AuthenticationError as refusal:
@@ -266,20 +266,20 @@ class Presence:
                 raise refusal from None
 
     def close(self, *, good_bye: bool, linger: float | None = None) -> None:
-        """Leave, as `NodeRouter.close` does."""
+        """Close both routers; see `NodeRouter.close`."""
         try:
-            if self._aside is not None:
-                self._aside.close(good_bye=good_bye, linger=linger)
+            if self._rendezvous_router is not None:
+                self._rendezvous_router.close(good_bye=good_bye, linger=linger)
         finally:
             self.router.close(good_bye=good_bye, linger=linger)
 
 
-def aside(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
-    """Return the place that a node takes only to ask or to be asked.
+def rendezvous_spec(spec: NodeSpec, others: frozenset[int]) -> NodeSpec:
+    """Return the spec of a node's second router, for rendezvous only.
 
     Args:
         spec: Its place in the job.
-        others: Whom it meets there.
+        others: The peers of that router.
     """
     is_hub = spec.node_id == HUB
     return replace(

@@ -1,1 +1,1 @@
-"""Who gets what: events, ctx values, calls, items of streams, and groups of nodes."""
+"""Route events, ctx values, calls and stream items between nodes; groups of nodes."""

@@ -1,1 +1,1 @@
-"""Keep the nodes of a job alive: supervisor, fork server, node processes, and Ray."""
+"""Supervise the nodes of a job: supervisor, fork server, node processes, and Ray."""

@@ -1,4 +1,4 @@
-"""What went wrong on which node, as the launcher reports it."""
+"""Failures of nodes, and the error that the launcher raises for them."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.node_process import IMPORTING, STARTING, Failed, Stage
 
 SAME_MOMENT_S = 1.0
-"""Failures that follow the first one by less are reported with it."""
+"""Failures within this time of the first are reported with it."""
 _BY_REQUEST = frozenset({signal.SIGINT, signal.SIGTERM})
 _BY_REQUEST_KINDS = frozenset({"KeyboardInterrupt", "SystemExit", Terminated.__name__})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """How one incarnation of a node has ended badly."""
+    """The failure of one incarnation of a node."""
 
     spec: NodeSpec
     stage: Stage
     at: float
-    """When the launcher heard of it."""
+    """When the launcher received it."""
     what: str
-    """What happened, as the rest of a sentence that begins with the node."""
+    """The rest of a sentence that begins with the node."""
     kind: str = ""
     """The class of the error, if it raised one."""
     traceback: str = ""
     error: BaseException | None = None
-    """The error itself, if it could travel."""
+    """The error itself, if it could be pickled."""
     signum: int = 0
     """The signal that killed it, if one did."""
 
     @property
     def was_asked_for(self) -> bool:
-        """Whether a node that was told to end looks like this."""
+        """Whether this may be the effect of a requested end."""
         return self.kind in _BY_REQUEST_KINDS or self.signum in _BY_REQUEST
 
     @property
     def may_pass(self) -> bool:
-        """Whether a restart may help: not if the program has a fault."""
+        """Whether a restart may help: not if the program cannot be imported."""
         return not self.kind or self.stage not in (STARTING, IMPORTING)
 
     @property
     def as_cause(self) -> BaseException:
-        """The error, or one that stands for it."""
+        """The error, or a substitute for it."""
         error = self.error
         if error is None:
             error = NodeFailed(f"{self.kind or 'Node'}: {self.what}", node_id=self.spec.node_id)
@@ -60,7 +60,7 @@ class Failure:
 
 
 def raised(spec: NodeSpec, said: Failed, error: BaseException | None) -> Failure:
-    """Make the failure of a node that has told of its error."""
+    """Make the failure of a node that has reported its error."""
     message = f": {said.message}" if said.message else ""
     if said.kind == Terminated.__name__:
         what, traceback = f"was ended by SIGTERM while {said.stage}", ""
@@ -79,11 +79,11 @@ def raised(spec: NodeSpec, said: Failed, error: BaseException | None) -> Failure
 
 
 def crashed(spec: NodeSpec, stage: Stage, code: int, pid: int | None) -> Failure:
-    """Make the failure of a node whose process has ended without a word."""
+    """Make the failure of a node that has ended without a report."""
     if code < 0:
         what = f"(process {pid}) was killed by {_signal_name(-code)} while {stage}"
         if -code == signal.SIGKILL:
-            what += ". If nobody did that, the machine may have run out of memory"
+            what += ". If no user did that, the machine may have run out of memory"
     else:
         what = f"(process {pid}) ended with exit code {code} while {stage}, without an error"
     signum = max(0, -code)
@@ -98,13 +98,13 @@ def _signal_name(number: int) -> str:
 
 
 def verdict(failures: Sequence[Failure]) -> Exception:
-    """Choose the failure that came first in truth, and make the error that tells of it.
+    """Choose the root failure and return the error to raise for it.
 
     Args:
-        failures: At least one, in the order in which they were heard of.
+        failures: At least one, in the order of their arrival.
     """
     suspects = [failures[0], *(f for f in failures[1:] if not f.was_asked_for)]
-    # A peer is lost because something has happened to it, which may be heard of later.
+    # The cause of a lost peer may be reported later than the loss.
     own = [failure for failure in suspects if not isinstance(failure.error, PeerLost)]
     first, *others = own or suspects
     others = [other for other in others if other.at - first.at < SAME_MOMENT_S]
@@ -132,12 +132,12 @@ def verdict(failures: Sequence[Failure]) -> Exception:
 
 
 def too_late(late: Iterable[tuple[int, Stage]], others: Iterable[int], timeout: float) -> Exception:
-    """Make the error of a job whose nodes did not all get ready.
+    """Make the error of a job with nodes that were not ready in time.
 
     Args:
-        late: The nodes that did not, and how far they had come.
-        others: The nodes that did.
-        timeout: The seconds they had.
+        late: The nodes that were not ready, with their stages.
+        others: The nodes that were ready.
+        timeout: The timeout in seconds.
     """
     listed = "; ".join(f"node {node_id} was still {stage}" for node_id, stage in late)
     ready = ", ".join(map(str, others)) or "none"
@@ -148,11 +148,11 @@ def too_late(late: Iterable[tuple[int, Stage]], others: Iterable[int], timeout: 
 
 
 def what_cannot_travel(parts: Mapping[str, object], error: Exception) -> str:
-    """Say which of several things cannot be passed to another process.
+    """Name the first of several objects that cannot be pickled.
 
     Args:
-        parts: The things by what they are called.
-        error: What came of passing them all together.
+        parts: The objects by name.
+        error: The error of pickling them together.
     """
     with open(os.devnull, "wb") as devnull:
         scratch: Connection[Any, Any] = Connection(os.dup(devnull.fileno()), readable=False)
@@ -160,11 +160,11 @@ def what_cannot_travel(parts: Mapping[str, object], error: Exception) -> str:
         for name, part in parts.items():
             try:
                 scratch.send(part)
-            except Exception as fault:  # noqa: BLE001 - what has been raised for all of them
+            except Exception as fault:  # noqa: BLE001 - pickling may raise anything
                 shown = repr(part)
                 shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
                 return (
                     f"{name} is {shown}, which cannot be passed to another process: {fault}. "
-                    f"Pass what it is made from, and make it inside of `main`."
+                    f"Pass the arguments to make it from, and make it inside of `main`."
                 )
     return f"`main` and its arguments cannot be passed to another process: {error}."

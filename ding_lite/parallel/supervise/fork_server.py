@@ -39,25 +39,25 @@ from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.supervise.node_process import SIGNALS, NodeProcess
 
 END_GRACE_S = 1.5
-"""Seconds that nodes have to end in order when another one has failed."""
+"""Seconds that nodes have to end in order when another node has failed."""
 MAX_PACKET = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForkServerSpec:
-    """What a fork server is told on its command line."""
+    """The command-line argument of a fork server."""
 
     control_fd: int
     """The socket to the launcher."""
     life_fd: int
-    """A pipe that ends when the launcher has ended."""
+    """A pipe that closes when the launcher ends."""
     directory: str
     """The job's private directory; deleted at the end."""
     preload: tuple[str, ...]
-    """Modules to import before the first node is made."""
+    """Modules to import before the first fork."""
 
     def as_json(self) -> str:
-        """Spell it for the command line."""
+        """Return the JSON form for the command line."""
         return json.dumps(asdict(self))
 
     def command(self, sys_path: Iterable[str]) -> list[str]:
@@ -69,9 +69,9 @@ class ForkServerSpec:
 
 
 def run_fork_server() -> None:
-    """Be the fork server of the job that the last argument on the command line describes."""
+    """Run the fork server that the last command-line argument describes."""
     spec = ForkServerSpec(**json.loads(sys.argv[-1]))
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who ends this process ends the launcher
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a signal here is meant for the launcher
     num_threads = _num_threads()  # those of numpy's BLAS, which ends them before a fork
     gc.disable()  # a tenth of the time that the import of torch takes is spent on collections
     for name in spec.preload:
@@ -84,12 +84,12 @@ def run_fork_server() -> None:
     gc.freeze()  # a collection in a node would copy all the pages that it shares with the others
     gc.enable()
     _ForkServer(spec).run()
-    # Nothing is left to close, and to take apart what was imported would keep the launcher waiting.
+    # Nothing is left to close, and the teardown of imported modules would delay the launcher.
     os._exit(0)
 
 
 def _num_threads() -> int:
-    """Count the threads of this process, those that Python knows nothing of included."""
+    """Count the threads of this process, including those outside of Python."""
     return len(list(Path("/proc/self/task").iterdir()))
 
 
@@ -108,11 +108,11 @@ class _ForkServer:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
 
     def run(self) -> None:
-        """Do as the launcher says until it is gone and so are the nodes."""
+        """Serve the launcher until it and all nodes have ended."""
         with self._control:
             self._run()
         shutil.rmtree(self._spec.directory, ignore_errors=True)
-        remove_left_over()  # of nodes that were killed, the shared memory
+        remove_left_over()  # the shared memory of killed nodes
 
     def _run(self) -> None:
         while self._has_launcher or self._nodes:
@@ -125,11 +125,11 @@ class _ForkServer:
                 os.read(self._wake_r, 4096)
                 self._reap()
             if self._control in ready:
-                self._obey()
+                self._handle_command()
             if self._kill_at is not None and self._kill_at.expired:
                 self._kill()
 
-    def _obey(self) -> None:
+    def _handle_command(self) -> None:
         try:
             packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET, 1)
         except ConnectionResetError:
@@ -160,18 +160,18 @@ class _ForkServer:
         with suppress(PermissionError, ProcessLookupError):  # it has done so by itself
             os.setpgid(_pid(process), _pid(process))
         self._nodes[node_id] = process
-        self._say(started=node_id, pid=_pid(process))
+        self._report(started=node_id, pid=_pid(process))
 
     def _reap(self) -> None:
         for node_id, process in list(self._nodes.items()):
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            with suppress(ChildProcessError):  # reaped by the start of another one just now
+            with suppress(ChildProcessError):  # reaped by the start of another node just now
                 if os.waitid(os.P_PID, _pid(process), flags) is None:
                     continue
             # Before the process is reaped its id is surely still that of its group.
             self._kill_group(process)
             process.join()
-            self._say(exited=node_id, code=process.exitcode)
+            self._report(exited=node_id, code=process.exitcode)
             process.close()
             del self._nodes[node_id]
 
@@ -195,8 +195,8 @@ class _ForkServer:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(_pid(process), signal.SIGKILL)
 
-    def _say(self, **message: int | None) -> None:
-        with suppress(OSError):  # no launcher any more
+    def _report(self, **message: int | None) -> None:
+        with suppress(OSError):  # the launcher has ended
             self._control.send(json.dumps(message).encode())
 
 

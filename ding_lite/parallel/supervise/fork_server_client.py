@@ -18,11 +18,11 @@ from ding_lite.parallel.supervise.fork_server import MAX_PACKET, ForkServerSpec
 from ding_lite.parallel.supervise.node_process import SIGNALS
 
 FORK_SERVER_GRACE_S = 5.0
-"""Seconds that the fork server has to end what has been told to end; then it is killed itself."""
+"""Seconds that the fork server has to end the nodes; then it is killed itself."""
 
 
 class ForkServerClient:
-    """A fork server, as the launcher has it."""
+    """The launcher's connection to its fork server."""
 
     def __init__(self) -> None:
         self._control, self._far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -30,23 +30,23 @@ class ForkServerClient:
         self._process: subprocess.Popen[bytes] | None = None
 
     def fileno(self) -> int:
-        """Return what becomes readable when the fork server has said something, or has ended."""
+        """Return a descriptor that is readable when the fork server has sent a message or ended."""
         return self._control.fileno()
 
     @property
     def pid(self) -> int | None:
-        """The process; None before it has been started."""
+        """The process id; None before the start."""
         return None if self._process is None else self._process.pid
 
     def start(
         self, directory: PrivateDirectory, *, preload: tuple[str, ...], sys_path: Iterable[str]
     ) -> None:
-        """Start the process; what it is told from now on waits until it is ready.
+        """Start the process; messages are queued until it is ready.
 
         Args:
-            directory: The job's; the fork server keeps it alive, and deletes it at the end.
+            directory: The job's directory; the fork server locks it, and deletes it at the end.
             preload: Modules to import for all nodes.
-            sys_path: Where modules are found.
+            sys_path: The `sys.path` of the fork server.
         """
         spec = ForkServerSpec(
             control_fd=self._far_end.fileno(),
@@ -54,7 +54,7 @@ class ForkServerClient:
             directory=str(directory.path),
             preload=preload,
         )
-        # Held back from the first: for a moment it is in the group that Ctrl-C is meant for.
+        # Blocked from the start: for a moment it is in the process group that gets Ctrl-C.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._process = subprocess.Popen(
@@ -67,26 +67,26 @@ class ForkServerClient:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._far_end.close()
 
-    def tell(self, *fds: int, **message: float) -> None:
+    def send(self, *fds: int, **message: float) -> None:
         """Send a message with descriptors; does not report that the fork server has died."""
         with suppress(OSError):
             socket.send_fds(self._control, [json.dumps(message).encode()], fds)
 
-    def hear(self) -> dict[str, Any] | None:
-        """Return the next message, or None when there is no fork server any more."""
+    def receive(self) -> dict[str, Any] | None:
+        """Return the next message, or None when the fork server has ended."""
         packet = b""
         with suppress(ConnectionResetError):
             packet = self._control.recv(MAX_PACKET)
         return json.loads(packet) if packet else None
 
     def kill(self) -> None:
-        """End the process at once; the nodes are left alone."""
+        """Kill the process, but not the nodes."""
         if self._process is not None:
             self._process.kill()
 
     def close(self) -> bool:
-        """Let it kill what still runs, wait for its end, and tell whether it ended in order."""
-        self.tell(end=0.0)
+        """End the fork server and its nodes; return whether it exited with success."""
+        self.send(end=0.0)
         self._control.close()
         self._far_end.close()
         ended = True
@@ -103,7 +103,7 @@ class ForkServerClient:
 
 
 def kill_groups(leaders: Iterable[int]) -> None:
-    """Kill process groups that nobody looks after any more, and wait until the leaders are dead."""
+    """Kill orphaned process groups, and wait until their leaders are dead."""
     with ExitStack() as stack:
         alive = []
         for pid in leaders:

@@ -1,4 +1,4 @@
-"""A job: what is to run on which nodes, and what the launcher knows of each."""
+"""A job for the supervisor: its arguments, and the state of each node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ding_lite.parallel.supervise.node_process import RUNNING, STARTING, MakeRou
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is to run on which nodes."""
+    """The arguments of a supervised job."""
 
     specs: tuple[NodeSpec, ...]
     main: Callable[..., Any]
@@ -24,15 +24,15 @@ class Job:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     make_router: MakeRouter
     directory: PrivateDirectory
-    """Deleted when the job has ended."""
+    """The private directory; deleted when the job has ended."""
     max_retries: int = 0
     """How often each node is restarted after a failure."""
     preload: tuple[str, ...] = ()
-    """Modules that are slow to import and safe to be imported before a fork."""
+    """Slow modules that are safe to import before a fork."""
 
 
 class NodeRecord:
-    """What the launcher knows of one node."""
+    """The state of one node, as the launcher knows it."""
 
     def __init__(self, spec: NodeSpec, deadline: Deadline) -> None:
         self.spec = spec
@@ -40,62 +40,62 @@ class NodeRecord:
         self.pid: int | None = None
         self.connection: Connection[Any, Any] | None = None
         self.deadline = deadline
-        """When it must be running, or, after the end of `main`, have ended."""
+        """When it must run `main`, or, after the end of `main`, have exited."""
         self.start_at: Deadline | None = None
-        """When it is to be started again."""
+        """When to restart it."""
         self.failure: Failure | None = None
         self.returned: Returned | None = None
         self.was_given_up = False
-        """Whether the job ends without it; it has no result then."""
+        """Whether the job ends without a result of this node."""
         self.was_told_to_finish = False
         self.was_broken_off = False
-        """Whether it was told to end before it was running."""
+        """Whether a signal has ended it before it ran `main`."""
         self.is_over = False
         self.num_restarts = 0
 
     @property
     def has_ended_main(self) -> bool:
-        """Whether `main` has returned or raised, or cannot do either any more."""
+        """Whether `main` has returned or raised, or its process has ended."""
         return self.returned is not None or self.failure is not None
 
     @property
     def has_deadline(self) -> bool:
-        """Whether there is something that must come to it in time."""
+        """Whether `deadline` applies to the current state."""
         if self.is_over or self.start_at is not None:
             return False
         return self.stage != RUNNING or self.has_ended_main or self.was_broken_off
 
 
 class Nodes(dict[int, NodeRecord]):
-    """What the launcher knows of all nodes, by their numbers."""
+    """The states of all nodes, by id."""
 
-    def is_ending_around(self, node: NodeRecord) -> bool:
+    def has_returned_peer(self, node: NodeRecord) -> bool:
         """Tell whether a peer has returned: a job ends on all nodes or on none."""
-        return any(near.returned is not None for near in self.around(node))
+        return any(near.returned is not None for near in self.peers_of(node))
 
-    def waits_in_vain(self, node: NodeRecord) -> bool:
-        """Tell whether a node waits for a peer that will not come."""
+    def waits_for_lost_peer(self, node: NodeRecord) -> bool:
+        """Tell whether a starting node waits for a peer that was given up."""
         is_waiting = node.stage != RUNNING and node.returned is None and not node.is_over
-        return is_waiting and any(near.was_given_up for near in self.around(node))
+        return is_waiting and any(near.was_given_up for near in self.peers_of(node))
 
     def is_cut_off(self, node: NodeRecord) -> bool:
-        """Tell whether nobody is left by whom a running node could hear that the job has ended.
+        """Tell whether the end of the job cannot reach a running node.
 
-        A node that has returned has told its peers, and they tell theirs. One that was given
-        up has told nobody.
+        A node that has returned has sent FINISH to its peers, which pass it on. A node that was
+        given up has sent nothing.
         """
-        seen, to_see, misses_somebody = {node.spec.node_id}, [node], False
+        seen, to_see, has_lost_peer = {node.spec.node_id}, [node], False
         while to_see:
-            for near in self.around(to_see.pop()):
-                misses_somebody = misses_somebody or near.was_given_up
+            for near in self.peers_of(to_see.pop()):
+                has_lost_peer = has_lost_peer or near.was_given_up
                 if near.was_given_up or near.spec.node_id in seen:
                     continue
                 if near.returned is not None:
                     return False
                 seen.add(near.spec.node_id)
                 to_see.append(near)
-        return misses_somebody
+        return has_lost_peer
 
-    def around(self, node: NodeRecord) -> list[NodeRecord]:
+    def peers_of(self, node: NodeRecord) -> list[NodeRecord]:
         """Return the peers of a node."""
         return [self[near] for near in node.spec.peers]

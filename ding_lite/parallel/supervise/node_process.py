@@ -1,4 +1,4 @@
-"""The process of one node: find `main` again, connect, run it, and report to the launcher.
+"""The process of one node: import `main`, connect, run it, and report to the launcher.
 
 A node begins as a fork of the fork server, a process with one thread that has imported slow
 modules and nothing of the user's. So each node imports the program itself, as after a fresh
@@ -36,7 +36,7 @@ from ding_lite.runtime.messaging.router import Router, use_router
 SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 """The signals that end a job in order."""
 ORPHANED_S = 3.0
-"""Seconds that a node lives on when both the launcher and the fork server have been killed."""
+"""Seconds until a node ends when the launcher and the fork server have been killed."""
 
 Stage: TypeAlias = Literal["starting", "importing `main`", "connecting", "running `main`"]
 STARTING: Stage = "starting"
@@ -46,7 +46,7 @@ RUNNING: Stage = "running `main`"
 
 
 class SupervisedRouter(Router, Protocol):
-    """The router of a node with a process of its own."""
+    """The router of a supervised node."""
 
     @property
     def deferred_sigint(self) -> DeferredSigint:
@@ -54,15 +54,15 @@ class SupervisedRouter(Router, Protocol):
         ...
 
     def finish(self) -> None:
-        """End the job on this node, as if another one had ended it."""
+        """End the job on this node, as if another node had ended it."""
         ...
 
     def note_ended(self, node: int, *, incarnation: int) -> None:
-        """Note that a peer's process has ended, so that `close` waits for it no more."""
+        """Record that the process of a peer has ended, so that `close` does not wait for it."""
         ...
 
     def close(self, *, good_bye: bool = True) -> None:
-        """Deliver what is under way, say good-bye if asked to, and let go of everything."""
+        """Deliver pending messages, exchange good-byes if requested, and release resources."""
         ...
 
 
@@ -71,7 +71,7 @@ MakeRouter: TypeAlias = Callable[[NodeSpec], SupervisedRouter]
 
 @dataclass(frozen=True)
 class Work:
-    """What a node is to do."""
+    """The task of a node process: its spec, its router and `main` with arguments."""
 
     spec: NodeSpec
     make_router: MakeRouter
@@ -82,26 +82,26 @@ class Work:
 
 @dataclass(frozen=True)
 class Entered:
-    """A node has come to its next stage."""
+    """Report: a node has entered its next stage."""
 
     stage: Stage
 
 
 @dataclass(frozen=True)
 class Returned:
-    """`main` has returned."""
+    """Report: `main` has returned."""
 
     result: Any
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The job has ended, and no other node is left that could tell this one."""
+    """Command: end the job on this node, since no peer can tell it to."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The process of a peer has ended."""
+    """Command: stop waiting for a peer, since its process has ended."""
 
     node_id: int
     incarnation: int
@@ -109,7 +109,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Failed:
-    """A node has raised; the error itself is the next message, or None if it cannot travel."""
+    """Report: a node has raised; the error, or None if it cannot be pickled, follows."""
 
     stage: Stage
     kind: str
@@ -119,14 +119,14 @@ class Failed:
 
 
 class NodeProcess(ForkProcess):
-    """The process of one incarnation of one node.
+    """The process of one incarnation of a node.
 
     Args:
         node_id: Which node.
         connection: To the launcher.
-        life_fd: A pipe that ends when the launcher has ended, however that came about.
-        directory: What to delete if nobody else is left to do so.
-        foreign_fds: Descriptors of the fork server that are none of a node's business.
+        life_fd: A pipe that closes when the launcher ends in any way.
+        directory: The job's directory; deleted if launcher and fork server are gone.
+        foreign_fds: Descriptors of the fork server to close.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class NodeProcess(ForkProcess):
         super().__init__(name=f"node {node_id}", daemon=False)
         self.node_id = node_id
         self.is_importing = True
-        """Whether the program is still being imported, so that it must not start nodes."""
+        """Whether the program is still being imported and must not start nodes."""
         self._stage: Stage = STARTING
         self._has_reported = False
         self._connection = connection
@@ -151,8 +151,8 @@ class NodeProcess(ForkProcess):
         self._may_go = threading.Event()
 
     def run(self) -> None:
-        """Be the node, from the fork on."""
-        os.setpgid(0, 0)  # a terminal's Ctrl-C is the launcher's to pass on
+        """Run the node; called in the forked process."""
+        os.setpgid(0, 0)  # the launcher passes on Ctrl-C of the terminal
         for fd in self._foreign_fds:
             os.close(fd)
         _start("ding_lite-life", _outlive, self._life_fd, self._directory)
@@ -172,7 +172,7 @@ class NodeProcess(ForkProcess):
                 self._enter(CONNECTING)
                 with _leaving(work.make_router(work.spec)) as router, self._reporting():
                     router.wait_ready(work.spec.startup_timeout)
-                    _start("ding_lite-launcher", self._heed, router)
+                    _start("ding_lite-launcher", self._read_commands, router)
                     self._enter(RUNNING)
                     with router.deferred_sigint.installed(), use_router(router):
                         result = _call(work)
@@ -181,13 +181,13 @@ class NodeProcess(ForkProcess):
             return False
         return True
 
-    def _heed(self, router: SupervisedRouter) -> None:
-        """Take what the launcher says while `main` runs, up to its last word."""
+    def _read_commands(self, router: SupervisedRouter) -> None:
+        """Handle commands of the launcher while `main` runs, until the last one (None)."""
         try:
             with suppress(EOFError, OSError):
-                while (word := self._connection.recv()) is not None:
-                    if isinstance(word, Ended):
-                        router.note_ended(word.node_id, incarnation=word.incarnation)
+                while (command := self._connection.recv()) is not None:
+                    if isinstance(command, Ended):
+                        router.note_ended(command.node_id, incarnation=command.incarnation)
                     else:
                         router.finish()
         finally:
@@ -198,7 +198,7 @@ class NodeProcess(ForkProcess):
         self._connection.send(Entered(stage))
 
     def _load(self) -> Work:
-        """Import the program anew and find `main` in it."""
+        """Import the program again and find `main` in it."""
         preparation = self._connection.recv()
         self._enter(IMPORTING)
         spawn.prepare(preparation)
@@ -231,11 +231,11 @@ class NodeProcess(ForkProcess):
                 f"be passed to another process: {error}. Return numbers, strings, arrays, or "
                 f"lists and dicts of such."
             ) from error
-        self._may_go.wait()  # tensors lie in memory that is gone with this process
+        self._may_go.wait()  # shared tensors are gone with this process
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Tell the launcher of an error at once; closing what is open may take a while."""
+        """Report an error to the launcher at once; closing resources may take a while."""
         try:
             yield
         except BaseException as error:
@@ -247,7 +247,7 @@ class NodeProcess(ForkProcess):
     def _report(self, error: BaseException) -> None:
         text = format_error(error)
         kind = type(error).__qualname__
-        with suppress(OSError):  # nobody is left to tell
+        with suppress(OSError):  # the launcher has ended
             self._connection.send(Failed(self._stage, kind, _message_of(error), text))
             try:
                 self._connection.send(error)
@@ -273,7 +273,7 @@ def _call(work: Work) -> object:
 
 @contextmanager
 def _leaving(router: SupervisedRouter) -> Iterator[SupervisedRouter]:
-    """Close a router in the end; the peers count the node as lost where it may come back."""
+    """Close a router at the end, without a good-bye where the node may be restarted."""
     good_bye = True
     try:
         yield router
@@ -285,7 +285,7 @@ def _leaving(router: SupervisedRouter) -> Iterator[SupervisedRouter]:
 
 
 def _take_signals() -> None:
-    """Undo what the fork server has done to signals, which reach this process from now on."""
+    """Restore the signal handlers that the fork server has changed, and unblock signals."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -298,10 +298,10 @@ def _start(name: str, target: Callable[..., None], *args: object) -> None:
 
 
 def _outlive(life_fd: int, directory: str) -> None:
-    """Wait for the launcher's end; then make sure of this node's own, with all it started."""
+    """Wait until the launcher has ended; then kill this node with all that it started."""
     while os.read(life_fd, 1):
         pass
-    SYSTEM_CLOCK.sleep(ORPHANED_S)  # the fork server ends this node before that, in order
+    SYSTEM_CLOCK.sleep(ORPHANED_S)  # the fork server ends this node earlier, in order
     shutil.rmtree(directory, ignore_errors=True)
     remove_own()
     os.killpg(0, signal.SIGKILL)

@@ -56,7 +56,7 @@ from ding_lite.parallel.supervise.node_process import (
 from ding_lite.runtime.interrupt import interruptible
 
 EXIT_GRACE_S = 30.0
-"""Seconds that a node may take to end after `main` has; then it is killed."""
+"""Seconds that a node may take to exit after `main` has ended; then it is killed."""
 _BACK_OFF_S = 0.1
 _MAX_BACK_OFF_S = 5.0
 
@@ -64,13 +64,13 @@ logger = logging.getLogger(__name__)
 
 
 def back_off(num_restarts: int) -> float:
-    """Return the seconds before a node's next start: twice as many each time, up to a limit."""
-    # Floats, and a bound on the power: a job of a long life may restart a node a thousand times.
+    """Return the seconds before a node's next start: exponential, up to a limit."""
+    # A bound on the power: a long job may restart a node a thousand times.
     return min(_BACK_OFF_S * 2.0 ** min(num_restarts, 32), _MAX_BACK_OFF_S)
 
 
 def run_job(job: Job) -> list[Any]:
-    """Run a job and return what `main` returned, node by node.
+    """Run a job and return the results of `main` by node.
 
     Raises:
         NodeFailed: A node raised or was killed; its error is the cause.
@@ -82,7 +82,7 @@ def run_job(job: Job) -> list[Any]:
     with ExitStack() as stack:
         stack.callback(job.directory.remove)
         supervisor = _Supervisor(job)
-        # Before the fork server: a signal must never find nodes and no one to pass it on.
+        # Before the fork server: a signal must never find nodes without a handler.
         interruption = stack.enter_context(interruptible(lambda _: supervisor.wake()))
         stack.callback(supervisor.close)
         supervisor.start()
@@ -103,7 +103,7 @@ class _Supervisor:
         self._nodes = Nodes()
         self._failures: list[Failure] = []
         self._verdict: Exception | None = None
-        """What to raise when no node's failure explains the end."""
+        """The error to raise when no failure of a node explains the end."""
         self._signal: int | None = None
         self._give_up_at: Deadline | None = None
         self._preparation: dict[str, Any] = {}
@@ -112,10 +112,10 @@ class _Supervisor:
         self._wake_lock = threading.Lock()
         self._is_closed = False
 
-    # -- beginning and end ---------------------------------------------------------------
+    # -- start and end -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the fork server and ask it for all nodes."""
+        """Start the fork server and request all nodes."""
         self._preparation = _preparation()
         self._fork_server.start(
             self._job.directory,
@@ -127,7 +127,7 @@ class _Supervisor:
             self._start_node(self._nodes[node.node_id])
 
     def close(self) -> None:
-        """End whatever still runs, at once, and wait for it; safe at any time."""
+        """Kill all remaining processes and wait for them; safe at any time."""
         if not self._fork_server.close():
             self._kill_orphans()
         for node in self._nodes.values():
@@ -139,22 +139,22 @@ class _Supervisor:
                 os.close(fd)
 
     def wake(self) -> None:
-        """Let `turn` return soon; safe from any thread, and at any time."""
+        """Make `turn` return soon; safe from any thread, and at any time."""
         with self._wake_lock:
             if not self._is_closed:
                 os.write(self._wake_w, b"w")
 
     def _kill_orphans(self) -> None:
-        """Kill what a fork server that was killed itself has left, and remove what that leaves."""
+        """Kill the nodes of a killed fork server, and remove their shared memory."""
         nodes = [node for node in self._nodes.values() if not node.is_over]
         kill_groups([node.pid for node in nodes if node.pid is not None])
         remove_left_over()
 
-    # -- what came of it -----------------------------------------------------------------
+    # -- the outcome ---------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
-        """Whether no node runs any more, nor will again."""
+        """Whether every node has ended for good."""
         return all(node.is_over for node in self._nodes.values())
 
     @property
@@ -164,12 +164,12 @@ class _Supervisor:
 
     @property
     def results(self) -> list[Any]:
-        """What `main` returned, by node."""
+        """The results of `main`, by node."""
         return [node.returned.result for node in self._nodes.values() if node.returned is not None]
 
     @property
     def failure(self) -> Exception | None:
-        """What to raise, or None when all went well or as was asked for."""
+        """The error to raise; None after success or an end by request."""
         if self._verdict is not None:
             return self._verdict
         failures = self._failures
@@ -180,14 +180,14 @@ class _Supervisor:
     # -- the loop ------------------------------------------------------------------------
 
     def turn(self, signum: int | None) -> None:
-        """Wait until something happens and deal with it.
+        """Wait for the next message, signal or deadline, and handle it.
 
         Args:
-            signum: The signal that asks for the end of the job, if one has come.
+            signum: The signal that ends the job, if one was received.
         """
         if signum is not None and self._signal is None:
             self._signal = signum
-            self._fork_server.tell(signal=int(signum))
+            self._fork_server.send(signal=int(signum))
             self._break_off_starts()
         by_connection = {n.connection: n for n in self._nodes.values() if n.connection is not None}
         sources: list[Any] = [self._wake_r, self._fork_server.fileno(), *by_connection]
@@ -197,10 +197,10 @@ class _Supervisor:
             os.read(self._wake_r, 64)
         for source in ready:
             if isinstance(source, Connection):
-                self._listen(by_connection[source])
+                self._read_messages(by_connection[source])
         if self._fork_server.fileno() in ready:
-            self._hear_fork_server()
-        self._keep_time()
+            self._read_fork_server()
+        self._check_deadlines()
 
     def _seconds_to_next_deadline(self) -> float | None:
         deadlines = [] if self._give_up_at is None else [self._give_up_at]
@@ -212,7 +212,7 @@ class _Supervisor:
         remaining = [d.remaining for d in deadlines if d.remaining is not None]
         return min(remaining, default=None)
 
-    def _keep_time(self) -> None:
+    def _check_deadlines(self) -> None:
         if self.is_over:
             return
         if self._give_up_at is not None:
@@ -238,18 +238,19 @@ class _Supervisor:
             self._verdict = too_late(stages, sorted(ready), self._timeout)
             self._end_all()
 
-    def _listen(self, node: NodeRecord) -> None:
-        """Take what a node says."""
+    def _read_messages(self, node: NodeRecord) -> None:
         connection = node.connection
         try:
             while connection is not None and connection.poll():
-                self._take(node, connection.recv(), connection)
+                self._handle_message(node, connection.recv(), connection)
         except (EOFError, OSError):
             if connection is not None:
                 connection.close()
-            node.connection = None  # it has ended; the fork server will tell how
+            node.connection = None  # it has ended; the fork server will report how
 
-    def _take(self, node: NodeRecord, message: object, connection: Connection[Any, Any]) -> None:
+    def _handle_message(
+        self, node: NodeRecord, message: object, connection: Connection[Any, Any]
+    ) -> None:
         match message:
             case Entered(stage):
                 node.stage = stage
@@ -268,9 +269,9 @@ class _Supervisor:
                     error = connection.recv()
                 except (EOFError, OSError):
                     raise
-                except Exception:  # noqa: BLE001 - an error that cannot be built again
+                except Exception:  # noqa: BLE001 - an error that cannot be unpickled
                     error = None
-                if not node.was_broken_off:  # which has little to close, and less time
+                if not node.was_broken_off:  # else it has a shorter deadline already
                     node.deadline = Deadline.after(EXIT_GRACE_S)
                 self._note(node, raised(node.spec, message, error))
 
@@ -279,42 +280,42 @@ class _Supervisor:
         try:
             connection.send(Work(node.spec, job.make_router, job.main, job.args, job.kwargs))
         except OSError:
-            pass  # the node has died; what it said before that is still to be read
+            pass  # the node has died; its earlier messages are still to be read
         except Exception as error:
             parts = {"`main`": job.main, "the router's factory": job.make_router}
             parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(job.args, 1)}
             parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
             raise ConfigError(what_cannot_travel(parts, error)) from error
 
-    def _hear_fork_server(self) -> None:
-        message = self._fork_server.hear()
+    def _read_fork_server(self) -> None:
+        message = self._fork_server.receive()
         match message:
             case None:
                 self._lose_fork_server("has died")
             case {"started": int(node_id), "pid": int(pid)}:
                 node = self._nodes[node_id]
                 node.pid = pid
-                if node.returned is not None:  # given up on before it was there
+                if node.returned is not None:  # given up before it had started
                     self._kill(node)
             case {"exited": int(node_id), "code": int(code)}:
                 self._on_exit(self._nodes[node_id], code)
 
     def _on_exit(self, node: NodeRecord, code: int) -> None:
-        self._listen(node)  # its last words may still be under way
+        self._read_messages(node)  # its last messages may still be under way
         if node.connection is not None:
             node.connection.close()
             node.connection = None
         if node.returned is None and node.failure is None:
             self._note(node, crashed(node.spec, node.stage, code, node.pid))
-        node.pid = None  # which may be that of another process from now on
-        self._tell_of_end(node)
+        node.pid = None  # the kernel may reuse it from now on
+        self._report_exit(node)
         if not self._restart(node):
             node.is_over = True
 
     def _break_off_starts(self) -> None:
-        """Give those that have no step to end a moment to end all the same.
+        """Set a deadline for nodes that do not run `main` yet.
 
-        The signal comes to them at any line, also one that hides or swallows what it raises.
+        The signal reaches them at any line, also where its exception is swallowed.
         """
         for node in self._nodes.values():
             if node.start_at is not None:
@@ -344,11 +345,11 @@ class _Supervisor:
         )
 
     def _restart(self, node: NodeRecord) -> bool:
-        """Plan the next incarnation of a node that has ended; tell whether it gets one."""
+        """Schedule the next incarnation of an ended node; return whether it gets one."""
         failure = node.failure
         if failure is None or not self._may_restart(node):
             return False
-        if self._nodes.is_ending_around(node):
+        if self._nodes.has_returned_peer(node):
             self._give_up_on(node)
             return False
         delay = back_off(node.num_restarts)
@@ -368,23 +369,23 @@ class _Supervisor:
         return True
 
     def _spread_end(self) -> None:
-        """End a job that has ended on some nodes on those that could not hear of it."""
+        """End nodes that the end of the job on other nodes cannot reach."""
         for node in self._nodes.values():
             if node.stage != RUNNING:
-                # It may have said that it is, before the others could end by what it then did.
-                self._listen(node)
+                # A report that it runs may be unread, and be the cause of the others' end.
+                self._read_messages(node)
             if node.is_over or node.returned is not None:
                 continue
             if node.stage == RUNNING:
                 if self._nodes.is_cut_off(node):
                     self._tell_to_finish(node)
-            elif self._nodes.waits_in_vain(node) or (
-                node.num_restarts > 0 and self._nodes.is_ending_around(node)
+            elif self._nodes.waits_for_lost_peer(node) or (
+                node.num_restarts > 0 and self._nodes.has_returned_peer(node)
             ):
                 self._give_up_on(node)
 
     def _give_up_on(self, node: NodeRecord) -> None:
-        """Let a job end without a node that had to be restarted: it would find nobody left."""
+        """End the job without a restarting node, since its peers have ended."""
         logger.warning(
             "node %d was not restarted to the end: the job was ending; its result is None",
             node.spec.node_id,
@@ -400,14 +401,14 @@ class _Supervisor:
         if node.was_told_to_finish or node.connection is None:
             return
         node.was_told_to_finish = True
-        with suppress(OSError):  # it has died; the fork server will tell
+        with suppress(OSError):  # it has died; the fork server will report it
             node.connection.send(Finish())
 
-    def _tell_of_end(self, ended: NodeRecord) -> None:
-        """Let no peer wait, as it leaves, for a process that takes nothing any more."""
-        for near in self._nodes.around(ended):
+    def _report_exit(self, ended: NodeRecord) -> None:
+        """Tell the peers that a process has ended, so that their `close` does not wait for it."""
+        for near in self._nodes.peers_of(ended):
             if near.stage == RUNNING and near.connection is not None:
-                with suppress(OSError):  # it has died; the fork server will tell
+                with suppress(OSError):  # it has died; the fork server will report it
                     near.connection.send(Ended(ended.spec.node_id, ended.spec.incarnation))
 
     def _kill(self, node: NodeRecord) -> None:
@@ -421,12 +422,12 @@ class _Supervisor:
         node.deadline = Deadline.after(self._timeout)
         with theirs:
             ours.send({**self._preparation, "name": f"node {node.spec.node_id}"})
-            self._fork_server.tell(theirs.fileno(), start=node.spec.node_id)
+            self._fork_server.send(theirs.fileno(), start=node.spec.node_id)
 
     def _kill_lingering(self, node: NodeRecord) -> None:
         logger.warning(
-            "node %d has not ended %.0f s after its `main`, and was killed; a thread that is no "
-            "daemon keeps it alive, or it hangs while it closes what is open",
+            "node %d has not ended %.0f s after its `main`, and was killed; a non-daemon thread "
+            "keeps it alive, or it hangs while it closes resources",
             node.spec.node_id,
             EXIT_GRACE_S,
         )
@@ -434,21 +435,21 @@ class _Supervisor:
         self._kill(node)
 
     def _end_all(self) -> None:
-        """Give all nodes a moment to end in order."""
+        """End all nodes, with a grace period."""
         if self._give_up_at is None:
             self._give_up_at = Deadline.after(END_GRACE_S + FORK_SERVER_GRACE_S)
-            self._fork_server.tell(end=END_GRACE_S)
+            self._fork_server.send(end=END_GRACE_S)
         for node in self._nodes.values():
             if node.start_at is not None:
                 node.start_at, node.is_over = None, True
 
     def _lose_fork_server(self, how: str) -> None:
-        """Go on without the fork server: nothing can be known of the nodes any more."""
+        """End the job without the fork server, which alone knows the state of the nodes."""
         node_id = next(node.spec.node_id for node in self._nodes.values() if not node.is_over)
         if self._verdict is None and not self._failures:
             self._verdict = NodeFailed(
-                f"The process that watches over the nodes {how}, so the nodes were killed. Its "
-                f"last words, if it had any, are on standard error.",
+                f"The fork server, the parent of the nodes, {how}, so the nodes were killed. Its "
+                f"last output, if any, is on standard error.",
                 node_id=node_id,
             )
         self._fork_server.kill()
@@ -458,6 +459,6 @@ class _Supervisor:
 
 
 def _preparation() -> dict[str, Any]:
-    """Return what a node needs to import this program anew, by multiprocessing's own recipe."""
+    """Return the data that multiprocessing needs to import this program in a node."""
     preparation = spawn.get_preparation_data("node")
     return {**preparation, "authkey": bytes(preparation["authkey"])}

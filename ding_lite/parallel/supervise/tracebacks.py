@@ -1,4 +1,4 @@
-"""Tracebacks as a user wants them: from where the user's own program comes in."""
+"""Format tracebacks from the first frame of the user's program."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import TracebackType
 from ding_lite.errors import DingLiteError
 
 _MACHINERY = frozenset({"ding_lite", "importlib", "multiprocessing", "runpy"})
-"""What calls or imports a program, by the first part of the module's name."""
+"""Packages that call or import a program; their frames are left out."""
 
 
 def within_program(trace: TracebackType | None) -> TracebackType | None:
-    """Leave out how a program was called; None if an error never passed through it."""
+    """Return a traceback from the program's first frame; None if it has no such frame."""
     while trace is not None:
         module = trace.tb_frame.f_globals.get("__name__", "")
         if module.split(".")[0] not in _MACHINERY:
@@ -23,23 +23,22 @@ def within_program(trace: TracebackType | None) -> TracebackType | None:
 
 
 def format_error(error: BaseException) -> str:
-    """Spell out an error, with its traceback from where the program comes in.
+    """Format an error with its traceback from the program's first frame.
 
-    An error that is raised on purpose and never passed through the program is told by its message,
-    so this returns an empty string. Any other that has not is a fault of ours, and keeps all of
-    its traceback.
+    Return an empty string for a `DingLiteError` without a frame of the program: its message is
+    enough. Any other error without such a frame is a bug of ours, and keeps its whole traceback.
     """
     passed = any(within_program(one.__traceback__) is not None for one in _chain(error))
     if isinstance(error, DingLiteError) and not passed:
         return ""
     trace = within_program(error.__traceback__)
-    if trace is None and not isinstance(error, SyntaxError):  # which shows its line by itself
+    if trace is None and not isinstance(error, SyntaxError):  # it shows its line by itself
         trace = error.__traceback__
     return "".join(TracebackException(type(error), error, trace).format())
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it follows from, each once."""
+    """Yield an error and its causes, each once."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:

@@ -1,1 +1,1 @@
-"""Routing over hubs: a node of a tree relays what is not for it alone."""
+"""Relay messages over the hubs of a tree topology."""

@@ -1,4 +1,4 @@
-"""The place of a node that was started by hand: what the environment and `attach_to` make of it."""
+"""External launch: the node spec that the environment, a launcher or `attach_to` yields."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ding_lite.errors import ConfigError
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.environment.base import Placement
 from ding_lite.parallel.launch.join import (
+    attached_node,
     connected,
-    guest,
     node_of_environment,
     node_of_launcher,
     what_is_at,
@@ -55,14 +55,14 @@ def test_node_0_listens_and_the_others_dial() -> None:
     assert (one.listen, one.dials, set(one.peers)) == (None, {0: A}, {0})
 
 
-def test_in_a_mesh_a_node_dials_those_before_it_and_listens_for_those_behind() -> None:
+def test_a_mesh_node_dials_lower_ids_and_listens_for_higher_ones() -> None:
     one = spec_of(1, 3, dials=(A,), environ={"ports": (50515, 50516, 50517)})
     assert (one.listen, one.dials, set(one.peers)) == (B, {0: A}, {0, 2})
     two = spec_of(2, 3, dials=(A, B))
     assert (two.listen, two.dials, set(two.peers)) == (None, {0: A, 1: B}, {0, 1})
 
 
-def test_the_address_of_node_0_does_for_all_and_then_any_port_does() -> None:
+def test_the_address_of_node_0_suffices_and_any_port_is_allowed_then() -> None:
     zero = spec_of(0, 3, environ={"ports": (50515,)})
     one, two = (spec_of(node, 3, dials=(A,)) for node in (1, 2))
     assert (zero.listen, zero.desk) == (A, A)
@@ -70,7 +70,7 @@ def test_the_address_of_node_0_does_for_all_and_then_any_port_does() -> None:
     assert (two.listen, two.dials, two.desk) == (None, {0: A, 1: ""}, A)
 
 
-def test_node_0_is_asked_also_by_those_who_are_no_peers_of_it() -> None:
+def test_nodes_that_are_no_peers_of_node_0_use_its_rendezvous_too() -> None:
     links = [(0, 1), (1, 2), (2, 3)]
     one, two, three = (spec_of(node, 4, topology=links, dials=(A,)) for node in (1, 2, 3))
     assert [spec.dials for spec in (one, two, three)] == [{0: A}, {1: ""}, {2: ""}]
@@ -81,7 +81,7 @@ def test_node_0_is_asked_also_by_those_who_are_no_peers_of_it() -> None:
     assert (alone.listen, alone.peers) == (A, frozenset())
 
 
-def test_who_asks_another_machine_listens_on_all_interfaces_of_its_kind(tmp_path: Path) -> None:
+def test_a_node_with_a_remote_node_0_listens_on_all_interfaces(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
     for desk, listens in [
         ("tcp://10.0.0.7:50515", "tcp://0.0.0.0:0"),
@@ -95,7 +95,7 @@ def test_who_asks_another_machine_listens_on_all_interfaces_of_its_kind(tmp_path
     assert chosen.listen == "tcp://10.0.0.8:7"
 
 
-def test_a_node_has_its_own_role_counted_over_all() -> None:
+def test_roles_are_numbered_over_all_nodes() -> None:
     roles = ["learner", "collector", "collector"]
     two = spec_of(2, 3, topology="star", dials=(A,), roles=roles)
     assert two.labels == {"distributed", "node.2", "collector", "collector.1"}
@@ -106,9 +106,9 @@ def test_a_node_has_its_own_role_counted_over_all() -> None:
     [
         (1, 2, (), r"is not given; node 1 dials the nodes \[0\]"),
         (3, 4, (A, B), r"node 3 dials the nodes \[0, 1, 2\]\. Give it the address of node 0"),
-        (0, 2, (A,), "node 0 dials nobody, the others dial it"),
+        (0, 2, (A,), "node 0 dials no node, the others dial it"),
         (0, 2, (), "DING_LITE_PORTS is not set; others dial node 0 of 2"),
-        (1, 2, ("ipc:///tmp/x",), "meet over tcp"),
+        (1, 2, ("ipc:///tmp/x",), "connects over tcp"),
         (1, 2, ("127.0.0.1:50515",), "is no address"),
     ],
 )
@@ -119,13 +119,13 @@ def test_a_place_that_does_not_fit_is_refused(
         spec_of(node_id, num_nodes, dials=dials)
 
 
-def test_a_job_of_one_node_runs_here_and_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_one_node_runs_in_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DING_LITE_NUM_NODES", "1")
     [labels] = Parallel.runner(8, ports=[1, 2])(lambda: Task().labels)
     assert labels == {"standalone", "node.0"}
 
 
-def test_all_but_the_number_of_nodes_and_the_ports_wins_over_the_environment(
+def test_arguments_override_the_environment_except_number_of_nodes_and_ports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DING_LITE_NUM_NODES", "3")
@@ -142,7 +142,7 @@ def test_all_but_the_number_of_nodes_and_the_ports_wins_over_the_environment(
         Parallel.runner(1, roles=["learner"])
 
 
-# -- launched ------------------------------------------------------------------------------
+# -- placed by a launcher -------------------------------------------------------------------
 
 
 def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
@@ -158,7 +158,7 @@ def launched(node_id: int, num_nodes: int = 3, **more: Any) -> NodeSpec:
     return node_of_launcher(whole, place)
 
 
-def test_nodes_of_one_machine_meet_on_its_loopback_interface() -> None:
+def test_nodes_of_one_machine_use_the_loopback_interface() -> None:
     zero, one, two = (launched(node) for node in range(3))
     assert (zero.listen, zero.dials) == ("tcp://127.0.0.1:20000", {})
     assert (one.listen, one.dials) == ("tcp://127.0.0.1:20001", {0: zero.listen})
@@ -173,7 +173,7 @@ def test_nodes_of_one_machine_meet_on_its_loopback_interface() -> None:
         ("0.0.0.0", "tcp://0.0.0.0:20001", "tcp://127.0.0.1:20000"),
     ],
 )
-def test_an_address_is_that_of_all_nodes_of_a_machine(
+def test_an_address_applies_to_all_nodes_of_a_machine(
     address: str, listens: str, dials: str, tmp_path: Path
 ) -> None:
     key = str(make_key(tmp_path / "key"))
@@ -181,19 +181,19 @@ def test_an_address_is_that_of_all_nodes_of_a_machine(
     assert (spec.listen, spec.dials) == (listens, {0: dials})
 
 
-def test_ports_may_be_chosen_one_by_one() -> None:
+def test_each_port_can_be_given() -> None:
     spec = launched(2, ports=[7000, 7010, 7020])
     assert list(spec.dials.values()) == ["tcp://127.0.0.1:7000", "tcp://127.0.0.1:7010"]
 
 
-def test_all_know_the_roles_of_all_because_all_run_the_same_program() -> None:
+def test_every_node_knows_all_roles_since_all_run_the_same_program() -> None:
     roles = ["learner", {"collector", "big"}, "collector"]
     specs = [launched(node, topology="star", roles=roles, labels="gpu") for node in range(3)]
     assert specs[2].labels == {"distributed", "node.2", "collector", "collector.1", "gpu"}
     assert all(spec.world == tuple(other.labels for other in specs) for spec in specs)
 
 
-def test_labels_of_the_environment_may_be_one_nodes_own_so_all_must_tell_theirs() -> None:
+def test_with_labels_in_the_environment_each_node_sends_its_own() -> None:
     spec = launched(2, settings=Settings(labels=("gpu",)))
     assert spec.labels == {"distributed", "node.2", "gpu"}
     assert spec.world == ()
@@ -207,7 +207,7 @@ def apart(node_id: int, hosts: dict[int, str], tmp_path: Path, **more: Any) -> N
     return launched(node_id, on_one_machine=False, hosts=hosts, **more)
 
 
-def test_on_several_machines_each_listens_on_its_own_and_dials_by_name(tmp_path: Path) -> None:
+def test_on_several_machines_nodes_dial_host_names(tmp_path: Path) -> None:
     hosts = {0: "gpu08", 1: "gpu08", 2: "gpu09"}
     one, two = (apart(node, hosts, tmp_path) for node in (1, 2))
     assert one.listen == "tcp://0.0.0.0:20001"
@@ -216,7 +216,7 @@ def test_on_several_machines_each_listens_on_its_own_and_dials_by_name(tmp_path:
     assert (bound.listen, bound.dials) == ("tcp://10.0.0.7:20001", {0: "tcp://gpu08:20000"})
 
 
-def test_a_machine_with_a_number_of_version_6_is_listened_on_in_the_same_way(
+def test_an_ipv6_host_of_node_0_makes_nodes_listen_on_ipv6(
     tmp_path: Path,
 ) -> None:
     zero = apart(0, {0: "fd00::7"}, tmp_path, topology="star")
@@ -227,19 +227,19 @@ def test_a_machine_with_a_number_of_version_6_is_listened_on_in_the_same_way(
 def test_several_machines_need_a_key_on_all_nodes(tmp_path: Path) -> None:
     hosts = dict.fromkeys(range(3), "gpu08")
     for node in range(3):
-        with pytest.raises(ConfigError, match=r"no key says who may connect\. Make one"):
+        with pytest.raises(ConfigError, match=r"no key to authenticate them\. Make one"):
             apart(node, hosts, tmp_path, key_file=None)
     assert apart(0, {}, tmp_path, key_file=None, topology="alone").listen is None
 
 
-def test_a_job_whose_machines_are_not_told_is_refused_on_all_nodes(tmp_path: Path) -> None:
+def test_an_unknown_host_of_node_0_is_refused_on_all_nodes(tmp_path: Path) -> None:
     for node in range(3):
-        with pytest.raises(ConfigError, match="does not say where node 0 is"):
+        with pytest.raises(ConfigError, match="does not give the host of node 0"):
             apart(node, {}, tmp_path)
     assert apart(2, {0: "gpu08"}, tmp_path, topology="star").dials == {0: "tcp://gpu08:20000"}
 
 
-def test_machines_that_are_not_told_are_asked_of_node_0(tmp_path: Path) -> None:
+def test_unknown_hosts_are_requested_from_node_0(tmp_path: Path) -> None:
     desk = "tcp://gpu08:20000"
     zero, one, two = (apart(node, {0: "gpu08"}, tmp_path) for node in range(3))
     assert [spec.desk for spec in (zero, one, two)] == [desk] * 3
@@ -250,16 +250,16 @@ def test_machines_that_are_not_told_are_asked_of_node_0(tmp_path: Path) -> None:
     assert apart(1, {0: "gpu08"}, tmp_path, topology="star").desk is None
 
 
-# -- joining a running job -----------------------------------------------------------------
+# -- attaching to a running job -----------------------------------------------------------------
 
 
 def guest_of(attach_to: tuple[str, ...], node_ids: Any, **more: Any) -> NodeSpec:
     settings = Settings(**more.pop("environ", {}))
     plan = JobPlan(**{"num_nodes": 1, "protocol": "tcp", "settings": settings, **more})
-    return guest(plan, settings, attach_to, node_ids)
+    return attached_node(plan, settings, attach_to, node_ids)
 
 
-def test_a_guest_dials_the_nodes_it_names_and_knows_no_more() -> None:
+def test_an_attached_node_dials_the_given_addresses_only() -> None:
     spec = guest_of((A, B), [4], labels="late", environ={"labels": ("gpu",)})
     assert (spec.node_id, spec.num_nodes, spec.dials) == (4, 0, {0: A, 1: B})
     assert (set(spec.peers), spec.listen) == ({0, 1}, None)
@@ -278,10 +278,10 @@ def test_a_guest_dials_the_nodes_it_names_and_knows_no_more() -> None:
         ([2], {"roles": ["learner"]}, "Roles are counted over all nodes"),
         ([2], {"environ": {"roles": ("learner",)}}, "Roles are counted over all nodes"),
         ([2], {"ports": 50517}, "listens nowhere"),
-        ([2], {"topology": "tree"}, "Say with DING_LITE_NUM_NODES how many nodes the job has"),
+        ([2], {"topology": "tree"}, "Also set DING_LITE_NUM_NODES to the number of nodes"),
     ],
 )
-def test_what_does_not_fit_a_place_is_refused(
+def test_arguments_that_do_not_fit_attach_to_are_refused(
     node_ids: Any, more: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
@@ -292,7 +292,7 @@ def test_what_does_not_fit_a_place_is_refused(
 
 
 def on_nodes(specs: list[NodeSpec], main: Callable[[World], object]) -> list[Any]:
-    """Run `main(world)` on each node, a thread each; an exception is a result too."""
+    """Run `main(world)` on each node in a thread; return results and exceptions."""
     results: dict[int, Any] = {}
     all_done = threading.Barrier(len(specs))
 
@@ -314,7 +314,7 @@ def on_nodes(specs: list[NodeSpec], main: Callable[[World], object]) -> list[Any
 
 @pytest.fixture
 def ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """Return free ports, for nodes with a key that only this test has."""
+    """Return free ports, and give the nodes a key of this test alone."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return free_ports(LOOPBACK, 3)
 
@@ -335,7 +335,7 @@ def job(num_nodes: int, topology: str, ports: list[int], **plan: Any) -> list[No
 
 
 @pytest.mark.parametrize(("num_nodes", "topology"), [(2, "star"), (2, "mesh"), (3, "mesh")])
-def test_labels_of_all_are_learned_from_the_greetings(
+def test_labels_of_peers_arrive_in_the_handshake(
     ports: list[int], num_nodes: int, topology: str
 ) -> None:
     specs = job(num_nodes, topology, ports, roles=["learner", "player", "player"][:num_nodes])
@@ -348,7 +348,7 @@ def test_labels_of_all_are_learned_from_the_greetings(
     assert on_nodes(specs, main) == [(num_nodes, tuple(nodes), nodes)] * num_nodes
 
 
-def test_a_leaf_of_a_larger_star_says_whose_labels_it_does_not_know(ports: list[int]) -> None:
+def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) -> None:
     specs = job(3, "star", ports)
 
     def main(world: World) -> object:
@@ -373,7 +373,7 @@ def test_a_key_file_is_read_before_anything_is_bound(tmp_path: Path) -> None:
     JobPlan(num_nodes=2, protocol="tcp", address="0.0.0.0", key_file=str(key))
 
 
-def test_one_port_of_the_environment_is_the_first_of_all() -> None:
+def test_a_single_port_in_the_environment_is_the_first_of_a_range() -> None:
     assert JobPlan(num_nodes=2, protocol="tcp", settings=Settings(ports=(50515,))).ports == (
         50515,
         50516,
@@ -382,14 +382,14 @@ def test_one_port_of_the_environment_is_the_first_of_all() -> None:
     assert both.ports == (7000, 7001)
 
 
-def test_connecting_to_nobody_closes_what_was_opened(ports: list[int]) -> None:
+def test_a_failed_connection_closes_all_resources(ports: list[int]) -> None:
     [alone] = job(2, "star", ports)[:1]
     impatient = replace(alone, startup_timeout=0.1)
     with pytest.raises(TimeoutError, match="for node 1 of 2"), connected(impatient):
         raise AssertionError("nobody is there")
 
 
-def test_who_is_missing_is_looked_for_where_it_should_be(ports: list[int]) -> None:
+def test_the_error_reports_what_listens_at_the_address_of_a_missing_peer(ports: list[int]) -> None:
     [_, alone] = job(2, "star", ports)
     impatient = replace(alone, startup_timeout=0.1)
     with (
@@ -402,7 +402,7 @@ def test_who_is_missing_is_looked_for_where_it_should_be(ports: list[int]) -> No
     assert str(e.value).endswith("(Connection refused). Look elsewhere.")
 
 
-def test_what_is_at_an_address_is_said_in_a_sentence(ports: list[int]) -> None:
+def test_the_result_of_a_test_connection_is_a_sentence(ports: list[int]) -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
         said = what_is_at(f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
     assert said.startswith("Something listens on tcp://127.0.0.1:")

@@ -1,4 +1,4 @@
-"""The runner: `main` in this process, under the labels of a node that is alone."""
+"""`Parallel.runner` with one node: `main` runs in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def labels_within(**options: Any) -> set[str]:
 # -- running main --------------------------------------------------------------------------
 
 
-def test_main_runs_here_with_its_arguments_and_its_result_comes_back() -> None:
+def test_main_runs_in_this_process_and_its_result_is_returned() -> None:
     def main(*args: object, **kwargs: object) -> object:
         return args, kwargs
 
@@ -36,13 +36,13 @@ def test_main_runs_here_with_its_arguments_and_its_result_comes_back() -> None:
     assert runner(main, 1, "two", three=3) == [((1, "two"), {"three": 3})]
 
 
-def test_a_runner_runs_as_often_as_it_is_called_and_on_the_same_node() -> None:
+def test_a_runner_can_be_called_again() -> None:
     runner = Parallel.runner(1)
     [first], [second] = runner(current_router), runner(current_router)
     assert first is second
 
 
-def test_the_program_of_many_nodes_runs_on_one_that_has_all_the_roles() -> None:
+def test_a_distributed_program_runs_on_one_node_with_all_roles() -> None:
     calls: list[str] = []
 
     def main() -> int:
@@ -58,7 +58,7 @@ def test_the_program_of_many_nodes_runs_on_one_that_has_all_the_roles() -> None:
     assert calls == ["collect", "train"] * 2
 
 
-def test_what_main_raises_is_handed_on_and_the_router_is_given_back() -> None:
+def test_an_error_of_main_propagates_and_the_router_is_reset() -> None:
     def main() -> None:
         raise LookupError("gone")
 
@@ -68,7 +68,7 @@ def test_what_main_raises_is_handed_on_and_the_router_is_given_back() -> None:
     assert current_router() is before
 
 
-def test_the_router_is_given_back_when_main_has_ended() -> None:
+def test_the_router_is_reset_after_main() -> None:
     def look() -> Iterator[object]:
         before = current_router()
         [within] = Parallel.runner(1)(current_router)
@@ -81,7 +81,7 @@ def test_the_router_is_given_back_when_main_has_ended() -> None:
 # -- Parallel() ----------------------------------------------------------------------------
 
 
-def test_parallel_is_this_nodes_router_in_main_and_in_a_middleware() -> None:
+def test_parallel_returns_the_router_in_main_and_in_a_middleware() -> None:
     found: list[object] = []
 
     def middleware(ctx: Context) -> None:
@@ -98,7 +98,7 @@ def test_parallel_is_this_nodes_router_in_main_and_in_a_middleware() -> None:
     assert all(router is found[0] for router in found)
 
 
-def test_parallel_says_whether_anybody_is_connected_and_who_this_is() -> None:
+def test_parallel_has_is_active_and_node_id() -> None:
     assert not Parallel().is_active
     _, second = LocalRouter.group(2)
     with use_router(second):
@@ -109,7 +109,7 @@ def test_parallel_says_whether_anybody_is_connected_and_who_this_is() -> None:
 # -- labels and roles ----------------------------------------------------------------------
 
 
-def test_a_node_that_is_alone_is_standalone_whatever_the_topology() -> None:
+def test_a_single_node_is_standalone_in_every_topology() -> None:
     for topology in ("star", "mesh", "alone"):
         assert labels_within(topology=topology) == {"standalone", "node.0"}
 
@@ -124,7 +124,7 @@ def test_a_role_is_a_name_or_a_set_of_names(roles: Any) -> None:
     assert labels_within(roles=roles) == {"standalone", "node.0", "learner", "learner.0"}
 
 
-def test_labels_and_roles_of_the_environment_come_on_top(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_and_roles_of_the_environment_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DING_LITE_LABELS", "big")
     monkeypatch.setenv("DING_LITE_ROLES", "evaluator")
     expected = {"standalone", "node.0", "gpu", "big", "learner", "learner.0"}
@@ -132,7 +132,7 @@ def test_labels_and_roles_of_the_environment_come_on_top(monkeypatch: pytest.Mon
     assert labels_within(labels="gpu", roles=["learner"]) == expected
 
 
-def test_a_label_or_role_that_is_none_is_refused_before_main_runs() -> None:
+def test_an_invalid_label_or_role_is_refused_before_main_runs() -> None:
     with pytest.raises(LabelError, match="'a b' is no label"):
         Parallel.runner(1, labels="a b")
     with pytest.raises(LabelError, match="'a b' is no role"):
@@ -143,7 +143,7 @@ def test_a_label_or_role_that_is_none_is_refused_before_main_runs() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, -1, True, False, 1.0, "1", None, [1]])
-def test_what_is_no_number_of_nodes_is_refused(workers: Any) -> None:
+def test_an_invalid_number_of_nodes_is_refused(workers: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         Parallel.runner(workers)
     message = str(caught.value)
@@ -151,7 +151,7 @@ def test_what_is_no_number_of_nodes_is_refused(workers: Any) -> None:
     assert "it must be a whole number from 1 on" in message
 
 
-def test_an_unknown_topology_is_refused_with_those_there_are() -> None:
+def test_an_unknown_topology_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         Parallel.runner(1, "starr")
     message = str(caught.value)
@@ -160,7 +160,7 @@ def test_an_unknown_topology_is_refused_with_those_there_are() -> None:
 
 
 @pytest.mark.parametrize("roles", [[], ["learner", "collector"]])
-def test_roles_for_more_or_fewer_nodes_are_refused(roles: list[str]) -> None:
+def test_a_wrong_number_of_roles_is_refused(roles: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         Parallel.runner(1, roles=roles)
     message = str(caught.value)
@@ -168,7 +168,7 @@ def test_roles_for_more_or_fewer_nodes_are_refused(roles: list[str]) -> None:
     assert "give one a node, such as roles=[...]" in message
 
 
-def test_a_node_of_a_job_without_a_number_or_a_job_is_refused(
+def test_a_node_id_without_num_nodes_and_the_reverse_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DING_LITE_NUM_NODES", "2")
@@ -180,17 +180,17 @@ def test_a_node_of_a_job_without_a_number_or_a_job_is_refused(
         Parallel.runner(2)
 
 
-def test_what_a_later_version_will_do_is_refused() -> None:
+def test_node_ids_without_attach_to_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"`node_ids` is \[2, 3\], the place to take"):
         Parallel.runner(2, node_ids=[2, 3])
 
 
-def test_restarts_are_counted_from_0_on() -> None:
+def test_a_negative_max_retries_is_refused() -> None:
     with pytest.raises(ConfigError, match="`max_retries` is -1; it must be at least 0"):
         Parallel.runner(2, max_retries=-1)
 
 
-def test_a_fault_of_the_environment_is_found_before_main_runs(
+def test_an_error_in_the_environment_is_raised_before_main_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DING_LITE_ROLE", "learner")
@@ -210,13 +210,13 @@ def torchrun(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 def spec(monkeypatch: pytest.MonkeyPatch) -> list[NodeSpec]:
-    """Collect the places that runners take, instead of taking them."""
+    """Collect the specs of runners instead of running them."""
     taken: list[NodeSpec] = []
     monkeypatch.setattr(launch, "_run_as_node", lambda spec, settings, **more: taken.append(spec))
     return taken
 
 
-def test_a_launcher_decides_how_many_nodes_there_are(
+def test_a_launcher_sets_the_number_of_nodes(
     torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
 ) -> None:
     Parallel.runner(8, "star", roles=["learner", "collector", "collector"])
@@ -227,7 +227,7 @@ def test_a_launcher_decides_how_many_nodes_there_are(
         Parallel.runner(8, roles=["collector"] * 8)
 
 
-def test_ports_are_those_of_the_call_then_of_the_environment_then_derived(
+def test_ports_come_from_the_call_then_the_environment_then_the_launcher(
     torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
 ) -> None:
     Parallel.runner(3, "star")
@@ -240,7 +240,7 @@ def test_ports_are_those_of_the_call_then_of_the_environment_then_derived(
     assert ports == [place.port, 7000, 6000]
 
 
-def test_a_job_by_hand_wins_over_a_launcher(
+def test_settings_of_a_node_override_a_launcher(
     torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
 ) -> None:
     torchrun.setenv("DING_LITE_NUM_NODES", "2")
@@ -251,15 +251,13 @@ def test_a_job_by_hand_wins_over_a_launcher(
     assert (zero.node_id, zero.num_nodes, zero.listen) == (0, 2, "tcp://127.0.0.1:50515")
 
 
-def test_joining_a_running_job_wins_over_a_launcher(
-    torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]
-) -> None:
+def test_attach_to_overrides_a_launcher(torchrun: pytest.MonkeyPatch, spec: list[NodeSpec]) -> None:
     Parallel.runner(1, attach_to="tcp://127.0.0.1:50515", node_ids=[4])
     [guest] = spec
     assert (guest.node_id, guest.num_nodes) == (4, 0)
 
 
-def test_the_local_engine_starts_nodes_under_a_launcher_too(
+def test_the_local_engine_starts_nodes_under_a_launcher(
     torchrun: pytest.MonkeyPatch,
 ) -> None:
     assert labels_within(engine="local") == {"standalone", "node.0"}
@@ -267,12 +265,12 @@ def test_the_local_engine_starts_nodes_under_a_launcher_too(
     assert labels_within() == {"standalone", "node.0"}
 
 
-def test_a_launcher_of_one_process_leaves_it_as_it_is(torchrun: pytest.MonkeyPatch) -> None:
+def test_a_launcher_of_one_process_is_ignored(torchrun: pytest.MonkeyPatch) -> None:
     torchrun.setenv("RANK", "0")
     torchrun.setenv("WORLD_SIZE", "1")
     assert labels_within() == {"standalone", "node.0"}
 
 
-def test_nodes_of_a_launcher_do_not_meet_in_socket_files(torchrun: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but nodes that a launcher"):
+def test_ipc_is_refused_under_a_launcher(torchrun: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"`protocol` .* is 'ipc', but an external launch"):
         Parallel.runner(3, protocol="ipc")

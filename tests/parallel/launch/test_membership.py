@@ -1,4 +1,4 @@
-"""The nodes of an elastic job: which places there are, what a newcomer is told, and the others."""
+"""Membership of an elastic job: places, joining nodes, and the roster of the others."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Job:
         self.routers.pop(node).close(good_bye=good_bye)
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Wait for something that node 0 is to notice."""
+        """Wait for a condition on node 0."""
         changed = self.routers[0]._links.changed
         with changed:
             assert Deadline.after(10.0).wait(changed, ready)
@@ -82,7 +82,7 @@ class Job:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Return what makes a job; its nodes leave with the test."""
+    """Return a factory of jobs that are closed after the test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     jobs: list[Job] = []
 
@@ -99,7 +99,7 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..
 # -- places --------------------------------------------------------------------------------
 
 
-def test_a_node_that_joins_gets_the_next_number_and_the_next_count_of_its_role(job: Any) -> None:
+def test_a_joining_node_gets_the_next_id_and_the_next_number_of_its_role(job: Any) -> None:
     here = job()
     spec = here.ask(labels=["gpu"])
     assert (spec.node_id, spec.num_nodes, spec.has_joined) == (2, 2, True)
@@ -111,7 +111,7 @@ def test_a_node_that_joins_gets_the_next_number_and_the_next_count_of_its_role(j
     assert here.routers[0].peers == (1, 2)
 
 
-def test_the_place_of_a_node_that_has_left_is_given_again(job: Any) -> None:
+def test_the_place_of_a_node_that_left_is_reused(job: Any) -> None:
     here = job()
     for _ in range(3):
         assert here.grow().node_id == 2
@@ -123,7 +123,7 @@ def test_the_place_of_a_node_that_has_left_is_given_again(job: Any) -> None:
     assert World(here.routers[0]).num_nodes == 2
 
 
-def test_the_place_of_a_lost_node_is_kept_for_a_while_and_then_given_up(
+def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, hub = (begun := job()), begun.routers[0]
@@ -139,7 +139,7 @@ def test_the_place_of_a_lost_node_is_kept_for_a_while_and_then_given_up(
     assert here.grow().node_id == 3
 
 
-def test_a_number_may_be_asked_for_if_it_is_free(job: Any) -> None:
+def test_a_free_id_can_be_requested(job: Any) -> None:
     here = job()
     assert here.grow(wish=7).node_id == 7
     for taken in (1, 7):
@@ -152,14 +152,14 @@ def test_a_number_may_be_asked_for_if_it_is_free(job: Any) -> None:
 
 
 @pytest.mark.parametrize("roles", [["node.1"], ["a b"], ["distributed"]])
-def test_a_role_that_is_none_is_refused_and_costs_no_place(job: Any, roles: list[str]) -> None:
+def test_an_invalid_role_is_refused_without_using_a_place(job: Any, roles: list[str]) -> None:
     here = job()
     with pytest.raises(ConfigError, match="has no such place"):
         here.ask(roles=roles)
     assert here.grow().node_id == 2
 
 
-def test_a_place_that_is_not_taken_in_time_is_given_to_the_next_one(
+def test_a_place_that_is_not_taken_in_time_is_assigned_again(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = job()
@@ -169,7 +169,7 @@ def test_a_place_that_is_not_taken_in_time_is_given_to_the_next_one(
     assert here.grow().node_id == 2  # with all the time that it needs to connect
 
 
-def test_a_job_of_counted_nodes_says_how_to_let_further_ones_in(job: Any, tmp_path: Path) -> None:
+def test_a_job_of_fixed_size_explains_how_to_be_elastic(job: Any, tmp_path: Path) -> None:
     here = job()
     here.leave(1)
     here.leave(0)
@@ -181,16 +181,16 @@ def test_a_job_of_counted_nodes_says_how_to_let_further_ones_in(job: Any, tmp_pa
         hub.close()
 
 
-def test_a_tree_and_listed_edges_refuse_to_grow() -> None:
+def test_a_tree_and_listed_edges_cannot_be_elastic() -> None:
     for topology in ("tree", "alone", [(0, 1)]):
         with pytest.raises(ConfigError, match="further nodes join a star or a mesh"):
             JobPlan(num_nodes=2, topology=topology, protocol="tcp", elastic=True)
 
 
-# -- what a newcomer is told ---------------------------------------------------------------
+# -- state of a joining node ---------------------------------------------------------------
 
 
-def test_a_node_that_joins_gets_what_was_published_before_it_came(job: Any) -> None:
+def test_a_joining_node_gets_values_that_were_published_before(job: Any) -> None:
     here = job()
     here.routers[0].publish_ctx({"train_iter": 7, "weights": [1.0, 2.0]})
     here.routers[0].publish_ctx({"for_evaluators": 1}, to=["evaluator"])
@@ -200,7 +200,7 @@ def test_a_node_that_joins_gets_what_was_published_before_it_came(job: Any) -> N
     assert ears.ctx[0] == {"train_iter": 7, "weights": [1.0, 2.0], "for_collectors": 2}
 
 
-def test_a_node_that_joins_a_job_which_ends_is_told_so(job: Any) -> None:
+def test_a_node_that_joins_an_ending_job_receives_finish(job: Any) -> None:
     here = job()
     here.routers[0].emit(FINISH)
     ears = Ears(here.grow())
@@ -219,7 +219,7 @@ def test_events_and_calls_reach_a_node_that_has_joined(job: Any) -> None:
     assert late.receive("items", timeout=5.0).value == 5
 
 
-def test_all_nodes_hear_of_those_that_join_and_leave(job: Any) -> None:
+def test_all_nodes_get_events_of_joining_and_leaving_nodes(job: Any) -> None:
     here = job()
     ears = [Ears(here.routers[0]), Ears(here.routers[1])]
     here.grow()
@@ -232,7 +232,7 @@ def test_all_nodes_hear_of_those_that_join_and_leave(job: Any) -> None:
 # -- groups --------------------------------------------------------------------------------
 
 
-def test_a_group_stays_as_it_was_made_and_tells_who_would_be_in_it_now(job: Any) -> None:
+def test_a_group_is_fixed_and_members_now_has_joined_nodes(job: Any) -> None:
     here = job()
     group, ears = World(here.routers[0]).group(["learner", "collector"]), Ears(here.routers[1])
     here.grow()
@@ -257,7 +257,7 @@ def test_a_group_stays_as_it_was_made_and_tells_who_would_be_in_it_now(job: Any)
 # -- meshes --------------------------------------------------------------------------------
 
 
-def test_nodes_that_join_a_mesh_at_the_same_time_are_all_connected(job: Any) -> None:
+def test_nodes_that_join_a_mesh_concurrently_are_all_connected(job: Any) -> None:
     here = job("mesh")
     threads = [threading.Thread(target=here.grow) for _ in range(4)]
     for thread in threads:
@@ -282,7 +282,7 @@ def test_the_first_nodes_of_a_mesh_keep_their_places(job: Any) -> None:
 # -- node 0 --------------------------------------------------------------------------------
 
 
-def test_a_node_0_that_is_started_again_hears_of_those_that_had_joined(job: Any) -> None:
+def test_a_restarted_node_0_accepts_nodes_that_joined_before(job: Any) -> None:
     here = job()
     late = here.grow()
     here.leave(0, good_bye=False)
@@ -293,17 +293,17 @@ def test_a_node_0_that_is_started_again_hears_of_those_that_had_joined(job: Any)
     assert here.grow().node_id == 3
 
 
-def test_only_node_0_tells_of_the_nodes(job: Any) -> None:
+def test_a_roster_from_another_node_is_refused(job: Any) -> None:
     here = job()
     late = here.grow()
-    with pytest.raises(RemoteError, match="told node 0 of the nodes of the job"):
+    with pytest.raises(RemoteError, match="sent a roster to node 0, which keeps the registry"):
         late.call(0, ROSTER, {}, {})
 
 
 @pytest.mark.parametrize(
     "said", [[], {1: "x"}, {"1": [[], ""]}, {True: [[], ""]}, {-1: [[], ""]}, {1: [[], 5]}]
 )
-def test_what_is_no_roster_is_not_believed(said: Any) -> None:
+def test_a_malformed_roster_is_refused(said: Any) -> None:
     with pytest.raises(ConfigError, match="labels and an address were expected"):
         read_roster(said)
     with pytest.raises(LabelError):

@@ -1,4 +1,4 @@
-"""Which failure of several came first, and how it is told."""
+"""The root failure among several, and the error raised for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def failure(node_id: int, error: BaseException, *, at: float = 0.0, **more: Any)
     return Failure(**{**values, "at": at, "error": error, **more})
 
 
-def test_a_lost_peer_is_not_the_cause_but_what_happened_to_it() -> None:
+def test_the_failure_of_a_lost_peer_is_the_cause_and_not_the_loss() -> None:
     killed = crashed(spec(2), RUNNING, -signal.SIGKILL, 1234)
     lost = failure(0, PeerLost("node 2 has gone"), at=killed.at - 0.5)
     error = verdict([lost, killed])
@@ -44,14 +44,14 @@ def test_a_lost_peer_alone_is_the_cause() -> None:
     assert isinstance(error.__cause__, PeerLost)
 
 
-def test_nodes_that_were_told_to_end_have_not_failed() -> None:
+def test_nodes_that_ended_by_request_are_not_reported() -> None:
     ended = failure(1, SystemExit(143), at=0.1)
     error = verdict([failure(0, KeyError("x")), ended, crashed(spec(2), RUNNING, -15, 1)])
     assert isinstance(error.__cause__, KeyError)
     assert "In the same second" not in str(error)
 
 
-def test_failures_of_the_same_second_make_a_group_and_later_ones_do_not() -> None:
+def test_failures_within_a_second_are_an_exception_group() -> None:
     first, soon, later = (
         failure(node_id, KeyError(node_id), at=at) for node_id, at in ((0, 0.0), (1, 0.9), (2, 1.1))
     )
@@ -61,7 +61,7 @@ def test_failures_of_the_same_second_make_a_group_and_later_ones_do_not() -> Non
     assert "In the same second: node 1 failed: KeyError." in str(error)
 
 
-def test_a_program_at_fault_is_a_wrong_setting_and_not_a_failed_node() -> None:
+def test_a_config_error_during_import_is_raised_as_it_is() -> None:
     fault = failure(0, ConfigError("no guard"), stage=IMPORTING)
     error = verdict([fault, failure(1, ConfigError("no guard"), stage=IMPORTING)])
     assert isinstance(error, ConfigError)
@@ -70,21 +70,21 @@ def test_a_program_at_fault_is_a_wrong_setting_and_not_a_failed_node() -> None:
     assert crashed(spec(0), IMPORTING, -9, 1).may_pass
 
 
-def test_how_a_silent_process_ended_is_told_and_which_incarnation_it_was() -> None:
+def test_a_crash_names_the_exit_code_or_signal_and_the_incarnation() -> None:
     assert "ended with exit code 7" in crashed(spec(0), RUNNING, 7, 12).what
     assert "killed by signal 62" in crashed(spec(0), RUNNING, -62, 12).what
     again = verdict([failure(0, KeyError("x"), spec=spec(0, incarnation=3))])
     assert "It was incarnation 3 of this node." in str(again)
 
 
-def test_who_was_late_is_told_with_how_far_it_had_come() -> None:
+def test_a_startup_timeout_names_late_nodes_and_their_stages() -> None:
     error = too_late([(1, IMPORTING), (3, "connecting")], [0, 2], 60.0)
     assert isinstance(error, DeadlineExceeded)
     assert "node 1 was still importing `main`; node 3 was still connecting" in str(error)
     assert "Ready were: 0, 2." in str(error)
 
 
-def test_what_cannot_travel_is_found_among_what_can() -> None:
+def test_the_object_that_cannot_be_pickled_is_named() -> None:
     parts = {"the first": 1, "the second": (lambda: None), "the third": "x" * 200}
     said = what_cannot_travel(parts, TypeError("no"))
     assert said.startswith("the second is <function")
@@ -93,5 +93,5 @@ def test_what_cannot_travel_is_found_among_what_can() -> None:
 
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])
-def test_the_ends_that_a_signal_brings_are_known(kind: str) -> None:
+def test_errors_raised_by_signals_count_as_requested(kind: str) -> None:
     assert failure(0, KeyError(), kind=kind).was_asked_for

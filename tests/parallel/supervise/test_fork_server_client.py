@@ -1,4 +1,4 @@
-"""The fork server as its launcher has it."""
+"""The client of the fork server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ding_lite.parallel.supervise.fork_server_client import ForkServerClient
 from ding_lite.parallel.supervise.node_process import SIGNALS
 
 
-def test_a_fork_server_holds_signals_back_before_it_has_run_a_line(tmp_path: Path) -> None:
+def test_a_fork_server_blocks_signals_from_its_start(tmp_path: Path) -> None:
     directory, link = PrivateDirectory(tmp_path), ForkServerClient()
     try:
         link.start(directory, preload=(), sys_path=sys.path)

@@ -1,4 +1,4 @@
-"""What the launcher concludes from what it knows of the nodes."""
+"""Conclusions of the launcher from the states of all nodes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHAIN = [(0, 1), (1, 2), (2, 3), (3, 4)]
         (CHAIN, "rrrrx", set()),
     ],
 )
-def test_who_is_cut_off_from_all_that_have_ended_is_known(
+def test_running_nodes_are_cut_off_when_no_path_leads_to_a_returned_node(
     topology: Topology, fates: str, cut_off: set[int]
 ) -> None:
     made = nodes(topology, fates)
@@ -55,13 +55,13 @@ def test_who_is_cut_off_from_all_that_have_ended_is_known(
     assert {node_id for node_id in running if made.is_cut_off(made[node_id])} == cut_off
 
 
-def test_who_waits_for_a_node_that_was_given_up_waits_in_vain() -> None:
+def test_a_connecting_node_waits_for_a_lost_peer() -> None:
     made = nodes("star", "gxrc")
-    assert [made.waits_in_vain(node) for node in made.values()] == [False, False, False, True]
+    assert [made.waits_for_lost_peer(node) for node in made.values()] == [False, False, False, True]
     others = nodes("star", "rgcx")
-    assert not any(others.waits_in_vain(node) for node in others.values())
+    assert not any(others.waits_for_lost_peer(node) for node in others.values())
 
 
-def test_a_job_ends_around_a_node_whose_peer_has_returned() -> None:
+def test_a_returned_peer_is_found() -> None:
     made = nodes("star", "rxr")
-    assert [made.is_ending_around(node) for node in made.values()] == [True, False, False]
+    assert [made.has_returned_peer(node) for node in made.values()] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Tracebacks begin where the user's program comes in."""
+"""Tracebacks start at the first frame of the user's program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ding_lite.settings import Settings
 
 
 def error_of(fn: Callable[[], object]) -> BaseException:
-    """Return what a function raises, with a traceback that begins in the package."""
+    """Return the error of a function, with a traceback that starts in the package."""
     try:
         Parallel.runner(1)(fn)
     except BaseException as error:  # noqa: BLE001 - whatever it may be
@@ -40,7 +40,7 @@ def test_the_frames_that_call_the_program_are_left_out() -> None:
     assert said.rstrip().endswith("LookupError: gone")
 
 
-def test_frames_of_ours_within_the_program_are_kept() -> None:
+def test_frames_of_the_library_within_the_program_are_kept() -> None:
     def main() -> None:
         Settings.from_environ({"DING_LITE_NODE_ID": "first"})
 
@@ -52,7 +52,7 @@ def test_frames_of_ours_within_the_program_are_kept() -> None:
 
 
 def raised_by(fn: Callable[[], object]) -> BaseException:
-    """Return what a function raises, without the frame of this one."""
+    """Return the error of a function, without the frames of this file."""
     try:
         fn()
     except Exception as error:  # noqa: BLE001 - whatever it may be
@@ -63,20 +63,20 @@ def raised_by(fn: Callable[[], object]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
-def test_an_error_on_purpose_that_never_saw_the_program_is_its_message() -> None:
+def test_a_ding_lite_error_without_a_program_frame_has_no_traceback() -> None:
     error = raised_by(lambda: Settings.from_environ({"DING_LITE_NODE_ID": "first"}))
     assert isinstance(error, ConfigError)
     assert within_program(error.__traceback__) is None
     assert format_error(error) == ""
 
 
-def test_a_fault_of_ours_keeps_all_of_its_traceback() -> None:
+def test_a_bug_of_the_library_keeps_its_whole_traceback() -> None:
     error = raised_by(lambda: within_program("no trace"))  # type: ignore[arg-type]
     assert ", in within_program" in format_error(error)
     assert str(Path(traces.__file__)) in format_error(error)
 
 
-def test_a_slip_in_the_program_is_shown_at_its_line(
+def test_a_syntax_error_in_the_program_is_shown_at_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "slipped.py").write_text("def main(:\n    ...\n")
@@ -86,7 +86,7 @@ def test_a_slip_in_the_program_is_shown_at_its_line(
     assert "frozen importlib" not in said
 
 
-def test_errors_that_follow_from_each_other_in_a_circle_are_told_once() -> None:
+def test_errors_in_a_cycle_of_causes_are_formatted_once() -> None:
     first, second = ConfigError("first"), ConfigError("second")
     first.__cause__, second.__cause__ = second, first
     assert format_error(first) == ""

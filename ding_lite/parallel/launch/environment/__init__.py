@@ -1,1 +1,1 @@
-"""Launchers: what each of them tells a process that it has started, one module a launcher."""
+"""Detect the launcher of this process from its environment; one module a launcher."""

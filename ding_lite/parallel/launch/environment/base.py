@@ -1,9 +1,9 @@
-"""What a launcher tells: which node this process is, of how many, and where the others are.
+"""The place of this process in a job, as an external launcher describes it.
 
-A launcher such as torchrun or srun starts one process for each node of a job and says so in
-environment variables of its own. The modules beside this one each read those of one launcher, by
-a function `detect(environ)` that returns a `Placement`, or None where that launcher had no part in
-it. They look at nothing but the mapping that they are given.
+A launcher such as torchrun or srun starts one process for each node of a job and describes it in
+environment variables. Each module beside this one reads the variables of one launcher, by a
+function `detect(environ)` that returns a `Placement`, or None where that launcher has not started
+this process. They read only the mapping that they are given.
 """
 
 from __future__ import annotations
@@ -17,56 +17,56 @@ from hashlib import blake2b
 from ding_lite.errors import ConfigError
 
 FIRST_PORT = 20_000
-"""The derived ports begin here, and end below those that Linux gives to outgoing connections."""
+"""The lowest derived port; the highest is below the ephemeral range of Linux."""
 _PORTS_OF_A_JOB = 8
 _NUM_BLOCKS = 1_500
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The place of this process in a job, as the launcher that has started it tells it."""
+    """The place of this process in a job, read from the launcher's environment variables."""
 
     launcher: str
-    """Its name, as it is typed."""
+    """The name of the launcher's command."""
     node_id: int
-    """Which node this process is: its rank."""
+    """The rank of this process."""
     num_nodes: int
-    """How many there are: the size of the world."""
+    """The world size."""
     job: str
-    """What all nodes of the job agree on, and those of another job most likely do not."""
+    """An identifier that all nodes of the job share, and another job most likely does not."""
     on_one_machine: bool
     """Whether all nodes run on this machine."""
     hosts: Mapping[int, str] = field(default_factory=dict)
-    """The names of the machines by node, as far as they are told."""
+    """Host names by node, as far as they are known."""
     how_to_tell: str = ""
-    """What a user must do so that the launcher tells where node 0 is."""
+    """Advice for a user where the host of node 0 is unknown."""
     local_rank: int | None = None
-    """Which of the processes on this machine it is, from 0; None where that is not told."""
+    """The index of this process on its machine; None if unknown."""
     machine: int | None = None
-    """Which of the machines this is, from 0; None where that is not told."""
+    """The index of this machine; None if unknown."""
     num_restarts: int = 0
-    """How often the launcher has started the job again, as far as it tells."""
+    """Restarts of the job by the launcher; 0 if unknown."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.node_id < self.num_nodes:
             raise ConfigError(
                 f"The environment says that {self.launcher} has started this process as node "
                 f"{self.node_id} of {self.num_nodes}; the nodes are numbered from 0 on, so the "
-                f"last one is {self.num_nodes - 1}. Was a variable of {self.launcher} changed by "
-                f"hand?"
+                f"last one is {self.num_nodes - 1}. Was a variable of {self.launcher} "
+                f"changed?"
             )
 
     @property
     def rendezvous(self) -> str | None:
-        """Where all nodes can find node 0, as `host:port`; None where its machine is not told."""
+        """The address of node 0 as `host:port`; None where its host is unknown."""
         host = "127.0.0.1" if self.on_one_machine else self.hosts.get(0)
         return None if host is None else f"{host}:{self.port}"
 
     @property
     def port(self) -> int:
-        """The port of node 0, from which the others count on: derived from the job.
+        """The port of node 0, a hash of the job; node k has the k-th port after it.
 
-        Jobs that run at once on one machine have different ones, but for an accident.
+        Concurrent jobs on one machine have different ports unless their hashes collide.
         """
         digest = blake2b(f"{self.launcher} {self.job}".encode(), digest_size=8).digest()
         block = int.from_bytes(digest, "little") % _NUM_BLOCKS
@@ -77,7 +77,7 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
     """Return a variable as a whole number; None where it is not set.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It is not a whole number.
     """
     text = environ.get(name, "").strip()
     if not text:
@@ -91,13 +91,13 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def master(environ: Mapping[str, str]) -> dict[int, str]:
-    """Return the machine of node 0 as `MASTER_ADDR` names it; nothing where it is not set."""
+    """Return the host of node 0 from `MASTER_ADDR`; empty where it is not set."""
     name = environ.get("MASTER_ADDR", "").strip()
     return {0: name} if name else {}
 
 
 def names_this_machine(host: str | None) -> bool:
-    """Tell whether a host is written as the loopback interface; looks nothing up."""
+    """Tell whether a host is a literal name of the loopback interface; no DNS lookup."""
     if host == "localhost":
         return True
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Which launcher has started this process, if any, and when that counts."""
+"""Detect the launcher that has started this process, unless settings take precedence."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LAUNCHERS: tuple[Detect, ...] = (
     slurm.detect,
     kubernetes.detect,
 )
-"""From the inside out: srun starts mpirun or torchrun, a pod starts any of them."""
+"""Ordered from the innermost: srun may start mpirun or torchrun, a pod any of them."""
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the place that the innermost launcher has given this process.
+    """Return the placement by the innermost launcher.
 
-    None where there is no launcher, and where it has started one process only: that one may
-    start nodes of its own.
+    None where there is no launcher, and where it has started a single process: that one may
+    start nodes itself.
 
     Raises:
-        ConfigError: What a launcher says contradicts itself.
+        ConfigError: The variables of a launcher contradict each other.
     """
     found = (of_one(environ) for of_one in LAUNCHERS)
     place = next((place for place in found if place is not None), None)
@@ -36,16 +36,16 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
 
 def detect_cluster(environ: Mapping[str, str]) -> Placement | None:
-    """Return the place of a process in its job, from its environment variables and nothing else.
+    """Return the placement of a process from its environment variables alone.
 
-    What `DING_LITE_*` says goes before any launcher, and the innermost launcher before those
-    around it. None where this process is no node of a job that others start: it may start one.
+    `DING_LITE_*` takes precedence over any launcher, and the innermost launcher over outer ones.
+    None where no external launch is described: the process may start a job itself.
 
     Args:
         environ: All of its environment variables.
 
     Raises:
-        ConfigError: What they say contradicts itself.
+        ConfigError: They contradict each other.
 
     Example:
         >>> place = detect_cluster({"DING_LITE_NUM_NODES": "2", "DING_LITE_NODE_ID": "1"})
@@ -70,15 +70,15 @@ def detect_cluster(environ: Mapping[str, str]) -> Placement | None:
 
 
 def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | None:
-    """Return the place of this process, if a launcher gives it one and the settings do not.
+    """Return the placement by a launcher, unless the settings take precedence.
 
     Args:
-        settings: What `DING_LITE_*` says. Both numbers there, an engine, or an address to attach
-            to each mean that no launcher is asked.
+        settings: The `DING_LITE_*` variables. A node id with a number of nodes, an engine, or an
+            address to attach to each disable the detection.
         environ: All environment variables.
 
     Raises:
-        ConfigError: What the launcher says contradicts itself or the settings.
+        ConfigError: The launcher's variables contradict each other or the settings.
     """
     is_whole = settings.node_id is not None and settings.num_nodes is not None
     if is_whole or settings.engine is not None or settings.attach_to:
@@ -100,5 +100,5 @@ def placement_of(settings: Settings, environ: Mapping[str, str]) -> Placement | 
 
 
 def as_settings(place: Placement) -> dict[str, object]:
-    """Return what a launcher says in place of which settings, as `ding-lite env` shows it."""
+    """Return the settings that a launcher provides, as `ding-lite env` shows them."""
     return {"num_nodes": place.num_nodes, "node_id": place.node_id, "ports": (place.port,)}

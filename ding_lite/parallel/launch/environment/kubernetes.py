@@ -1,8 +1,8 @@
-"""Kubernetes: the pods of an indexed job.
+"""Detect Kubernetes: the pods of an indexed job.
 
-Kubernetes tells a pod its index and no more. How many there are must stand in the pod template,
-as `DING_LITE_NUM_NODES`; without it the pods have nothing to do with each other. So must the name
-of pod 0, as `MASTER_ADDR`: it has the name of the headless service in it, which no pod is told.
+Kubernetes gives a pod its index only. The pod template must set the number of pods, as
+`DING_LITE_NUM_NODES` (without it the pods are separate jobs), and the host name of pod 0, as
+`MASTER_ADDR`, since it contains the name of the headless service.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ding_lite.parallel.launch.environment.base import Placement, master, names_
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the place that an indexed job has given this process, or None.
+    """Return the placement by an indexed job, or None.
 
     Raises:
         ConfigError: The variables contradict each other.
@@ -43,13 +43,13 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
 
 def _job(environ: Mapping[str, str], node_id: int) -> str:
-    """Return the name of the job, which is that of a pod without its index."""
+    """Return the name of the job: the pod's host name without its index."""
     pod, ending = environ.get("HOSTNAME", ""), f"-{node_id}"
     return pod.removesuffix(ending) if pod.endswith(ending) else ""
 
 
 def _hosts(job: str, zero: Mapping[int, str], num_nodes: int) -> dict[int, str]:
-    """Return the names of all pods if that of pod 0 has the usual form, else that one alone."""
+    """Return the host names of all pods if that of pod 0 has the usual form, else only that one."""
     name, _, service = zero.get(0, "").partition(".")
     if not job or name != f"{job}-0":
         return dict(zero)

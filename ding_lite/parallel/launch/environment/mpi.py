@@ -1,4 +1,4 @@
-"""mpirun and mpiexec, of Open MPI, MPICH and Intel MPI; no MPI library is needed."""
+"""Detect mpirun and mpiexec of Open MPI, MPICH and Intel MPI; needs no MPI library."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _OPEN_MPI = (
 )
 _MPICH = "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"
 _JOBS = "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"
-"""What names a job of Open MPI; MPICH names none."""
+"""Variables with the job id of Open MPI; MPICH has none."""
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the place that mpirun has given this process, or None.
+    """Return the placement by mpirun, or None.
 
     Raises:
         ConfigError: Its variables contradict each other.
@@ -45,5 +45,5 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
 
 def _is_from_srun(environ: Mapping[str, str], of_size: str, num_nodes: int) -> bool:
-    """Tell whether srun speaks to MPICH here, with no mpiexec in between; it tells more itself."""
+    """Tell whether srun has started MPICH directly; the variables of srun say more."""
     return of_size == "PMI_SIZE" and number(environ, "SLURM_STEP_NUM_TASKS") == num_nodes

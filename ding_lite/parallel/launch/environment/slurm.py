@@ -1,8 +1,7 @@
-"""SLURM: the tasks of one `srun`.
+"""Detect SLURM: the tasks of one `srun`.
 
-Only `srun` starts a process for each task; it alone sets the variables of a job step. In a batch
-script or a shell of `salloc` there are many other variables of SLURM, which describe an
-allocation and not this process.
+Only `srun` starts a process for each task and sets the variables of a job step. The SLURM
+variables of a batch script or of a `salloc` shell describe an allocation, not this process.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _AT_TOP_COMMAS = re.compile(r",(?![^\[]*\])")
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the place that srun has given this process, or None.
+    """Return the placement by srun, or None.
 
     Raises:
         ConfigError: Its variables contradict each other, or cannot be read.
@@ -48,10 +47,10 @@ def detect(environ: Mapping[str, str]) -> Placement | None:
 
 
 def expand_names(text: str) -> list[str]:
-    """Spell out a list of machines.
+    """Expand a SLURM list of host names.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The list cannot be parsed.
 
     Example:
         >>> expand_names("gpu[08-10,12],login,r[1-2]n[1-2]")
@@ -59,7 +58,7 @@ def expand_names(text: str) -> list[str]:
     """
     names = []
     for entry in filter(None, (part.strip() for part in _AT_TOP_COMMAS.split(text))):
-        # Between the brackets the odd parts stand: what is in them.
+        # The odd parts are the contents of brackets.
         parts = re.split(r"\[([^\]]*)\]", entry)
         if any("[" in part or "]" in part for part in parts[::2]):
             raise _unreadable("SLURM_STEP_NODELIST", text, _A_LIST)
@@ -80,10 +79,10 @@ def _numbers(spans: str, whole: str) -> Iterator[str]:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Spell out how many tasks each machine has.
+    """Expand a SLURM list of task counts, one for each machine.
 
     Raises:
-        ConfigError: It is no list of numbers.
+        ConfigError: The list cannot be parsed.
 
     Example:
         >>> expand_counts("2(x3),1")
@@ -99,12 +98,12 @@ def expand_counts(text: str) -> list[int]:
 
 
 def hosts_of_tasks(machines: Sequence[str], counts: Sequence[int], how: str) -> list[str]:
-    """Return the machine of each task, in the order of the tasks, as far as it is known.
+    """Return the machine of each task, by rank, as far as it is known.
 
     Args:
         machines: In the order of SLURM.
-        counts: How many tasks each of them has.
-        how: The distribution: what stands before a colon places tasks on machines.
+        counts: The number of tasks of each machine.
+        how: The distribution; its part before a colon maps tasks to machines.
 
     Example:
         >>> hosts_of_tasks(["a", "b"], [2, 1], "block")

@@ -1,4 +1,4 @@
-"""torchrun, and what starts processes as it does: `accelerate launch`, `torch.distributed.run`."""
+"""Detect torchrun and its relatives: `accelerate launch`, `torch.distributed.run`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ding_lite.parallel.launch.environment.base import Placement, master, names_
 
 
 def detect(environ: Mapping[str, str]) -> Placement | None:
-    """Return the place that torchrun has given this process, or None.
+    """Return the placement by torchrun, or None.
 
-    When it starts a job again, all processes are new ones, with the same numbers.
+    When torchrun restarts a job, all processes are new and keep their ranks.
 
     Raises:
         ConfigError: Its variables contradict each other.

@@ -1,1 +1,1 @@
-"""Ray as the engine that places the nodes of a job."""
+"""The Ray engine: run each node of a job as a Ray actor."""

@@ -1,7 +1,7 @@
-"""Ray itself: the connection to it, what a node may ask it for, and who may use it.
+"""The Ray cluster: connect to it, validate requested resources, and require authentication.
 
-What is ugly here and why: Ray is only as safe as it was started. Whoever reaches one without
-authentication can run anything, so that is refused here unless it is on the loopback interface.
+What is ugly here and why: the safety of Ray depends on how it was started. Any client of a Ray
+without authentication can run any program, so such a Ray is refused unless it is on loopback.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ding_lite.runtime.messaging.labels import matches
 from ding_lite.settings import process_environ
 
 WANTED = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector")
-"""What a node may ask Ray for, by the names that Ray has for it."""
+"""Names of the resources that a node may request from Ray."""
 
 Resources = Mapping[str, Mapping[str, Any]]
 
 
 def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> list[dict[str, Any]]:
-    """Return what each node asks Ray for: all that is said for one of its labels, and a core.
+    """Return the resources of each node: those of all its labels, and one core by default.
 
     Raises:
-        ConfigError: Ray has no such thing, or no node has such a label.
+        ConfigError: Ray has no such resource, or no node has such a label.
 
     Example:
         >>> wanted_by_nodes([frozenset({"learner"}), frozenset()], {"learner": {"num_gpus": 1}})
@@ -46,7 +46,7 @@ def wanted_by_nodes(labels: Sequence[frozenset[str]], resources: Resources) -> l
         if not any(matches(of_node, [pattern]) for of_node in labels):
             known = sorted(frozenset().union(*labels))
             raise ConfigError(
-                f"`resources` says what {pattern!r} needs, and no node has such a label. The "
+                f"`resources` names {pattern!r}, but no node has such a label. The "
                 f"nodes have {', '.join(known)}."
             )
     found = []
@@ -76,14 +76,14 @@ def load_ray() -> ModuleType:
 
 @contextmanager
 def connected_to(ray: ModuleType, num_cpus: float) -> Iterator[str]:
-    """Be connected to Ray, with so many cores at least if it is started here; yield its head.
+    """Connect to Ray, or start it with at least so many cores; yield the address of its head.
 
     Raises:
-        ConfigError: Whoever reaches this Ray could run anything on it.
+        ConfigError: This Ray has no authentication.
     """
     is_ours = not ray.is_initialized()
     if is_ours:
-        # Without an address Ray may find the marks of a cluster that is gone, and fail.
+        # Without an address Ray may find the files of a cluster that is gone, and fail.
         address = process_environ().get("RAY_ADDRESS")
         if address is None:  # nodes share the cores of one machine, as without Ray
             num_cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
@@ -96,32 +96,32 @@ def connected_to(ray: ModuleType, num_cpus: float) -> Iterator[str]:
         yield head
     finally:
         if is_ours:
-            with suppress(KeyboardInterrupt):  # what has ended `main` has been heard already
+            with suppress(KeyboardInterrupt):  # the first signal has been handled already
                 ray.shutdown()
 
 
 def check_guarded(head: str) -> None:
-    """Refuse a Ray that any machine could use to run anything as this user.
+    """Refuse a Ray without authentication that other machines can reach.
 
     Args:
-        head: Where Ray's head listens.
+        head: The address of Ray's head.
 
     Raises:
-        ConfigError: It is such a one.
+        ConfigError: Other machines can reach it, and it has no authentication.
     """
     host = head.rpartition(":")[0].strip("[]")
     if is_loopback(host) or process_environ().get("RAY_AUTH_MODE") == "token":
         return
     raise ConfigError(
-        f"Ray's head listens on {head} and asks nobody who they are, so that whoever reaches it "
-        f"can run programs as you. Start Ray with RAY_AUTH_MODE=token, here and on all its "
+        f"Ray's head listens on {head} without authentication, so that any client that reaches "
+        f"it can run programs as you. Start Ray with RAY_AUTH_MODE=token, here and on all its "
         f"machines (docs.ray.io/en/latest/ray-security/token-auth.html), or on 127.0.0.1."
     )
 
 
 @contextmanager
 def without_rays_handler() -> Iterator[None]:
-    """Undo for a while that Ray ends this process at SIGTERM wherever it is."""
+    """Disable the SIGTERM handler of Ray within the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -137,6 +137,6 @@ def without_rays_handler() -> Iterator[None]:
 
 
 def shown(resources: Mapping[str, float]) -> str:
-    """Name what a user can ask for among the resources of a cluster."""
+    """Format the CPUs and GPUs of a cluster."""
     shown = [f"{name} {value:g}" for name, value in resources.items() if name in ("CPU", "GPU")]
     return ", ".join(shown) or "nothing"

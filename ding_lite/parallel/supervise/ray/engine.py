@@ -1,15 +1,13 @@
-"""Ray as what starts the nodes: it places each of them, and starts it again when it has died.
+"""The Ray engine: place each node as a Ray actor, and replace actors that have died.
 
-Each node is an actor. This module is the launcher's side: it asks Ray for the actors, tells each
-where the others listen, waits for the results, and passes on the new address of an actor that Ray
-has started anew, maybe on another machine. Ray decides where; what a node asks for, by its
-labels, is passed on as it is.
+This module is the launcher's side: it requests the actors, sends each the addresses of the
+others, waits for the results, and announces the new address of a replaced actor, maybe on another
+machine. Ray chooses the machine; the resources of a node, by its labels, are passed on unchanged.
 
 What is ugly here and why: each incarnation of a node is an actor of its own. An actor that Ray
-restarts by itself answers only some seconds after it is there, and one that is out of reach for a
-moment looks like one that has died; of a new actor Ray tells at once. A node's next incarnation is
-known to its peers by its number, but it listens at another address, so those who dial it must be
-told.
+restarts by itself answers only some seconds after its start, and one that is unreachable for a
+moment looks like a dead one; a new actor answers at once. The next incarnation keeps the node id,
+but has another address, so the peers that dial it must be told.
 """
 
 from __future__ import annotations
@@ -46,9 +44,9 @@ from ding_lite.runtime.interrupt import interruptible
 logger = logging.getLogger(__name__)
 
 END_GRACE_S = 1.5
-"""Seconds that nodes have to end in order when another one has failed."""
+"""Seconds that nodes have to end in order when another node has failed."""
 CALLS_AT_ONCE = 8
-"""How many calls an actor takes at a time: `main`, and what it is told meanwhile."""
+"""Concurrent calls of an actor: `main`, and commands meanwhile."""
 
 
 def run_on_ray(
@@ -60,23 +58,22 @@ def run_on_ray(
     max_retries: int,
     resources: Resources,
 ) -> list[Any]:
-    """Run a job on the nodes that Ray places, and return what `main` returned, node by node.
+    """Run a job on nodes that Ray places, and return the results of `main` by node.
 
     It uses the Ray that this process is connected to, else that of `RAY_ADDRESS`, and else starts
-    one on this machine for as long as the job takes.
+    one on this machine for the duration of the job.
 
     Args:
         plan: The nodes.
-        main: What each of them runs.
+        main: The function that each node runs.
         args: Its arguments.
         kwargs: Its named arguments.
         max_retries: How often each node is started again.
-        resources: What nodes ask for, by patterns of their labels.
+        resources: Requested resources by patterns of labels.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: Whoever reaches this Ray could run anything on it, or what nodes ask for is
-            not what Ray has.
+        ConfigError: This Ray has no authentication, or a requested resource does not exist.
         NodeFailed: A node has raised or died; its error is the cause.
         DeadlineExceeded: Ray has not placed all nodes in time.
         KeyboardInterrupt: This process got SIGINT, and the nodes have ended their step.
@@ -86,24 +83,24 @@ def run_on_ray(
     ray = load_ray()
     num_cpus = sum(float(asked["num_cpus"]) for asked in wanted)
     with connected_to(ray, num_cpus) as head, speaking_as("launcher"):
-        crew = _Crew(ray, plan, head, _Call(main, args, dict(kwargs)), max_retries)
+        job = _RayJob(ray, plan, head, _Call(main, args, dict(kwargs)), max_retries)
         try:
-            crew.start(wanted)
-            with without_rays_handler(), interruptible(lambda _: crew.end()) as interruption:
+            job.start(wanted)
+            with without_rays_handler(), interruptible(lambda _: job.end()) as interruption:
                 try:
-                    results = crew.results()
+                    results = job.results()
                 except SystemExit:  # of a second signal; Ray gives it a code of its own
                     interruption.raise_if_any()
                     raise
             interruption.raise_if_any()
             return results
         finally:
-            crew.dismiss()
+            job.dismiss()
 
 
 @dataclass(frozen=True)
 class _Call:
-    """What all nodes run."""
+    """`main` and its arguments."""
 
     main: Callable[..., Any]
     args: tuple[Any, ...]
@@ -112,45 +109,45 @@ class _Call:
 
 @dataclass
 class _Node:
-    """What the launcher knows of a node."""
+    """The state of a node, as the launcher knows it."""
 
     spec: NodeSpec
     wanted: Mapping[str, Any]
-    """What it asks Ray for."""
+    """Requested resources."""
     actor: Any = None
-    """Its present incarnation."""
+    """The actor of the current incarnation."""
     address: str = ""
     stage: Stage = STARTING
     num_restarts: int = 0
     has_returned: bool = False
     result: Any = None
     back_by: Deadline = field(default_factory=lambda: Deadline.after(None))
-    """When Ray must have started it again."""
+    """When Ray must have replaced its actor."""
 
 
 @dataclass
-class _Crew:
-    """The nodes of a job, and what each of them is at."""
+class _RayJob:
+    """The nodes of a job on Ray."""
 
     ray: ModuleType
     plan: JobPlan
     head: str
-    """Where Ray's head listens."""
+    """The address of Ray's head."""
     call: _Call
     max_retries: int
     _secret: bytes = b""
     _name: str = field(default_factory=lambda: f"ray {secrets.token_hex(4)}")
     _nodes: list[_Node] = field(default_factory=list)
     _under_way: dict[Any, tuple[str, _Node]] = field(default_factory=dict)
-    """What was asked of which node and has not been answered, by Ray's reference."""
+    """Unanswered calls and their nodes, by Ray's reference."""
     _failures: list[Failure] = field(default_factory=list)
     _is_ending: bool = False
-    """Whether a signal has asked for the end."""
+    """Whether a signal has requested the end."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while an answer is dealt with: `end` comes from another thread."""
+    """Guards the handling of answers: `end` is called on another thread."""
 
     def start(self, wanted: Sequence[Mapping[str, Any]]) -> None:
-        """Let Ray place all nodes, and let them begin."""
+        """Place all nodes, and start `main` on them."""
         own_key = self.plan.key_file
         self._secret = secrets.token_bytes(SECRET_BYTES) if own_key is None else _secret(own_key)
         nowhere = [""] * self.plan.num_nodes
@@ -177,7 +174,7 @@ class _Crew:
         return [str(self.ray.get(ref)) for ref in asked]
 
     def _live(self, node: _Node) -> Any:
-        """Let Ray place an incarnation of a node; return a future of the address for it."""
+        """Place an incarnation of a node; return a reference to its address."""
         actor = self.ray.remote(RayNode).options(max_concurrency=CALLS_AT_ONCE, **node.wanted)
         node.actor = actor.remote()
         return node.actor.place.remote(self.head)
@@ -190,30 +187,29 @@ class _Crew:
         self._under_way[node.actor.run.remote(work, self._secret)] = ("run", node)
 
     def end(self) -> None:
-        """Let all nodes end their step; give up those that have none to end."""
+        """End all nodes after their step; kill those that do not run `main` yet."""
         with self._lock:
             self._is_ending = True
             for node in self._nodes:
-                if node.stage != RUNNING:  # whose place is waited for
+                if node.stage != RUNNING:  # it has no address yet
                     self.ray.kill(node.actor)
                 elif not node.has_returned:
                     node.actor.finish.remote()
 
     def results(self) -> list[Any]:
-        """Wait for the end of all nodes; return what they returned, None of one given up."""
+        """Wait for all nodes; return their results, None for one that was given up."""
         while self._under_way:
             ready, _ = self.ray.wait(
                 [*self._under_way], num_returns=1, timeout=self._seconds_to_next_deadline()
             )
             with self._lock:
                 if ready:
-                    self._take(ready[0])
+                    self._handle_answer(ready[0])
                 else:
                     self._give_up_waiting()
         return [node.result for node in self._nodes]
 
-    def _take(self, ref: Any) -> None:
-        """Deal with the answer of a node."""
+    def _handle_answer(self, ref: Any) -> None:
         what, node = self._under_way.pop(ref)
         try:
             answer = self.ray.get(ref)
@@ -234,7 +230,7 @@ class _Crew:
         return min((seconds for seconds in remaining if seconds is not None), default=None)
 
     def _give_up_waiting(self) -> None:
-        """Fail where Ray has not started a node again in time, for want of room maybe."""
+        """Raise where Ray has not replaced a node in time, maybe for lack of resources."""
         late = [node for _, node in self._under_way.values() if node.back_by.expired]
         for node in late:
             what = (
@@ -248,17 +244,17 @@ class _Crew:
             raise self._verdict()
 
     def _note_end(self, node: _Node, result: object) -> None:
-        """Note that `main` has returned on a node: the job ends on all of them or on none."""
+        """Record the result of a node: the job ends on all nodes or on none."""
         node.has_returned, node.result = True, result
-        self.ray.kill(node.actor)  # who is still connected to it, beside us, learns that it is over
+        self.ray.kill(node.actor)  # which also breaks its connections
         for other in self._nodes:
             if other.stage != RUNNING:
                 self._give_up(other)
 
     def _give_up(self, node: _Node) -> None:
-        """Let the job end without a node; its peers may have nobody else to tell them so."""
+        """End the job without a node, and tell its peers, which may have no other source."""
         waiting = [ref for ref, asked in self._under_way.items() if asked[1] is node]
-        for ref in waiting:  # Ray may never start it again, and nobody needs it any more
+        for ref in waiting:  # Ray may never replace it
             del self._under_way[ref]
         for near in node.spec.peers:
             other = self._nodes[near]
@@ -266,7 +262,7 @@ class _Crew:
                 other.actor.finish.remote()
 
     def _fail(self, node: _Node, failure: Failure) -> None:
-        """Start a node again that has failed, if it may; else end the job."""
+        """Replace a failed node if restarts are left; else end the job."""
         has_ended = any(other.has_returned for other in self._nodes)
         if (self.max_retries and has_ended) or (self._is_ending and node.stage != RUNNING):
             self._give_up(node)
@@ -279,11 +275,11 @@ class _Crew:
         node.stage = STARTING
         node.back_by = Deadline.after(self.plan.startup_timeout)
         node.spec = replace(node.spec, incarnation=node.spec.incarnation + 1)
-        self.ray.kill(node.actor)  # it has raised, or it may only be out of reach
+        self.ray.kill(node.actor)  # it has raised, or may only be unreachable
         self._under_way[self._live(node)] = ("place", node)
 
     def _go_on(self, node: _Node, address: str) -> None:
-        """Let a node that Ray has started again begin, and tell who dials it where it is now."""
+        """Start `main` on a replaced node, and send its new address to the peers that dial it."""
         node.address, node.back_by = address, Deadline.after(None)
         me = node.spec.node_id
         where = {other.spec.node_id: other.address for other in self._nodes}
@@ -299,7 +295,7 @@ class _Crew:
         self._let_run(node)
 
     def _verdict(self) -> Exception:
-        """End the other nodes in order, and hear what else has gone wrong in the same second."""
+        """End the other nodes in order, collect their failures, and return the error to raise."""
         running = [ref for ref, (what, _) in self._under_way.items() if what == "run"]
         for _, node in self._under_way.values():
             node.actor.finish.remote()
@@ -317,7 +313,7 @@ class _Crew:
         return verdict(self._failures)
 
     def dismiss(self) -> None:
-        """End all actors; those that still run `main` as well."""
+        """Kill all actors, including those that still run `main`."""
         left = [node for node in self._nodes if node.actor is not None and not node.has_returned]
         leaving = [node.actor.leave.remote() for node in left if node.stage == RUNNING]
         if leaving:
@@ -327,7 +323,7 @@ class _Crew:
 
 
 def _raised(node: _Node, error: Any) -> Failure:
-    """Make the failure of a node whose `main` has raised."""
+    """Make the failure of a node with an error in `main`."""
     cause = getattr(error, "cause", None)
     cause = cause if isinstance(cause, BaseException) else error
     kind = type(cause).__qualname__
@@ -344,7 +340,7 @@ def _raised(node: _Node, error: Any) -> Failure:
 
 
 def _died(node: _Node, error: Exception) -> Failure:
-    """Make the failure of a node whose process has died, or its machine."""
+    """Make the failure of a node with a dead process or machine."""
     said = str(error).strip().splitlines()[0]
     what = f"(an actor of Ray) has died while {node.stage}: {said}"
     return Failure(spec=node.spec, stage=node.stage, at=SYSTEM_CLOCK.now(), what=what)

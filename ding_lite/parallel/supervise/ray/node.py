@@ -1,8 +1,8 @@
-"""A node that Ray has placed: the actor in whose process it lives.
+"""The Ray actor of a node.
 
-Ray starts the process, on whatever machine has what the node needs; each incarnation of the node
-has one of its own. Ray carries `main`, its arguments, its result and the key of the job, over its
-own connections. What the nodes say to each other goes over ours, encrypted with that key.
+Ray starts its process on a machine with the requested resources; each incarnation of a node is an
+actor of its own. Ray transfers `main`, its arguments, its result and the key of the job over its
+own connections. Messages between nodes use ours, encrypted with that key.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ding_lite.runtime.messaging.router import use_router
 
 
 class RayNode:
-    """The process of one incarnation of a node; the launcher calls it through Ray."""
+    """The process of one incarnation of a node; the launcher calls all methods through Ray."""
 
     def __init__(self) -> None:
-        """Take a private directory, and remove those of former incarnations on this machine."""
+        """Make a private directory, and remove shared memory of an earlier incarnation."""
         remove_left_over()
         self._directory = PrivateDirectory()
         self._router: NodeRouter | None = None
@@ -36,11 +36,11 @@ class RayNode:
         self._lock = threading.Lock()
 
     def place(self, head: str) -> str:
-        """Return where this node can listen.
+        """Return an address on which this node can listen.
 
         Args:
-            head: Where Ray's head listens, as `host:port`. The interface by which this machine
-                reaches it is the one by which the other nodes reach this machine.
+            head: The address of Ray's head, as `host:port`. Other nodes reach this machine over
+                the interface by which it reaches the head.
         """
         own = interface_towards(Address.parse(f"tcp://{head}"))
         [free] = free_ports(own, 1)
@@ -50,11 +50,11 @@ class RayNode:
         """Connect, run `main` and return its result.
 
         Args:
-            work: What the node is to do.
+            work: The task of the node.
             secret: The key of the job.
 
         Raises:
-            Exception: What `main` has raised; a node that does leaves without a good-bye.
+            Exception: The error of `main`; the node then leaves without a good-bye.
         """
         key_file = self._directory.path / "job.key"
         save_key(key_file, secret)
@@ -70,7 +70,7 @@ class RayNode:
         router = make_router(work.spec)
         good_bye = False
         try:
-            self._take(router)
+            self._apply_commands(router)
             router.wait_ready()
             with router.deferred_sigint.installed(), use_router(router):
                 result: Any = work.main(*work.args, **work.kwargs)
@@ -79,8 +79,8 @@ class RayNode:
             router.close(good_bye=good_bye)
         return result
 
-    def _take(self, router: NodeRouter) -> None:
-        """Catch up with what the launcher has said before there was a router."""
+    def _apply_commands(self, router: NodeRouter) -> None:
+        """Apply commands of the launcher that came before the router was made."""
         with self._lock:
             self._router = router
             for peer, address in self._moved.items():
@@ -89,19 +89,19 @@ class RayNode:
                 router.finish()
 
     def redial(self, peer: int, address: str) -> None:
-        """Dial a peer where it listens from now on."""
+        """Dial a peer at its new address."""
         with self._lock:
             self._moved[peer] = address
             if self._router is not None:
                 self._router.redial(peer, address)
 
     def finish(self) -> None:
-        """End the job on this node, as if another one had ended it."""
+        """End the job on this node, as if another node had ended it."""
         with self._lock:
             self._has_ended = True
             if self._router is not None:
                 self._router.finish()
 
     def leave(self) -> None:
-        """Give up the private directory; the process ends next, whatever `main` does."""
+        """Remove the private directory, before the process is killed."""
         self._directory.remove()
