@@ -40,7 +40,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
         agent.use(criterion.observe)
 
         owner.use(mw.serve_gradients(policy, server, updates=5))
-        owner.use(mw.tally("agent"))
+        owner.use(mw.count_collected("agent"))
         goal = criterion.eval_target
         owner.use(mw.evaluate(policy, eval_envs, every=5, stop_at=goal, confirm=100))
         owner.use(criterion.decide)

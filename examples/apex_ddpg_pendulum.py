@@ -41,7 +41,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         collector.use(mw.fetch_weights(policy))
         pace = 1.0 / len(collectors)
         at_first = WARM_UP + NUM_ENVS * config.n_step  # the last ones wait for their next rewards
-        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=100, at_first=at_first))
+        collector.use(mw.rate_limit(env_steps_per_update=pace, ahead=100, at_first=at_first))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS))
         collector.use(mw.add_to(replay))
         collector.use(criterion.observe)
@@ -51,7 +51,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.train(policy, replay, updates=NUM_ENVS, beta=beta))
         learner.use(mw.update_priorities(replay))
         learner.use(mw.publish_weights(policy))
-        learner.use(mw.tally("collector"))
+        learner.use(mw.count_collected("collector"))
         goal = None if criterion.eval_target is None else criterion.eval_target + MARGIN
         learner.use(mw.evaluate(policy, eval_envs, every=50, stop_at=goal, confirm=100))
         learner.use(criterion.decide)

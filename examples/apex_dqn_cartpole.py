@@ -41,7 +41,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         collector.use(mw.fetch_weights(policy))
         pace = 4.0 / len(collectors)
         at_first = WARM_UP + NUM_ENVS * config.n_step  # the last ones wait for their next rewards
-        collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=50, at_first=at_first))
+        collector.use(mw.rate_limit(env_steps_per_update=pace, ahead=50, at_first=at_first))
         collector.use(mw.collect(policy, envs, steps=NUM_ENVS, epsilon=epsilon))
         collector.use(mw.add_to(replay))
         collector.use(criterion.observe)
@@ -52,7 +52,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         learner.use(mw.update_priorities(replay))
 
         lead.use(mw.publish_weights(policy, every=2))
-        lead.use(mw.tally("collector"))
+        lead.use(mw.count_collected("collector"))
         lead.use(
             mw.evaluate(policy, eval_envs, every=25, stop_at=criterion.eval_target, confirm=100)
         )

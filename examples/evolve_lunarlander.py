@@ -68,8 +68,8 @@ def main() -> None:
 
     with Run("evolve_lunarlander", options, config=config) as run:
         with Task() as task:
-            champion = mw.keep_champion(population, run.best)
-            budget = mw.stay_within(options.max_env_steps, every=generation, longest=longest)
+            best_agent = mw.keep_best_agent(population, run.best)
+            budget = mw.env_step_budget(options.max_env_steps, every=generation, longest=longest)
             parts = {"population": population, "replay": replay, "task": task}
             parts |= {"envs": envs, "eval_envs": eval_envs, "confirm_envs": confirm_envs}
             lineage = run.directory / "lineage.jsonl"
@@ -89,7 +89,7 @@ def main() -> None:
                     max_env_steps=options.max_env_steps,
                 )
             )
-            task.use(champion)
+            task.use(best_agent)
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(budget)
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
@@ -101,7 +101,7 @@ def main() -> None:
             if budget.had_ended(task.ctx):
                 task.finish = True
             task.run()
-        run.conclude(champion.agent.policy, try_next=TRY_NEXT)
+        run.conclude(best_agent.agent.policy, try_next=TRY_NEXT)
 
 
 if __name__ == "__main__":

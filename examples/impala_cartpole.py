@@ -38,17 +38,17 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
             # That counts episodes, not seconds: nobody plays on by weights that are being improved.
             collectors = len(World.current().group("collector").members)
             pace = BATCH_SIZE / EPOCHS / (1 + RECALLED / 2) / collectors
-            collector.use(mw.keep_pace(env_steps_per_update=pace, ahead=0, at_first=1))
+            collector.use(mw.rate_limit(env_steps_per_update=pace, ahead=0, at_first=1))
         collector.use(mw.fetch_weights(policy, max_staleness=1))
         collector.use(mw.collect(policy, envs, unroll=UNROLL))
         collector.use(criterion.observe)
         collector.use(mw.send("trajectories", to="learner", in_flight=1))
 
         learner.use(mw.receive("trajectories", at_least=2))
-        learner.use(mw.recall(RECALLED))
+        learner.use(mw.replay_trajectories(RECALLED))
         learner.use(mw.train(policy))
         learner.use(mw.publish_weights(policy))
-        learner.use(mw.tally("collector"))
+        learner.use(mw.count_collected("collector"))
         goal = criterion.eval_target
         learner.use(mw.evaluate(policy, eval_envs, every=4, stop_at=goal, confirm=100))
         learner.use(criterion.decide)

@@ -1,15 +1,18 @@
 """The stages of a training pipeline: `from ding_lite import middleware as mw`."""
 
+import warnings
+from typing import TYPE_CHECKING
+
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
 from ding_lite.middleware.distributed.checkpoint import checkpoint_together, resume_together
-from ding_lite.middleware.distributed.count_collected import tally
+from ding_lite.middleware.distributed.count_collected import count_collected
 from ding_lite.middleware.distributed.exchange import receive, send
 from ding_lite.middleware.distributed.gradients import pull_weights, push_gradients, serve_gradients
-from ding_lite.middleware.distributed.rate_limit import keep_pace
+from ding_lite.middleware.distributed.rate_limit import rate_limit
 from ding_lite.middleware.distributed.weights import fetch_weights, publish_weights
-from ding_lite.middleware.env_step_budget import stay_within
+from ding_lite.middleware.env_step_budget import env_step_budget
 from ding_lite.middleware.evaluate import evaluate, stop_at
 from ding_lite.middleware.keep_best import keep_best
 from ding_lite.middleware.population.accelerate import (
@@ -19,19 +22,19 @@ from ding_lite.middleware.population.accelerate import (
 )
 from ding_lite.middleware.population.evaluate import evaluate_population
 from ding_lite.middleware.population.evolve import evolve, for_each
-from ding_lite.middleware.population.keep_best import keep_champion
+from ding_lite.middleware.population.keep_best import keep_best_agent
 from ding_lite.middleware.population.workers import (
     confirm_best,
     gather_members,
     return_members,
     take_members,
 )
-from ding_lite.middleware.replay_rollouts import recall
+from ding_lite.middleware.replay_trajectories import replay_trajectories
 from ding_lite.middleware.report.curve import curve
 from ding_lite.middleware.report.log import log
 from ding_lite.middleware.report.progress import progress
 from ding_lite.middleware.report.tensorboard import tensorboard
-from ding_lite.middleware.report.throughput import measure
+from ding_lite.middleware.report.throughput import throughput
 from ding_lite.middleware.train import train
 
 __all__ = [
@@ -41,7 +44,9 @@ __all__ = [
     "checkpoint_together",
     "collect",
     "confirm_best",
+    "count_collected",
     "curve",
+    "env_step_budget",
     "evaluate",
     "evaluate_population",
     "evaluate_together",
@@ -50,29 +55,54 @@ __all__ = [
     "for_each",
     "gather_members",
     "keep_best",
-    "keep_champion",
-    "keep_pace",
+    "keep_best_agent",
     "log",
-    "measure",
     "progress",
     "publish_weights",
     "pull_weights",
     "push_gradients",
     "random_warmup",
-    "recall",
+    "rate_limit",
     "receive",
+    "replay_trajectories",
     "resume",
     "resume_together",
     "return_members",
     "send",
     "serve_gradients",
     "share_generation",
-    "stay_within",
     "stop_at",
     "take_members",
-    "tally",
     "tensorboard",
+    "throughput",
     "train",
     "update_priorities",
     "wait_for",
 ]
+
+_RENAMED = {
+    "keep_champion": "keep_best_agent",
+    "keep_pace": "rate_limit",
+    "measure": "throughput",
+    "recall": "replay_trajectories",
+    "stay_within": "env_step_budget",
+    "tally": "count_collected",
+}
+"""Former names of factories, kept for one release."""
+
+if not TYPE_CHECKING:  # a type checker knows the present names only
+
+    def __getattr__(name: str) -> object:
+        """Return a factory by its former name, with a warning."""
+        if name in _RENAMED:
+            warnings.warn(
+                f"`middleware.{name}` is now `middleware.{_RENAMED[name]}`, and the former name "
+                f"goes with the next release. Use the new one.",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return globals()[_RENAMED[name]]
+        from ding_lite.errors import did_you_mean
+
+        meant = did_you_mean(name, __all__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{meant}")

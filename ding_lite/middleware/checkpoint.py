@@ -37,6 +37,13 @@ _MISFITS = (
     *(KeyError, IndexError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError),
 )
 """What a part raises of a state that has not the form of its own."""
+_FORMER_KINDS = {
+    "Budget": "EnvStepBudget",
+    "Champion": "KeepBestAgent",
+    "_Recall": "_ReplayTrajectories",
+    "_Tally": "_CountCollected",
+}
+"""Classes of parts by the names that earlier releases have saved."""
 _COUNTERS = ("total_step", "env_step", "train_iter", "eval_value")
 
 
@@ -220,7 +227,10 @@ def _plain(value: object) -> object:
 
 def _check_fits(saved: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
     """Refuse to go on with something else than what was saved."""
-    kinds = {name: about["kind"] for name, about in (saved or {}).items()}
+    kinds = {
+        name: _FORMER_KINDS.get(about["kind"], about["kind"])
+        for name, about in (saved or {}).items()
+    }
     if saved is None or kinds != {name: about["kind"] for name, about in wanted.items()}:
         raise CheckpointError(
             f"The checkpoint holds {_listed(saved)}; this program has {_listed(wanted)}. Resume "

@@ -51,7 +51,7 @@ def collect(
 
     Once an episode has ended, the metrics say `return` and `episode_length` (means of the last
     20 episodes), `episode_return` (mean of those that ended in this step) and `episodes` (how
-    many there were). `ctx.collected` says so to other nodes, where `tally` adds it up.
+    many there were). `ctx.collected` says so to other nodes, where `count_collected` adds it up.
 
     Context:
         reads: env_step, weights_version (with unroll)

@@ -14,7 +14,7 @@ _GROWTH = 1.5
 """Else it may take that many times what the newest one took, as who learns plays longer."""
 
 
-def stay_within(max_env_steps: int, *, every: int, longest: int | None = None) -> Budget:
+def env_step_budget(max_env_steps: int, *, every: int, longest: int | None = None) -> EnvStepBudget:
     """Finish once another generation, and its evaluation, might take too many env steps.
 
     Place it behind `evaluate_population`. How long an evaluation lasts is not known before; where
@@ -35,13 +35,13 @@ def stay_within(max_env_steps: int, *, every: int, longest: int | None = None) -
         ConfigError: A setting is out of range.
     """
     check_all(at_least(1, max_env_steps=max_env_steps, every=every))
-    return Budget(max_env_steps, every=every, longest=longest)
+    return EnvStepBudget(max_env_steps, every=every, longest=longest)
 
 
-class Budget:
-    """What `stay_within` makes; its arguments are the same."""
+class EnvStepBudget:
+    """What `env_step_budget` makes; its arguments are the same."""
 
-    __name__ = "stay_within"
+    __name__ = "env_step_budget"
 
     def __init__(self, max_env_steps: int, *, every: int, longest: int | None) -> None:
         """Begin with nothing spent."""

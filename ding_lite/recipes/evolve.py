@@ -16,7 +16,7 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
 from ding_lite.middleware.population.evaluate import longest_evaluation
-from ding_lite.middleware.population.keep_best import Champion
+from ding_lite.middleware.population.keep_best import KeepBestAgent
 from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes.evolve_config import (
     SMOKE_EVAL_LIMIT,
@@ -210,19 +210,19 @@ def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult
         if options.out is None:
             options = dataclasses.replace(options, out=make_next(Path("runs", name, options.env)))
         with Run(name, options, config=evolution.described, quiet=quiet) as run:
-            champion = mw.keep_champion(population, run.best)
-            taken = _run(evolution, run, champion, everywhere)
-            numbers = run.judge(champion.agent.policy)
+            best_agent = mw.keep_best_agent(population, run.best)
+            taken = _run(evolution, run, best_agent, everywhere)
+            numbers = run.judge(best_agent.agent.policy)
             numbers |= {
                 "population": len(population),
                 "generations": population.generation,
-                "hyperparameters": champion.agent.hyperparameters,
+                "hyperparameters": best_agent.agent.hyperparameters,
                 **taken,
             }
             told = [f"  lineage      {run.directory / LINEAGE}", taken["exceeded"]]
             run.explain(numbers, try_next="\n".join(filter(None, told)))
     return EvolveResult(
-        best=champion.agent,
+        best=best_agent.agent,
         population=population,
         directory=run.directory,
         solved=numbers["solved"],
@@ -266,10 +266,10 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
 
 
 def _run(
-    evolution: EvolvePlan, run: Run, champion: Champion, everywhere: _Everywhere
+    evolution: EvolvePlan, run: Run, best_agent: KeepBestAgent, everywhere: _Everywhere
 ) -> dict[str, Any]:
     """Evolve; say how many env steps the evaluations took, and what was exceeded."""
-    plan, search, population = evolution.plan, evolution.search, champion.population
+    plan, search, population = evolution.plan, evolution.search, best_agent.population
     envs, eval_envs, confirm_envs = everywhere
     options, config = run.options, evolution.config
     steps = config.steps_per_update(envs.num_envs)
@@ -311,10 +311,10 @@ def _run(
                 max_env_steps=options.max_env_steps,
             )
         )
-        task.use(champion)
+        task.use(best_agent)
         lineage = run.directory / LINEAGE
         task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
-        budget = mw.stay_within(
+        budget = mw.env_step_budget(
             options.max_env_steps,
             every=generation,
             longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),

@@ -52,7 +52,9 @@ def collect_for_a_while() -> list[float]:
         collector.use(mw.collect(policy, envs, unroll=UNROLL))
         collector.use(mw.send("trajectories", to="learner", in_flight=2))
         learner.use(mw.receive("trajectories", at_least=2))
-        learner.use(mw.train(policy)).use(mw.publish_weights(policy)).use(mw.tally("collector"))
+        learner.use(mw.train(policy)).use(mw.publish_weights(policy)).use(
+            mw.count_collected("collector")
+        )
         learner.use(count)
         task.run()
     windows = pairwise(marks[1:])

@@ -72,7 +72,8 @@ def main(waits):
         collector.use(mw.add_to(replay)).use(take_part)
         learner.use(mw.wait_for(replay, size=500))
         learner.use(mw.train(policy, replay)).use(mw.update_priorities(replay))
-        learner.use(mw.publish_weights(policy, every=10)).use(mw.tally("collector")).use(count)
+        learner.use(mw.publish_weights(policy, every=10))
+        learner.use(mw.count_collected("collector")).use(count)
         task.run()
     if marks:
         (_, (first, before), (last, after)) = marks

@@ -150,7 +150,7 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
             task.use(chosen)
             if evolve is not None:
                 task.use(mw.evolve(population, *evolve, every=steps))
-            task.use(mw.stay_within(max_env_steps, every=steps))
+            task.use(mw.env_step_budget(max_env_steps, every=steps))
             task.run()
         judged = mean_return(chosen.agent.policy, fresh_envs, episodes=JUDGED_EPISODES)
     return {

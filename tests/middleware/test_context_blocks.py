@@ -50,14 +50,14 @@ def block_of(factory: Callable[..., Any]) -> StepRecord:
 def measured() -> list[StepRecord]:
     """Measure at the beginning and a second later."""
     clock = ManualClock()
-    measure = mw.measure(every=1, clock=clock)
+    measured_here = mw.throughput(every=1, clock=clock)
 
     def twice(ctx: Context) -> None:
-        measure(ctx)
+        measured_here(ctx)
         clock.advance(1.0)
-        measure(ctx)
+        measured_here(ctx)
 
-    return [run_step(twice, env_step=5)[1], run_step(mw.measure(every=9))[1]]
+    return [run_step(twice, env_step=5)[1], run_step(mw.throughput(every=9))[1]]
 
 
 def sent() -> list[StepRecord]:
@@ -87,17 +87,17 @@ def fetched(policy: DQN) -> list[StepRecord]:
 def tallied() -> list[StepRecord]:
     learner, collector = LocalRouter.group(2, roles=["learner", "collector"])
     with use_router(learner):
-        tally = mw.tally("collector")
+        count = mw.count_collected("collector")
         said = {"return": 1.0, "episode_length": 1.0, "episodes": 1}
         collector.publish_ctx({"env_step": 5, "collected": said})
-        return [run_step(tally)[1]]
+        return [run_step(count)[1]]
 
 
 def paced() -> list[StepRecord]:
     """Wait for an update that comes while it waits."""
     learner, collector = LocalRouter.group(2)
     with use_router(collector):
-        pace = mw.keep_pace(env_steps_per_update=1, ahead=0)
+        pace = mw.rate_limit(env_steps_per_update=1, ahead=0)
         learner.publish_ctx({"train_iter": 1})
         run_step(pace, env_step=1)
         update = threading.Timer(0.05, learner.publish_ctx, [{"train_iter": 2}])
@@ -150,8 +150,8 @@ def evolved(envs: Envs, eval_envs: Envs, folder: Path) -> dict[str, list[StepRec
     return {
         "for_each": [run_step(mw.for_each(population, lambda agent: [report]))[1]],
         "evaluate_population": [run_step(evaluate, total_step=1)[1]],
-        "keep_champion": [run_step(mw.keep_champion(population, folder), **counted)[1]],
-        "stay_within": [run_step(mw.stay_within(1_000, every=2), **spent)[1]],
+        "keep_best_agent": [run_step(mw.keep_best_agent(population, folder), **counted)[1]],
+        "env_step_budget": [run_step(mw.env_step_budget(1_000, every=2), **spent)[1]],
         "evolve": [run_step(evolve, total_step=1)[1]],
     }
 
@@ -234,15 +234,17 @@ def observed(
         ),
         "checkpoint": records(mw.checkpoint(policy, tmp_path / "checkpoint", every=1), counted),
         "keep_best": records(mw.keep_best(policy, tmp_path / "best"), {}, counted),
-        "measure": measured(),
+        "throughput": measured(),
         "send": sent(),
         "receive": received(),
-        "recall": records(mw.recall(1), {"trajectories": rolled_out.trajectories}),
+        "replay_trajectories": records(
+            mw.replay_trajectories(1), {"trajectories": rolled_out.trajectories}
+        ),
         "publish_weights": records(mw.publish_weights(policy, every=1), counted),
         "fetch_weights": fetched(policy),
-        "keep_pace": paced(),
+        "rate_limit": paced(),
         **pushed(envs),
-        "tally": tallied(),
+        "count_collected": tallied(),
         **evolved(envs, eval_envs, tmp_path / "champion"),
         **bred_for_others(envs, eval_envs),
         **trained_together(envs, eval_envs, tmp_path / "together"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.middleware.env_step_budget import Budget
+from ding_lite.middleware.env_step_budget import EnvStepBudget
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 
 
-def run(budget: Budget, evaluations: list[int]) -> Task:
+def run(budget: EnvStepBudget, evaluations: list[int]) -> Task:
     """Take generations of two steps with 50 env steps each."""
 
     def spend(ctx: Context) -> None:
@@ -32,7 +32,7 @@ def spent(task: Task) -> int:
 
 
 def test_it_ends_where_the_next_evaluation_might_take_too_much() -> None:
-    budget = mw.stay_within(1_000, every=2, longest=80)
+    budget = mw.env_step_budget(1_000, every=2, longest=80)
     task = run(budget, [60] * 20)
     # Six generations take 960; a fifth leaves 200, and a sixth may take 180.
     assert spent(task) == 960
@@ -41,7 +41,7 @@ def test_it_ends_where_the_next_evaluation_might_take_too_much() -> None:
 
 @pytest.mark.parametrize("longest", [None, 400])
 def test_without_a_useful_limit_the_newest_evaluation_tells(longest: int | None) -> None:
-    budget = mw.stay_within(1_000, every=2, longest=longest)
+    budget = mw.env_step_budget(1_000, every=2, longest=longest)
     task = run(budget, [10, 20, 40, 80, 160])
     # 4 generations have taken 550; the next one may take 100 and half more than 80.
     assert spent(task) == 810
@@ -49,7 +49,7 @@ def test_without_a_useful_limit_the_newest_evaluation_tells(longest: int | None)
 
 
 def test_what_nobody_could_foresee_is_told() -> None:
-    budget = mw.stay_within(500, every=2, longest=None)
+    budget = mw.env_step_budget(500, every=2, longest=None)
     task = run(budget, [10, 900])
     said = budget.overrun(task.ctx)
     assert said is not None
@@ -57,11 +57,11 @@ def test_what_nobody_could_foresee_is_told() -> None:
 
 
 def test_a_run_that_goes_on_knows_whether_it_had_ended() -> None:
-    budget = mw.stay_within(1_000, every=2, longest=80)
+    budget = mw.env_step_budget(1_000, every=2, longest=80)
     task = run(budget, [60] * 20)
     for max_env_steps, has_ended in ((1_000, True), (2_000, False)):
-        again = mw.stay_within(max_env_steps, every=2, longest=80)
+        again = mw.env_step_budget(max_env_steps, every=2, longest=80)
         again.load_state_dict(budget.state_dict())
         assert again.had_ended(task.ctx) is has_ended
-    fresh = mw.stay_within(1_000, every=2, longest=80)
+    fresh = mw.env_step_budget(1_000, every=2, longest=80)
     assert not fresh.had_ended(Context(total_step=0))

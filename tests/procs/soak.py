@@ -96,7 +96,7 @@ def main():
             parts = {{"policy": policy, "task": task}}
             task.use(mw.receive("trajectories", timeout=120.0))
             task.use(take_numbers)
-            task.use(mw.train(policy)).use(mw.publish_weights(policy)).use(mw.tally("collector"))
+            task.use(mw.train(policy)).use(mw.publish_weights(policy)).use(mw.count_collected("collector"))
             task.use(mw.evaluate(policy, eval_envs, every=500)).use(draw).use(emit_number)
             task.use(mw.checkpoint(parts, "checkpoint", every=200)).use(end)
             if pathlib.Path("checkpoint", MANIFEST).exists():

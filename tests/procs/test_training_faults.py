@@ -111,7 +111,7 @@ def main():
     with Task() as task:
         collector, learner = task.at("collector"), task.at("learner")
         collector.use(mw.fetch_weights(policy))
-        collector.use(mw.keep_pace(env_steps_per_update=1.0, ahead=400))
+        collector.use(mw.rate_limit(env_steps_per_update=1.0, ahead=400))
         collector.use(mw.collect(policy, envs, steps=8, epsilon=lambda _: 0.2))
         collector.use(mw.add_to(replay))
         learner.use(mw.wait_for(replay, size=500))
@@ -296,7 +296,7 @@ def apex():
     with Task() as task:
         collector, learner = task.at("collector"), task.at("learner")
         collector.use(pause(task)).use(mw.fetch_weights(policy))
-        collector.use(mw.keep_pace(env_steps_per_update=8.0, ahead=100, at_first=100))
+        collector.use(mw.rate_limit(env_steps_per_update=8.0, ahead=100, at_first=100))
         collector.use(mw.collect(policy, envs, steps=8, epsilon=lambda _: 1.0))
         collector.use(mw.add_to(replay))
         learner.use(mw.wait_for(replay, size=100)).use(pause(task))

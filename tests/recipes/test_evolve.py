@@ -189,18 +189,18 @@ def test_evolve_is_a_name_of_the_roof() -> None:
 def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         population = Population.of(DQN, envs.spec, SEARCH, size=3, config={"hidden": (4,)})
-    champion = mw.keep_champion(population, tmp_path / "best")
-    twin = mw.keep_champion(population, tmp_path / "best")
+    best_agent = mw.keep_best_agent(population, tmp_path / "best")
+    twin = mw.keep_best_agent(population, tmp_path / "best")
     for value, place in ((10.0, 1), (50.0, 2), (30.0, 0)):
         for agent in population:
             agent.note_evaluation(value if agent.place == place else 0.0)
-        champion(Context(eval_value=value))
-    assert champion.agent.fitness == 50.0
-    assert champion.agent.place == 2
-    assert champion.agent is not population[2]
+        best_agent(Context(eval_value=value))
+    assert best_agent.agent.fitness == 50.0
+    assert best_agent.agent.place == 2
+    assert best_agent.agent is not population[2]
     assert load_policy(tmp_path / "best").weights().keys() == population[2].weights().keys()
 
-    twin.load_state_dict(champion.state_dict())
+    twin.load_state_dict(best_agent.state_dict())
     assert twin.agent.fitness == 50.0
     twin(Context(eval_value=40.0))
     assert twin.agent.fitness == 50.0

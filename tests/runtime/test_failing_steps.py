@@ -510,7 +510,7 @@ def _mw_send(task: Task, ctx: Context) -> object:
 
 def _keep_pace(task: Task, ctx: Context) -> object:
     ctx.env_step = 100
-    return mw.keep_pace(env_steps_per_update=1.0, at_first=1.0, timeout=None)(ctx)
+    return mw.rate_limit(env_steps_per_update=1.0, at_first=1.0, timeout=None)(ctx)
 
 
 def _barrier(task: Task, ctx: Context) -> object:

@@ -13,7 +13,7 @@ from ding_lite.runtime.middleware import Middleware
 _MEANS = ("return", "episode_length")
 
 
-def tally(collectors: str | Iterable[str] = "collector") -> Middleware:
+def count_collected(collectors: str | Iterable[str] = "collector") -> Middleware:
     """Let a learner know how far the nodes that collect for it have come.
 
     `ctx.env_step` becomes the sum of theirs, and the metrics say `return` and `episode_length`
@@ -31,11 +31,11 @@ def tally(collectors: str | Iterable[str] = "collector") -> Middleware:
     Raises:
         LabelError: A pattern is none.
     """
-    return _Tally(current_router(), check_patterns(collectors))
+    return _CountCollected(current_router(), check_patterns(collectors))
 
 
-class _Tally:
-    __name__ = "tally"
+class _CountCollected:
+    __name__ = "count_collected"
 
     def __init__(self, router: Router, collectors: tuple[str, ...]) -> None:
         self._router = router

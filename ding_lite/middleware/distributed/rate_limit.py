@@ -12,10 +12,10 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, positive
 
 WAIT_S = 60.0
-"""How long `keep_pace` waits by default for a learner that does nothing."""
+"""How long `rate_limit` waits by default for a learner that does nothing."""
 
 
-def keep_pace(
+def rate_limit(
     *,
     env_steps_per_update: float,
     ahead: float = 1_000.0,
@@ -52,11 +52,11 @@ def keep_pace(
         [] if at_first is None else positive(at_first=at_first),
         [] if timeout is None else at_least(0.0, timeout=timeout),
     )
-    return _KeepPace(current_router(), env_steps_per_update, ahead, at_first, timeout)
+    return _RateLimit(current_router(), env_steps_per_update, ahead, at_first, timeout)
 
 
-class _KeepPace:
-    __name__ = "keep_pace"
+class _RateLimit:
+    __name__ = "rate_limit"
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class _KeepPace:
         if not in_time and self._begun is None:
             raise DeadlineExceeded(
                 f"This collector is at env step {env_step:,} and waits for the learner's first "
-                f"update, which has not come within {self._timeout:g} s. `keep_pace` allows "
+                f"update, which has not come within {self._timeout:g} s. `rate_limit` allows "
                 f"{self._at_first:,g} env steps before it: does the learner wait for more than "
                 f"all collectors may make (`wait_for`), or for anything else?"
             )
@@ -96,7 +96,7 @@ class _KeepPace:
                 f"This collector is at env step {env_step:,} and waits for the learner, which has "
                 f"made {self._watch.newest['train_iter']:,} updates, and too few more within "
                 f"{self._timeout:g} s. Is the learner busy with something else, or gone? "
-                f"`keep_pace` allows {self._per_update:g} env steps for each update, and "
+                f"`rate_limit` allows {self._per_update:g} env steps for each update, and "
                 f"{self._ahead:g} ahead."
             )
 

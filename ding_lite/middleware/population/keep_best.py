@@ -14,7 +14,7 @@ from ding_lite.middleware.keep_best import save_evaluated
 from ding_lite.runtime.context import Context
 
 
-def keep_champion(population: Population, directory: str | os.PathLike[str]) -> Champion:
+def keep_best_agent(population: Population, directory: str | os.PathLike[str]) -> KeepBestAgent:
     """Copy the best agent, and save its policy, when an evaluation returns more than any before.
 
     What lives on goes on learning, and may become worse again. Place it behind
@@ -36,18 +36,18 @@ def keep_champion(population: Population, directory: str | os.PathLike[str]) -> 
         >>> from ding_lite.evolution import Population
         >>> from ding_lite.rl import DQN, make_envs
         >>> population = Population.of(DQN, make_envs("CartPole-v1", 1).spec, size=3)
-        >>> champion = keep_champion(population, "runs/x/best")
-        >>> _ = Task().use(champion)
-        >>> champion.agent is population.best
+        >>> best_agent = keep_best_agent(population, "runs/x/best")
+        >>> _ = Task().use(best_agent)
+        >>> best_agent.agent is population.best
         True
     """
-    return Champion(population, Path(directory))
+    return KeepBestAgent(population, Path(directory))
 
 
-class Champion:
-    """What `keep_champion` makes; its arguments are the same."""
+class KeepBestAgent:
+    """What `keep_best_agent` makes; its arguments are the same."""
 
-    __name__ = "keep_champion"
+    __name__ = "keep_best_agent"
 
     def __init__(self, population: Population, directory: Path) -> None:
         """Begin with the best of a population that was not evaluated yet."""

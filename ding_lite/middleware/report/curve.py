@@ -53,7 +53,7 @@ def curve(
 ) -> Middleware:
     """Draw the learning curve: returns and evaluations over env steps.
 
-    Below it, smaller, are the loss, and what `measure` has found, the env steps a second and the
+    Below it, smaller, are the loss, and what `throughput` has found, the env steps a second and the
     memory: those that the run has. It is drawn when the run ends, however it ends, and now and
     then on the way.
 

@@ -35,7 +35,7 @@ def progress(
     """Show where the run stands, live.
 
     On a terminal that is one line, rewritten ten times a second: env steps, their rate, the
-    mean return, the last evaluation, the loss, epsilon, the memory that `measure` has found, and
+    mean return, the last evaluation, the loss, epsilon, the memory that `throughput` has found, and
     how long the rest will take; what there is no room for is left out. Elsewhere it is one line
     a minute. Either way the last one stays.
 

@@ -15,7 +15,7 @@ MEASURED = ("steps_per_s", "memory_mb")
 """Metrics of this process alone. A run that goes on measures them anew: no checkpoint has them."""
 
 
-def measure(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
+def throughput(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
     """Tell how many env steps a run makes a second, and how much memory this process takes.
 
     It does so now and then, and in the step that ends the run. Both are metrics, for those who
@@ -35,11 +35,11 @@ def measure(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
         ConfigError: A setting is out of range.
     """
     check_all(at_least(1, every=every))
-    return _Measure(every, clock)
+    return _Throughput(every, clock)
 
 
-class _Measure:
-    __name__ = "measure"
+class _Throughput:
+    __name__ = "throughput"
 
     def __init__(self, every: int, clock: Clock) -> None:
         self._every = every

@@ -28,7 +28,7 @@ def save_and_report(
     """
     config = plan.config
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
-    task.use(mw.measure(every=every(config.log_every)))
+    task.use(mw.throughput(every=every(config.log_every)))
     task.use(mw.log(every=every(config.log_every), path=run.metrics, quiet=True))
     task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
     task.use(mw.curve(run.curve, target=run.options.goal, title=plan.title))

@@ -26,7 +26,7 @@ def played(mean: float, episodes: int) -> dict[str, Any]:
 def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
     learner, one, other, evaluator = routers
     with use_router(learner):
-        tally = mw.tally("collector")
+        tally = mw.count_collected("collector")
         assert "env_step" not in run_step(tally)[0]
         one.publish_ctx({"env_step": 10})
         assert run_step(tally)[0].env_step == 10
@@ -41,7 +41,7 @@ def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
 def test_what_a_collector_did_in_earlier_lives_counts_on(routers: Routers) -> None:
     learner, one, *_ = routers
     with use_router(learner):
-        tally = mw.tally("collector")
+        tally = mw.count_collected("collector")
         for env_step, episodes in ((50, 5), (8, 1), (20, 2), (4, 1)):
             one.publish_ctx({"env_step": env_step, "collected": played(1.0, episodes)})
             ctx, _ = run_step(tally)
@@ -51,12 +51,12 @@ def test_what_a_collector_did_in_earlier_lives_counts_on(routers: Routers) -> No
 def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
     learner, one, *_ = routers
     with use_router(learner):
-        tally = mw.tally("collector")
+        tally = mw.count_collected("collector")
         one.publish_ctx({"env_step": 50, "collected": played(1.0, 5)})
         run_step(tally)
     learner, one, *_ = LocalRouter.group(2, roles=["learner", "collector"])
     with use_router(learner):
-        resumed = mw.tally("collector")
+        resumed = mw.count_collected("collector")
         resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
         one.publish_ctx({"env_step": 7, "collected": played(1.0, 1)})
         ctx, _ = run_step(resumed)
@@ -64,7 +64,7 @@ def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
 
 
 def test_in_one_process_it_leaves_alone_what_collect_says() -> None:
-    assert run_step(mw.tally(), env_step=5)[0].env_step == 5
+    assert run_step(mw.count_collected(), env_step=5)[0].env_step == 5
 
 
 def test_the_learner_of_a_star_can_stop_at_the_env_steps_of_all() -> None:
@@ -75,7 +75,7 @@ def test_the_learner_of_a_star_can_stop_at_the_env_steps_of_all() -> None:
 
         with Task() as task:
             task.at("collector").use(play)
-            task.at("learner").use(mw.tally()).use(mw.stop_at(env_step=50))
+            task.at("learner").use(mw.count_collected()).use(mw.stop_at(env_step=50))
             task.run()
         return int(task.ctx.get("env_step", 0))  # one that was late to begin has made none
 

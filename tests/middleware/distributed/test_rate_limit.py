@@ -18,7 +18,7 @@ from ding_lite.testing import Cluster, run_step
 
 def pace_of(collector: LocalRouter, **settings: Any) -> Any:
     with use_router(collector):
-        return mw.keep_pace(**settings)
+        return mw.rate_limit(**settings)
 
 
 def goes_on(pace: Any, env_step: int) -> bool:
@@ -66,7 +66,7 @@ def test_before_the_first_update_a_collector_makes_no_more_than_it_may() -> None
     assert goes_on(pace, 501)
     assert not goes_on(pace, 502)
     with use_router(LocalRouter()):  # alone it is its own learner
-        run_step(mw.keep_pace(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
+        run_step(mw.rate_limit(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
 
 
 def test_an_error_tells_how_far_both_are() -> None:
@@ -97,7 +97,7 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
             if current_router().node_id == 0:
                 task.use(learn)
             else:
-                task.use(mw.keep_pace(env_steps_per_update=10, ahead=0, timeout=None)).use(collect)
+                task.use(mw.rate_limit(env_steps_per_update=10, ahead=0, timeout=None)).use(collect)
             task.run()
         return int(task.ctx.get("env_step", 0))
 
@@ -106,12 +106,12 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
 
 
 def test_alone_nobody_waits() -> None:
-    ctx, _ = run_step(mw.keep_pace(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
+    ctx, _ = run_step(mw.rate_limit(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
     assert not ctx.metrics
 
 
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match="env_steps_per_update"):
-        mw.keep_pace(env_steps_per_update=0)
+        mw.rate_limit(env_steps_per_update=0)
     with pytest.raises(ConfigError, match="ahead"):
-        mw.keep_pace(env_steps_per_update=1, ahead=-1)
+        mw.rate_limit(env_steps_per_update=1, ahead=-1)

@@ -26,7 +26,7 @@ def test_the_rate_is_that_since_the_last_measurement(clock: ManualClock) -> None
             told.append((ctx.total_step, ctx.metrics["steps_per_s"]))
 
     with Task() as task:
-        task.use(step).use(mw.measure(every=2, clock=clock)).use(note)
+        task.use(step).use(mw.throughput(every=2, clock=clock)).use(note)
         task.run(max_step=6)
         clock.advance(1_000.0)  # between two runs nothing is to be measured
         task.run(max_step=2)
@@ -48,7 +48,7 @@ def test_memory_is_told_also_where_nobody_makes_env_steps() -> None:
         told.append(ctx.metrics["memory_mb"])
 
     with Task() as task:
-        task.use(mw.measure(every=1)).use(note).use(take)
+        task.use(mw.throughput(every=1)).use(note).use(take)
         task.run(max_step=2)
     assert 60.0 < told[1] - told[0] < 70.0  # 64 MB
 
@@ -60,10 +60,10 @@ def test_the_step_that_ends_the_run_is_measured_too(clock: ManualClock) -> None:
         clock.advance(0.5)
 
     with Task() as task:
-        task.use(step).use(mw.measure(every=1_000, clock=clock)).run()
+        task.use(step).use(mw.throughput(every=1_000, clock=clock)).run()
     assert task.ctx.metrics["steps_per_s"] == 16.0
 
 
 def test_a_period_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="`every` is 0"):
-        mw.measure(every=0)
+        mw.throughput(every=0)

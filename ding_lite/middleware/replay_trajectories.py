@@ -12,7 +12,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import check_all, whole
 
 
-def recall(num: int) -> Middleware:
+def replay_trajectories(num: int) -> Middleware:
     """Put the newest trajectories of the steps before behind those of this step.
 
     What older weights have made is learned from once more, beside what is new: fewer env steps are
@@ -33,11 +33,11 @@ def recall(num: int) -> Middleware:
         ConfigError: `num` is below 1.
     """
     check_all(whole(1, num=num))
-    return _Recall(num)
+    return _ReplayTrajectories(num)
 
 
-class _Recall:
-    __name__ = "recall"
+class _ReplayTrajectories:
+    __name__ = "replay_trajectories"
 
     def __init__(self, num: int) -> None:
         self._num = num

@@ -18,16 +18,18 @@ def test_the_newest_of_the_steps_before_come_again_behind_what_is_new() -> None:
         ctx.trajectories = given[ctx.total_step]
 
     with Task() as task:
-        task.use(collect).use(mw.recall(2)).use(lambda ctx: seen.append(ctx.trajectories))
+        task.use(collect).use(mw.replay_trajectories(2)).use(
+            lambda ctx: seen.append(ctx.trajectories)
+        )
         task.run(max_step=5)
     assert seen == [["a"], ["b", "c", "a"], [], ["d", "b", "c"], ["e", "d", "b"]]
 
 
 def test_a_policy_learns_from_both_and_a_saved_run_goes_on_with_the_same(tmp_path) -> None:
     def train(policy, envs, task):
-        recall = mw.recall(1)
-        task.use(mw.collect(policy, envs, unroll=4)).use(recall).use(mw.train(policy))
-        return recall
+        replayed = mw.replay_trajectories(1)
+        task.use(mw.collect(policy, envs, unroll=4)).use(replayed).use(mw.train(policy))
+        return replayed
 
     def make():
         envs = make_envs("CartPole-v1", 2, seed=1)
@@ -35,14 +37,14 @@ def test_a_policy_learns_from_both_and_a_saved_run_goes_on_with_the_same(tmp_pat
 
     policy, envs = make()
     with Task() as task:
-        parts = {"policy": policy, "envs": envs, "recall": train(policy, envs, task)}
+        parts = {"policy": policy, "envs": envs, "replayed": train(policy, envs, task)}
         task.run(max_step=3)
         save_checkpoint(tmp_path, {name: part.state_dict() for name, part in parts.items()})
         task.run(max_step=3)
 
     resumed, envs = make()
     with Task() as task:
-        parts = {"policy": resumed, "envs": envs, "recall": train(resumed, envs, task)}
+        parts = {"policy": resumed, "envs": envs, "replayed": train(resumed, envs, task)}
         state = load_checkpoint(tmp_path).state
         for name, part in parts.items():
             part.load_state_dict(state[name])
@@ -52,6 +54,6 @@ def test_a_policy_learns_from_both_and_a_saved_run_goes_on_with_the_same(tmp_pat
         assert tensor.equal(resumed.weights()[name]), name
 
 
-def test_nothing_to_recall_is_refused() -> None:
+def test_replaying_no_trajectories_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"`num` is 0"):
-        mw.recall(0)
+        mw.replay_trajectories(0)

@@ -1,0 +1,32 @@
+"""Former names of middleware factories, and of parts in checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.middleware import _RENAMED
+from ding_lite.middleware.checkpoint import describe
+from ding_lite.rl.checkpoint.save_load import save_checkpoint
+
+
+@pytest.mark.parametrize(("former", "present"), _RENAMED.items())
+def test_a_former_name_warns_and_is_the_present_factory(former: str, present: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"`middleware.{former}` is now .*{present}"):
+        assert getattr(mw, former) is getattr(mw, present)
+
+
+def test_an_unknown_name_suggests_a_similar_one() -> None:
+    with pytest.raises(AttributeError, match='Did you mean "collect"'):
+        mw.colect  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_part_saved_under_its_former_class_name_is_resumed(tmp_path: Path) -> None:
+    part = mw.count_collected()
+    about = {**describe(part), "kind": "_Tally"}
+    state = {"counts": {"env_step": 7, "episodes": 2}}
+    save_checkpoint(tmp_path, state, meta={"total_step": 3, "parts": {"counts": about}})
+    assert mw.resume({"counts": part}, tmp_path) == {"total_step": 3}
+    assert part.state_dict() == state["counts"]  # type: ignore[attr-defined]
