@@ -508,7 +508,7 @@ def _mw_send(task: Task, ctx: Context) -> object:
     return mw.send("work", to="node.1", in_flight=1, timeout=None)(ctx)
 
 
-def _keep_pace(task: Task, ctx: Context) -> object:
+def _rate_limit(task: Task, ctx: Context) -> object:
     ctx.env_step = 100
     return mw.rate_limit(env_steps_per_update=1.0, at_first=1.0, timeout=None)(ctx)
 
@@ -526,7 +526,7 @@ def _all_gather(task: Task, ctx: Context) -> object:
     [
         (_wait_parallel_ctx, None),
         (_mw_send, None),
-        (_keep_pace, None),
+        (_rate_limit, None),
         (_barrier, StepCancelled),
         (_all_gather, StepCancelled),
     ],
