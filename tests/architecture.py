@@ -210,7 +210,7 @@ def ground_stands_alone(house: House) -> Iterator[Fault]:
 
 
 def doorways(house: House) -> Iterator[Fault]:
-    """Roof and doorways re-export only, and nobody inside goes through them."""
+    """Roof and doorways re-export only, and no module inside imports through them."""
     for module, item in _ours(house):
         through = floor_of(house.target(item))
         if through in ROOF | DOORWAYS and module.floor != through and module.floor not in ROOF:
@@ -224,7 +224,7 @@ def doorways(house: House) -> Iterator[Fault]:
 
 
 def no_shortcut_through_init(house: House) -> Iterator[Fault]:
-    """Within a floor nobody imports from a re-exporting `__init__`."""
+    """Within a floor no module imports from a re-exporting `__init__`."""
     for module, item in _ours(house):
         target = house.modules.get(house.target(item))
         if target is None or target is module or target.floor != module.floor:
@@ -287,7 +287,7 @@ def bans(house: House) -> Iterator[Fault]:
 
 
 def no_mutable_globals(house: House) -> Iterator[Fault]:
-    """A module-level list, dict or set is a table in capitals that nobody changes."""
+    """A module-level list, dict or set is a table in capitals, and never changed."""
     for module in house:
         tables = set()
         for name, node in _mutable_globals(module.tree):

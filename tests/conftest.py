@@ -1,4 +1,4 @@
-"""What every test gets: a deadline, fixed seeds, a clean environment, and a check for leaks."""
+"""Every test gets a deadline, fixed seeds, a clean environment, and a check for leaks."""
 
 from __future__ import annotations
 

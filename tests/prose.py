@@ -60,7 +60,7 @@ def areas() -> dict[str, list[Path]]:
 
 
 def banned_words(file: Path) -> Iterator[Place]:
-    """Find persons where there are none, and `none` as a subject."""
+    """Find pronouns for persons, and `none` as a subject."""
     path = file.relative_to(ROOT).as_posix()
     source = file.read_text()
     is_page = file.suffix == ".md"
@@ -73,7 +73,7 @@ def banned_words(file: Path) -> Iterator[Place]:
 
 
 def riddles(file: Path) -> Iterator[Place]:
-    """Find docstrings of public modules and classes whose first line is a question word's."""
+    """Find docstrings of public modules and classes that begin with a question word."""
     if file.suffix != ".py":
         return
     tree = ast.parse(file.read_text())

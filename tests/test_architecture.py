@@ -219,7 +219,7 @@ INNOCENT: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("path", "source"), INNOCENT)
-def test_what_is_allowed_is_left_alone(tmp_path: Path, path: str, source: str) -> None:
+def test_allowed_code_has_no_faults(tmp_path: Path, path: str, source: str) -> None:
     for rule in RULES:
         assert caught(rule, tmp_path, {path: source}) == []
 

@@ -86,7 +86,7 @@ def test_a_target_is_for_the_ratio_or_else_for_the_median(
     assert replace(ROW, **change).met is met  # type: ignore[arg-type]
 
 
-def test_a_run_survives_its_file(tmp_path: Path) -> None:
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     run = new_run({"bench_x: step": ROW}, load=(0.5, 0.4, 0.3))
     assert Run.load(run.save(tmp_path)) == replace(run)
     assert newest(tmp_path) == run
@@ -138,7 +138,9 @@ def test_a_tracked_row_that_is_gone_fails() -> None:
     assert "gone" in str(change)
 
 
-def test_the_exit_code_of_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_exits_with_1_if_a_tracked_row_is_worse(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     worse = run_of(step=replace(ROW, ratio=9.0, tracked=True))
     assert command.compare_with(run_of(step=ROW), worse) == 1
     assert command.compare_with(worse, worse) == 0

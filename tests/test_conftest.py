@@ -91,7 +91,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("leaves_a_segment", r"left behind: /dev/shm/ding_lite-test-\d+"),
     ],
 )
-def test_what_a_test_leaves_behind_fails_it(report: str, name: str, complaint: str) -> None:
+def test_a_leak_fails_its_test(report: str, name: str, complaint: str) -> None:
     assert re.search(rf"^ERROR .*test_{name} - .*{complaint}", report, re.MULTILINE), report
 
 

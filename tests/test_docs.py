@@ -19,7 +19,7 @@ SECONDS_PER_PAGE = 120.0
 def checked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[Path, Future[list[str]]]:
-    """Start on the pages whose tests are selected, two at a time; the tests wait for theirs."""
+    """Start the pages of the selected tests, two at a time; each test waits for its page."""
     calls = [getattr(item, "callspec", None) for item in request.session.items]
     pages = [call.params["page"] for call in calls if call is not None and "page" in call.params]
     with ThreadPoolExecutor(2, thread_name_prefix="page") as pool:

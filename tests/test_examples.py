@@ -74,7 +74,7 @@ WARNINGS = ["-W", "error", "-W", "ignore:builtin type:DeprecationWarning"]
 
 @contextmanager
 def started(example: Path, *arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start an example where its `runs` harm nobody, and end it whatever happens."""
+    """Start an example in a folder of its own, and end it in any case."""
     process = subprocess.Popen(
         [sys.executable, *WARNINGS, str(example), *arguments],
         cwd=cwd,

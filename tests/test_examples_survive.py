@@ -109,7 +109,7 @@ def test_a_node_that_is_killed_comes_back_and_the_run_goes_on(name: str, victim:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "victim"), CASES)
-def test_a_run_one_of_whose_nodes_is_killed_solves_its_task(name: str, victim: int) -> None:
+def test_a_run_solves_its_task_though_one_of_its_nodes_is_killed(name: str, victim: int) -> None:
     example = ROOT / "examples" / f"{name}.py"
     with short_folder() as folder, started(example, "--out", "here", cwd=folder) as process:
         watched = Watched(process, folder)

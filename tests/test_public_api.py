@@ -1,4 +1,4 @@
-"""What users may rely on, frozen: names, signatures, ctx keys, variables, the command line.
+"""The public surface is frozen: names, signatures, ctx keys, variables, the command line.
 
 It stands in tests/public_api.txt. When a change is meant, accept it with
 `python -m pytest tests/test_public_api.py --update-snapshots`, and tell users in CHANGELOG.md.

@@ -86,7 +86,7 @@ def keys_by_verb(factory: object) -> dict[str, set[str]]:
     return found
 
 
-def test_ctx_keys_names_all_who_read_write_and_keep_a_key() -> None:
+def test_the_page_of_ctx_keys_names_all_that_read_write_and_keep_a_key() -> None:
     middleware = [name for name in mw.__all__ if not name.startswith("resume")]
     blocks = {name: keys_by_verb(getattr(mw, name)) for name in middleware}
     shown = {cells[0].strip("`"): cells for cells in table_rows("ctx-keys.md")}

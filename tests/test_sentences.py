@@ -1,4 +1,4 @@
-"""The words that the house style bans, and first lines that are questions, become no more."""
+"""Banned words, and first lines that begin with a question word, become no more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ALLOWED: dict[str, tuple[int, int]] = {
     "README.md": (1, 0),
     "CHANGELOG.md": (11, 0),
 }
-"""For each area: its banned words, and its first lines that are questions. Both may only fall."""
+"""For each area: its banned words, and first lines with a question word. Both may only fall."""
 
 AREAS = areas()
 
@@ -57,7 +57,7 @@ def test_an_area_has_no_more_banned_words_than_it_had(area: str) -> None:
 
 
 @pytest.mark.parametrize("area", AREAS)
-def test_an_area_has_no_more_first_lines_that_are_questions_than_it_had(area: str) -> None:
+def test_an_area_has_no_more_first_lines_with_a_question_word_than_it_had(area: str) -> None:
     check([place for file in AREAS[area] for place in riddles(file)], allowed(area)[1])
 
 
@@ -119,7 +119,7 @@ def test_pages_are_read_without_their_code_and_a_changelog_without_its_past(hous
         ('class A:\n    x: int\n    """Whether it owes."""', 0),
     ],
 )
-def test_a_first_line_that_is_a_question_is_found(house: Path, source: str, count: int) -> None:
+def test_a_first_line_with_a_question_word_is_found(house: Path, source: str, count: int) -> None:
     file = house / "ding_lite" / "x.py"
     file.write_text(source)
     assert len([*riddles(file)]) == count

@@ -1,4 +1,4 @@
-"""What users write is typed: right programs pass mypy --strict, and wrong ones do not.
+"""Programs of users are typed: right programs pass mypy --strict, and wrong ones do not.
 
 The files of tests/typing/ are never run. A line that must be refused ends with `# error: <code>`,
 and optionally a part of the message: `# error: arg-type: expected "int"`.

@@ -54,7 +54,7 @@ def run_benchmarks(names: list[str], folder: Path | None = None) -> int:
     """Run each file in a process of its own.
 
     Args:
-        names: The files; none means all, and then the result is kept if none has failed.
+        names: The files; without any, all of them, and the result is kept unless one has failed.
         folder: Where to keep the result, if not with the runs of all files, or nowhere.
     """
     known = sorted(file.stem for file in HERE.glob("bench_*.py"))

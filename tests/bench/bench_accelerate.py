@@ -1,4 +1,4 @@
-"""What Accelerate's two processes bring: env steps a second, and what its prepared loader costs.
+"""Env steps a second of two Accelerate processes, and the cost of its prepared loader.
 
 The job is the seed's: 4 DQNs with hidden layers of 32, 16 environments, batches of 128, one update
 for each env step; here on CartPole-v1, with one turn of 640 env steps for each agent in a
@@ -109,7 +109,7 @@ def main() -> None:
     eval_envs = make_envs(
         "CartPole-v1", 4, seed=processes.seed(1), settings={"max_episode_steps": 50}
     )
-    # So that an env step costs the same whoever wins, of one process as of two.
+    # So that an env step costs the same with one process as with two.
     search = Search(lr=log_uniform(5e-4, 2e-3))
     config = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, target_tau=1e-3)
     population = Population.of(DQN, envs.spec, search, size=4, config=config)

@@ -1,4 +1,4 @@
-"""How many env steps, and how much of a processor's time, DQN takes to solve CartPole.
+"""Env steps and processor time that DQN takes to solve CartPole.
 
 Solved means that 20 greedy episodes return 475 (CartPole-v0: 195) on average. Evaluation is in
 neither count. The settings are those of examples/dqn_cartpole.py.
@@ -28,7 +28,7 @@ NUM_EVAL_EPISODES = 20
 
 @dataclass(frozen=True)
 class Goal:
-    """What to solve, how often to look, and what is good enough."""
+    """The task, the period of evaluations, and the return that counts as solved."""
 
     env_id: str
     target: float
@@ -46,7 +46,7 @@ GOALS = (
 
 @dataclass(frozen=True)
 class Solved:
-    """What it took."""
+    """The cost of a run."""
 
     env_steps: int
     seconds: float
@@ -56,7 +56,7 @@ def run() -> list[Row]:
     """Reach each goal with each seed."""
     rows = []
     for goal in GOALS:
-        # A process for each seed, so that none finds a warm start.
+        # A process for each seed, so that each starts cold.
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
             solved = list(pool.map(solve, [goal] * len(SEEDS), SEEDS))
         env_steps = [one.env_steps for one in solved]

@@ -1,4 +1,4 @@
-"""How long `ding-lite` takes to answer: wall clock of a fresh process, what a user waits for."""
+"""Wall-clock time of `ding-lite` commands, each in a fresh process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What turning values into a message and back costs, beside pickle and a bare copy."""
+"""The cost of encoding and decoding a message, beside pickle and a bare copy."""
 
 from __future__ import annotations
 

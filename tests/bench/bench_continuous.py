@@ -1,4 +1,4 @@
-"""What DDPG, TD3 and SAC cost: an update beside the same in plain torch, and Pendulum solved.
+"""The cost of DDPG, TD3 and SAC: an update beside the same in plain torch, and Pendulum solved.
 
 The plain updates are what a tutorial writes: modules, the default Adam, a soft target update one
 tensor at a time. Both sides use one thread, the same sizes and the same batches, and no sampling
@@ -39,7 +39,7 @@ GOOD_ENV_STEPS = 5_000
 
 @dataclass(frozen=True)
 class Solved:
-    """What it took."""
+    """The cost of a run."""
 
     env_steps: int
     seconds: float
@@ -103,7 +103,7 @@ def updates(name: str, batch_size: int, width: int) -> list[Row]:
 
 def pendulum(name: str) -> list[Row]:
     """Solve Pendulum with each seed."""
-    # A process for each seed, so that none finds a warm start.
+    # A process for each seed, so that each starts cold.
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         solved = list(pool.map(solve, [name] * len(SEEDS), SEEDS))
     named = f"{ENV_ID} solved by {name.upper()}"

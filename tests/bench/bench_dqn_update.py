@@ -1,4 +1,4 @@
-"""What one DQN update and one greedy action cost, beside the same in plain torch.
+"""The cost of a DQN update and of a greedy action, beside the same in plain torch.
 
 The baseline is what a tutorial writes: modules, the default Adam, a soft target update one
 tensor at a time. Both sides use one thread, the same sizes and the same batches.

@@ -1,4 +1,4 @@
-"""What a population costs: a learning step an agent, a generation, a copy, and the seed's job.
+"""The cost of a population: a learning step an agent, a generation, a copy, and the seed's job.
 
 The baseline of a learning step is one agent in plain torch, as a tutorial writes it. The seed's
 job is DQN on LunarLander-v3 with 4 agents, 16 environments and one update for each env step;

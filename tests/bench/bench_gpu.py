@@ -1,4 +1,4 @@
-"""What a GPU does: formulas and updates beside plain torch there, and beside ours on the CPU.
+"""Speed of a GPU: formulas and updates beside plain torch there, and beside ours on the CPU.
 
 Where there is none there are no rows. Time is the wall's, until the GPU is done.
 """

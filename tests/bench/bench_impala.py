@@ -1,4 +1,4 @@
-"""How many env steps two collectors of an IMPALA make in a second, while a learner learns.
+"""Env steps a second of two IMPALA collectors while a learner learns.
 
 It is counted by the wall clock, from when the learner has learned for a while, on CartPole-v1:
 acting, sending, learning and bringing weights back are all part of it.

@@ -1,4 +1,4 @@
-"""What `import ding_lite.runtime` costs in a fresh process; torch must not come with it.
+"""The cost of `import ding_lite.runtime` in a fresh process; torch must not come with it.
 
 CPU seconds: importing is one thread's work, and a busy machine does not change them.
 """

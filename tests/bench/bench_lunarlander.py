@@ -1,4 +1,4 @@
-"""What DQN takes to land on the moon, beside Stable-Baselines3's DQN at the same env steps.
+"""The cost of solving LunarLander with DQN, beside Stable-Baselines3 at the same env steps.
 
 Solved means that 20 greedy episodes return 200 on average, and 20 fresh ones again. Evaluation is
 in neither count. The settings are those of `ding-lite train dqn LunarLander-v3`; the other side's
@@ -52,7 +52,7 @@ PEER_ENV_STEPS = 8_000
 
 @dataclass(frozen=True)
 class Solved:
-    """What it took."""
+    """The cost of a run."""
 
     env_steps: int
     seconds: float
@@ -64,7 +64,7 @@ def run() -> list[Row]:
     """Land with each seed."""
     if not is_installed("Box2D"):
         return []
-    # A process for each seed, so that none finds a warm start.
+    # A process for each seed, so that each starts cold.
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         solved = list(pool.map(solve_beside, SEEDS))
     env_steps, seconds = (
@@ -102,7 +102,7 @@ def solve(seed: int) -> tuple[int, float]:
     """Train until solved; return the env steps, and the CPU seconds without evaluation.
 
     An unsolved run counts as the most env steps that it is given. The environments are stepped in
-    this process, whose clock then counts them.
+    this process, and its clock then counts them.
     """
     plan = make_plan("dqn", ENV_ID, {}, Choices(seed=seed))
     config, target, most = plan.config, plan.options.target, plan.options.max_env_steps

@@ -1,4 +1,4 @@
-"""What A2C, PPO and IMPALA cost: CartPole solved, an update, and the formulas beneath.
+"""The cost of A2C, PPO and IMPALA: CartPole solved, an update, and the formulas beneath.
 
 Solved means that 20 greedy episodes return 475 on average. Evaluation is in neither count. The
 settings are the defaults, those of `ding-lite train`. Stable-Baselines3 solves the same, with its
@@ -90,7 +90,7 @@ def solved_rows(name: str) -> list[Row]:
 
 
 def in_processes(solve_one: Callable[[str, int], Solved], name: str) -> list[Solved]:
-    """Solve with each seed in a process of its own, so that none finds a warm start."""
+    """Solve with each seed in a process of its own, so that each starts cold."""
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         return list(pool.map(solve_one, [name] * len(SEEDS), SEEDS))
 
@@ -124,7 +124,7 @@ def solve_elsewhere(name: str, seed: int) -> Solved:
 
 
 def update(width: int, batch_size: int) -> Row:
-    """Hold an update of PPO, from a minibatch whose advantages are known, against plain torch."""
+    """Hold an update of PPO, from a minibatch of known advantages, against plain torch."""
     spec, rng = make_envs("CartPole-v1", 1).spec, np.random.default_rng(0)
     config = PPOConfig(hidden=(width, width), epochs=20, batch_size=batch_size)
     policy, plain = PPO(spec, config), TutorialPPO(width)

@@ -1,4 +1,4 @@
-"""What does the pipeline itself cost, per middleware, beside the plain code it replaces?
+"""The cost of the pipeline per middleware, beside the plain code that it replaces.
 
 Each side makes the same number of steps over the same functions. The baselines are what one
 would write without a task: a loop over functions, a loop that drives generators, a thread pool

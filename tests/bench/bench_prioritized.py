@@ -1,4 +1,4 @@
-"""What a prioritized replay costs: sampling, and giving priorities back, beside other libraries'.
+"""The cost of sampling and updating priorities in a replay, beside other libraries.
 
 Each update is of another batch, as in training: a batch that is updated over and over again lies
 in the processor's cache with all the sums above it, and costs half.

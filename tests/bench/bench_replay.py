@@ -1,4 +1,4 @@
-"""What adding to and sampling from a replay cost, beside bare numpy and what others offer."""
+"""The cost of adding to and sampling from a replay, beside bare numpy and other libraries."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class BarePixelRing(BareRing):
         self.outs = {name: np.zeros(shape, np.uint8) for name in ("obs", "next_obs")}
 
     def sample(self) -> list[np.ndarray]:
-        """Take random rows of every array; nobody may keep what was taken before."""
+        """Copy random rows of every array into buffers that the next call overwrites."""
         index = self.rng.integers(0, self.capacity, size=BATCH_SIZE)
         return [
             # Only with a mode other than "raise" does numpy write straight into `out`.

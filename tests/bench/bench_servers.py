@@ -1,4 +1,4 @@
-"""What weights cost by way of a `ModelServer`, and gradients by way of a `GradientServer`.
+"""The cost of weights from a `ModelServer`, and of gradients to a `GradientServer`.
 
 The other nodes are processes of their own, on this machine. A version's time is from `publish`
 to `fetch`, told by the monotonic clock, which is the same in all processes; its baseline is one

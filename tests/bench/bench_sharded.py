@@ -1,8 +1,8 @@
-"""What a replay in shards costs: adding to one's own shard, and sampling 256 across two of them.
+"""The cost of a sharded replay: adding to the own shard, and sampling 256 across two shards.
 
 Two collectors hold 100,000 CartPole-like transitions each. The learner samples while they do
 nothing, and while each adds batches of 16 as fast as it can. In turn with its shard each
-collector adds to a `PrioritizedReplay` of its own, which nobody samples from: that is the
+collector adds to a `PrioritizedReplay` of its own, from which no learner samples: that is the
 baseline of adding, under the same load. A sample's target is in milliseconds, as it is mostly
 waiting. One that travels with others costs an eighth of a question; the learner that asks for
 each batch alone, and waits for it, tells what a question costs.

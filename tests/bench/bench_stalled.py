@@ -1,4 +1,4 @@
-"""What a reader that stalls costs the node that publishes: time in each step, and memory.
+"""The cost of a stalled reader for the node that publishes: time in each step, and memory.
 
 A step works for some ten milliseconds and publishes a new state of 10 MB. The baseline is the
 same step where the reader keeps up: it has loaded each state before the next step begins, so

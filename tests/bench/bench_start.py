@@ -1,4 +1,4 @@
-"""How long it takes to start a job, and to end one that has failed.
+"""The time to start a job, and to end one that has failed.
 
 Wall clock, in programs of their own: what a user waits for. The baseline is what Python has for
 the same: a fresh interpreter a process, each of which imports torch.

@@ -1,4 +1,4 @@
-"""What it costs to hand a large state to another process, beside bare copies of its size.
+"""The cost of sending a large state to another process, beside bare copies of its size.
 
 The other node is a process of its own, connected over ipc. It copies what arrives into arrays
 that it has had all along, as a policy does with new weights, and says when it has done so (the
@@ -187,7 +187,7 @@ class Loader:
 
 
 def spec_of(address: str, key_file: str, node_id: int, num_nodes: int) -> NodeSpec:
-    """Describe a node of a star whose hub publishes."""
+    """Describe a node of a star; its hub publishes."""
     return NodeSpec(
         node_id=node_id,
         num_nodes=num_nodes,

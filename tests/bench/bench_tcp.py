@@ -1,4 +1,4 @@
-"""What a message costs between two nodes, beside bare ZeroMQ between the same two processes.
+"""The cost of a message between two nodes, beside bare ZeroMQ between the same two processes.
 
 The other process runs a node and a bare socket side by side, so that both meet the same machine.
 The state goes over tcp, encrypted on both sides of the comparison; the bare sockets send it as
@@ -298,7 +298,7 @@ def pair(
     code = "import sys; from tests.bench.bench_tcp import be_the_other as run; run(*sys.argv[1:])"
     listen = "tcp://127.0.0.1:0" if is_tcp else f"ipc://{directory}/node"
     with ExitStack() as stack:
-        if cores:  # before there are threads, which have those of who starts them
+        if cores:  # before there are threads, which inherit those of the thread that starts them
             stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[0]})
         router = stack.enter_context(closing(NodeRouter(spec_of(0, listen, key_file))))

@@ -1,4 +1,4 @@
-"""What a step costs the nodes of a star, a mesh and a tree, by their number.
+"""The cost of a step for the nodes of a star, a mesh and a tree, by their number.
 
 The routers are the real ones, 4 to 512 of them in one process over `inproc`, and every message is
 counted. A step has two parts, which are measured apart: node 0 publishes weights, and all
@@ -51,7 +51,7 @@ FROM = 16
 
 @dataclass(frozen=True)
 class Cost:
-    """What one part of a step has cost: the medians of some steps."""
+    """The cost of one part of a step: the medians of some steps."""
 
     messages: float
     """Of the root, both ways."""
@@ -69,7 +69,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step has cost."""
+    """The cost of a step."""
 
     state: Cost
     items: Cost

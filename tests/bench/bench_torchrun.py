@@ -33,7 +33,7 @@ def say(*words):
 
 def main():
     torch.set_num_threads(1)
-    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     sizes = [4, 128, 128, 2]
@@ -52,8 +52,8 @@ def main():
         loss.backward()
         optimizer.step()
         if update == done + 1:
-            say("training", life, rank, update, time.monotonic())
-        if life == 0 and update == KILLED_AT and rank == 1:
+            say("training", num_restarts, rank, update, time.monotonic())
+        if num_restarts == 0 and update == KILLED_AT and rank == 1:
             say("killed", time.monotonic())
             os.kill(os.getpid(), signal.SIGKILL)
         if rank == 0 and update % EVERY == 0:

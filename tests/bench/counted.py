@@ -1,4 +1,4 @@
-"""Clusters whose every message is counted, and the time that each node spends on them.
+"""Clusters that count every message, and the time that each node spends on them.
 
 The routers are the real ones; the network between them is `inproc`. Its own time is left out, as
 it stands for machines that are not there. No clock runs, so no heartbeat comes between: the
@@ -36,7 +36,7 @@ _KIND_AT = 5
 
 @dataclass
 class Traffic:
-    """What one node has sent and received, and what that took."""
+    """Counts of the messages of one node, and the time that they took."""
 
     sent: Counter[Kind] = field(default_factory=Counter)
     received: Counter[Kind] = field(default_factory=Counter)
@@ -119,7 +119,7 @@ def _nbytes(frame: Frame) -> int:
 
 
 class CountedCluster(Cluster):
-    """A job of one learner, node 0, and collectors, whose messages are counted."""
+    """A job of one learner, node 0, and collectors, with all messages counted."""
 
     def __init__(self, num_nodes: int, topology: Topology) -> None:
         self.traffic = [Traffic() for _ in range(num_nodes)]
@@ -146,11 +146,11 @@ class CountedCluster(Cluster):
         self.settle()
 
     def settle(self) -> None:
-        """Wait until nobody has anything more to say."""
+        """Wait until no message is under way."""
         deadline = Deadline.after(SETTLING_S)
         while not self._is_quiet():
             assert not deadline.expired, "messages are still under way"
-            SYSTEM_CLOCK.sleep(PAUSE_S)  # who only looks takes the lock of Python from them
+            SYSTEM_CLOCK.sleep(PAUSE_S)  # a thread that polls takes the lock of Python from them
 
     def _is_quiet(self) -> bool:
         if sum(each.messages for each in self.traffic) % 2:
@@ -196,7 +196,7 @@ class CountedCluster(Cluster):
         deadline = Deadline.after(SETTLING_S)
         while not self.routers[0]._streams.num_waiting:
             assert not deadline.expired, "no item comes"
-            SYSTEM_CLOCK.sleep(PAUSE_S)  # who only looks takes the lock of Python from them
+            SYSTEM_CLOCK.sleep(PAUSE_S)  # a thread that polls takes the lock of Python from them
 
     @contextmanager
     def timed(self, node: int) -> Iterator[None]:

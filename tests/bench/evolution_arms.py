@@ -6,7 +6,7 @@
 Env steps of evaluations count, and each env step, of whichever kind, pays for one update, so that
 all arms spend the same of both. Each agent is evaluated equally often, by as many episodes; the
 agent of the best evaluation (the newest of equal ones) is judged by 20 fresh greedy episodes. The
-arms differ in who there is, and in what becomes of them after an evaluation:
+arms differ in their members, and in what becomes of these after an evaluation:
 
 - evolution: a tournament of two, and mutations with their defaults;
 - fixed: six settings drawn at random, one replay for all of them, and nothing changes;
@@ -64,7 +64,7 @@ class Truncation(Tournament):
     """The worse third become copies of the better third."""
 
     losers: frozenset[int] = frozenset()
-    """The places of those who have just become copies."""
+    """The places of members that have just become copies."""
 
     def select(self, agents: Sequence[Agent]) -> Selection:
         """Let each keep its place, or give it to a copy of a better one."""
@@ -78,7 +78,7 @@ class Truncation(Tournament):
 
 
 class Perturbation(Mutation):
-    """Changes every setting of those who have just become copies, and nothing else."""
+    """Changes every setting of members that have just become copies, and nothing else."""
 
     def __init__(self, truncation: Truncation, seed: int) -> None:
         """Make a mutation of each setting."""
@@ -169,7 +169,7 @@ def run(arm: str, seed: int, *, env: str, max_env_steps: int) -> dict[str, Any]:
 
 
 def breeding(arm: str, seed: int) -> tuple[Tournament, Mutation] | None:
-    """Return who lives on and what changes; None where nothing does."""
+    """Return the tournament and the mutation of an arm; None where nothing changes."""
     if arm == "evolution":
         return Tournament(seed=seed), Mutation(SEARCH, seed=seed)
     if arm == "pbt":

@@ -1,4 +1,4 @@
-"""What a benchmark run leaves behind: a JSON file, a table, and a comparison with another run."""
+"""The record of a benchmark run: a JSON file, a table, and a comparison with another run."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def markdown_page(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """How one row's cost changed from one run to another."""
+    """The change of a row's cost from one run to another."""
 
     key: str
     factor: float | None

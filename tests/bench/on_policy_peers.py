@@ -1,4 +1,4 @@
-"""What A2C and PPO are elsewhere: the usual loops in numpy, plain torch, and Stable-Baselines3."""
+"""A2C and PPO of others: the usual loops in numpy, plain torch, and Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ZOO_ENV_STEPS = {"a2c": 500_000, "ppo": 100_000}
 
 @dataclass(frozen=True)
 class Solved:
-    """What it took."""
+    """The cost of a run."""
 
     env_steps: int
     seconds: float

@@ -26,7 +26,7 @@ SPACES = Box(-np.inf, np.inf, (4,), np.float32), Discrete(2)
 
 @dataclass(frozen=True)
 class Peer:
-    """A full replay of somebody else's."""
+    """A full replay of another library."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class PrioritizedPeer:
-    """A full prioritized replay of somebody else's."""
+    """A full prioritized replay of another library."""
 
     name: str
     version: str

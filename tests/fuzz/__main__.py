@@ -30,7 +30,7 @@ NUM_MEASURED = 25
 
 
 class Target(Protocol):
-    """What can be broken."""
+    """A kind of input that can be broken."""
 
     def __call__(self, folder: Path, /) -> AbstractContextManager[files.Attempt]: ...
 

@@ -50,7 +50,7 @@ def body_of(folder: Path) -> Any:
 
 
 def put_manifest(folder: Path, body: bytes) -> None:
-    """Write a manifest whose checksum is right."""
+    """Write a manifest with the right checksum."""
     whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(body), body)
     (folder / MANIFEST).write_bytes(whole)
 
@@ -104,7 +104,7 @@ def manifests(folder: Path) -> Iterator[Attempt]:
 
 @contextmanager
 def outer_manifests(folder: Path) -> Iterator[Attempt]:
-    """Break the outer layer of a manifest, whose checksum is wrong then."""
+    """Break the outer layer of a manifest, so that its checksum is wrong."""
     save_checkpoint(folder, {"a": torch.ones(2)})
     whole = json.loads((folder / MANIFEST).read_bytes())
 

@@ -1,4 +1,4 @@
-"""Whatever lies in a file or comes in a frame is read, or refused with an error of this package.
+"""Any content of a file or frame is read, or refused with an error of this package.
 
 `make test-slow` tries a million mutants; FUZZ_MUTANTS and FUZZ_FIRST in the environment choose how
 many, and where to go on. `python -m tests.fuzz --help` tries some of one kind.

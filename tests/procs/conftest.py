@@ -1,4 +1,4 @@
-"""What the tests with processes of their own share."""
+"""Fixtures of the tests with processes of their own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def type_line(folder: Path) -> Iterator[Type]:
 
 @pytest.fixture
 def run_nodes() -> RunJob:
-    """Return what runs `main` on nodes that are connected to nobody."""
+    """Return what runs `main` on nodes without connections."""
 
     def run_nodes(
         main: Callable[..., Any],

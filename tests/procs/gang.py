@@ -27,7 +27,7 @@ def batch_of(seed):
     )
 
 def main():
-    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     learners = World.current().group("node.*")
     policy = DQN(make_envs("CartPole-v1", 1).spec, DQNConfig(seed=learners.rank, batch_size=64))
     parts, done = {"policy": policy}, 0
@@ -44,8 +44,8 @@ def main():
 
         def look(ctx):
             if ctx.train_iter == done + 1:
-                say("training", life, learners.rank, ctx.train_iter, time.monotonic())
-            if life == 0 and ctx.train_iter == KILLED_AT and learners.rank == 1:
+                say("training", num_restarts, learners.rank, ctx.train_iter, time.monotonic())
+            if num_restarts == 0 and ctx.train_iter == KILLED_AT and learners.rank == 1:
                 say("killed", time.monotonic())
                 os.kill(os.getpid(), signal.SIGKILL)
             ctx.finish = ctx.train_iter == LAST
@@ -54,7 +54,7 @@ def main():
         task.use(mw.checkpoint(parts, CHECKPOINT, every=EVERY), filter_labels="node.0")
         task.run()
     weights = policy.weights().values()
-    say("ended", life, learners.rank, float(sum(w.double().sum() for w in weights)))
+    say("ended", num_restarts, learners.rank, float(sum(w.double().sum() for w in weights)))
 
 if __name__ == "__main__":
     Parallel.runner(2, "star")(main)

@@ -1,4 +1,4 @@
-"""What the nodes of the tests run: at the top level of a module, so that nodes can find it."""
+"""Programs of nodes in tests, at the top level of a module so that nodes can import them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ding_lite.runtime.messaging.router import current_router
 
 
 class LoneRouter(LocalRouter):
-    """The router of a node that is connected to nobody."""
+    """The router of a node without connections."""
 
     def __init__(self, spec: NodeSpec) -> None:
         super().__init__(spec.node_id, labels=())
@@ -34,7 +34,7 @@ class LoneRouter(LocalRouter):
 
 
 class DeafRouter(LoneRouter):
-    """One whose node 1 never meets anybody."""
+    """A router that never becomes ready on node 1."""
 
     def wait_ready(self, timeout: float | None = None) -> None:
         if self.node_id == 1:
@@ -42,23 +42,23 @@ class DeafRouter(LoneRouter):
 
 
 class SlowRouter(LoneRouter):
-    """One whose second life never becomes ready."""
+    """A router that never becomes ready after a restart."""
 
     def wait_ready(self, timeout: float | None = None) -> None:
         if self.spec.incarnation == 2:
-            Path("second-life").touch()
+            Path("second-incarnation").touch()
             threading.Event().wait()
 
 
 class ClosingRouter(LoneRouter):
-    """One that takes its time to close: until somebody kills it."""
+    """A router that closes only when its process is killed."""
 
     def close(self, *, good_bye: bool = True) -> None:
         threading.Event().wait()
 
 
 class Unpicklable(Exception):
-    """An error that can be taken apart but not put together again."""
+    """An error that can be pickled but not unpickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
@@ -107,7 +107,7 @@ def fail_stubbornly(failing: int) -> None:
 
 
 def fail_together(folder: str) -> None:
-    """Fail when all nodes are about to."""
+    """Fail on all nodes at the same moment."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (Path(folder) / str(node_id())).touch()
     while len(list(Path(folder).iterdir())) < spec().num_nodes:
@@ -159,16 +159,16 @@ def start_a_process() -> int:
     return child.pid
 
 
-def die_in_the_first_lives(folder: str, lives: int, how: str) -> Any:
-    """Fail until there has been a number of lives; say which ones there were."""
+def die_in_the_first_incarnations(folder: str, number: int, how: str) -> Any:
+    """Fail until a number of incarnations has been reached; return them."""
     mark = Path(folder) / f"{node_id()}-{spec().incarnation}"
     mark.touch()
-    if node_id() == 1 and spec().incarnation < lives:
+    if node_id() == 1 and spec().incarnation < number:
         if how == "raise":
             raise ZeroDivisionError
         os.kill(os.getpid(), signal.SIGKILL)
-    if node_id() == 0:  # this one lives once, and as long as the other needs
-        last = Path(folder) / f"1-{lives}"
+    if node_id() == 0:  # node 0 is not restarted, and waits for node 1
+        last = Path(folder) / f"1-{number}"
         while not last.exists():
             threading.Event().wait(0.01)
     return sorted(path.name for path in Path(folder).glob(f"{node_id()}-*"))
@@ -187,7 +187,7 @@ def signal_myself(number: int) -> None:
 
 
 def die_last() -> int:
-    """Have node 1 die as soon as nobody else is left."""
+    """End node 1 by force as soon as no other node is left."""
     if node_id() == 1:
         siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children")
         while len(siblings.read_text().split()) > 1:
@@ -207,6 +207,6 @@ def end_during_a_restart() -> int:
     """End node 0 while node 1 is being started again."""
     if node_id() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    while not Path("second-life").exists():
+    while not Path("second-incarnation").exists():
         threading.Event().wait(0.01)
     return node_id()

@@ -1,6 +1,6 @@
 """Machines with a network of their own: one network namespace each, and a wire in between.
 
-A machine is a process in a namespace of its own, whose only way out is a TUN device. The test
+A machine is a process in a namespace of its own; its only way out is a TUN device. The test
 holds the other end of it and passes packets on, so that it decides what becomes of them: they may
 be late, be lost, or not come at all. The kernel's TCP sees a real network.
 """

@@ -1,4 +1,4 @@
-"""Be a machine: in a network namespace of its own, give away the end of its only wire."""
+"""Run as a machine: in an own network namespace, pass the other end of its only wire on."""
 
 import array
 import fcntl

@@ -31,7 +31,7 @@ def say(*words):
 class Program:
     """A running program; its output and its errors are one stream of lines.
 
-    A thread reads them as they come: a program whose pipe is full would wait for its reader.
+    A thread reads them as they come: a program with a full pipe would wait for its reader.
     """
 
     def __init__(self, folder: Path, source: str, *command: str, stdin: str = "") -> None:
@@ -132,6 +132,6 @@ def wait_until_gone(*pids: int, seconds: float = 10.0) -> None:
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """Make a folder whose path leaves room for those of sockets."""
+    """Make a folder with a path short enough for sockets in it."""
     with tempfile.TemporaryDirectory(prefix="t-", dir=_base()) as path:
         yield Path(path)

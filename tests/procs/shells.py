@@ -1,4 +1,4 @@
-"""Shells that somebody has typed a line into, for what is started by hand or by a launcher."""
+"""Shells that run one typed line, for programs that are started by hand or by a launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.procs.programs import PREAMBLE, ROOT, Program
 
 
 class Shell(Program):
-    """A shell that somebody has typed a line into."""
+    """A shell that runs one typed line."""
 
     def __init__(self, folder: Path, line: str, **environ: str) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
@@ -47,7 +47,7 @@ Type = Callable[..., Shell]
 
 
 class Desk:
-    """Where lines are typed into shells; all of them end when it is left.
+    """Types lines into shells; all of them end with its `stack`.
 
     Args:
         folder: Where programs and keys are kept.

@@ -154,7 +154,7 @@ class Soak:
                 os.kill(pid, signal.SIGCONT)
 
     def _connect(self) -> None:
-        """Speak rubbish to every port of the job, as somebody without its key does."""
+        """Speak rubbish to every port of the job, as a program without its key does."""
         for port in self.ports:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0) as stranger:
                 stranger.sendall(self.rng.randbytes(self.rng.randrange(1, 100_000)))

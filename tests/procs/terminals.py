@@ -19,7 +19,7 @@ CTRL_C = "\x03"
 
 
 class Terminal:
-    """A program whose input, output and errors are one terminal, that controls it."""
+    """A program with one controlling terminal for its input, output and errors."""
 
     def __init__(
         self, folder: Path, source: str, *command: str, columns: int = 100, lines: int = 40

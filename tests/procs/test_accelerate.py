@@ -1,4 +1,4 @@
-"""Two processes of Accelerate: one population, and no hang whoever dies or goes astray."""
+"""Two processes of Accelerate: one population, and no hang when one dies or goes astray."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.procs.gang import LAST_WORDS
 from tests.procs.programs import Program, run
 
 pytestmark = pytest.mark.deadline(90)  # several processes that import PyTorch at a time
-SLOW = pytest.mark.slow  # those whose message a unit test knows
+SLOW = pytest.mark.slow  # a unit test holds their messages
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py")
 
 TOGETHER = """
@@ -173,7 +173,7 @@ elif __name__ == "__main__":
 @pytest.mark.parametrize(
     ("how", "timeout"), [("killed", 60.0), pytest.param("elsewhere", 1.0, marks=SLOW)]
 )
-def test_who_waits_for_a_process_that_does_not_come_ends_in_time(
+def test_a_process_that_waits_for_one_that_never_comes_ends_in_time(
     folder: Path, how: str, timeout: float
 ) -> None:
     with Program(folder, FAULTS.replace("{timeout}", str(timeout))) as program:

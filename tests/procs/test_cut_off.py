@@ -86,7 +86,7 @@ def test_a_job_ends_on_both_nodes_though_the_link_is_down_as_one_leaves(
         assert collector.seen.endswith("\n[50]\n"), collector.seen
 
 
-def test_a_node_whose_only_peer_was_killed_ends_with_an_error(type_line: Type) -> None:
+def test_a_node_ends_with_an_error_when_its_only_peer_is_killed(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     limited = "DING_LITE_PEER_TIMEOUT=2 "
     shells = [type_line(limited + line, port, source=WORK) for line in (NODE_0, NODE_1)]
@@ -98,7 +98,7 @@ def test_a_node_whose_only_peer_was_killed_ends_with_an_error(type_line: Type) -
 
 
 @pytest.mark.deadline(40)
-def test_a_node_whose_place_was_taken_while_it_was_cut_off_ends_with_an_error(
+def test_a_node_ends_with_an_error_if_its_place_was_taken_while_it_was_cut_off(
     type_line: Type,
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)

@@ -1,4 +1,4 @@
-"""Several learners of one policy: the same weights, and no hang whoever dies."""
+"""Several learners of one policy: the same weights, and no hang when one dies."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ PIPELINE = (
     LEARN
     + """
 def main():
-    life = f"life-{Parallel().node_id}"
-    is_first = not os.path.exists(life)
-    open(life, "w").close()
+    incarnation = f"incarnation-{Parallel().node_id}"
+    is_first = not os.path.exists(incarnation)
+    open(incarnation, "w").close()
     learners = World.current().group("learner")
     policy = DQN(SPEC, DQNConfig(seed=Parallel().node_id, **CONFIG))
     if learners.is_member:

@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("slow", ["learner", "collector"])
-def test_whoever_is_a_hundred_times_slower_nothing_piles_up_and_nobody_hangs(
+def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(
     folder: Path, slow: str
 ) -> None:
     code, said = run(folder, RATES.format(slow=slow))

@@ -53,7 +53,7 @@ def test_the_episodes_are_those_of_one_process(env_id, settings):
         np.testing.assert_equal(play(there, 20), play(here, 20))
 
 
-def test_what_was_saved_in_one_mode_goes_on_in_the_other():
+def test_a_state_saved_in_one_mode_continues_in_the_other():
     with (
         make_envs("probe/Wanders-v0", 5, seed=2, mode="sync") as here,
         make_envs("probe/Wanders-v0", 5, seed=3, mode="async") as there,
@@ -65,7 +65,7 @@ def test_what_was_saved_in_one_mode_goes_on_in_the_other():
         np.testing.assert_equal(play(there, 40), play(here, 40))
 
 
-def test_a_wrapper_from_within_a_function_travels_too():
+def test_a_wrapper_defined_in_a_function_can_be_sent():
     def doubled(env):
         return gymnasium.wrappers.TransformReward(env, lambda reward: 2.0 * float(reward))
 
@@ -73,7 +73,7 @@ def test_a_wrapper_from_within_a_function_travels_too():
         assert envs.step(np.zeros(2, dtype=np.int64)).reward.tolist() == [2.0, 2.0]
 
 
-def test_what_cannot_travel_is_refused():
+def test_a_wrapper_that_cannot_be_sent_is_refused():
     lock = threading.Lock()
 
     def locked(env):
@@ -84,7 +84,7 @@ def test_what_cannot_travel_is_refused():
         make_envs("probe/Counter-v0", 2, mode="async", wrappers=[locked])
 
 
-def test_what_an_environment_raises_is_told_and_ends_all():
+def test_an_error_of_an_environment_is_raised_and_ends_all_processes():
     envs = make_envs("probe/Weak-v0", 4, mode="async")
     envs.step(np.zeros(4, dtype=np.int64))
     pids = pids_of(envs)
@@ -97,7 +97,7 @@ def test_what_an_environment_raises_is_told_and_ends_all():
     envs.close()
 
 
-def test_an_environment_that_cannot_be_made_is_told():
+def test_an_environment_that_cannot_be_made_is_reported():
     with pytest.raises(EnvError, match=r"LookupError: made nowhere else"):
         make_envs("probe/Counter-v0", 2, mode="async", wrappers=[_only_made_here(os.getpid())])
 
@@ -123,7 +123,7 @@ def test_a_process_that_dies_at_work_is_missed_at_once(how, told):
     wait_until_gone(*pids)
 
 
-def test_a_process_that_died_while_nobody_looked_is_missed_at_the_next_step():
+def test_a_process_that_died_between_steps_is_missed_at_the_next_step():
     with make_envs("probe/Counter-v0", 4, mode="async") as envs:
         envs.step(np.zeros(4, dtype=np.int64))
         first, *others = pids_of(envs)
@@ -215,7 +215,7 @@ def test_ctrl_c_reaches_the_program_and_not_its_environments(folder):
     assert "Traceback" not in output
 
 
-def test_a_program_that_each_process_would_run_again_is_told_so(folder):
+def test_a_program_without_a_main_guard_is_refused_with_a_remedy(folder):
     code, output = run(folder, program("pass", guard="if True:"))
     assert code == 1
     assert "EnvError: The process of the environments" in output

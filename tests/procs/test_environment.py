@@ -54,7 +54,7 @@ LEARNED = "[(['distributed', 'learner', 'node.0'], True, ['from 0', 'from 1'])]\
 COLLECTED = "[(['collector', 'distributed', 'node.1'], True, ['from 0', 'from 1'])]\n"
 
 
-def test_the_two_lines_train_together(type_line: Type) -> None:
+def test_the_two_lines_of_the_design_train_together(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     shells = [type_line(line, port, source=TRAIN) for line in (NODE_0, NODE_1)]
     assert [shell.end() for shell in shells] == [(0, LEARNED), (0, COLLECTED)]
@@ -110,7 +110,7 @@ def test_a_node_with_another_key_is_refused_and_the_right_one_let_in(type_line: 
     assert node_0.end() == (0, "[0]\n")
 
 
-def test_a_node_that_nobody_has_started_is_named(type_line: Type) -> None:
+def test_a_node_that_was_not_started_is_named(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     code, said = type_line(f"{NODE_1} 0.2", port, source=MEET).end()
     assert code == 1
@@ -138,7 +138,7 @@ def test_an_address_of_another_machine_is_named(type_line: Type, folder: Path) -
     assert "No interface of this machine has it: is it that of another one?" in said
 
 
-def test_a_name_that_is_none_is_told_from_another_machine(type_line: Type) -> None:
+def test_an_invalid_host_name_is_told_from_one_of_another_machine(type_line: Type) -> None:
     unknown = NODE_1.replace("127.0.0.1", "x" * 64)
     code, said = type_line(f"{unknown} 15", 50515, source=MEET).end()
     assert code == 1
@@ -158,7 +158,7 @@ def test_another_number_of_nodes_is_refused_with_both(type_line: Type) -> None:
     assert node_0.end() == (0, "[0]\n")
 
 
-def test_a_node_that_dials_another_one_than_it_means_is_refused(type_line: Type) -> None:
+def test_a_node_that_dials_the_wrong_node_is_refused(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     node_1 = f"DING_LITE_PORTS={port} {NODE_1}".replace("NUM_NODES=2", "NUM_NODES=3")
     code, said = type_line(f"{node_1} 15", port, source=MEET).end()  # itself, for node 0
@@ -167,7 +167,7 @@ def test_a_node_that_dials_another_one_than_it_means_is_refused(type_line: Type)
     assert "is another node or none." in said
 
 
-def test_two_nodes_with_one_number_are_told_so(type_line: Type) -> None:
+def test_a_second_node_with_the_same_number_is_refused(type_line: Type) -> None:
     [port] = free_ports(LOOPBACK, 1)
     shells = [type_line(NODE_0, port, source=PAUSED), type_line(NODE_1, port, source=PAUSED)]
     shells[0].line("waits")
@@ -180,7 +180,7 @@ def test_two_nodes_with_one_number_are_told_so(type_line: Type) -> None:
 
 PAUSED = """
 def main():
-    with Task(attach_callback=attached if GUEST else None) as task:
+    with Task(attach_callback=attached if JOINS else None) as task:
         def learn(ctx):
             ctx.train_iter = ctx.total_step
             if ctx.total_step == 50:
@@ -189,7 +189,7 @@ def main():
                 ctx.finish = True
         def play(ctx):
             say("plays", os.getpid())
-            if GUEST:
+            if JOINS:
                 task.emit("go on")
             task.wait_for("never")
         task.on("node_lost", lambda node: say("lost", node))
@@ -200,7 +200,7 @@ def main():
 def attached(newest):
     say("attached", newest.train_iter)
 
-GUEST = "guest" in sys.argv
+JOINS = "joins" in sys.argv
 HOW = dict(attach_to=sys.argv[2], node_ids=[2], labels="late") if len(sys.argv) > 2 else {}
 
 if __name__ == "__main__":
@@ -221,7 +221,7 @@ def test_the_line_of_a_node_that_was_killed_brings_it_back(type_line: Type) -> N
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    again = type_line(f"{place(2)} guest", port, source=PAUSED)
+    again = type_line(f"{place(2)} joins", port, source=PAUSED)
     assert again.end()[1].startswith("attached 49\n")
     shells[0].line("joined 2")
     assert shells[0].end()[0] == shells[1].end()[0] == again.end()[0] == 0
@@ -232,14 +232,14 @@ def test_attach_to_joins_a_running_job_and_starts_from_its_newest_ctx(type_line:
     shells = [type_line(place(node), port, source=PAUSED) for node in (0, 1, 2)]
     shells[0].line("waits")
     address = f"tcp://127.0.0.1:{port}"
-    code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
+    code, said = type_line(f"python train.py joins {address}", port, source=PAUSED).end()
     assert code == 1
     assert "there is a node 2 already." in said
 
     shells[2].line("plays")
     shells[2].kill()
     shells[0].line("lost 2")
-    code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
+    code, said = type_line(f"python train.py joins {address}", port, source=PAUSED).end()
     assert code == 0
     assert said.splitlines()[0] == "attached 49"
     assert said.splitlines()[-1] == "[(2, ['distributed', 'late', 'node.2'])]"
@@ -251,7 +251,7 @@ def test_a_job_has_no_place_beyond_its_number_of_nodes(type_line: Type) -> None:
     shells = [type_line(place(node, 2), port, source=PAUSED) for node in (0, 1)]
     shells[0].line("waits")
     address = f"tcp://127.0.0.1:{port}"
-    code, said = type_line(f"python train.py guest {address}", port, source=PAUSED).end()
+    code, said = type_line(f"python train.py joins {address}", port, source=PAUSED).end()
     assert code == 1
     assert "Node 0 has refused node 2: it does not count this node among its peers." in said
     assert "if it was started with `elastic=True`" in said

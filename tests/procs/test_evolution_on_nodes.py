@@ -23,12 +23,12 @@ from ding_lite.rl import DQN, ReplayBuffer, make_envs
 
 VICTIM, GENERATIONS, EVERY, RECOVER = {victim}, {generations}, 2, {recover}
 
-def begin_life():
+def begin_incarnation():
     node = World.current().node_id
-    life = len([*pathlib.Path().glob(f"life-{node}-*")]) + 1
+    incarnation = len([*pathlib.Path().glob(f"incarnation-{node}-*")]) + 1
     say("up", node, os.getpid())
-    pathlib.Path(f"life-{node}-{life}").touch()
-    return life
+    pathlib.Path(f"incarnation-{node}-{incarnation}").touch()
+    return incarnation
 
 def digest(population):
     h = hashlib.blake2b(digest_size=8)
@@ -40,7 +40,7 @@ def digest(population):
     return h.hexdigest()
 
 def main():
-    world, life = World.current(), begin_life()
+    world, incarnation = World.current(), begin_incarnation()
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (4, 2))
     search = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32))
     population = Population.of(DQN, envs.spec, search, size=4, config={"hidden": (8,)})
@@ -53,7 +53,7 @@ def main():
 
     def die_or_wait(ctx):
         # Of the generation before the last one nobody gives anything back until one is killed.
-        if population.generation == GENERATIONS - 2 and life == 1 and VICTIM is not None:
+        if population.generation == GENERATIONS - 2 and incarnation == 1 and VICTIM is not None:
             if world.node_id == VICTIM:
                 say("training", *[a.place for a in population if not a.is_away])
                 task.wait_for("never")
@@ -61,7 +61,7 @@ def main():
     def end(ctx):
         ctx.finish = ctx.get("generation") == GENERATIONS
         # The other learner may be done before the killed one is back.
-        while ctx.finish and RECOVER and not pathlib.Path(f"life-{VICTIM}-2").exists():
+        while ctx.finish and RECOVER and not pathlib.Path(f"incarnation-{VICTIM}-2").exists():
             threading.Event().wait(0.05)
 
     with Task() as task:
@@ -120,7 +120,7 @@ def test_a_seed_gives_the_same_population_on_the_same_nodes(folder: Path) -> Non
 
 
 @SLOW
-def test_one_node_does_all_of_it(folder: Path) -> None:
+def test_one_node_evolves_a_population_alone(folder: Path) -> None:
     code, said = run(folder, source(roles=[{"breeder", "learner"}]))
     assert code == 0, said
     assert said.splitlines()[-1].endswith(f" {3 * 4 * 2 * 8}")
@@ -153,7 +153,7 @@ def test_a_killed_breeder_goes_on_from_the_last_whole_generation(folder: Path) -
         os.kill(pids[0], signal.SIGKILL)
         job.pids(1)
         assert job.line("goes on at generation")[-1] == "1"
-        os.kill(pids[1], signal.SIGKILL)  # who waits in vain otherwise
+        os.kill(pids[1], signal.SIGKILL)  # it waits in vain otherwise
         code, said = job.end()
     assert code == 0, said
     assert said.splitlines()[-1].split()[-1] == str(3 * 4 * 2 * 8), said

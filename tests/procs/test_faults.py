@@ -1,4 +1,4 @@
-"""What may befall a node but its death: it is stopped, it hangs, its disk is full, it raises."""
+"""Faults of a node that lives on: it is stopped, it hangs, its disk is full, it raises."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if __name__ == "__main__":
 
 
 class Fates:
-    """Who has lost whom, and found again."""
+    """Pairs of nodes that have lost each other, and those that are connected again."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -61,7 +61,7 @@ class Fates:
             self._said.append((int(node), fate, int(peer)))
 
     def all_are_well(self) -> None:
-        """Read on until everybody who was lost is back."""
+        """Read on until every node that was lost is back."""
         lost = [(node, peer) for node, fate, peer in self._said if fate == "lost"]
         self.wait_for(*((node, "joined", peer) for node, peer in lost))
 
@@ -89,7 +89,7 @@ def test_a_node_that_is_stopped_for_five_seconds_is_lost_and_joins_again(
         try:
             os.kill(pid, signal.SIGSTOP)
             fates.wait_for(*((node, "lost", peer) for node, peer in pairs(victim)))
-            ended, _, _ = select.select([handle], [], [], 2.0)  # nobody kills it either
+            ended, _, _ = select.select([handle], [], [], 2.0)  # it is not killed either
             assert not ended
         finally:
             os.close(handle)
@@ -144,7 +144,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_node_whose_disk_is_full_ends_the_job_with_its_last_checkpoint_whole(
+def test_a_full_disk_of_a_node_ends_the_job_with_its_last_checkpoint_whole(
     folder: Path,
 ) -> None:
     code, said = run(folder, SAVE)
@@ -245,12 +245,14 @@ def test_a_listener_of_the_router_that_raises_is_logged_and_the_job_goes_on(fold
     assert "ZeroDivisionError: in a listener" in said
 
 
-def test_who_fails_on_the_way_to_a_barrier_is_named_and_not_who_waits_there(folder: Path) -> None:
+def test_the_node_that_fails_before_a_barrier_is_named_and_not_those_that_wait_there(
+    folder: Path,
+) -> None:
     said = fails(folder, "meet_without_one")
     assert "NodeFailed: Node 2 failed while running `main`: ZeroDivisionError: on the way" in said
 
 
-def test_with_auto_recover_all_meet_when_it_is_back(folder: Path) -> None:
+def test_with_auto_recover_all_pass_the_barrier_when_the_node_is_back(folder: Path) -> None:
     code, said = run(folder, FAULTY, "program.py", "meet_without_one", "recover")
     assert (code, said.splitlines()[-1]) == (0, f"[{', '.join(['[0, 1, 2]'] * 3)}]"), said
 
@@ -277,9 +279,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("stage", ["-1 import", "0 import", "2 import", "0 main", "2 main"])
-def test_ctrl_c_during_the_start_ends_all_whoever_has_come_how_far(
-    folder: Path, stage: str
-) -> None:
+def test_ctrl_c_during_the_start_ends_all_nodes_at_any_stage(folder: Path, stage: str) -> None:
     node, where = stage.split()
     with Program(folder, SLOW_START) as program:
         pids: dict[str, Any] = {}

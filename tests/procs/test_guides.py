@@ -60,7 +60,7 @@ def test_bash_understands_the_batch_scripts(script: str) -> None:
     assert options_of(script).keys() <= known
 
 
-def test_the_batch_script_runs_a_job_whose_nodes_are_the_tasks(
+def test_the_batch_script_runs_a_job_with_a_node_for_each_task(
     type_line: Type, folder: Path
 ) -> None:
     script = blocks_of("slurm.md", "bash")[0]
@@ -109,7 +109,7 @@ def test_the_manifests_keep_to_the_schemas_of_kubernetes(
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_a_manifest_with_a_slip_does_not_keep_to_them(manifests: dict[str, Any]) -> None:
+def test_a_manifest_with_a_mistake_violates_the_schemas(manifests: dict[str, Any]) -> None:
     spoilt = {**manifests["Job"], "spec": {**manifests["Job"]["spec"], "completion": 3}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(spoilt, KUBERNETES[-1], strict=True)

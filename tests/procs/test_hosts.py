@@ -1,4 +1,4 @@
-"""Nodes on several machines, each with a network of its own, whose wires are bad or cut."""
+"""Nodes on several machines, each with a network of its own, over wires that are bad or cut."""
 
 from __future__ import annotations
 

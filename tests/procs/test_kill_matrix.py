@@ -1,4 +1,4 @@
-"""kill -9 of everybody in turn, at any moment: the run ends right, or fails at once and cleanly."""
+"""kill -9 of every process in turn: the run ends right, or fails at once and cleanly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOMENTS = [
     for stage in STAGES
     for role in ([victim] if stage == "finish" else [victim, others(victim)[len(stage) % 2]])
 ]
-"""Whom to kill when which node has come how far."""
+"""The victim of each round, and the node and stage at which it is killed."""
 
 
 @pytest.mark.parametrize("number", range(len(MOMENTS)), ids=lambda n: "-".join(MOMENTS[n]))
@@ -71,7 +71,7 @@ def test_a_wall_clock_that_jumps_by_hours_changes_nothing(folder: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["import", "main", "step-5"])
 @pytest.mark.parametrize("victim", [*ROLES, "fork_server"])
-def test_without_it_the_launcher_raises_and_nothing_is_left(
+def test_without_auto_recover_the_launcher_raises_and_nothing_is_left(
     folder: Path, victim: str, stage: str
 ) -> None:
     role = "learner" if victim == "fork_server" else victim

@@ -34,7 +34,7 @@ LOSSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """What happens in one round."""
+    """The job, victim and moment of one round."""
 
     topology: str
     protocol: str

@@ -49,14 +49,14 @@ def test_with_auto_recover_the_run_ends_right(folder: Path, victim: int, stage: 
         os.kill(program.pids(1)[victim], signal.SIGKILL)
         assert program.end() == (0, program.seen)
         results = program.seen.splitlines()[-1]
-        # While the job ends a node is not started again: it would find nobody left.
+        # While the job ends a node is not started again: it would find no peer left.
         num_sure = 2 if stage == "return" else 3
         assert results.count("True") >= num_sure, program.seen
         assert program.left_over() == []
 
 
 @pytest.mark.parametrize("stage", ["import", "middle", "return"])
-def test_without_it_the_run_fails_and_leaves_nothing(folder: Path, stage: str) -> None:
+def test_without_auto_recover_the_run_fails_and_leaves_nothing(folder: Path, stage: str) -> None:
     source = PROGRAM.format(victim=1, stage=stage, recover=False)
     with Program(folder, source) as program:
         pids = program.pids(1)

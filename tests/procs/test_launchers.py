@@ -81,14 +81,14 @@ def test_the_guide_does_what_it_says(type_line: Type) -> None:
 
 AGAIN = """
 def main():
-    life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    num_restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     arrived = set()
     with Task() as task:
         node = task.router.node_id
         def play(ctx):
-            if life == 0 and node == 1:
+            if num_restarts == 0 and node == 1:
                 fail()
-            if life == 1:
+            if num_restarts == 1:
                 task.emit("played", node)
             task.wait_for("the end that never comes")
         def hear(other):
@@ -97,7 +97,7 @@ def main():
                 task.finish = True
         task.on("played", hear)
         task.use(play).run()
-    say(node, "in life", life)
+    say(node, "after restarts:", num_restarts)
 
 def fail():
     if "raise" in sys.argv:
@@ -111,12 +111,12 @@ if __name__ == "__main__":
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("how", ["raise", "kill", "terminate"])
-def test_a_gang_that_torchrun_starts_again_meets_again(type_line: Type, how: str) -> None:
+def test_nodes_that_torchrun_restarts_connect_again(type_line: Type, how: str) -> None:
     line = f"{TORCHRUN} --max-restarts 1 train.py {how}"
     code, said = type_line(line, 0, source=AGAIN).end()
     assert code == 0, said
-    lives = [line for line in lines_of_nodes(said) if "in life 1" in line]
-    assert lives == [f"{node} in life 1" for node in range(3)], said
+    again = [line for line in lines_of_nodes(said) if "after restarts: 1" in line]
+    assert again == [f"{node} after restarts: 1" for node in range(3)], said
 
 
 @pytest.mark.deadline(60)
@@ -235,7 +235,7 @@ def test_a_derived_port_that_is_taken_is_named_with_what_to_do(type_line: Type) 
     assert "DING_LITE_PORTS chooses another one for all of them" in said
 
 
-def test_nodes_that_a_launcher_has_not_started_are_told_of_with_what_to_do(
+def test_nodes_that_a_launcher_has_not_started_are_named_with_a_remedy(
     type_line: Type,
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)

@@ -1,4 +1,4 @@
-"""What a user hears of a job without asking, and that each line says who speaks."""
+"""Lines that a job prints unasked; each of them names the node that it comes from."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def speakers(said: str) -> set[tuple[str, ...]]:
 # -- log lines -----------------------------------------------------------------------------
 
 
-def test_the_nodes_of_a_launcher_say_who_they_are(folder: Path) -> None:
+def test_the_lines_of_nodes_of_a_launcher_name_the_node(folder: Path) -> None:
     code, said = run(folder, SPEAKING.format(2, 2))
     assert code == 0
     assert speakers(said) == {
@@ -59,7 +59,7 @@ def test_the_nodes_of_a_launcher_say_who_they_are(folder: Path) -> None:
     }
 
 
-def test_a_launcher_speaks_as_one(folder: Path) -> None:
+def test_a_launcher_prints_one_line_for_all_its_nodes(folder: Path) -> None:
     source = """
 def main(file):
     if not os.path.exists(file):
@@ -81,7 +81,7 @@ def test_one_node_in_this_process_has_its_role_in_its_name(folder: Path) -> None
     assert ("node 0 learner", "main runs") in speakers(said)
 
 
-def test_nodes_that_are_started_by_hand_say_who_they_are(
+def test_the_lines_of_nodes_started_by_hand_name_the_node(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)
@@ -124,7 +124,7 @@ def test_ctrl_c_at_a_terminal_is_answered_once_whatever_the_number_of_nodes(
         assert f"after {node} True" in shown
 
 
-def test_a_program_with_log_lines_of_its_own_hears_it_as_one_of_them(folder: Path) -> None:
+def test_a_program_with_log_lines_gets_the_message_as_one_of_them(folder: Path) -> None:
     with Terminal(folder, "ding_lite.log.configure()\n" + WAITING.format(1)) as terminal:
         terminal.wait_for("up ")
         terminal.type(CTRL_C)
@@ -134,7 +134,7 @@ def test_a_program_with_log_lines_of_its_own_hears_it_as_one_of_them(folder: Pat
     assert shown.count("the run ends after this step") == 1
 
 
-def test_where_nobody_sits_at_a_terminal_nothing_is_said(folder: Path) -> None:
+def test_without_a_terminal_nothing_is_printed(folder: Path) -> None:
     with Program(folder, WAITING.format(1)) as program:
         program.line("up ")
         program.process.send_signal(2)

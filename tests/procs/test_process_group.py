@@ -63,11 +63,13 @@ if __name__ == "__main__":
 """
 
 
-def test_who_waits_for_a_member_that_does_something_else_gives_up_in_time(folder: Path) -> None:
+def test_a_member_that_waits_for_one_that_does_something_else_gives_up_in_time(
+    folder: Path,
+) -> None:
     assert run(folder, ALONE) == (0, "[True, False]\n")
 
 
-def test_a_group_meets_where_its_first_member_is_reached() -> None:
+def test_the_address_of_a_group_is_that_of_its_first_member() -> None:
     assert _own_host("10.0.0.7", ["10.0.0.7", None]) == "10.0.0.7"
     assert _own_host(None, [None, None]) == "127.0.0.1"
     assert _own_host(None, [None, "127.0.0.1"]) == "127.0.0.1"
@@ -84,7 +86,7 @@ def test_a_group_meets_where_its_first_member_is_reached() -> None:
         (None, {}, None),
     ],
 )
-def test_a_node_knows_by_what_others_reach_it_as_far_as_it_can(
+def test_a_node_derives_the_address_by_which_others_reach_it(
     tmp_path: Path, listens: str | None, dials: dict[int, str], expected: str | None
 ) -> None:
     router = NodeRouter(

@@ -38,7 +38,7 @@ def needs_ray(test: Test) -> Test:
 LABELS = [frozenset({"learner", "node.0"}), frozenset({"collector", "node.1"})]
 
 
-def test_nodes_ask_for_what_is_said_for_their_labels_and_for_a_core() -> None:
+def test_nodes_request_the_resources_of_their_labels_and_a_core() -> None:
     wanted = {"learner": {"num_gpus": 1, "num_cpus": 2}, "node.*": {"memory": 10}}
     assert wanted_by_nodes(LABELS, wanted) == [
         {"num_cpus": 2, "num_gpus": 1, "memory": 10},
@@ -56,7 +56,7 @@ def test_nodes_ask_for_what_is_said_for_their_labels_and_for_a_core() -> None:
         ({"evaluator": {"num_cpus": 1}}, r"no node has such a label.*collector, learner, node\.0"),
     ],
 )
-def test_what_cannot_be_asked_for_is_told(
+def test_requests_that_ray_cannot_meet_are_refused(
     resources: dict[str, dict[str, int]], complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
@@ -73,14 +73,14 @@ def test_what_cannot_be_asked_for_is_told(
         ({"engine": "ray", "protocol": "ipc"}, "`protocol`.* is 'ipc'"),
     ],
 )
-def test_arguments_that_do_not_go_together_are_told(
+def test_arguments_that_exclude_each_other_are_refused(
     arguments: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         Parallel.runner(2, **arguments)  # type: ignore[arg-type]
 
 
-def test_a_ray_that_asks_nobody_who_they_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_without_authentication_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     check_guarded("127.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"whoever reaches it can run programs as you"):
@@ -90,7 +90,7 @@ def test_a_ray_that_asks_nobody_who_they_are_is_refused(monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_ray_it_is_told_what_to_install() -> None:
+def test_without_ray_the_error_names_what_to_install() -> None:
     with pytest.raises(MissingExtraError, match=r'pip install "ding-lite\[ray\]"'):
         Parallel.runner(2, engine="ray")(os.getpid)
 
@@ -236,7 +236,7 @@ if __name__ == "__main__":
 
 
 @needs_ray
-def test_nodes_that_are_killed_are_back_and_their_peers_find_them(
+def test_killed_nodes_are_restarted_and_their_peers_find_them(
     folder: Path, cluster: Program
 ) -> None:
     source = (TALK + HERE).replace("AUTO_RECOVER", "True").replace("FOLDER", str(folder))
@@ -250,14 +250,12 @@ def test_nodes_that_are_killed_are_back_and_their_peers_find_them(
     assert code == 0, said
     results = results_of(said)
     assert [whole for whole, _ in results] == [True, True, True]
-    lives_heard = [3, 1, 2]  # by the hub's second life, of 1 and 2; by them, of the hub
-    assert [num_lives for _, num_lives in results] == lives_heard
+    heard = [3, 1, 2]  # by the restarted hub, of 1 and 2; by them, of the hub
+    assert [num_heard for _, num_heard in results] == heard
 
 
 @needs_ray
-def test_a_node_that_is_killed_ends_the_job_where_nothing_else_was_asked_for(
-    folder: Path, cluster: Program
-) -> None:
+def test_a_killed_node_ends_the_job_without_auto_recover(folder: Path, cluster: Program) -> None:
     source = (TALK + HERE).replace("AUTO_RECOVER", "False").replace("FOLDER", str(folder))
     with Program(folder, source) as program:
         os.kill(pids_of(program, 3)[1], signal.SIGKILL)
@@ -410,9 +408,9 @@ if __name__ == "__main__":
     cluster.shutdown()
 """
 SAY_WHERE = """
-begin = begin_life
+begin = begin_incarnation
 
-def begin_life():
+def begin_incarnation():
     say("placed", World.current().node_id, ray.get_runtime_context().get_node_id())
     return begin()
 """
@@ -427,7 +425,7 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.mkfifo(folder / "lose")
-    # It may not end before node 2, whose machine is lost, has taken part again.
+    # It may not end before node 2, on the machine that is lost, has taken part again.
     training = COMMON.replace("{victim}", "2").replace("{target}", "475.0") + APEX + SAY_WHERE
     source = (MACHINES + training + THREE_MACHINES).replace("FOLDER", str(folder))
     with Program(folder, source) as program:

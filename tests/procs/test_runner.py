@@ -83,7 +83,7 @@ def test_a_run_from_pytest_works(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_script_without_a_guard_is_told_so(folder: Path) -> None:
+def test_a_script_without_a_main_guard_is_refused_with_a_remedy(folder: Path) -> None:
     code, said = run(folder, MAIN + "print(Parallel.runner(2)(main))\n")
     assert code == 1
     assert said.rstrip().splitlines()[-1].startswith("ding_lite.errors.ConfigError: The program")
@@ -199,7 +199,7 @@ def test_an_error_of_the_import_is_shown(folder: Path) -> None:
         (None, "a function was expected"),
     ],
 )
-def test_what_no_node_could_find_is_refused(main: Any, why: str) -> None:
+def test_a_main_that_no_node_could_import_is_refused(main: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         Parallel.runner(2)(main)
 
@@ -222,7 +222,7 @@ def test_a_runner_within_a_runner_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 # -- preloading ----------------------------------------------------------------------------
 
 
-def test_what_the_launcher_has_imported_the_nodes_need_not(folder: Path) -> None:
+def test_nodes_do_not_import_again_what_the_fork_server_has_imported(folder: Path) -> None:
     (folder / "gymnasium.py").write_text("print('once', flush=True)\n")
     code, said = run(folder, "import gymnasium\n" + MAIN + GUARDED)
     assert (code, said) == (0, f"once\nonce\n{RESULT}")  # in the launcher and in the fork server

@@ -57,7 +57,7 @@ def test_a_job_that_is_killed_leaves_no_segment(folder: Path, victim: str | int)
     assert segments(pids.values()) == []
 
 
-def test_nor_does_one_whose_fork_server_is_killed(folder: Path) -> None:
+def test_a_job_leaves_no_segment_when_its_fork_server_is_killed(folder: Path) -> None:
     with Program(folder, PROGRAM.format(stubborn=False)) as program:
         pids = program.pids(2)
         os.kill(parent_of(pids[0]), signal.SIGKILL)
@@ -66,7 +66,7 @@ def test_nor_does_one_whose_fork_server_is_killed(folder: Path) -> None:
     assert segments(pids.values()) == []
 
 
-def test_nor_does_one_whose_launcher_and_fork_server_are_killed(folder: Path) -> None:
+def test_a_job_leaves_no_segment_when_its_launcher_and_fork_server_are_killed(folder: Path) -> None:
     with Program(folder, PROGRAM.format(stubborn=True)) as program:
         pids = program.pids(2)
         fork_server = parent_of(pids[0])
@@ -79,7 +79,7 @@ def test_nor_does_one_whose_launcher_and_fork_server_are_killed(folder: Path) ->
     assert segments(pids.values()) == []
 
 
-def test_nor_do_nodes_that_must_be_killed_too(folder: Path) -> None:
+def test_nodes_that_must_be_killed_leave_no_segment_either(folder: Path) -> None:
     with Program(folder, PROGRAM.format(stubborn=True)) as program:
         pids = program.pids(2)
         program.line("stuck")

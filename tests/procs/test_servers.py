@@ -1,4 +1,4 @@
-"""A model server between processes: whole versions in order, through kill -9 of who publishes."""
+"""A model server between processes: whole versions in order, through kill -9 of the publisher."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SIZE = 500_000  # two megabytes: through shared memory, on one machine
 
 def main():
     world = World.current()
-    server, life = ModelServer(world, name="big"), 1
+    server, incarnation = ModelServer(world, name="big"), 1
     say("up", world.node_id, os.getpid())
     if world.node_id == 0:
-        while pathlib.Path(f"life-{life}").exists():
-            life += 1
-        pathlib.Path(f"life-{life}").touch()
+        while pathlib.Path(f"incarnation-{incarnation}").exists():
+            incarnation += 1
+        pathlib.Path(f"incarnation-{incarnation}").touch()
         with Task() as task:
             def publish(ctx):
-                number = 1_000.0 * life + ctx.total_step % 900
-                server.publish({"w": torch.full((SIZE,), number), "n": torch.tensor([life])},
+                number = 1_000.0 * incarnation + ctx.total_step % 900
+                server.publish({"w": torch.full((SIZE,), number), "n": torch.tensor([incarnation])},
                                half={half})
             task.use(publish).run()
         return server.fetch().version
-    seen, lives = [], set()
+    seen, incarnations = [], set()
     version = None
     with Task() as task:
         def fetch(ctx):
@@ -46,12 +46,12 @@ def main():
             assert w.dtype is (torch.float16 if {half} else torch.float32)
             assert server.fetch(newer_than=version) is None or server.fetch().version > version
             seen.append((int(model.weights["n"].item()), version))
-            lives.add(seen[-1][0])
+            incarnations.add(seen[-1][0])
             if len(seen) == 5:
                 say("reads")
-            ctx.finish = len(lives) == 2 and seen[-1][1] > 3
+            ctx.finish = len(incarnations) == 2 and seen[-1][1] > 3
         task.use(fetch).run()
-    return seen == sorted(seen), len(lives)
+    return seen == sorted(seen), len(incarnations)
 
 if __name__ == "__main__":
     print(Parallel.runner(2, "star", auto_recover=True)(main)[1])
@@ -60,7 +60,7 @@ if __name__ == "__main__":
 
 @pytest.mark.deadline(60)
 @pytest.mark.parametrize("half", [False, True], ids=["full precision", "half"])
-def test_who_fetches_sees_whole_versions_in_order_also_of_a_publisher_that_was_killed(
+def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_killed(
     folder: Path, half: bool
 ) -> None:
     with Program(folder, MODELS.replace("{half}", str(half))) as program:

@@ -68,7 +68,7 @@ def saved_by(node: int, folder: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_with_auto_recover_a_node_saves_leaves_and_comes_back_under_its_number(
+def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
     folder: Path, victim: int
 ) -> None:
     with Program(folder, PROGRAM, "program.py", "recover") as program:
@@ -88,7 +88,7 @@ def test_with_auto_recover_a_node_saves_leaves_and_comes_back_under_its_number(
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_without_it_the_job_ends_with_an_error_that_names_the_node_and_the_signal(
+def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node_and_signal(
     folder: Path, victim: int
 ) -> None:
     with Program(folder, PROGRAM) as program:
@@ -110,7 +110,7 @@ def place(node_id: int) -> str:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_in_a_shell_it_ends_that_node_and_the_line_typed_again_brings_it_back(
+def test_sigterm_in_a_shell_ends_that_node_and_the_line_typed_again_brings_it_back(
     type_line: Type, victim: int
 ) -> None:
     [port] = free_ports(LOOPBACK, 1)
@@ -199,7 +199,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_node_that_waits_for_one_that_raises_waits_for_its_next_life(folder: Path) -> None:
+def test_a_node_that_waits_for_one_that_raises_waits_for_its_restart(folder: Path) -> None:
     code, said = run(folder, RAISES_ONCE)
     assert (code, said.splitlines()[-1]) == (0, "['ended', 'ended']"), said
     assert said.count("; restart ") == said.count("node 1 failed") == 1, said

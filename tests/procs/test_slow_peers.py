@@ -1,4 +1,4 @@
-"""Nodes that cannot keep up: nothing is lost, and whoever sends to them needs no more memory."""
+"""Nodes that cannot keep up: nothing is lost, and their senders need no more memory."""
 
 from __future__ import annotations
 

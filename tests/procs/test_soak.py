@@ -10,7 +10,7 @@ import pytest
 from tests.procs.soak import read_curve, read_ledgers, soak
 
 
-def test_ledgers_show_what_came_twice_what_is_missing_and_what_is_out_of_order(
+def test_ledgers_show_doubled_missing_and_unordered_items(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "items").write_text("1 a 0\n1 a 1\n1 a 1\n1 a 4\n2 b 0\n2 b")

@@ -67,7 +67,7 @@ def test_a_node_may_leave_by_sys_exit(run_nodes: RunJob, code: int | None) -> No
     assert run_nodes(mains.leave_with, code) == [None, None]
 
 
-def test_what_a_node_has_started_ends_with_it(run_nodes: RunJob) -> None:
+def test_processes_that_a_node_has_started_end_with_it(run_nodes: RunJob) -> None:
     [pid] = run_nodes(mains.start_a_process, num_nodes=1)
     wait_until_gone(pid)
 
@@ -95,7 +95,7 @@ def test_an_error_on_one_node_ends_all_and_is_raised_here(run_nodes: RunJob) -> 
     assert error.__cause__.__notes__ == ["on node 1"]
 
 
-def test_nodes_that_do_not_listen_are_killed(run_nodes: RunJob) -> None:
+def test_nodes_that_ignore_sigterm_are_killed(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed) as caught:
         run_nodes(mains.fail_stubbornly, 0)
     assert caught.value.node_id == 0
@@ -117,7 +117,7 @@ def test_errors_of_the_same_moment_come_together(run_nodes: RunJob, folder: Path
     assert f"In the same second: node {other} failed" in str(caught.value)
 
 
-def test_an_error_that_cannot_travel_is_told_in_words(run_nodes: RunJob) -> None:
+def test_an_error_that_cannot_be_sent_is_named_with_its_message(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed, match="Unpicklable: 1 and 2") as caught:
         run_nodes(mains.fail_oddly)
     assert "in fail_oddly" in str(caught.value)
@@ -136,17 +136,17 @@ def test_an_exit_code_is_a_failure(run_nodes: RunJob) -> None:
         run_nodes(mains.leave_with, 3)
 
 
-def test_a_result_that_cannot_travel_is_named(run_nodes: RunJob) -> None:
+def test_a_result_that_cannot_be_sent_is_named(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed, match="returned a function that cannot be passed"):
         run_nodes(mains.return_a_lambda)
 
 
-def test_an_argument_that_cannot_travel_is_named(run_nodes: RunJob) -> None:
+def test_an_argument_that_cannot_be_sent_is_named(run_nodes: RunJob) -> None:
     with pytest.raises(ConfigError, match=r"argument 2 of `main` is <function .*<lambda>"):
         run_nodes(mains.arguments, 1, lambda: None)
 
 
-def test_who_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
+def test_a_node_that_is_not_ready_in_time_is_named(run_nodes: RunJob) -> None:
     with pytest.raises(DeadlineExceeded) as caught:
         run_nodes(mains.wait_for_the_end, router=mains.DeafRouter, num_nodes=3, timeout=3.0)
     assert "within 3 s: node 1 was still connecting. Ready were: 0, 2." in str(caught.value)
@@ -161,20 +161,20 @@ def test_a_fork_server_that_is_killed_takes_the_nodes_with_it(run_nodes: RunJob)
 
 
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_a_node_is_restarted_under_its_id_in_a_new_life(
+def test_a_node_is_restarted_under_its_id_as_a_new_incarnation(
     run_nodes: RunJob, folder: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    results = run_nodes(mains.die_in_the_first_lives, str(folder), 3, how, max_retries=2)
+    results = run_nodes(mains.die_in_the_first_incarnations, str(folder), 3, how, max_retries=2)
     assert results == [["0-1"], ["1-1", "1-2", "1-3"]]
     assert "restart 1 of 2 in 0.1 s" in caplog.text
     assert "restart 2 of 2 in 0.2 s" in caplog.text
-    assert ("in die_in_the_first_lives" in caplog.text) is (how == "raise")
+    assert ("in die_in_the_first_incarnations" in caplog.text) is (how == "raise")
 
 
 def test_there_are_no_more_restarts_than_allowed(run_nodes: RunJob, folder: Path) -> None:
     with pytest.raises(NodeFailed, match="It was incarnation 2 of this node") as caught:
-        run_nodes(mains.die_in_the_first_lives, str(folder), 9, "kill", max_retries=1)
+        run_nodes(mains.die_in_the_first_incarnations, str(folder), 9, "kill", max_retries=1)
     assert caught.value.node_id == 1
     assert sorted(path.name for path in folder.iterdir()) == ["0-1", "1-1", "1-2"]
 
@@ -214,13 +214,13 @@ def test_a_restart_is_broken_off_when_the_job_ends_meanwhile(
 # -- signals to nodes ----------------------------------------------------------------------
 
 
-def test_a_node_that_somebody_else_interrupts_has_failed(run_nodes: RunJob) -> None:
+def test_a_node_that_another_process_interrupts_has_failed(run_nodes: RunJob) -> None:
     with pytest.raises(NodeFailed, match="KeyboardInterrupt") as caught:
         run_nodes(mains.signal_myself, int(signal.SIGINT))
     assert caught.value.node_id == 1
 
 
-def test_what_a_restarted_node_has_said_counts_though_the_ends_of_others_are_read_first() -> None:
+def test_the_result_of_a_restarted_node_counts_though_that_of_another_is_read_first() -> None:
     directory = PrivateDirectory()
     specs = JobPlan(num_nodes=2).specs(directory)
     job = Job(specs=specs, main=os.getpid, make_router=mains.LoneRouter, directory=directory)

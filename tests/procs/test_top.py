@@ -71,7 +71,7 @@ def seen(folder: Path, ready: Callable[[Sequence[Node]], bool]) -> RunningJob:
         for job in running_jobs([folder]):
             if ready(job.nodes):
                 return job
-        SYSTEM_CLOCK.sleep(0.05)  # what another process writes down wakes nobody
+        SYSTEM_CLOCK.sleep(0.05)  # a file that another process writes wakes no waiter
 
 
 def both_there(nodes: Sequence[Node]) -> bool:

@@ -128,7 +128,9 @@ def test_two_nodes_write_one_time_line_with_all_their_messages(folder: Path) -> 
     assert ctx in found["ctx"]
 
 
-def test_a_node_that_was_killed_leaves_its_part_and_its_next_life_goes_on(folder: Path) -> None:
+def test_a_killed_node_leaves_its_part_of_the_trace_and_its_restart_continues_it(
+    folder: Path,
+) -> None:
     source = """
 from ding_lite.runtime import Trace
 
@@ -159,7 +161,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("kills_nodes", [True, False])
-def test_a_job_that_is_killed_lacks_no_more_than_the_bracket(
+def test_the_trace_of_a_killed_job_lacks_only_the_closing_bracket(
     folder: Path, kills_nodes: bool
 ) -> None:
     tells = "def begin(ctx):\n            say('up', router.node_id, os.getpid())"

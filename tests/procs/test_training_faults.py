@@ -1,7 +1,7 @@
 """Training through kill -9 of every role: A3C, Ape-X and IMPALA go on and solve, or end at once.
 
 The target is a low one, so that a test stays short; what is learned after the kill decides, as
-nobody may end before the killed node is back and has taken part again.
+no node may end before the killed one is back and has taken part again.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ding_lite.rl import A2C, A2CConfig, DQN, DQNConfig, IMPALA, IMPALAConfig, m
 
 VICTIM, TARGET = {victim}, {target}
 
-def begin_life():
-    # Say who lives, for the first time or again.
+def begin_incarnation():
+    # Count the starts of this node.
     node = World.current().node_id
-    life = len([*pathlib.Path().glob(f"life-{node}-*")]) + 1
-    pathlib.Path(f"life-{node}-{life}").touch()
+    incarnation = len([*pathlib.Path().glob(f"incarnation-{node}-*")]) + 1
+    pathlib.Path(f"incarnation-{node}-{incarnation}").touch()
     say("up", node, os.getpid())
-    return life
+    return incarnation
 
 def take_part(ctx):
     # The killed node is back, and has collected or learned something again.
     if World.current().node_id == VICTIM and ctx.total_step == 5:
-        pathlib.Path(f"back-{life}").touch()
+        pathlib.Path(f"back-{incarnation}").touch()
 
 def end_when_solved(ctx):
     if ctx.get("train_iter", 0) >= 5 and not pathlib.Path("trained").exists():
@@ -56,8 +56,8 @@ def end_when_solved(ctx):
 
 IMPALA = """
 def main():
-    global life
-    life = begin_life()
+    global incarnation
+    incarnation = begin_incarnation()
     seed = World.current().node_seed
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=seed + n) for n in (8, 20))
     policy = IMPALA(envs.spec, IMPALAConfig(seed=seed))
@@ -78,8 +78,8 @@ ROLES, TOPOLOGY = ["learner", "collector", "collector"], "star"
 
 A3C = """
 def main():
-    global life
-    life = begin_life()
+    global incarnation
+    incarnation = begin_incarnation()
     world = World.current()
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (8, 20))
     policy = A2C(envs.spec, A2CConfig(lr=1e-3, seed=world.node_seed))
@@ -101,8 +101,8 @@ ROLES, TOPOLOGY = ["server", "agent", "agent"], "star"
 
 APEX = """
 def main():
-    global life
-    life = begin_life()
+    global incarnation
+    incarnation = begin_incarnation()
     world = World.current()
     collectors = world.group("collector")
     envs, eval_envs = (make_envs("CartPole-v1", n, seed=world.node_seed + n) for n in (8, 20))
@@ -236,7 +236,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("num_servers", [pytest.param(1, marks=SLOW), 2])
-def test_pushed_is_applied_and_refused_exactly_also_when_pushers_are_killed(
+def test_every_gradient_is_applied_or_refused_also_when_senders_are_killed(
     folder: Path, num_servers: int
 ) -> None:
     num_agents, num_kills = 3, 2
@@ -258,13 +258,13 @@ def test_pushed_is_applied_and_refused_exactly_also_when_pushers_are_killed(
     assert code == 0, said
     applied, refused, version = literal_eval(said.splitlines()[-1])
     begun, answered = books.sum(axis=0).tolist()
-    # Of what a killed agent had begun last nobody knows the fate; of all else everybody does.
+    # The last item that a killed agent had begun may be lost or not; all others are known.
     assert answered <= applied + refused <= begun <= answered + num_kills
     assert refused > 0
     assert version <= applied
 
 
-# -- whoever is slow -----------------------------------------------------------------------
+# -- slow nodes ----------------------------------------------------------------------------
 
 PACES = """
 import numpy as np
@@ -330,7 +330,7 @@ if __name__ == "__main__":
     ("main", "slow"),
     [("apex", "learner"), pytest.param("apex", "collector", marks=SLOW), ("a3c", "collector.0")],
 )
-def test_whoever_is_a_hundred_times_slower_memory_stays_and_nobody_hangs(
+def test_memory_stays_and_nothing_hangs_when_one_node_is_a_hundred_times_slower(
     folder: Path, main: str, slow: str
 ) -> None:
     source = PACES.replace("{slow}", slow).replace("{main}", main)
