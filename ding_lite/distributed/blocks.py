@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ding_lite.distributed.shards import Asked, Share, Update
+from ding_lite.distributed.shards import Asked, ShardAnswer, Update
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions, Transitions
 from ding_lite.rl.replay.prioritized import importance_weights
@@ -51,7 +51,7 @@ class Block:
 
     def __init__(
         self,
-        parts: Sequence[tuple[Asked, Share]],
+        parts: Sequence[tuple[Asked, ShardAnswer]],
         batch_size: int,
         rng: np.random.Generator,
     ) -> None:

@@ -80,7 +80,7 @@ class Receipt:
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _PendingGradient:
     """A gradient at a reducer, until the server has answered."""
 
     grad_P: NumpyArray
@@ -91,7 +91,7 @@ class _Waiting:
     is_alone: bool = False
     """Whether it is handed on by itself."""
 
-    def goes_with(self, other: _Waiting) -> bool:
+    def goes_with(self, other: _PendingGradient) -> bool:
         """Tell whether their mean is a gradient whose age is known."""
         alike = self.life == other.life and self.grad_P.shape == other.grad_P.shape
         return alike and not (self.is_alone or other.is_alone)
@@ -149,7 +149,7 @@ class GradientServer:
         self._end = self._router.watch()
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_PendingGradient] = []
         self._is_under_way = False
         self._own: Improvable | None = None
         if self._router.node_id == group.members[0]:
@@ -348,7 +348,7 @@ class GradientServer:
             )
         answer: Future[Receipt | None] = Future()
         with self._changed:
-            self._waiting.append(_Waiting(np.array(grad_P), life, version, answer))
+            self._waiting.append(_PendingGradient(np.array(grad_P), life, version, answer))
         self._hand_on()
         return answer
 
@@ -366,7 +366,7 @@ class GradientServer:
             self._members[0], f"{self._name}.apply", first.life, versions, mean_P
         ).add_done_callback(lambda done: self._pass_back(batch, done))
 
-    def _pass_back(self, batch: list[_Waiting], done: Future[Any]) -> None:
+    def _pass_back(self, batch: list[_PendingGradient], done: Future[Any]) -> None:
         error = done.exception()
         receipts: list[Receipt | None] = [] if error is not None else done.result()
         is_new = isinstance(error, RemoteError) and error.is_not_registered

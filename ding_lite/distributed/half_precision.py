@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 
-class Halves:
+class HalfPrecision:
     """Shortens 32-bit numbers, time after time into the same memory.
 
     Fresh memory would cost more than the numbers: the kernel clears each page of it. What is
     returned holds until the next call.
 
     Example:
-        >>> halves = Halves()
-        >>> halves({"w": torch.ones(2), "n": torch.tensor([3])})
+        >>> to_half = HalfPrecision()
+        >>> to_half({"w": torch.ones(2), "n": torch.tensor([3])})
         {'w': tensor([1., 1.], dtype=torch.float16), 'n': tensor([3])}
     """
 
     def __init__(self) -> None:
         """Start without memory."""
-        self._halves: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
 
     def __call__(
         self, weights: Mapping[str, Tensor], *, but: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Halves:
         }
 
     def _shortened(self, name: str, tensor: Tensor) -> Tensor:
-        half = self._halves.get(name)
+        half = self._buffers.get(name)
         if half is None or half.shape != tensor.shape:
-            half = self._halves[name] = torch.empty(tensor.shape, dtype=torch.float16)
+            half = self._buffers[name] = torch.empty(tensor.shape, dtype=torch.float16)
         return half.copy_(tensor.detach())

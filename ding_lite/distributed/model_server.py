@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.half_precision import Halves
+from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router.group import World
 
@@ -47,7 +47,7 @@ class ModelServer:
         self._router = (world or World.current()).group(["node.*"]).router
         self._key = f"model {name}"
         self._watch = self._router.watch(self._key)
-        self._halves = Halves()
+        self._half_precision = HalfPrecision()
         self._version = 0
         self._life = int.from_bytes(os.urandom(6), "little")
         self._fetched_life = 0
@@ -62,7 +62,11 @@ class ModelServer:
         Returns:
             Their version, counted from 1.
         """
-        given = self._halves(weights) if half else {name: w.cpu() for name, w in weights.items()}
+        given = (
+            self._half_precision(weights)
+            if half
+            else {name: w.cpu() for name, w in weights.items()}
+        )
         version = self._version + 1
         self._router.publish_ctx(
             {self._key: {"life": self._life, "version": version, "weights": given}}

@@ -60,7 +60,7 @@ class Members(Protocol):
 
 
 @dataclass
-class Share:
+class TakenMembers:
     """What a learner has taken."""
 
     life: int
@@ -110,7 +110,7 @@ class PopulationServer:
         """On the owner: how many members were lost with their node and trained again."""
         self.counts = dict.fromkeys(COUNTERS, 0)
         """On the owner: what all learners have counted for members that have come back."""
-        self.held: Share | None = None
+        self.held: TakenMembers | None = None
         """On a learner: what it has taken and not yet given back."""
         self._router = group.router
         self._owner = group.members[0]
@@ -134,7 +134,7 @@ class PopulationServer:
 
     # -- on a learner --------------------------------------------------------------------------
 
-    def take(self, *, until: Callable[[], bool] = lambda: False) -> Share | None:
+    def take(self, *, until: Callable[[], bool] = lambda: False) -> TakenMembers | None:
         """Wait for members to train; None where `until` has ended the wait.
 
         Raises:
@@ -148,7 +148,7 @@ class PopulationServer:
             if not self._wait_for(answer, until):
                 return None
             try:
-                self.held = Share(*answer.result())
+                self.held = TakenMembers(*answer.result())
             except PeerLost:
                 continue  # its next life has something to train, too
             except RemoteError as error:

@@ -32,7 +32,7 @@ import numpy as np
 
 from ding_lite.clock import Deadline
 from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
-from ding_lite.distributed.shards import ANSWER_S, Asked, Shards, Share, Update, count_of
+from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
 from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
@@ -198,12 +198,12 @@ class ShardedReplay:
         self._life = _new_life()
         set_rng_state(self._rng, state["rng"])
 
-    def _draw_from_own(self, count: int, updates: Sequence[Update] = ()) -> Share:
+    def _draw_from_own(self, count: int, updates: Sequence[Update] = ()) -> ShardAnswer:
         if self._own is None or type(count) is not int or not 0 <= count <= MOST_DRAWN:
             raise ConfigError(
                 f"{count!r} transitions cannot be drawn at a time; 0 to {MOST_DRAWN} can."
             )
-        return Share(self._life, self._update_own(updates), self._own.draw(count))
+        return ShardAnswer(self._life, self._update_own(updates), self._own.draw(count))
 
     def _update_own(self, updates: Sequence[Update]) -> int:
         count = 0
@@ -299,7 +299,7 @@ class ShardedReplay:
     def _count(self, num_updates: int, answer: Future[Any]) -> None:
         if answer.exception() is None:
             found = answer.result()
-            num_updated = found.num_updated if isinstance(found, Share) else int(found)
+            num_updated = found.num_updated if isinstance(found, ShardAnswer) else int(found)
             self.num_skipped += num_updates - num_updated
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: Array) -> int:

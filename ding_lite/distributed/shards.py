@@ -37,7 +37,7 @@ Update: TypeAlias = tuple[int, NumpyArray, NumpyArray]
 
 @register(name="ding_lite.Share")
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShardAnswer:
     """What a shard answers."""
 
     life: int
@@ -83,7 +83,7 @@ class Shards:
     """
 
     def __init__(
-        self, group: Group, name: str, draw_own: Callable[[int, Sequence[Update]], Share]
+        self, group: Group, name: str, draw_own: Callable[[int, Sequence[Update]], ShardAnswer]
     ) -> None:
         self._group = group
         self._router = group.router
@@ -206,7 +206,7 @@ class Shards:
                 asked.append(Asked(rank, share, count_of(news), answer))
         return asked
 
-    def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, Share]]:
+    def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, ShardAnswer]]:
         """Wait for answers; those of shards that are gone or take too long are left out."""
         deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)
         shares = []
@@ -239,7 +239,7 @@ class Shards:
             if shard.node in peers and not shard.is_here and shard.greeting is None:
                 shard.greeting = self._router.ask(shard.node, self._name, 0, [])
 
-    def _note(self, rank: int, share: Share) -> None:
+    def _note(self, rank: int, share: ShardAnswer) -> None:
         shard, drawn = self._shards[rank], share.drawn
         shard.is_here = True
         shard.size, shard.total = drawn.size, drawn.total

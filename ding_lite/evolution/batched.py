@@ -13,14 +13,14 @@ import torch
 
 from ding_lite.evolution.batched_box import ActorStack, SACStack
 from ding_lite.evolution.batched_dqn import DQNStack
-from ding_lite.evolution.batched_policies import Outcome, Stack
+from ding_lite.evolution.batched_policies import Stack, UpdateResult
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.policies.td3 import TD3
 from ding_lite.rl.protocols import Policy
 
-__all__ = ["KINDS", "Outcome", "Stack", "make_stack", "stack_key"]
+__all__ = ["KINDS", "Stack", "UpdateResult", "make_stack", "stack_key"]
 
 KINDS: dict[type[Any], type[Stack[Any]]] = {
     DQN: DQNStack,

@@ -14,7 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.evolution.batched_policies import Layout, Metrics, Network, Rows, Stack
+from ding_lite.evolution.batched_policies import (
+    Layout,
+    Metrics,
+    Stack,
+    StackedNetwork,
+    StackedTensors,
+)
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.networks.box_actors import squash
@@ -128,14 +134,16 @@ class BoxStack(Stack[BoxT]):
                 noise_GBA[row, : turn.size] = turn.policy.draw_noise(turn.size)
         return torch.from_numpy(noise_GBA)
 
-    def _lowest(self, critics: Sequence[Network], obs_GBI: Tensor, action_GBA: Tensor) -> Tensor:
+    def _lowest(
+        self, critics: Sequence[StackedNetwork], obs_GBI: Tensor, action_GBA: Tensor
+    ) -> Tensor:
         """Return the lowest value that a critic gives, [G, B]."""
         x_GBI = torch.cat((obs_GBI, action_GBA), dim=2)
         return torch.stack([critic.forward(x_GBI)[-1] for critic in critics]).amin(0).squeeze(2)
 
-    def _make_critics(self, weights: Rows, first: int) -> list[Network]:
+    def _make_critics(self, weights: StackedTensors, first: int) -> list[StackedNetwork]:
         return [
-            Network(
+            StackedNetwork(
                 _OfCritic(weights, index),
                 _OfCritic(self._grads, index),
                 self._of_critics,
@@ -144,8 +152,8 @@ class BoxStack(Stack[BoxT]):
             for index in range(self._num_critics)
         ]
 
-    def _make_actor(self, weights: Rows, first: int) -> Network:
-        return Network(weights, self._grads, self._of_actor, first=first)
+    def _make_actor(self, weights: StackedTensors, first: int) -> StackedNetwork:
+        return StackedNetwork(weights, self._grads, self._of_actor, first=first)
 
 
 class ActorStack(BoxStack[DDPG]):
@@ -227,7 +235,7 @@ class SACStack(BoxStack[SAC]):
 class _OfCritic:
     """The tensors of one critic of each policy."""
 
-    def __init__(self, rows: Rows, index: int) -> None:
+    def __init__(self, rows: StackedTensors, index: int) -> None:
         self._rows, self._index = rows, index
 
     def __getitem__(self, name: str, /) -> Tensor:

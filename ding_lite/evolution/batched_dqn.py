@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.evolution.batched_policies import Layout, Metrics, Network, Rows, Stack
+from ding_lite.evolution.batched_policies import (
+    Layout,
+    Metrics,
+    Stack,
+    StackedNetwork,
+    StackedTensors,
+)
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
 from ding_lite.rl.formulas.returns import bootstrapped_targets
 from ding_lite.rl.networks.inputs import as_floats
@@ -116,8 +122,10 @@ class DQNStack(Stack[DQN]):
         best_GB = both[-1].numpy()[:, largest:].argmax(axis=2)
         return saved[-1].numpy(), saved, next_target_GBA[(*layout.index, best_GB)]
 
-    def _make_network(self, weights: Rows, first: int) -> Network:
-        return Network(weights, self._grads, self._layers, first=first, is_relu=self._is_relu)
+    def _make_network(self, weights: StackedTensors, first: int) -> StackedNetwork:
+        return StackedNetwork(
+            weights, self._grads, self._layers, first=first, is_relu=self._is_relu
+        )
 
 
 def _metrics(policy: DQN, loss: float, q_mean: float) -> Metrics:

@@ -50,7 +50,7 @@ PolicyT = TypeVar("PolicyT", bound=Stackable)
 
 
 @dataclass
-class Outcome:
+class UpdateResult:
     """What came of the updates of one policy."""
 
     metrics: Metrics | None = None
@@ -75,8 +75,8 @@ class Stack(ABC, Generic[PolicyT]):
         """Reserve memory."""
         weights, target = like.flat_weights
         self._spec = like.spec
-        self._weights, self._grads = (Rows(weights.shapes, count) for _ in range(2))
-        self._target = Rows(target.shapes, count)
+        self._weights, self._grads = (StackedTensors(weights.shapes, count) for _ in range(2))
+        self._target = StackedTensors(target.shapes, count)
 
     @classmethod
     @abstractmethod
@@ -106,7 +106,7 @@ class Stack(ABC, Generic[PolicyT]):
         sizes: Sequence[int],
         updates: Sequence[int],
         sample: Callable[[int], Transitions],
-    ) -> list[Outcome]:
+    ) -> list[UpdateResult]:
         """Let each policy do its updates.
 
         Args:
@@ -159,7 +159,7 @@ class Turn(Generic[PolicyT]):
         self.policy = policy
         self.size = size
         self.updates = updates
-        self.outcome = Outcome()
+        self.outcome = UpdateResult()
 
     def passes(self, check: Callable[[], None]) -> bool:
         """Whether a loss is finite; if not, this is the end of its updates."""
@@ -219,7 +219,7 @@ class Layout(Generic[PolicyT]):
         return Transitions(*(getattr(batch, f.name)[first:last] for f in fields(Transitions)))
 
 
-class Rows:
+class StackedTensors:
     """The same named tensors of several policies: a row each of one matrix."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], count: int) -> None:
@@ -236,7 +236,7 @@ class Rows:
         return self._views[name]
 
 
-class Network:
+class StackedNetwork:
     """Networks of one architecture, computed together.
 
     Args:

@@ -30,7 +30,7 @@ class Chain:
     """One name a hidden layer."""
     heads: tuple[str, ...]
     """What reads the last hidden layer."""
-    halves: bool = False
+    read_in_halves: bool = False
     """Whether each of two heads reads a half of its own of the last hidden layer, which is then
     twice as wide as the config says."""
 
@@ -40,11 +40,11 @@ class Chain:
 
     def is_split(self, layer: int) -> bool:
         """Whether the readers of a hidden layer read a half each."""
-        return self.halves and layer + 1 == len(self.hidden)
+        return self.read_in_halves and layer + 1 == len(self.hidden)
 
 
 @dataclass
-class Body:
+class PolicyTensors:
     """All that a policy has of one set of networks, by the tensors' names."""
 
     values: list[Tensors]
@@ -58,41 +58,47 @@ class Body:
         return [(means[name], squares[name]) for means, squares in self.moments if name in means]
 
 
-def widen(body: Body, chain: Chain, layer: int, *, count: int, rng: np.random.Generator) -> None:
+def widen(
+    tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
+) -> None:
     """Add units to a hidden layer; what the network computes stays the same."""
-    width = _width(body, chain, layer)
-    _resize(body, chain, layer, source=[*range(width), *[-1] * count], rng=rng)
+    width = _width(tensors, chain, layer)
+    _resize(tensors, chain, layer, source=[*range(width), *[-1] * count], rng=rng)
 
 
-def narrow(body: Body, chain: Chain, layer: int, *, count: int, rng: np.random.Generator) -> None:
+def narrow(
+    tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
+) -> None:
     """Take those units out of a hidden layer that matter least to what reads it."""
-    width = _width(body, chain, layer)
-    score = _importance(body.values[0], chain, layer)
+    width = _width(tensors, chain, layer)
+    score = _importance(tensors.values[0], chain, layer)
     score = score.reshape(-1, width).sum(dim=0)  # both halves, where there are two
     kept = sorted(score.argsort(descending=True, stable=True)[: width - count].tolist())
-    _resize(body, chain, layer, source=kept, rng=rng)
+    _resize(tensors, chain, layer, source=kept, rng=rng)
 
 
-def deepen(body: Body, before: Chain, after: Chain, layer: int) -> None:
+def deepen(tensors: PolicyTensors, before: Chain, after: Chain, layer: int) -> None:
     """Add a hidden layer behind another; what a network with ReLUs computes stays the same.
 
     Args:
-        body: Is changed.
+        tensors: Is changed.
         before: The layers as they are.
         after: The layers with one more.
         layer: The hidden layer that the new one follows.
     """
     new = after.hidden[layer + 1]
     old = before.hidden[layer]
-    width = body.values[0][f"{old}.weight"].shape[-2]
-    _rename(body, before, after, [*range(layer + 1), None, *range(layer + 1, len(before.hidden))])
-    like = body.values[0][f"{after.hidden[layer]}.weight"]
+    width = tensors.values[0][f"{old}.weight"].shape[-2]
+    _rename(
+        tensors, before, after, [*range(layer + 1), None, *range(layer + 1, len(before.hidden))]
+    )
+    like = tensors.values[0][f"{after.hidden[layer]}.weight"]
     weight = torch.eye(width).expand(*like.shape[:-2], width, width).clone()
     bias = torch.zeros(*like.shape[:-2], width)
-    for values in body.values:
+    for values in tensors.values:
         if f"{after.hidden[layer]}.weight" in values:
             values[f"{new}.weight"], values[f"{new}.bias"] = weight.clone(), bias.clone()
-    for means, squares in body.moments:
+    for means, squares in tensors.moments:
         for kind, tensor in (("weight", weight), ("bias", bias)):
             beside = f"{after.hidden[layer]}.{kind}"
             if beside in means:
@@ -100,10 +106,10 @@ def deepen(body: Body, before: Chain, after: Chain, layer: int) -> None:
                 squares[f"{new}.{kind}"] = torch.full_like(tensor, float(squares[beside].mean()))
 
 
-def shorten(body: Body, before: Chain, after: Chain, layer: int) -> None:
+def shorten(tensors: PolicyTensors, before: Chain, after: Chain, layer: int) -> None:
     """Take a hidden layer out; the next one reads what it read, through both their weights."""
     gone = before.hidden[layer]
-    for values in body.values:
+    for values in tensors.values:
         if f"{gone}.weight" not in values:
             continue
         weight, bias = values.pop(f"{gone}.weight"), values.pop(f"{gone}.bias")
@@ -111,48 +117,53 @@ def shorten(body: Body, before: Chain, after: Chain, layer: int) -> None:
             read = values[f"{reader}.weight"]
             values[f"{reader}.bias"] = values[f"{reader}.bias"] + _times(read, bias)
             values[f"{reader}.weight"] = read @ weight
-    for means, squares in body.moments:
+    for means, squares in tensors.moments:
         if f"{gone}.weight" not in means:
             continue
-        for tensors in (means, squares):
-            del tensors[f"{gone}.weight"], tensors[f"{gone}.bias"]
+        for named in (means, squares):
+            del named[f"{gone}.weight"], named[f"{gone}.bias"]
         for reader in before.readers(layer):
             name = f"{reader}.weight"
-            shape = body.values[0][name].shape
+            shape = tensors.values[0][name].shape
             if means[name].shape != shape:
                 means[name] = torch.zeros(shape)
                 squares[name] = torch.full(shape, float(squares[name].mean()))
     places = [index for index in range(len(before.hidden)) if index != layer]
-    _rename(body, before, after, places)
+    _rename(tensors, before, after, places)
 
 
-def shake(body: Body, *, spread: float, rng: np.random.Generator) -> None:
+def shake(tensors: PolicyTensors, *, spread: float, rng: np.random.Generator) -> None:
     """Add normal noise to all weights, in proportion to the usual size of their tensor.
 
     Targets get the same noise as what they follow, so that they stay behind it as far as before.
     """
-    for name, tensor in body.values[0].items():
+    for name, tensor in tensors.values[0].items():
         noise = torch.from_numpy(rng.standard_normal(tuple(tensor.shape), dtype=np.float32))
         noise *= spread * float(tensor.square().mean().sqrt())
-        for values in body.values:
+        for values in tensors.values:
             if name in values:
                 values[name] = values[name] + noise
 
 
-def _width(body: Body, chain: Chain, layer: int) -> int:
+def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
     """Return the width of a hidden layer as the config has it."""
-    rows = body.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
+    rows = tensors.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
     return rows // 2 if chain.is_split(layer) else rows
 
 
 def _resize(
-    body: Body, chain: Chain, layer: int, *, source: Sequence[int], rng: np.random.Generator
+    tensors: PolicyTensors,
+    chain: Chain,
+    layer: int,
+    *,
+    source: Sequence[int],
+    rng: np.random.Generator,
 ) -> None:
     """Give a hidden layer the units of `source`, in that order; -1 is a new one."""
-    name, width = chain.hidden[layer], _width(body, chain, layer)
+    name, width = chain.hidden[layer], _width(tensors, chain, layer)
     units, split = torch.tensor(source), chain.is_split(layer)
     rows = torch.cat((units, torch.where(units < 0, -1, units + width))) if split else units
-    like = body.values[0][f"{name}.weight"]
+    like = tensors.values[0][f"{name}.weight"]
     bound = 1.0 / float(np.sqrt(like.shape[-1]))
     shape = (*like.shape[:-2], len(rows), like.shape[-1] + 1)
     drawn = torch.from_numpy(rng.uniform(-bound, bound, size=shape).astype(np.float32))
@@ -160,10 +171,10 @@ def _resize(
     places = {f"{name}.weight": (-2, rows), f"{name}.bias": (-1, rows)}
     places |= {f"{reader}.weight": (-1, units) for reader in chain.readers(layer)}
     for tensor, (dim, index) in places.items():
-        for values in body.values:
+        for values in tensors.values:
             if tensor in values:
                 values[tensor] = _taken(values[tensor], dim, index, fresh.get(tensor))
-        for means, squares in body.moments:
+        for means, squares in tensors.moments:
             if tensor in means:
                 usual = squares[tensor].mean()
                 means[tensor] = _taken(means[tensor], dim, index, None)
@@ -192,18 +203,20 @@ def _times(weight: Tensor, vector: Tensor) -> Tensor:
     return (weight @ vector.unsqueeze(-1)).squeeze(-1)
 
 
-def _rename(body: Body, before: Chain, after: Chain, places: Sequence[int | None]) -> None:
+def _rename(
+    tensors: PolicyTensors, before: Chain, after: Chain, places: Sequence[int | None]
+) -> None:
     """Give layers the names that they have in another chain; None is one that is not there."""
     names = {before.hidden[old]: after.hidden[new] for new, old in _pairs(places)}
     names |= dict(zip(before.heads, after.heads, strict=True))
-    moments = [tensors for pair in body.moments for tensors in pair]
-    for tensors in (*body.values, *moments):
+    moments = [named for pair in tensors.moments for named in pair]
+    for named in (*tensors.values, *moments):
         moved = {}
         for old, new in names.items():
             for kind in ("weight", "bias"):
-                if f"{old}.{kind}" in tensors:
-                    moved[f"{new}.{kind}"] = tensors.pop(f"{old}.{kind}")
-        tensors.update(moved)
+                if f"{old}.{kind}" in named:
+                    moved[f"{new}.{kind}"] = named.pop(f"{old}.{kind}")
+        named.update(moved)
 
 
 def _pairs(places: Sequence[int | None]) -> list[tuple[int, int]]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_like
-from ding_lite.evolution.growth import Body, deepen, narrow, shake, shorten, widen
-from ding_lite.evolution.parameter_layout import Anatomy, anatomy_of
+from ding_lite.evolution.growth import PolicyTensors, deepen, narrow, shake, shorten, widen
+from ding_lite.evolution.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
 from ding_lite.rl.networks.torso import Activation
 from ding_lite.rl.protocols import Policy
@@ -119,7 +119,7 @@ class Mutation:
         """
         self.search.check(policy.config)
         if self._odds["architecture"] or self._odds["weights"]:
-            anatomy_of(policy)
+            layout_of(policy)
         if self._odds["activation"]:
             _check_has_activation(policy)
 
@@ -158,27 +158,27 @@ class Mutation:
         return changed or self._change_nodes(agent, removes=removes) or "none"
 
     def _change_layers(self, agent: Agent, *, removes: bool) -> str | None:
-        anatomy, hidden = anatomy_of(agent.policy), tuple(agent.config.hidden)
-        before = anatomy.chains(len(hidden))
+        layout, hidden = layout_of(agent.policy), tuple(agent.config.hidden)
+        before = layout.chains(len(hidden))
         # Behind a layer that is split nothing can be put in, and it cannot go itself.
-        choices = len(hidden) - any(chain.halves for chain in before)
+        choices = len(hidden) - any(chain.read_in_halves for chain in before)
         low, high = self._layers
-        can_add = len(hidden) < high and anatomy.activation == "relu"
+        can_add = len(hidden) < high and layout.activation == "relu"
         if not choices or not (len(hidden) > low if removes else can_add):
             return None
 
         layer = int(self._rng.integers(choices))
         kept = 0 if removes else 2
         changed = (*hidden[:layer], *[hidden[layer]] * kept, *hidden[layer + 1 :])
-        after = anatomy.chains(len(changed))
+        after = layout.chains(len(changed))
         state = agent.policy.state_dict()
-        body = anatomy.open(state)
+        tensors = layout.open(state)
         for old, new in zip(before, after, strict=True):
-            (shorten if removes else deepen)(body, old, new, layer)
-        return _reshape(agent, anatomy, body, state, changed)
+            (shorten if removes else deepen)(tensors, old, new, layer)
+        return _reshape(agent, layout, tensors, state, changed)
 
     def _change_nodes(self, agent: Agent, *, removes: bool) -> str | None:
-        anatomy, hidden = anatomy_of(agent.policy), list(agent.config.hidden)
+        layout, hidden = layout_of(agent.policy), list(agent.config.hidden)
         layer = int(self._rng.integers(len(hidden)))
         wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
         low, high = self._nodes
@@ -188,16 +188,16 @@ class Mutation:
 
         hidden[layer] += -count if removes else count
         state = agent.policy.state_dict()
-        body = anatomy.open(state)
-        for chain in anatomy.chains(len(hidden)):
-            (narrow if removes else widen)(body, chain, layer, count=count, rng=self._rng)
-        return _reshape(agent, anatomy, body, state, tuple(hidden))
+        tensors = layout.open(state)
+        for chain in layout.chains(len(hidden)):
+            (narrow if removes else widen)(tensors, chain, layer, count=count, rng=self._rng)
+        return _reshape(agent, layout, tensors, state, tuple(hidden))
 
     def _mutate_weights(self, agent: Agent) -> str:
-        anatomy, state = anatomy_of(agent.policy), agent.policy.state_dict()
-        body = anatomy.open(state)
-        shake(body, spread=self._spread, rng=self._rng)
-        agent.policy.load_state_dict(anatomy.close(body, state, state))
+        layout, state = layout_of(agent.policy), agent.policy.state_dict()
+        tensors = layout.open(state)
+        shake(tensors, spread=self._spread, rng=self._rng)
+        agent.policy.load_state_dict(layout.close(tensors, state, state))
         return f"weights {self._spread:g}"
 
     def _mutate_activation(self, agent: Agent) -> str:
@@ -217,12 +217,16 @@ class Mutation:
 
 
 def _reshape(
-    agent: Agent, anatomy: Anatomy, body: Body, state: Mapping[str, Any], hidden: tuple[int, ...]
+    agent: Agent,
+    layout: ParameterLayout,
+    tensors: PolicyTensors,
+    state: Mapping[str, Any],
+    hidden: tuple[int, ...],
 ) -> str:
-    """Let a policy with these hidden layers and tensors live in an agent."""
+    """Replace an agent's policy by one with these hidden layers and tensors."""
     before = agent.config.hidden
     policy = made_like(agent.policy, dataclasses.replace(agent.config, hidden=hidden))
-    policy.load_state_dict(anatomy.close(body, state, policy.state_dict()))
+    policy.load_state_dict(layout.close(tensors, state, policy.state_dict()))
     agent.replace_policy(policy)
     return f"hidden {before} -> {hidden}"
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError
-from ding_lite.evolution.growth import Body, Chain, Tensors
+from ding_lite.evolution.growth import Chain, PolicyTensors, Tensors
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.box_policy import BoxPolicy
 from ding_lite.rl.policies.dqn import DQN
@@ -27,7 +27,7 @@ class _Adam:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class ParameterLayout:
     """Where what belongs together is in a policy's `state_dict`."""
 
     values: tuple[str, ...]
@@ -38,7 +38,7 @@ class Anatomy:
     activation: str
     """What comes after a hidden layer."""
 
-    def open(self, state: Mapping[str, Any]) -> Body:
+    def open(self, state: Mapping[str, Any]) -> PolicyTensors:
         """Take the tensors out of a state."""
         values = [_own(state[key]) for key in self.values]
         moments = []
@@ -51,23 +51,23 @@ class Anatomy:
                 pairs = zip(names, split, strict=True)
                 parts.append({name: part.view_as(values[0][name]) for name, part in pairs})
             moments.append((parts[0], parts[1]))
-        return Body(values, moments)
+        return PolicyTensors(values, moments)
 
     def close(
-        self, body: Body, state: Mapping[str, Any], like: Mapping[str, Any]
+        self, tensors: PolicyTensors, state: Mapping[str, Any], like: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Put the tensors back.
 
         Args:
-            body: The tensors.
+            tensors: The tensors.
             state: The state they were taken from.
             like: The state of a policy of the shape that they have now.
         """
         closed = dict(state)
-        for key, values in zip(self.values, body.values, strict=True):
+        for key, values in zip(self.values, tensors.values, strict=True):
             closed[key] = {**values, **_norm(state[key])}
         order = list(_own(like[self.values[0]]))
-        for adam, (means, squares) in zip(self.adams, body.moments, strict=True):
+        for adam, (means, squares) in zip(self.adams, tensors.moments, strict=True):
             names = [name for name in order if name in means]
             closed[adam.key] = {
                 **state[adam.key],
@@ -77,7 +77,7 @@ class Anatomy:
         return closed
 
 
-def anatomy_of(policy: Policy) -> Anatomy:
+def layout_of(policy: Policy) -> ParameterLayout:
     """Return where what is in a policy.
 
     Raises:
@@ -86,14 +86,14 @@ def anatomy_of(policy: Policy) -> Anatomy:
     config: Any = policy.config
     if isinstance(policy, DQN):
         heads = ("head.value", "head.advantage") if config.dueling else ("head",)
-        return Anatomy(
+        return ParameterLayout(
             values=("q_net", "target_net"),
             adams=(_Adam("adam"),),
             chains=lambda depth: (Chain(_numbered("torso", depth), heads, config.dueling),),
             activation="relu" if policy.spec.is_image else config.activation,
         )
     if isinstance(policy, BoxPolicy):
-        return Anatomy(
+        return ParameterLayout(
             values=("weights", "target"),
             adams=(_Adam("critic_adam", ("critics.",)), _Adam("actor_adam", ("actor.", "log_"))),
             chains=lambda depth: (
@@ -105,7 +105,7 @@ def anatomy_of(policy: Policy) -> Anatomy:
     if isinstance(policy, ActorCriticPolicy):
         heads = ("actor.head", "critic.head")
         shared = policy.spec.is_image and "conv.0.weight" in policy.weights()
-        return Anatomy(
+        return ParameterLayout(
             values=("network",),
             adams=(_Adam("adam"),),
             chains=lambda depth: (

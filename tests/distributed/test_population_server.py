@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ding_lite.distributed import PopulationServer
-from ding_lite.distributed.population_server import Share
+from ding_lite.distributed.population_server import TakenMembers
 from ding_lite.errors import ConfigError, DeadlineExceeded, RemoteError
 from ding_lite.evolution import Mutation, Population, Search, Tournament, log_uniform
 from ding_lite.parallel.router import calls as rpc
@@ -118,7 +118,7 @@ def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job)
     job.cluster.network.remove(2)
     job.cluster.routers[2].close(good_bye=False)
 
-    def take_over() -> Share | None:
+    def take_over() -> TakenMembers | None:
         share = first.take()
         train(first, 50.0)
         return share

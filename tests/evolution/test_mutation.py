@@ -16,7 +16,7 @@ from torch import Tensor
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, make_agent
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.parameter_layout import anatomy_of
+from ding_lite.evolution.parameter_layout import layout_of
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.envs.vector import make_envs
@@ -160,8 +160,10 @@ def test_units_that_say_nothing_go_first() -> None:
 
 def moments(agent: Agent) -> dict[str, tuple[Tensor, Tensor]]:
     """Return what Adam remembers of each tensor."""
-    body = anatomy_of(agent.policy).open(agent.policy.state_dict())
-    return {name: (means[name], squares[name]) for means, squares in body.moments for name in means}
+    tensors = layout_of(agent.policy).open(agent.policy.state_dict())
+    return {
+        name: (means[name], squares[name]) for means, squares in tensors.moments for name in means
+    }
 
 
 @pytest.mark.parametrize("kind", ["dqn", "td3", "sac"])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ding_lite.clock import Deadline
-from ding_lite.distributed.half_precision import Halves
+from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.rl.protocols import Policy
@@ -57,7 +57,7 @@ class _Publish:
         self._router = router
         self._policy = policy
         self._every = every
-        self._halves = Halves() if half else None
+        self._half_precision = HalfPrecision() if half else None
         self._version = 0
         self._train_iter: int | None = None
         # Tells the versions of this process from those of one that died and was restarted.
@@ -91,9 +91,9 @@ class _Publish:
         if not self._router.has_audience:
             return
         weights = self._policy.weights()
-        if self._halves is not None:
+        if self._half_precision is not None:
             # What normalises observations has sums too large for 16 bits.
-            weights = self._halves(weights, but=("norm.",))
+            weights = self._half_precision(weights, but=("norm.",))
         version = [self._life, self._version]
         self._router.publish_ctx(
             {ANNOUNCED: version, PUBLISHED: {"version": version, "weights": weights}}

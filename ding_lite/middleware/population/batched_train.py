@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from ding_lite.evolution.batched import Outcome, Stack, make_stack, stack_key
+from ding_lite.evolution.batched import Stack, UpdateResult, make_stack, stack_key
 from ding_lite.middleware.train import TrainAgent
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
@@ -86,7 +86,7 @@ class TrainTogether:
                 train.agent.set_aside(outcome.fault)
 
 
-def _report(ctx: Context, outcome: Outcome, train_iter: int) -> None:
+def _report(ctx: Context, outcome: UpdateResult, train_iter: int) -> None:
     """Write what `train` would have written."""
     ctx.train_iter = train_iter
     ctx.keep("train_iter")

@@ -32,7 +32,7 @@ _DIGEST_BYTES = 20
 _MAX_NDIM = 32
 
 
-class Rows:
+class ArrayWriter:
     """Writes the large arrays of one checkpoint.
 
     Args:
@@ -73,11 +73,11 @@ class Rows:
 
 
 def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
-    """Read an array that `Rows.save` wrote.
+    """Read an array that `ArrayWriter.save` wrote.
 
     Args:
         folder: Where its files lie.
-        entry: What `Rows.save` returned.
+        entry: What `ArrayWriter.save` returned.
         most: Bytes that the array may have.
 
     Raises:

@@ -27,7 +27,9 @@ from ding_lite.rl.checkpoint.folder import MANIFEST, Folder
 
 Tree: TypeAlias = Any
 """Nested dicts, lists and tuples of what a checkpoint can hold."""
-Choice: TypeAlias = Collection[str] | Callable[[dict[str, Any]], Collection[str] | None] | None
+KeySelection: TypeAlias = (
+    Collection[str] | Callable[[dict[str, Any]], Collection[str] | None] | None
+)
 """Keys of the tree's first level; a function chooses them by the checkpoint's `meta`."""
 
 FORMAT_VERSION = 2
@@ -45,7 +47,7 @@ class Checkpoint:
     """What was said about it."""
 
 
-class Body(msgspec.Struct, forbid_unknown_fields=True):
+class ManifestBody(msgspec.Struct, forbid_unknown_fields=True):
     """The manifest's content."""
 
     state: Tree
@@ -62,7 +64,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     body: msgspec.Raw
 
 
-def read_checkpoint(folder: Folder, encoded: bytes, only: Choice) -> Checkpoint:
+def read_checkpoint(folder: Folder, encoded: bytes, only: KeySelection) -> Checkpoint:
     """Read what a manifest describes.
 
     Raises:
@@ -86,7 +88,7 @@ def read_checkpoint(folder: Folder, encoded: bytes, only: Choice) -> Checkpoint:
     return Checkpoint(reading.restore(state, 1), meta)
 
 
-def _read_manifest(folder: Folder, encoded: bytes) -> Body:
+def _read_manifest(folder: Folder, encoded: bytes) -> ManifestBody:
     try:
         manifest = msgspec.json.decode(encoded, type=Manifest)
         if manifest.format_version != FORMAT_VERSION:
@@ -97,12 +99,12 @@ def _read_manifest(folder: Folder, encoded: bytes) -> Body:
             )
         if zlib.crc32(manifest.body) != manifest.body_crc32:
             raise folder.damaged(f"{MANIFEST} has changed")
-        return msgspec.json.decode(manifest.body, type=Body)
+        return msgspec.json.decode(manifest.body, type=ManifestBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise folder.damaged(f"{MANIFEST} cannot be read ({error})") from error
 
 
-def _read_tensors(folder: Folder, body: Body) -> dict[str, Tensor]:
+def _read_tensors(folder: Folder, body: ManifestBody) -> dict[str, Tensor]:
     payload = folder.read(body.tensors_file, most=available_bytes())
     if zlib.crc32(payload) != body.tensors_crc32:
         raise folder.damaged(f"{body.tensors_file} has changed")

@@ -26,7 +26,7 @@ from torch import Tensor
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import CheckpointError, SaveError
 from ding_lite.io.dtypes import SAVED_DTYPES
-from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, Rows, files_in
+from ding_lite.rl.checkpoint.array_files import LARGE_BYTES, ArrayWriter, files_in
 from ding_lite.rl.checkpoint.folder import (
     MANIFEST as MANIFEST,
     MANIFEST_BYTES,
@@ -37,10 +37,10 @@ from ding_lite.rl.checkpoint.folder import (
 from ding_lite.rl.checkpoint.reading import (
     FORMAT_VERSION,
     MAX_DEPTH,
-    Body,
     Checkpoint as Checkpoint,
-    Choice,
+    KeySelection,
     Manifest,
+    ManifestBody,
     Tree,
     read_checkpoint,
 )
@@ -67,7 +67,7 @@ def save_checkpoint(
         CheckpointError: If a value cannot be saved, or the disk refuses.
     """
     path = Path(directory)
-    rows = Rows(path, _write_atomically)
+    rows = ArrayWriter(path, _write_atomically)
     old_tensors = set(path.glob("tensors-*.safetensors"))
     old_files = files_in(path) | old_tensors | set(path.glob("*.tmp"))
     encoded = b""
@@ -78,7 +78,9 @@ def save_checkpoint(
         plain_meta = tree.plain(dict(meta or {}), "meta")
         payload = save(tree.tensors)
         tensors_file = _next_name(old_tensors)
-        body = msgspec.json.encode(Body(plain_state, plain_meta, tensors_file, zlib.crc32(payload)))
+        body = msgspec.json.encode(
+            ManifestBody(plain_state, plain_meta, tensors_file, zlib.crc32(payload))
+        )
         manifest = Manifest(FORMAT_VERSION, zlib.crc32(body), msgspec.Raw(body))
         encoded = msgspec.json.encode(manifest)
         if len(encoded) > MANIFEST_BYTES:
@@ -111,7 +113,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def load_checkpoint(
-    directory: str | os.PathLike[str], *, only: Choice = None, clock: Clock = SYSTEM_CLOCK
+    directory: str | os.PathLike[str], *, only: KeySelection = None, clock: Clock = SYSTEM_CLOCK
 ) -> Checkpoint:
     """Read what `save_checkpoint` wrote, also while a run saves its next checkpoint there.
 
@@ -141,7 +143,7 @@ def load_checkpoint(
 class _Tree:
     """What becomes of a tree when it is saved."""
 
-    rows: Rows
+    rows: ArrayWriter
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def plain(self, value: Tree, name: str, depth: int = 1) -> Tree:

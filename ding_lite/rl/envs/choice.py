@@ -57,7 +57,7 @@ def choose(
     """
     kind = maker.native_kind()
     if kind == "theirs":  # its episodes are others: what a run is must not hang on a measurement
-        choice = Choice("native", "there is a program that steps all of them at once")
+        choice = ChosenMode("native", "there is a program that steps all of them at once")
     else:
         cores = 1 if multiprocessing.current_process().daemon else num_cores()
         native = make_source("native") if kind == "ours" else None
@@ -75,7 +75,7 @@ def choose(
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenMode:
     """How environments are best stepped, and why."""
 
     mode: Literal["native", "sync", "async"]
@@ -89,7 +89,7 @@ def choose_mode(
     num_cores: int,
     native: Source | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Choice:
+) -> ChosenMode:
     """Measure environments and say how many of them are stepped fastest.
 
     Args:
@@ -100,9 +100,9 @@ def choose_mode(
         clock: Tells how long env steps take.
     """
     if num_envs == 1:
-        return Choice("sync", "there is only one")
+        return ChosenMode("sync", "there is only one")
     if num_cores == 1 and native is None:
-        return Choice("sync", "there is one processor core")
+        return ChosenMode("sync", "there is one processor core")
     step_s = seconds_of_a_step(env, clock=clock)
     best: Literal["native", "sync"] = "sync"
     best_s = num_envs * step_s
@@ -116,12 +116,12 @@ def choose_mode(
         if native_s < best_s:
             best, best_s = "native", native_s
     if num_cores == 1:
-        return Choice(best, f"{why}; there is one processor core")
+        return ChosenMode(best, f"{why}; there is one processor core")
     workers = min(num_cores, num_envs)
     there_s = -(-num_envs // workers) * step_s + ROUND_TRIP_S + workers * ROUND_TRIP_OF_EACH_S
     why += f", {there_s * 1e6:.0f} us in {workers} processes"
     pays = best_s > max(MIN_GAIN * there_s, there_s + MIN_SAVING_S)
-    return Choice("async" if pays else best, why)
+    return ChosenMode("async" if pays else best, why)
 
 
 def seconds_of_a_step(env: Env, *, clock: Clock) -> float:

@@ -20,7 +20,7 @@ from ding_lite.rl.policies.actor_critic import (
     ActorCriticConfig,
     ActorCriticPolicy,
 )
-from ding_lite.rl.policies.minibatches import Rows
+from ding_lite.rl.policies.minibatches import Minibatch
 from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
@@ -143,7 +143,7 @@ class IMPALA(ActorCriticPolicy):
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _judge(self, rollout: Rollout) -> tuple[Rows, _Forward]:
+    def _judge(self, rollout: Rollout) -> tuple[Minibatch, _Forward]:
         """Find advantages and targets; hand on what the network said for it."""
         config, shape_TN = self.config, rollout.reward.shape
         obs, action = self._inputs(merged(rollout.obs)), merged(rollout.action)
@@ -166,15 +166,15 @@ class IMPALA(ActorCriticPolicy):
         advantage_B: FloatArray = merged(found.advantage_TB)
         advantage_B /= np.maximum(rho_B, _TINY)
         target_B = merged(found.target_TB)
-        return Rows(obs, action, merged(rollout.log_prob), advantage_B, target_B), forward
+        return Minibatch(obs, action, merged(rollout.log_prob), advantage_B, target_B), forward
 
-    def _step(self, rows: Rows, forward: _Forward) -> dict[str, float]:
+    def _step(self, rows: Minibatch, forward: _Forward) -> dict[str, float]:
         metrics = self._compute(rows, forward)
         metrics["grad_norm"] = self._improve()
         return metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _compute(self, rows: Rows, forward: _Forward) -> dict[str, float]:
+    def _compute(self, rows: Minibatch, forward: _Forward) -> dict[str, float]:
         """Write the gradient of the loss."""
         config, clip = self.config, self.config.clip
         outputs_BD, value_B, saved = forward

@@ -8,7 +8,7 @@ from ding_lite.rl.batch import FloatArray, NumpyArray
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Minibatch:
     """Env steps in any order, with what each was worth."""
 
     obs: NumpyArray
@@ -22,9 +22,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.target_B)
 
-    def take(self, index_B: NumpyArray) -> Rows:
+    def take(self, index_B: NumpyArray) -> Minibatch:
         """Return some of them."""
-        return Rows(
+        return Minibatch(
             self.obs[index_B],
             self.action[index_B],
             self.log_prob_B[index_B],

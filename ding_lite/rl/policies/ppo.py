@@ -22,7 +22,7 @@ from ding_lite.rl.policies.actor_critic import (
     ActorCriticPolicy,
     normalized,
 )
-from ding_lite.rl.policies.minibatches import Rows
+from ding_lite.rl.policies.minibatches import Minibatch
 from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, positive, suggests, whole
@@ -132,7 +132,7 @@ class PPO(ActorCriticPolicy):
         return self._net.grads.flat.clone(), metrics
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _rows(self, rollout: Rollout) -> Rows:
+    def _rows(self, rollout: Rollout) -> Minibatch:
         """Find advantages and targets."""
         config, obs = self.config, merged(rollout.obs)
         num_seen = len(obs)
@@ -146,7 +146,7 @@ class PPO(ActorCriticPolicy):
             rollout.truncated,
             gae_lambda=config.gae_lambda,
         )
-        return Rows(
+        return Minibatch(
             self._inputs(obs),
             merged(rollout.action),
             merged(rollout.log_prob),
@@ -154,7 +154,7 @@ class PPO(ActorCriticPolicy):
             merged(found.target_TB),
         )
 
-    def _minibatches(self, rows: Rows) -> Iterator[Rows]:
+    def _minibatches(self, rows: Minibatch) -> Iterator[Minibatch]:
         size = self.config.batch_size
         for _ in range(self.config.epochs):
             if len(rows) <= size:
@@ -166,7 +166,7 @@ class PPO(ActorCriticPolicy):
                 yield rows.take(index_B)
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
-    def _compute(self, rows: Rows) -> dict[str, float]:
+    def _compute(self, rows: Minibatch) -> dict[str, float]:
         """Write the gradient of the loss."""
         config, size = self.config, len(rows)
         outputs_BD, value_B, saved = self._net.forward(rows.obs)

@@ -17,7 +17,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.rl.replay.sum_tree_numpy import NumpyWalks
-from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, Shape
+from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, TreeShape
 from ding_lite.settings import check_all, whole
 
 
@@ -48,7 +48,7 @@ class SumTree:
         self.capacity = capacity
         self.is_fast = _is_wanted(fast)
         """Whether numba does the work."""
-        shape = Shape.of(capacity)
+        shape = TreeShape.of(capacity)
         self._sum: Float64Array = shape.zeros()
         self._first_leaf = shape.first_leaf
         self._leaves = self._sum[shape.first_leaf : shape.first_leaf + capacity]
@@ -66,7 +66,7 @@ class SumTree:
     @staticmethod
     def bytes_for(capacity: int) -> int:
         """Return what a tree of that many slots takes of memory at most, in bytes."""
-        return 2 * Shape.of(capacity).num_nodes * np.dtype(np.float64).itemsize
+        return 2 * TreeShape.of(capacity).num_nodes * np.dtype(np.float64).itemsize
 
     @property
     def values(self) -> Float64Array:
@@ -202,7 +202,7 @@ class _Walks(Protocol):
     def sum_above(self, first: int, last: int) -> None: ...
 
 
-def _compiled(shape: Shape, sums: Float64Array) -> _Walks:
+def _compiled(shape: TreeShape, sums: Float64Array) -> _Walks:
     walks: _Walks = import_module("ding_lite.rl.replay.sum_tree_numba").NumbaWalks(shape, sums)
     return walks
 

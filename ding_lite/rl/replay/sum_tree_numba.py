@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, Shape
+from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, TreeShape
 
 FnT = TypeVar("FnT", bound=Callable[..., object])
 
@@ -26,7 +26,7 @@ class NumbaWalks:
         sums: The sum of each node.
     """
 
-    def __init__(self, shape: Shape, sums: Float64Array) -> None:
+    def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
         """Note where the sums are."""
         self._shape = tuple(shape)  # to read a named one numba takes as long as for 30 leaves
         self._sum = sums

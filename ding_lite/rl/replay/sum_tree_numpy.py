@@ -11,7 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ding_lite.rl.replay.sum_tree_shape import FAMILY, Float32Array, Float64Array, Int64Array, Shape
+from ding_lite.rl.replay.sum_tree_shape import (
+    FAMILY,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    TreeShape,
+)
 
 _FAMILY_BITS = np.array(3)  # an array, as numpy would make one of a number at each call
 _RECORD = np.dtype((np.void, FAMILY * np.dtype(np.float64).itemsize))
@@ -25,7 +31,7 @@ class NumpyWalks:
         sums: The sum of each node.
     """
 
-    def __init__(self, shape: Shape, sums: Float64Array) -> None:
+    def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
         """Make room for the sums of elder siblings."""
         self._shape = shape
         self._sum = sums

@@ -17,7 +17,7 @@ FAMILY = 8
 """The children of a node: as many as there are numbers in 64 bytes, a line of the cache."""
 
 
-class Shape(NamedTuple):
+class TreeShape(NamedTuple):
     """The levels of a tree, in one array and in the order of a heap.
 
     Node i has the children 8 i + 1 to 8 i + 8. The topmost level need not begin with node 0.
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
     """Those before the topmost level and between levels included, of which nobody is a child."""
 
     @classmethod
-    def of(cls, capacity: int) -> Shape:
+    def of(cls, capacity: int) -> TreeShape:
         """Work it out for a number of leaves."""
         num_levels, width = 0, capacity
         while width > TOP_WIDTH:

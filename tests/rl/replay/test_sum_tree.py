@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.rl.replay.sum_tree import SumTree
-from ding_lite.rl.replay.sum_tree_shape import FAMILY, TOP_WIDTH, Shape
+from ding_lite.rl.replay.sum_tree_shape import FAMILY, TOP_WIDTH, TreeShape
 from tests.rl import reference
 
 HAS_NUMBA = find_spec("numba") is not None
@@ -174,7 +174,7 @@ def test_a_tree_without_any_value_has_nothing_to_draw(fast):
 
 @given(st.integers(1, 300_000))
 def test_each_level_has_its_own_place_and_room_for_all_children(capacity):
-    shape = Shape.of(capacity)
+    shape = TreeShape.of(capacity)
     first, width = shape.first_top, shape.width
     assert width <= TOP_WIDTH
     for _ in range(shape.num_levels):
