@@ -248,7 +248,7 @@ class SavedReplay(Replay, Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken."""
+        """Load a state that `state_dict` returned."""
         ...
 
 

@@ -51,7 +51,7 @@ class Members(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken."""
+        """Load a state that `state_dict` returned."""
         ...
 
     def clone(self) -> Self:

@@ -73,7 +73,7 @@ class Policy(Protocol):
         """Copy what a collector needs to act."""
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Act from now on with what another policy's `weights` returned."""
+        """Load the weights that another policy's `weights` returned."""
 
     def clone(self) -> Self:
         """Make an independent policy in exactly this state."""

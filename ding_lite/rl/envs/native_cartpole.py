@@ -118,7 +118,7 @@ class NativeCartPole:
         np.subtract(push, of_cart, out=of_cart)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Begin episodes where the mask says so."""
+        """Reset the environments of the mask."""
         done = np.flatnonzero(done_N)
         first = np.empty((len(done), 4))
         for row, index in enumerate(done.tolist()):
@@ -135,7 +135,7 @@ class NativeCartPole:
         return shown.reshape(-1, 4)
 
     def save(self) -> dict[str, Any]:
-        """Say how all environments came to where they are."""
+        """Return from what each environment's state can be restored."""
         in_order = self._state.transpose(1, 0, 2).reshape(4, -1)
         rng = np.stack([rng_state(rng) for rng in self._rngs])
         return {"state": in_order, "steps": self._steps.copy(), "rng": rng}

@@ -51,10 +51,10 @@ class Source(Protocol):
         """Act once in each environment; what is returned is freshly allocated."""
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Begin episodes where the mask says so, and return their first frames only."""
+        """Reset the environments of the mask, and return their first frames only."""
 
     def save(self) -> dict[str, Any]:
-        """Say how all environments came to where they are."""
+        """Return from what each environment's state can be restored."""
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
         """Go there again; return the frames shown there, and for which a way was known."""
@@ -114,7 +114,7 @@ class EnvLoop:
             write_row(frames[index], raw)
 
     def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
-        """Begin episodes where the mask says so; only their rows are written."""
+        """Reset the environments of the mask; only their rows are written."""
         for index in np.flatnonzero(done).tolist():
             self._reset_one(index, frames[index])
 
@@ -224,13 +224,13 @@ class SyncSource:
         return frames, reward, terminated, truncated
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Begin episodes where the mask says so."""
+        """Reset the environments of the mask."""
         frames = self._form.empty(self._num_envs)
         self._loop.reset_where(done_N, frames)
         return frames[done_N]
 
     def save(self) -> dict[str, Any]:
-        """Say how all environments came to where they are."""
+        """Return from what each environment's state can be restored."""
         return {"histories": self._loop.save()}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
@@ -303,7 +303,7 @@ class NativeVector:
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Begin episodes where the mask says so."""
+        """Reset the environments of the mask."""
         if self._tells_last:
             return self._newest[done_N]
         with raising_env_errors(self._name, "reset"):

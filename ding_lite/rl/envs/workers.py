@@ -162,7 +162,7 @@ class WorkerSource:
         )
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
-        """Begin episodes where the mask says so."""
+        """Reset the environments of the mask."""
         self._arrays.done[:] = done_N
         concerned = [worker for worker in self._workers if done_N[worker.share.rows].any()]
         self._order(concerned, _RESET_WHERE)

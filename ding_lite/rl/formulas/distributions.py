@@ -1,7 +1,7 @@
-"""How policies draw actions: from what a network says, with the gradients written out.
+"""Action distributions of policies, with the gradients written out.
 
-What a network says comes as arrays, and what it is to learn goes back as such. That is little
-beside what happens within it, wherever it runs.
+A network's outputs come as arrays on the CPU, and their gradients go back as arrays: they are
+small beside the work within the network, on any device.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """How likely actions are, and how much is left to chance."""
+    """Log-probabilities of actions, and entropies."""
 
     log_prob_B: FloatArray
     """The logarithms of the probabilities, or densities, of the actions."""
     entropy_B: FloatArray
-    """How undecided the policy is, in nats."""
+    """The entropy of each action's distribution, in nats."""
     saved: tuple[FloatArray, ...]
-    """What `backward` needs."""
+    """Arrays that `backward` needs."""
 
 
 class Distribution(Protocol):
-    """From a network's outputs to actions, and back from the gradient to that of the outputs."""
+    """Maps a network's outputs to actions, and their gradient to that of the outputs."""
 
     num_outputs: int
-    """How many numbers it takes for each observation."""
+    """How many network outputs it takes for each observation."""
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         """Return the likeliest actions."""
@@ -45,10 +45,10 @@ class Distribution(Protocol):
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Draw actions; return them, and the logarithms of how likely they were."""
+        """Sample actions; return them and their log-probabilities."""
 
     def judge(self, outputs_BD: FloatArray, action: NumpyArray) -> Likelihood:
-        """Say how likely actions are."""
+        """Return the log-probabilities of actions, and the entropies."""
 
     def backward(
         self, of: Likelihood, log_prob_grad_B: FloatArray, entropy_grad: float
@@ -60,7 +60,7 @@ class Distribution(Protocol):
 
 
 class Categorical:
-    """A choice among a number of actions, by their logits.
+    """The categorical distribution over discrete actions, by their logits.
 
     Args:
         num_actions: How many there are.
@@ -84,7 +84,7 @@ class Categorical:
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Draw actions; return them, and the logarithms of how likely they were."""
+        """Sample actions; return them and their log-probabilities."""
         size = len(outputs_ND)
         shifted_ND = outputs_ND - outputs_ND.max(axis=1, keepdims=True)
         weight_ND = np.exp(shifted_ND)
@@ -97,7 +97,7 @@ class Categorical:
         return action_N, log_prob_N
 
     def judge(self, outputs_BD: FloatArray, action: NumpyArray) -> Likelihood:
-        """Say how likely actions are."""
+        """Return the log-probabilities of actions, and the entropies."""
         shifted_BD = outputs_BD - outputs_BD.max(axis=1, keepdims=True)
         weight_BD = np.exp(shifted_BD)
         total_B1 = weight_BD.sum(axis=1, keepdims=True)
@@ -121,14 +121,13 @@ class Categorical:
 
 
 class Gaussian:
-    """Numbers around a mean that a network gives, with a spread that is learned beside it.
+    """The diagonal normal distribution: a network's mean, and a learned standard deviation.
 
-    What the network gives is in units of the action space: 0 is the middle of what the
-    environment takes, 1 its upper and -1 its lower end. Where there is no end, units are those of
-    the environment.
+    Means are in units of the action space: 0 is its middle, 1 its upper and -1 its lower bound.
+    Where there is no bound, units are those of the environment.
 
     Args:
-        space: What the environment takes.
+        space: The action space.
         weights: Holds the tensor of `shapes`.
         grads: Takes its gradient.
     """
@@ -145,31 +144,31 @@ class Gaussian:
         is_bounded = np.isfinite(self._low) & np.isfinite(self._high)
         low, high = (np.where(is_bounded, end, 0.0) for end in (self._low, self._high))
         self._middle_D = (low / 2 + high / 2).astype(np.float32)
-        # Where both ends are the same number, or there is none, a unit is that of the environment.
+        # Where both bounds are equal, or there is none, a unit is that of the environment.
         self._unit_D = np.where(high > low, high / 2 - low / 2, 1.0).astype(np.float32)
         self._log_unit = float(np.log(self._unit_D).sum())
 
     @classmethod
     def shapes(cls, space: Box) -> dict[str, tuple[int, ...]]:
-        """Name the tensor of such a distribution."""
+        """Return the shape of the tensor of such a distribution, by name."""
         return {cls.NAME: (math.prod(space.shape),)}
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
-        """Return the likeliest actions, within what the environment takes."""
+        """Return the likeliest actions, within the bounds of the space."""
         action_ND = self._middle_D + self._unit_D * outputs_ND
         return np.clip(action_ND, self._low, self._high).reshape(-1, *self._shape)
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
-        """Draw actions; return them, and the logarithms of their densities."""
+        """Sample actions; return them and their log-densities."""
         log_std_D = self._log_std()
         noise_ND = rng.standard_normal(outputs_ND.shape, dtype=np.float32)
         action_ND = self._middle_D + self._unit_D * (outputs_ND + np.exp(log_std_D) * noise_ND)
         return action_ND.reshape(-1, *self._shape), self._log_density(noise_ND, log_std_D)
 
     def judge(self, outputs_BD: FloatArray, action: NumpyArray) -> Likelihood:
-        """Say how likely actions are."""
+        """Return the log-probabilities of actions, and the entropies."""
         log_std_D = self._log_std()
         std_D: FloatArray = np.exp(log_std_D)
         action_BD = action.reshape(len(outputs_BD), -1)
@@ -203,17 +202,17 @@ class Gaussian:
 
 
 def distribution_shapes(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Name the tensors that the distribution of such actions has beside those of a network."""
+    """Return the shapes of the tensors that the action distribution itself has, by name."""
     space = spec.action_space
     return Gaussian.shapes(space) if isinstance(space, Box) else {}
 
 
 def make_distribution(spec: EnvSpec, weights: FlatWeights, grads: FlatWeights) -> Distribution:
-    """Make the distribution that fits the actions: numbers, or a choice."""
+    """Make the distribution for the action space: normal, or categorical."""
     space = spec.action_space
     return Gaussian(space, weights, grads) if isinstance(space, Box) else Categorical(int(space.n))
 
 
 def num_outputs(spec: EnvSpec) -> int:
-    """Return how many numbers a network gives for the distribution of such actions."""
+    """Return how many network outputs the action distribution takes."""
     return spec.num_actions or math.prod(spec.action_shape)

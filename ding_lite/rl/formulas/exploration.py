@@ -1,4 +1,4 @@
-"""Ways of trying something else than what looks best."""
+"""Exploration: epsilon-greedy actions, an epsilon for each collector, and action noise."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ding_lite.settings import at_least, check_all, inside, positive
 
 
 class Ranked(Protocol):
-    """Some nodes in an order, as a `Group` is."""
+    """Nodes with ranks, such as a `Group`."""
 
     def __len__(self) -> int:
-        """How many they are."""
+        """Return the number of nodes."""
         ...
 
     @property
     def rank(self) -> int:
-        """The place of this node among them, from 0."""
+        """The rank of this node, from 0."""
         ...
 
 
@@ -30,10 +30,10 @@ def epsilon_ladder(
 ) -> Schedule:
     """Give each collector a share of random actions of its own, from high to low.
 
-    Node i of N takes base^(1 + power * i / (N - 1)): some try nearly everything, others follow the
-    policy far, and the replay holds what both find (Horgan et al. 2018, arXiv:1803.00933, section
-    4.1). The paper's hundreds of collectors do so from the first env step on. A few of them find
-    too little that way as long as the policy knows nothing: `steps` lets all begin at 1.
+    Node i of N takes base^(1 + power * i / (N - 1)): some act mostly at random, others mostly
+    follow the policy, and the replay holds the experience of both (Horgan et al. 2018,
+    arXiv:1803.00933, section 4.1). The paper's hundreds of collectors do so from the first env
+    step on. With a few collectors that explores too little at first: `steps` lets all begin at 1.
 
     Args:
         group: The collectors.
@@ -74,7 +74,7 @@ def epsilon_greedy(
     """Replace each action, with probability epsilon, by one drawn from all actions.
 
     Args:
-        greedy_N: The actions that look best.
+        greedy_N: The actions of the highest value.
         epsilon: 0 keeps them all, 1 replaces them all. The greedy one may be drawn again.
         num_actions: Actions are 0 to `num_actions - 1`.
         rng: Two draws are taken from it per action, whatever epsilon is, so that runs which
@@ -93,10 +93,10 @@ def epsilon_greedy(
 def add_noise(
     best_NA: FloatArray, noise: float | FloatArray, *, rng: np.random.Generator
 ) -> FloatArray:
-    """Add normal noise to actions, and keep them from -1 to 1.
+    """Add normal noise to actions, and clip them to -1 to 1.
 
     Args:
-        best_NA: The actions that look best, from -1 to 1.
+        best_NA: The actions of the policy, from -1 to 1.
         noise: The standard deviation: one for all, or one for each of the N.
         rng: A draw is taken from it for each number, whatever the noise is.
 

@@ -8,11 +8,11 @@ from ding_lite.rl.batch import FloatArray
 
 
 def huber(error_B: FloatArray, weight_B: FloatArray | None = None) -> tuple[float, FloatArray]:
-    """Half the square of an error up to 1, its size minus one half beyond (Huber 1964).
+    """Compute the Huber loss: half the square up to 1, linear beyond (Huber 1964).
 
     Args:
         error_B: The errors.
-        weight_B: What the loss of each is multiplied by; 1 where none are given.
+        weight_B: The weight of each error's loss; 1 without them.
 
     Returns:
         The mean over B, and its gradient with respect to each error.
@@ -29,11 +29,11 @@ def huber(error_B: FloatArray, weight_B: FloatArray | None = None) -> tuple[floa
 
 
 def squared(error_B: FloatArray, weight_B: FloatArray | None = None) -> tuple[float, FloatArray]:
-    """Take the square of each error.
+    """Compute the mean squared error.
 
     Args:
         error_B: The errors.
-        weight_B: What the loss of each is multiplied by; 1 where none are given.
+        weight_B: The weight of each error's loss; 1 without them.
 
     Returns:
         The mean over B, and its gradient with respect to each error.

@@ -1,6 +1,6 @@
-"""Sums of rewards over time.
+"""Returns, advantages and value targets: sums of rewards over time.
 
-Each formula has a slow, obvious twin in `tests/rl/reference.py`.
+Each formula has a slow, obvious reference in `tests/rl/reference.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HIGHEST_LOG = np.float32(80.0)
 
 
 class NStep:
-    """Join env steps to transitions of n steps, which carry a reward back faster.
+    """Joins env steps to transitions of n steps, which carry a reward back faster.
 
     A transition that starts at time t and spans n steps has the reward
     r_t + gamma r_(t+1) + ... + gamma^(n-1) r_(t+n-1) and leads to the observation at t+n
@@ -45,7 +45,7 @@ class NStep:
     """
 
     def __init__(self, n: int, gamma: float, num_envs: int) -> None:
-        """Start with nothing pending."""
+        """Start without pending env steps."""
         check_all(at_least(1, n=n, num_envs=num_envs), inside(0.0, 1.0, gamma=gamma))
         self.n = n
         self.gamma = gamma
@@ -54,18 +54,18 @@ class NStep:
         self._pending_N = np.zeros(num_envs, dtype=np.int64)
         self._newest = -1
         self._next_obs: NumpyArray | None = None
-        # Rings of the last n env steps, by slot: what each saw and did, and has earned since.
+        # Rings of the last n env steps, by slot: observation, action, and rewards since.
         self._rings: tuple[NumpyArray, NumpyArray] | None = None
         self._reward_nN = np.zeros((n, num_envs), dtype=np.float32)
 
     def reset(self) -> None:
-        """Drop what is pending; needed when environments are reset amid their episodes."""
+        """Drop pending env steps; needed when environments are reset amid their episodes."""
         self._pending_N[:] = 0
 
     def __call__(self, step: Step) -> Transitions:
-        """Take the next step of each environment; return the transitions it completed.
+        """Add the next step of each environment; return the transitions that it completes.
 
-        They come oldest first, and may be none at all while an episode is younger than n.
+        They are ordered oldest first; there are none while all episodes are younger than n.
 
         Raises:
             ShapeError: If the step is of another number of environments.
@@ -101,13 +101,13 @@ class NStep:
         )
 
     def flush(self) -> Transitions | None:
-        """Hand on what is pending as shorter transitions, as if no step followed.
+        """Return pending env steps as shorter transitions, as if no step followed.
 
-        That is for those who leave their environments to somebody else: what comes next there is
-        not theirs. The transitions lead to where the last step did, and are bootstrapped there.
+        A collector that gives its environments to another one calls this, as the next steps are
+        not its own. The transitions lead to where the last step did, and are bootstrapped there.
 
         Returns:
-            None where nothing was pending.
+            None if no env step was pending.
         """
         if self._rings is None or self._next_obs is None:
             return None
@@ -144,7 +144,7 @@ class NStep:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
+        """Load a state that `state_dict` returned.
 
         Raises:
             ShapeError: If it is of another n or another number of environments.
@@ -165,10 +165,10 @@ class NStep:
         self._next_obs = None if next_obs is None else np.array(next_obs)
 
     def drop_broken_off(self, obs_N: NumpyArray) -> None:
-        """Drop what is pending where an environment has not gone on from its last step.
+        """Drop pending env steps of environments that have not gone on from their last step.
 
         Args:
-            obs_N: What the environments show now, [N, ...].
+            obs_N: The current observations, [N, ...].
         """
         if self._next_obs is not None:
             has_gone_on_N = (self._next_obs == obs_N).reshape(self._num_envs, -1).all(axis=1)
@@ -201,7 +201,7 @@ def bootstrapped_targets(
     *,
     gamma: float | FloatArray,
 ) -> FloatArray:
-    """Complete the rewards of transitions by the value of where they lead.
+    """Compute the value targets of transitions: reward plus discounted next value.
 
     reward + gamma^num_steps (1 - terminated) next_value (Sutton and Barto 2018, equation 7.1).
     A truncated transition is completed like any other: its episode would have gone on.
@@ -231,12 +231,12 @@ def bootstrapped_targets(
 
 @dataclass(frozen=True, slots=True)
 class Advantages:
-    """What the actions of T steps in B environments were worth."""
+    """Advantages and value targets of T steps in B environments."""
 
     advantage_TB: FloatArray
-    """By how much each turned out better than expected; for the policy gradient."""
+    """The advantage of each action, for the policy gradient."""
     target_TB: FloatArray
-    """The return to expect from each observation on; to regress the value on."""
+    """The expected return from each observation; the regression target of the value."""
 
 
 def gae(
@@ -248,21 +248,22 @@ def gae(
     *,
     gae_lambda: float,
 ) -> Advantages:
-    """Estimate how much better than expected each action was (Schulman et al. 2016, equation 16).
+    """Compute generalised advantage estimates (Schulman et al. 2016, equation 16).
 
-    A weighted mean of what 1, 2, 3 ... rewards and then the value say. No sum crosses the end of
-    an episode: where it terminated nothing follows, and where it was truncated the value of its
-    last observation does.
+    Each is a weighted mean of the estimates by 1, 2, 3 ... rewards and then a value. No sum
+    crosses the end of an episode: a terminated one is followed by 0, a truncated one by the value
+    of its last observation.
 
     Shapes: T steps, B environments; float32.
 
     Args:
         discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
-        reward_TB: What each step earned.
-        value_TB: The expected return of what was acted on.
-        next_value_TB: That of what the step led to: of the true last observation at an end.
+        reward_TB: The rewards.
+        value_TB: The value of each observation.
+        next_value_TB: The value of the observation that the step led to; at the end of an episode
+            of its last observation.
         truncated_TB: Where the episode was cut off.
-        gae_lambda: 0 trusts the values, 1 the rewards; 0.9 to 0.97 are usual.
+        gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
 
     Raises:
         ShapeError: If the inputs do not agree on T and B.
@@ -274,7 +275,7 @@ def gae(
         [[1.5, 1.0]]
     """
     check_same_shape(discount_TB, reward_TB, value_TB, next_value_TB, truncated_TB)
-    if not 0.0 <= gae_lambda <= 1.0:  # asked here, as the sentence takes longer than a short sum
+    if not 0.0 <= gae_lambda <= 1.0:  # `check_all` alone takes longer than a short sum
         check_all(inside(0.0, 1.0, gae_lambda=gae_lambda))
     error_TB = _errors(discount_TB, reward_TB, value_TB, next_value_TB)
     decay_TB = np.float32(gae_lambda) * discount_TB
@@ -294,21 +295,22 @@ def vtrace(
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
 ) -> Advantages:
-    """Correct the value targets of data that older weights have collected.
+    """Compute V-trace targets: value targets for data that older weights have collected.
 
     Espeholt et al. 2018 (IMPALA), equation 1. The importance ratio of each step is cut at
     `rho_clip` (which policy's value is estimated) and at `c_clip` (how far a correction travels
     back in time). With equal policies the targets are n-step returns up to the end of the data. At
     the end of an episode it is as with `gae`.
 
-    Shapes: T steps, B trajectories; float32.
+    Shapes: T steps, B environments; float32.
 
     Args:
         log_rho_TB: log pi(a|x) - log mu(a|x), learner minus collector.
         discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
-        reward_TB: What each step earned.
-        value_TB: The learner's expected return of what was acted on.
-        next_value_TB: That of what the step led to: of the true last observation at an end.
+        reward_TB: The rewards.
+        value_TB: The learner's value of each observation.
+        next_value_TB: The value of the observation that the step led to; at the end of an episode
+            of its last observation.
         truncated_TB: Where the episode was cut off.
         rho_clip: Lower means less variance, more bias. Usually 1; infinity switches it off.
         c_clip: Lower forgets sooner. Usually 1; never above `rho_clip`.
@@ -334,7 +336,7 @@ def vtrace(
     error_TB *= rho_TB
     correction_TB = _sum_backwards(error_TB, decay_TB)
 
-    # What the step led to, corrected likewise where the next step goes on from there.
+    # The next value is corrected likewise where the next step is of the same episode.
     next_target_TB = next_value_TB.astype(np.float32)
     goes_on_TB = ~truncated_TB[:-1]
     np.add(next_target_TB[:-1], correction_TB[1:], out=next_target_TB[:-1], where=goes_on_TB)
@@ -346,7 +348,7 @@ def vtrace(
 def _errors(
     discount_TB: FloatArray, reward_TB: FloatArray, value_TB: FloatArray, next_TB: FloatArray
 ) -> FloatArray:
-    """Return by how much what came was more than what was expected, as a fresh array."""
+    """Return the errors reward + discount next_value - value, as a fresh array."""
     error_TB: FloatArray = (discount_TB * next_TB).astype(np.float32, copy=False)
     error_TB += reward_TB
     error_TB -= value_TB
@@ -373,10 +375,10 @@ def _sum_backwards(term_TB: FloatArray, decay_TB: FloatArray) -> FloatArray:
 
 
 def check_same_shape(*given_TB: NumpyArray | Tensor) -> None:
-    """Refuse arrays, or tensors, that are not all of one shape (steps, environments).
+    """Raise unless all arrays, or tensors, have one shape (steps, environments).
 
     Raises:
-        ShapeError: They are not.
+        ShapeError: Their shapes differ, or are not of two axes.
     """
     shapes = [tuple(each.shape) for each in given_TB]
     if len(set(shapes)) > 1 or len(shapes[0]) != 2:

@@ -1,4 +1,4 @@
-"""GAE and V-trace of tensors, where those are: on a GPU, say.
+"""GAE and V-trace of tensors on their own device, such as a GPU.
 
 A loop over time is a call to the GPU for each step. These forms double how far each sum reaches,
 so that T steps take log2(T) calls, each of which does more work than a step of the loop would.
@@ -22,12 +22,12 @@ _HIGHEST_LOG = 80.0
 
 @dataclass(frozen=True, slots=True)
 class TensorAdvantages:
-    """What the actions of T steps in B environments were worth, as tensors."""
+    """Advantages and value targets of T steps in B environments, as tensors."""
 
     advantage_TB: Tensor
-    """By how much each turned out better than expected; for the policy gradient."""
+    """The advantage of each action, for the policy gradient."""
     target_TB: Tensor
-    """The return to expect from each observation on; to regress the value on."""
+    """The expected return from each observation; the regression target of the value."""
 
 
 @torch.no_grad()
@@ -40,17 +40,18 @@ def gae_on_device(
     *,
     gae_lambda: float,
 ) -> TensorAdvantages:
-    """Estimate as `gae` does how much better than expected each action was.
+    """Compute generalised advantage estimates, as `gae` does, on the tensors' device.
 
     Shapes: T steps, B environments; float32, and bool for `truncated_TB`. All on one device.
 
     Args:
         discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
-        reward_TB: What each step earned.
-        value_TB: The expected return of what was acted on; no gradient flows through it.
-        next_value_TB: That of what the step led to: of the true last observation at an end.
+        reward_TB: The rewards.
+        value_TB: The value of each observation; no gradient flows through it.
+        next_value_TB: The value of the observation that the step led to; at the end of an episode
+            of its last observation.
         truncated_TB: Where the episode was cut off.
-        gae_lambda: 0 trusts the values, 1 the rewards; 0.9 to 0.97 are usual.
+        gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
 
     Raises:
         ShapeError: If the inputs do not agree on T and B.
@@ -81,16 +82,17 @@ def vtrace_on_device(
     rho_clip: float = 1.0,
     c_clip: float = 1.0,
 ) -> TensorAdvantages:
-    """Correct as `vtrace` does the value targets of data that older weights have collected.
+    """Compute V-trace targets, as `vtrace` does, on the tensors' device.
 
-    Shapes: T steps, B trajectories; float32, and bool for `truncated_TB`. All on one device.
+    Shapes: T steps, B environments; float32, and bool for `truncated_TB`. All on one device.
 
     Args:
         log_rho_TB: log pi(a|x) - log mu(a|x), learner minus collector.
         discount_TB: gamma, and 0 where the step terminated. Not 0 where it was truncated.
-        reward_TB: What each step earned.
-        value_TB: The learner's expected return of what was acted on; no gradient flows through.
-        next_value_TB: That of what the step led to: of the true last observation at an end.
+        reward_TB: The rewards.
+        value_TB: The learner's value of each observation; no gradient flows through it.
+        next_value_TB: The value of the observation that the step led to; at the end of an episode
+            of its last observation.
         truncated_TB: Where the episode was cut off.
         rho_clip: Lower means less variance, more bias. Usually 1; infinity switches it off.
         c_clip: Lower forgets sooner. Usually 1; never above `rho_clip`.
@@ -112,7 +114,7 @@ def vtrace_on_device(
     error_TB = rho_TB * (reward_TB + discount_TB * next_value_TB - value_TB)
     correction_TB = _sum_backwards(error_TB, decay_TB)
 
-    # What the step led to, corrected likewise where the next step goes on from there.
+    # The next value is corrected likewise where the next step is of the same episode.
     next_target_TB = next_value_TB.clone()
     next_target_TB[:-1] += correction_TB[1:].masked_fill(truncated_TB[:-1], 0.0)
     advantage_TB = rho_TB * (reward_TB + discount_TB * next_target_TB - value_TB)

@@ -9,14 +9,14 @@ from ding_lite.settings import check_all, one_of, positive
 
 
 class Schedule(Protocol):
-    """Anything that maps the number of env steps so far to a value."""
+    """A function from the number of env steps so far to a value."""
 
     def __call__(self, env_step: float, /) -> float:
-        """Return the value at that env step."""
+        """Return the value at an env step."""
 
 
 def constant(value: float) -> Schedule:
-    """Stay at one value.
+    """Make a schedule that stays at one value.
 
     Example:
         >>> constant(0.1)(5_000)
@@ -30,12 +30,12 @@ def constant(value: float) -> Schedule:
 
 
 def linear(start: float, end: float, *, steps: float) -> Schedule:
-    """Go straight from one value to another, and stay there.
+    """Make a schedule that goes straight from one value to another, and stays there.
 
     Args:
         start: The value at env step 0.
         end: The value from env step `steps` on.
-        steps: How long the way is, in env steps.
+        steps: The env steps from one to the other.
 
     Raises:
         ConfigError: If `steps` is not above 0.
@@ -55,7 +55,7 @@ def linear(start: float, end: float, *, steps: float) -> Schedule:
 
 
 def exponential(start: float, end: float, *, decay: float) -> Schedule:
-    """Approach a value ever more slowly: `end + (start - end) * exp(-env_step / decay)`.
+    """Make an exponential schedule: `end + (start - end) * exp(-env_step / decay)`.
 
     Args:
         start: The value at env step 0.

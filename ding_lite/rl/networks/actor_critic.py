@@ -55,7 +55,7 @@ class MLPActorCritic:
         num_inputs: The length of an observation.
         hidden: The widths of the hidden layers of each.
         num_outputs: How many numbers the actor gives.
-        activation: What comes after each hidden layer.
+        activation: Of the hidden layers.
         more_shapes: Further tensors among the weights.
     """
 
@@ -151,7 +151,7 @@ class RecordedActorCritic:
         convs: The convolutions; none for vectors.
         hidden: The widths of the hidden layers.
         num_outputs: How many numbers the actor gives.
-        activation: What comes after each hidden layer; behind convolutions it is a ReLU.
+        activation: Of the hidden layers; behind convolutions it is a ReLU.
         more_shapes: Further tensors among the weights.
         device: Where it runs.
     """

@@ -199,7 +199,7 @@ class FlatAdam:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
+        """Load a state that `state_dict` returned.
 
         Raises:
             ShapeError: If it is of other weights.

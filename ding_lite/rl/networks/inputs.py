@@ -81,7 +81,7 @@ class RunningNorm:
         return {name: torch.tensor(array, dtype=torch.float64) for name, array in arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
+        """Load a state that `state_dict` returned.
 
         Raises:
             ShapeError: If it is of observations of another length.

@@ -57,7 +57,7 @@ class MLPQNetwork:
         hidden: The widths of the hidden layers.
         num_actions: How many values to give.
         dueling: Whether the last hidden layer and the head are split in two.
-        activation: What comes after each hidden layer.
+        activation: Of the hidden layers.
         device: Where it runs.
     """
 

@@ -70,7 +70,7 @@ class MLP:
         grads: Takes their gradients.
         sizes: The number of inputs, then the width of each layer.
         name: What the names of its tensors begin with.
-        activation: What comes after each layer.
+        activation: Of each layer.
     """
 
     def __init__(

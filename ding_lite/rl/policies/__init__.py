@@ -1,1 +1,1 @@
-"""Policies: one file each, from the settings to the loss."""
+"""Policies: one algorithm a file, from the settings to the loss."""

@@ -1,7 +1,7 @@
-"""A2C: do more often what turned out better than expected (Mnih et al. 2016, arXiv:1602.01783).
+"""A2C: advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783).
 
-One update for each rollout: a step along the gradient of the log-probabilities, each weighed by its
-advantage. The paper's A3C is the same with `gradients` sent to one who applies them.
+One update for each rollout: a step along the gradient of the log-probabilities, each weighted by
+its advantage. The paper's A3C is the same with `gradients` sent to a gradient server.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class A2CConfig(ActorCriticConfig):
     """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
     larger the network, the lower."""
     gae_lambda: float = 0.95
-    """How far rewards are believed before values are: 1 takes all rewards of the rollout, as the
-    paper does; lower is steadier. 0.9 to 1 are usual."""
+    """Lambda of GAE: 1 takes all rewards of the rollout, as the paper does; lower has less variance
+    and more bias. 0.9 to 1 are usual."""
     normalize_advantage: bool = True
     """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
     not matter. The paper does not."""
@@ -47,10 +47,10 @@ class A2CConfig(ActorCriticConfig):
 
 
 class A2C(ActorCriticPolicy):
-    """A policy for choices or numbers that learns once from each rollout.
+    """On-policy actor-critic for discrete or continuous actions; one update per rollout.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where the network runs, as PyTorch names it.
 
@@ -104,7 +104,7 @@ class A2C(ActorCriticPolicy):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
     def _compute(self, rollout: Rollout) -> dict[str, float]:
-        """Write the gradient of the loss."""
+        """Write the gradient of the loss; return the metrics."""
         config, shape_TN = self.config, rollout.reward.shape
         outputs_BD, value_B, saved = self._net.forward(self._inputs(merged(rollout.obs)))
         value_TN = value_B.reshape(shape_TN)

@@ -1,7 +1,7 @@
-"""What A2C, PPO and IMPALA share: an actor that is drawn from, a critic, and their gradient.
+"""The base of A2C, PPO and IMPALA: a stochastic actor, a critic, and the gradient of their loss.
 
-Each of them only says what to make of a rollout. Where the network runs is told by `device`; what
-is drawn, and what is made of the network's outputs, are small arrays and stay on the CPU.
+A subclass adds how it learns from rollouts. The network runs on `device`; actions and the
+gradients of the network's outputs are small arrays and stay on the CPU.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, finite, inside, one_of, positive, whole
 
 _ADAM_EPS = 1e-5
-"""Usual for these methods: their gradients are noisy, and may be tiny for a while."""
+"""Larger than Adam's default, as is usual here: gradients are noisy and may be tiny."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +67,19 @@ class ActorCriticConfig:
     """The widths of the hidden layers. Wider can tell more apart and costs more. For vectors actor
     and critic have their own; for images they share these and the convolutions before them."""
     activation: Activation = "tanh"
-    """What comes after each hidden layer: `tanh` is steadier, `relu` cheaper. Behind convolutions
-    it is always `relu`."""
+    """The activation of hidden layers: `tanh` is steadier, `relu` cheaper. Behind convolutions it
+    is always `relu`."""
     torso: TorsoName = "auto"
-    """What images pass through first: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
-    30), `mlp` (nothing), or `auto`, what fits."""
+    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
+    30), `mlp` (none), or `auto`, which picks one by size."""
     normalize_obs: bool = False
     """Bring each number of an observation to mean 0 and spread 1. It helps where they are of very
     different sizes; not for images, which are scaled anyway."""
     value_coef: float = 0.5
-    """How much the critic's error counts beside the actor's. It matters where both share layers,
-    and for `max_grad_norm`; 0.25 to 1 are usual."""
+    """The weight of the critic's loss. It matters where actor and critic share layers, and for
+    `max_grad_norm`; 0.25 to 1 are usual."""
     entropy_coef: float = 0.0
-    """How much staying undecided is rewarded. Higher explores longer; 0 to 0.02 are usual."""
+    """The weight of the entropy bonus. Higher explores longer; 0 to 0.02 are usual."""
     max_grad_norm: float | None = 0.5
     """The gradient is shortened to this length where it is longer; None leaves it."""
     log_std_start: float = 0.0
@@ -107,10 +107,10 @@ class ActorCriticConfig:
 
 
 class ActorCriticPolicy(LearnsTogether, ABC):
-    """Acts, and steps along gradients; what gradients, its subclasses say.
+    """Acts and applies gradients; subclasses compute the gradients.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where the network runs, as PyTorch names it.
 
@@ -163,7 +163,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
 
     @property
     def n_step(self) -> int:
-        """How many env steps one of its transitions spans: it learns from rollouts instead."""
+        """Always 1: it learns from rollouts, not from transitions of n steps."""
         return 1
 
     @property
@@ -189,7 +189,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         return within(self.spec, self.explore(obs)[0])
 
     def explore(self, obs: NumpyArray) -> tuple[NumpyArray, FloatArray]:
-        """Draw an action for each observation, and say how likely it was.
+        """Sample an action for each observation, and return its log-probability.
 
         Args:
             obs: [N, ...].
@@ -206,7 +206,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         return drawn
 
     def values(self, obs: NumpyArray) -> FloatArray:
-        """Estimate the return from each observation on.
+        """Estimate the return from each observation.
 
         Args:
             obs: [N, ...].
@@ -255,11 +255,11 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         return norm
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act: the network's tensors by name, on the CPU."""
+        """Copy the weights that a collector acts by: the network's tensors by name, on the CPU."""
         return with_norm(self._net.weights.snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Act from now on with what another policy's `weights` returned.
+        """Load the weights that another policy's `weights` returned.
 
         Args:
             weights: Tensors or arrays by name.
@@ -282,7 +282,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+        """Load a state that `state_dict` returned.
 
         Raises:
             CheckpointError: If it is no state of such a policy.
@@ -304,10 +304,10 @@ class ActorCriticPolicy(LearnsTogether, ABC):
 
     @abstractmethod
     def _twin(self) -> Self:
-        """Make another of the same settings."""
+        """Make another policy of the same settings."""
 
     def _improve(self) -> float:
-        """Step along the gradient that was written; return its length."""
+        """Apply the gradient that `_write_gradient` wrote; return its length."""
         grad_P = self._net.grads.flat
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)
@@ -320,7 +320,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         return obs if self._norm is None else self._norm(obs)
 
     def _has_seen(self, rollout: Rollout) -> None:
-        """Take observations into account that were learned from, for the next ones."""
+        """Update the statistics of observations with those that were learned from."""
         if self._norm is not None:
             self._norm.update(merged(rollout.obs))
 
@@ -332,12 +332,12 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         log_prob_grad_B: FloatArray,
         value_error_B: FloatArray,
     ) -> dict[str, float]:
-        """Add what the critic and the entropy lose to what the actor does; go backwards.
+        """Add the losses of the critic and the entropy to the actor's, and backpropagate.
 
         Args:
             saved: What the network's forward kept.
-            likely: What the distribution said of the actions.
-            policy_loss: What the actor loses.
+            likely: The likelihood of the actions.
+            policy_loss: The actor's loss.
             log_prob_grad_B: Its gradient with respect to each log_prob.
             value_error_B: Value minus target.
 
@@ -377,7 +377,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
-    """Clip actions that are numbers to what an environment takes."""
+    """Clip continuous actions to the bounds of the action space."""
     space = spec.action_space
     if not isinstance(space, Box):
         return action
@@ -385,7 +385,7 @@ def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
 
 
 def normalized(advantage_B: FloatArray) -> FloatArray:
-    """Bring advantages to mean 0 and spread 1, so that the size of rewards does not matter.
+    """Normalise advantages to mean 0 and standard deviation 1.
 
     Example:
         >>> normalized(np.array([1.0, 3.0], dtype=np.float32)).round(4).tolist()

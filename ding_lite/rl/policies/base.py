@@ -1,4 +1,4 @@
-"""What policies have in common."""
+"""Helpers of all policies: devices, threads, action spaces and checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ding_lite.settings import Settings, finite, positive
 
 
 def limit_torch_threads() -> None:
-    """Give PyTorch one thread in this process, or what DING_LITE_TORCH_THREADS says.
+    """Set PyTorch's threads in this process: one, or DING_LITE_TORCH_THREADS.
 
     Handing the parts of a small matrix to several threads takes longer than multiplying it,
     and processes beside this one need the cores. 0 leaves PyTorch's own choice.
@@ -27,13 +27,13 @@ def limit_torch_threads() -> None:
 
 
 def step_size(**named: float | None) -> list[str]:
-    """Fault each step size that is not above 0, or infinite; None is none."""
+    """List the step sizes that are not above 0 and finite; None is skipped."""
     given = {name: value for name, value in named.items() if value is not None}
     return positive(**given) or finite(**given)
 
 
 def usable_device(device: str | torch.device) -> torch.device:
-    """Find a device.
+    """Return a device of this machine.
 
     Raises:
         ConfigError: If there is none of that name here.
@@ -48,7 +48,7 @@ def usable_device(device: str | torch.device) -> torch.device:
 
 
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
-    """Return the number of actions, for a policy that can only choose among some.
+    """Return the number of discrete actions.
 
     Raises:
         ConfigError: If the environment's actions are continuous.
@@ -62,11 +62,11 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
 
 
 class BoxActions:
-    """The way between a network's numbers, -1 to 1, and the actions of an environment.
+    """Scales between a network's outputs, -1 to 1, and the actions of an environment.
 
     Args:
         spec: The environment's.
-        policy: Whose name an error shall say.
+        policy: The name of the policy, for errors.
 
     Raises:
         ConfigError: If actions are a choice, or a number of them has no bounds.
@@ -101,7 +101,7 @@ class BoxActions:
         self._middle_A = (0.5 * low_A + 0.5 * high_A).astype(np.float32)
         half_A = 0.5 * high_A - 0.5 * low_A
         self._half_A = half_A.astype(np.float32)
-        # Where both bounds are the same number, there is nothing to tell: 0.
+        # Where both bounds are the same number, the unit action is 0.
         self._per_half_A = np.divide(1.0, half_A, out=np.zeros_like(half_A), where=half_A > 0.0)
         self._per_half_A = self._per_half_A.astype(np.float32)
 
@@ -120,11 +120,11 @@ class BoxActions:
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:
-    """Refuse observations of another environment, a single one, or bytes that became floats.
+    """Raise unless observations have the shape [N, ...] and the type of the spec.
 
     Raises:
         ShapeError: If the shape is not [N, ...] with the spec's shape behind the N, or they are
-            floats where the spec says bytes: nobody could tell whether these are scaled already.
+            floats where the spec says bytes, which may be scaled already or not.
     """
     if obs.shape[1:] != spec.obs_shape:
         raise ShapeError(
@@ -139,7 +139,7 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
 
 
 def check_state_keys(state: Mapping[str, Any], expected: set[str], *, policy: str) -> None:
-    """Refuse a state that another kind or version of policy wrote.
+    """Raise if a state is of another kind or version of policy.
 
     Raises:
         CheckpointError: If a key is missing or unknown.

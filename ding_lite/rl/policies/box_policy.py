@@ -1,7 +1,7 @@
-"""What DDPG, TD3 and SAC have in common: an actor for box actions, and critics that judge it.
+"""The base of DDPG, TD3 and SAC: an actor for box actions, and critics.
 
-All weights lie in one flat tensor, the critics' first, then the actor's and whatever else is
-learned with it. The targets are weights of the same order that follow them slowly.
+All weights lie in one flat tensor: the critics', the actor's, then further ones that the actor's
+optimiser steps. The target weights lie in the same order and follow them slowly.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class BoxPolicyConfig:
     """The share of the way that the targets go to the weights at a time. Higher spreads what was
     learned faster and less steadily; 0.001 to 0.02 are usual."""
     seed: int = 0
-    """Draws the first weights and what is tried out."""
+    """Draws the first weights and the exploration noise."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -86,13 +86,13 @@ ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
 
 class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
-    """An actor and critics that learn from replay; how is what a policy adds.
+    """An actor and critics that learn from replay; subclasses add their losses.
 
     Args:
-        spec: What it acts on.
+        spec: The spec of the environments.
         config: The settings.
         actor: The kind of actor.
-        num_critics: How many networks judge an action.
+        num_critics: How many critics estimate the value of an action.
         has_target_actor: Whether an actor that follows slowly chooses the next actions.
         more_shapes: Of further tensors that are learned with the actor.
         device: Where the weights are and learning is done.
@@ -148,12 +148,12 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         self._actor_adam = FlatAdam(actor_P, lr=config.actor_lr)
 
     def _make_actor(self, weights: FlatWeights) -> ActorT:
-        """Look at weights as an actor. Only the gradients of the one that learns are written."""
+        """Make an actor on these weights; all actors share one memory for gradients."""
         grads = self._grads.part("actor.")
         return self._actor_type(weights.part("actor."), grads, sizes=self._sizes)
 
     def _make_critics(self, weights: FlatWeights, *, first: int | None = None) -> ActionValues:
-        """Look at weights as critics, or only at the first of them."""
+        """Make critics on these weights; only the first ones if `first` is given."""
         grads = self._grads.part("critics.")
         return ActionValues(weights.part("critics."), grads, depth=len(self._sizes), first=first)
 
@@ -246,7 +246,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
 
     @abstractmethod
     def _next_values(self, next_obs_BI: Tensor) -> Tensor:
-        """Estimate the return from what transitions lead to on, [B]."""
+        """Estimate the return from the observations that transitions lead to, [B]."""
 
     @abstractmethod
     def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
@@ -286,7 +286,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         adam.step(grad_P, weights_P)
 
     def check_loss(self, loss: float, *, of: str) -> None:
-        """Refuse a loss that no step can be made of.
+        """Raise if a loss is not finite.
 
         Args:
             loss: What a step would lower.
@@ -305,27 +305,27 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
             )
 
     def _on_device(self, obs: Array) -> Tensor:
-        """Return observations as networks take them."""
+        """Return observations as floats on the networks' device."""
         check_obs(obs, self.spec)
         found = obs if isinstance(obs, Tensor) else torch.from_numpy(np.require(obs, None, "W"))
         return as_floats(found.to(self.device)).float()
 
     def _as_array(self, obs: NumpyArray) -> FloatArray:
-        """Return observations to act on as networks take them."""
+        """Return observations as floats on the CPU."""
         check_obs(obs, self.spec)
         return as_floats(np.asarray(obs, dtype=self.spec.obs_dtype))
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
-        """All weights, and the targets that follow the first of them, for who changes them."""
+        """All weights, and the target weights, themselves and not copies."""
         return self._weights, self._target
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act: the actor's tensors by name, on the CPU."""
+        """Copy the weights that a collector acts by: the actor's tensors by name, on the CPU."""
         return self._weights.part("actor.").snapshot()
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Act from now on with what another such policy's `weights` returned.
+        """Load the weights that another policy's `weights` returned.
 
         Args:
             weights: Tensors or arrays by name.
@@ -348,7 +348,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+        """Load a state that `state_dict` returned.
 
         Raises:
             CheckpointError: If it is no state of such a policy.
@@ -370,7 +370,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
 
 
 def vector_length(spec: EnvSpec, *, policy: str) -> int:
-    """Return the length of an observation, for a policy that sees vectors only.
+    """Return the length of vector observations.
 
     Raises:
         ConfigError: If observations are images.

@@ -1,4 +1,4 @@
-"""Several learners that improve one policy together: each by its own batches, all by one step."""
+"""Data-parallel learning: learners average the gradients of their own batches."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor
 
 
 class Learners(Protocol):
-    """The nodes that learn together, as a `Group` is."""
+    """The group of learners, such as a `Group`."""
 
     @property
     def rank(self) -> int:
-        """The place of this node among them, from 0."""
+        """The rank of this node in the group, from 0."""
         ...
 
     def broadcast(self, value: object, /) -> Any:  # noqa: ANN401 - of any type, as it was given
-        """Return the value of the first one."""
+        """Return the value that rank 0 has passed."""
         ...
 
     def averager(self) -> Callable[[Tensor], None]:
-        """Return what replaces a tensor by the mean of theirs; each calls it as often."""
+        """Return a collective function that replaces a tensor by the mean over the group."""
         ...
 
 
@@ -37,22 +37,21 @@ class LearnsTogether(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken."""
+        """Load a state that `state_dict` returned."""
 
     def data_parallel(self, learners: Learners) -> None:
-        """Learn together with the same policy on other nodes, all of which call this.
+        """Average gradients with the same policy on other nodes, all of which call this.
 
-        They begin as the first of them is. From now on each update takes the mean of their
-        gradients, so that their weights stay equal; it waits for the slowest one. What is not
-        learned by gradients stays apart: random numbers, and the running means of
-        `normalize_obs`.
+        All begin with the state of rank 0. From now on each update takes the mean of their
+        gradients, so that their weights stay equal; it waits for the slowest one. Random numbers
+        and the running means of `normalize_obs` stay apart.
 
         Args:
             learners: `World.current().group("learner")`; this node is one of them.
 
         Raises:
-            ConfigError: It is not.
-            DeadlineExceeded: Another one has not come in time.
+            ConfigError: This node is not one of them.
+            DeadlineExceeded: Another node has not joined in time.
             PeerLost: Later, in an update: one of them has died, left, or hangs.
         """
         state = self.state_dict()

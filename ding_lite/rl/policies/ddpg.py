@@ -1,4 +1,4 @@
-"""DDPG: an actor that climbs along the gradient of the value that a critic gives to its actions.
+"""DDPG: a deterministic actor that follows the gradient of the critic's value by its action.
 
 Lillicrap et al. 2016 (arXiv:1509.02971), with Gaussian noise in place of the Ornstein-Uhlenbeck
 process (it does as well: Fujimoto et al. 2018, arXiv:1802.09477), the importance weights of
@@ -36,10 +36,10 @@ class DDPGConfig(BoxPolicyConfig):
 
 
 class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
-    """A policy for box actions that learns from replay.
+    """Off-policy deterministic actor-critic for box actions.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where it learns, as PyTorch names it.
 
@@ -103,7 +103,7 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         return self._box.from_unit(unit_NA)
 
     def _next_values(self, next_obs_BI: Tensor) -> Tensor:
-        """Q'(x', mu'(x')), equation 5."""
+        """Return Q'(x', mu'(x')), equation 5."""
         action_BA, _ = self._target_actor.forward(next_obs_BI)
         q_EB, _ = self._target_critics.forward(next_obs_BI, action_BA)
         return q_EB[0]

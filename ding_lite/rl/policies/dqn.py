@@ -1,4 +1,4 @@
-"""DQN: learn the value of each action, and take the best one.
+"""DQN: learn the value of each action, and take the action of the highest value.
 
 Mnih et al. 2015 (doi:10.1038/nature14236) with the double estimate of van Hasselt et al. 2016
 (arXiv:1509.06461), the dueling network of Wang et al. 2016 (arXiv:1511.06581), the importance
@@ -66,33 +66,34 @@ class DQNConfig:
     gamma: float = 0.99
     """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     n_step: int = 3
-    """How many rewards are taken as they were before a value is estimated; 1 to 5 are usual."""
+    """How many rewards are summed before bootstrapping; 1 to 5 are usual."""
     hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers. Wider can tell more apart and costs more. Images pass
-    through convolutions first; a single layer of 128 to 512 is usual after them."""
+    """The widths of the hidden layers. Wider ones fit more and cost more. Images pass through
+    convolutions first; a single layer of 128 to 512 is usual after them."""
     torso: TorsoName = "auto"
-    """What images pass through first: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
-    30), `mlp` (nothing), or `auto`, what fits."""
+    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
+    30), `mlp` (none), or `auto`, which picks one by size."""
     activation: Activation = "relu"
-    """What comes after each hidden layer: `relu` is cheaper, `tanh` keeps values within bounds.
+    """The activation of hidden layers: `relu` is cheaper, `tanh` keeps values within bounds.
     Behind convolutions it is always `relu`."""
     double: bool = True
-    """Choose the next action with one network and judge it with the other: less optimism."""
+    """Choose the next action by the online network and value it by the target network: values are
+    overestimated less."""
     dueling: bool = False
-    """Learn how good an observation is apart from what each action adds to that. It helps where
-    many actions come to the same."""
+    """Estimate the value of an observation and the advantage of each action apart. It helps where
+    many actions have much the same value."""
     normalize_obs: bool = False
-    """Bring each number of an observation to mean 0 and spread 1. It helps where they are of very
-    different sizes; not for images, which are scaled anyway."""
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
+    their scales differ much; not for images, which are scaled anyway."""
     batch_size: int = 128
     """How many transitions one update learns from. More are steadier and slower; 32 to 512."""
     loss: Literal["huber", "mse"] = "huber"
     """`huber` grows linearly from an error of 1 on, so that outliers pull less; `mse` is plain."""
     target_tau: float = 0.01
-    """The share of the way the target network goes to the online one at a time. Higher spreads
-    what was learned faster and less steadily; 0.001 to 0.02 are usual, and 1 copies it."""
+    """The share of the online weights in each update of the target network. Higher follows faster
+    and less steadily; 0.001 to 0.02 are usual, and 1 copies them."""
     target_every: int = 1
-    """How many updates lie between two moves of the target network; with a tau of 1, 100 to
+    """Updates of the online network per update of the target network; with a tau of 1, 100 to
     10,000 are usual."""
     max_grad_norm: float | None = None
     """The gradient is shortened to this length where it is longer; None leaves it."""
@@ -100,7 +101,7 @@ class DQNConfig:
     """The share of random actions at the first env step."""
     epsilon_end: float = 0.1
     """The share of random actions from env step `epsilon_steps` on. Lower collects higher
-    returns; too low, and a good policy forgets what it never sees any more."""
+    returns; too low, and a good policy forgets the states that it no longer visits."""
     epsilon_steps: int = 5_000
     """How many env steps the share of random actions takes to fall, in a straight line."""
     seed: int = 0
@@ -126,10 +127,10 @@ class DQNConfig:
 
 
 class DQN(LearnsTogether):
-    """A policy for discrete actions that learns from replay.
+    """Off-policy value learning for discrete actions.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where the networks run, as PyTorch names it.
 
@@ -289,7 +290,7 @@ class DQN(LearnsTogether):
         return metrics
 
     def check_loss(self, loss: float) -> None:
-        """Refuse a loss that no step can be made of.
+        """Raise if a loss is not finite.
 
         Raises:
             NonFiniteError: It is NaN or infinite.
@@ -302,7 +303,7 @@ class DQN(LearnsTogether):
             )
 
     def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        """Return where transitions start and lead, as the network takes them."""
+        """Return the observations and next observations of transitions, normalised."""
         check_obs(batch.obs, self.spec)
         check_obs(batch.next_obs, self.spec)
         if self._norm is None:
@@ -314,7 +315,7 @@ class DQN(LearnsTogether):
     def _evaluate(
         self, obs: Tensor, next_obs: Tensor, row_B: NumpyArray
     ) -> tuple[FloatArray, Any, FloatArray]:
-        """Return Q(x, .), what its backward needs, and the value of x'."""
+        """Return Q(x, .), the activations that its backward needs, and the value of x'."""
         next_target_BA = self._target_net.forward(next_obs).cpu().numpy()
         if not self.config.double:
             q_BA, saved = self._q_net.forward_saving(obs)
@@ -325,7 +326,7 @@ class DQN(LearnsTogether):
         return q_BA.cpu().numpy(), saved, next_target_BA[row_B, best_B]
 
     def _improve(self) -> None:
-        """Step along the gradient that `backward` wrote."""
+        """Apply the gradient that `backward` wrote."""
         grad_P = self._q_net.grads.flat
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)
@@ -358,15 +359,15 @@ class DQN(LearnsTogether):
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
-        """The weights of the network and of its target, as they are, for who changes them."""
+        """The weights of the network and of its target, themselves and not copies."""
         return self._q_net.weights, self._target_net.weights
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act: the online network's tensors by name, on the CPU."""
+        """Copy the weights that a collector acts by: those of the online network, on the CPU."""
         return with_norm(self._q_net.weights.snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Act from now on with what another DQN's `weights` returned.
+        """Load the weights that another DQN's `weights` returned.
 
         Args:
             weights: Tensors or arrays by name.
@@ -390,7 +391,7 @@ class DQN(LearnsTogether):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+        """Load a state that `state_dict` returned.
 
         Raises:
             CheckpointError: If it is no state of a DQN.

@@ -26,7 +26,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
 _Forward: TypeAlias = tuple[FloatArray, FloatArray, Any]
-"""What a network says: the actor's outputs, [B, D], values, [B], and what its backward needs."""
+"""The actor's outputs, [B, D], values, [B], and the activations that the backward needs."""
 _TINY = np.float32(np.finfo(np.float32).tiny)
 _HIGHEST_LOG = 80.0
 """Its exponential is about the highest number that float32 holds."""
@@ -41,24 +41,24 @@ class IMPALAConfig(ActorCriticConfig):
     """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
     larger the network, the lower."""
     rho_clip: float = 1.0
-    """Where the importance ratio of an action is cut for its own advantage and value error. Lower
-    means less variance and more bias; 1 is usual, infinity switches it off."""
+    """The upper bound of the importance ratio of an action in its own advantage and value error.
+    Lower has less variance and more bias; 1 is usual, infinity switches it off."""
     c_clip: float = 1.0
-    """Where it is cut for what a correction carries back in time. Lower forgets sooner; 1 is
-    usual, and never above `rho_clip`."""
+    """The upper bound of the ratios that carry a correction back in time. Lower carries it less
+    far; 1 is usual, and never above `rho_clip`."""
     epochs: int = 1
-    """How often each batch of rollouts is learned from; V-trace corrects anew for what the updates
-    before have changed. More learns more from each env step and takes longer; 1 to 20."""
+    """Passes over each batch of rollouts; V-trace is computed anew before each. More learns more
+    from each env step and takes longer; 1 to 20."""
     batch_size: int | None = None
-    """How many env steps one update learns from. Fewer are more updates an epoch; None, as in the
-    paper, takes all that came together."""
+    """Env steps of one update. Fewer are more updates an epoch; None, as in the paper, takes the
+    whole batch."""
     clip: float | None = None
-    """How far the probability of an action may move from what it was where it was collected, as a
-    share: beyond that nothing pulls any more. It keeps many updates of the same env steps steady;
-    0.1 to 0.3 are usual, and None, as in the paper, cuts nothing but the ratios."""
+    """The bound on the relative change of an action's probability since it was collected; beyond
+    it the gradient is 0. It keeps many updates of the same env steps stable; 0.1 to 0.3 are usual,
+    and None, as in the paper, bounds nothing but the ratios."""
     normalize_advantage: bool = True
-    """Bring the advantages of an update to mean 0 and spread 1, each counted by its ratio rho, so
-    that the size of rewards does not matter. The paper does not."""
+    """Normalise the advantages of an update to mean 0 and standard deviation 1, each weighted by
+    its ratio rho. The paper does not."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,10 +72,10 @@ class IMPALAConfig(ActorCriticConfig):
 
 
 class IMPALA(ActorCriticPolicy):
-    """A policy for choices or numbers that learns from rollouts of older weights, too.
+    """Off-policy actor-critic for discrete or continuous actions, corrected by V-trace.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where the network runs, as PyTorch names it.
 
@@ -106,7 +106,7 @@ class IMPALA(ActorCriticPolicy):
         Each epoch begins with V-trace. With its targets v, the cut ratio rho of an action and its
         advantage A = r + gamma v' - V(x), the loss of a minibatch is
         -mean(rho log pi(a|x) A) + value_coef mean((V(x) - v)^2) - entropy_coef H; rho is a
-        constant in it. Where `clip` says that an action has moved far enough its A is 0.
+        constant in it. Where an action has reached the bound of `clip`, its A is 0.
 
         Args:
             rollouts: All of the same length; of any collectors, and any version of the weights.
@@ -144,7 +144,7 @@ class IMPALA(ActorCriticPolicy):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
     def _judge(self, rollout: Rollout) -> tuple[Minibatch, _Forward]:
-        """Find advantages and targets; hand on what the network said for it."""
+        """Compute advantages and targets; return the network's outputs, too."""
         config, shape_TN = self.config, rollout.reward.shape
         obs, action = self._inputs(merged(rollout.obs)), merged(rollout.action)
         forward = self._net.forward(obs)
@@ -175,7 +175,7 @@ class IMPALA(ActorCriticPolicy):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
     def _compute(self, rows: Minibatch, forward: _Forward) -> dict[str, float]:
-        """Write the gradient of the loss."""
+        """Write the gradient of the loss; return the metrics."""
         config, clip = self.config, self.config.clip
         outputs_BD, value_B, saved = forward
         likely = self._distribution.judge(outputs_BD, rows.action)
@@ -206,11 +206,11 @@ class IMPALA(ActorCriticPolicy):
 
 
 def normalized_by_rho(advantage_B: FloatArray, rho_B: FloatArray) -> FloatArray:
-    """Bring advantages that are multiplied by their ratios to mean 0 and spread 1.
+    """Normalise advantages that are multiplied by their ratios to mean 0 and deviation 1.
 
-    The mean and the spread are those of what the ratios multiply, each counted by its ratio: so
-    actions that the policy would not take any more still teach nothing. Were the plain mean
-    taken away, they would be taken for good ones whenever the others are bad.
+    Mean and deviation are those of the plain advantages, weighted by the ratios: so actions that
+    the policy would not take any more keep a gradient of 0. With the plain mean subtracted they
+    would count as good ones whenever the others are bad.
 
     Args:
         advantage_B: rho times the advantage of each env step.

@@ -1,4 +1,4 @@
-"""Env steps of which a policy takes some at a time to learn from."""
+"""Minibatches of env steps, for policies that make several updates from a rollout."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ding_lite.rl.batch import FloatArray, NumpyArray
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """Env steps in any order, with what each was worth."""
+    """Env steps in any order, with their advantages and value targets."""
 
     obs: NumpyArray
     action: NumpyArray
     log_prob_B: FloatArray
-    """Of the action, as it was collected."""
+    """The log-probability of the action under the weights that collected it."""
     advantage_B: FloatArray
     target_B: FloatArray
     """The return to regress the value on."""
@@ -23,7 +23,7 @@ class Minibatch:
         return len(self.target_B)
 
     def take(self, index_B: NumpyArray) -> Minibatch:
-        """Return some of them."""
+        """Return the env steps of these indices."""
         return Minibatch(
             self.obs[index_B],
             self.action[index_B],

@@ -1,4 +1,4 @@
-"""PPO: learn several times from each rollout, but never go far from who made it.
+"""PPO: several updates from each rollout, each bounded by a clipped probability ratio.
 
 Schulman et al. 2017 (arXiv:1707.06347), with the advantages of Schulman et al. 2016
 (arXiv:1506.02438).
@@ -37,23 +37,22 @@ class PPOConfig(ActorCriticConfig):
     """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 2e-3 are usual, and the
     larger the network, the lower."""
     gae_lambda: float = 0.95
-    """How far rewards are believed before values are: 0 trusts the values, 1 the rewards; 0.9 to
-    0.97 are usual."""
+    """Lambda of GAE: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual."""
     clip: float = 0.2
-    """How far the probability of an action may move in all updates of a rollout, as a share: beyond
-    that nothing pulls any more. 0.1 to 0.3 are usual."""
+    """The bound on the relative change of an action's probability in all updates of a rollout;
+    beyond it the gradient is 0. 0.1 to 0.3 are usual."""
     epochs: int = 4
-    """How often each env step is learned from. More learns more from each and takes longer; 3 to
-    20 are usual."""
+    """Passes over each rollout. More learns more from each env step and takes longer; 3 to 20 are
+    usual."""
     batch_size: int = 64
     """How many env steps one update learns from. Fewer are more updates an epoch; 64 to 4,096 are
     usual."""
     normalize_advantage: bool = True
-    """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
-    not matter."""
+    """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
+    of rewards does not matter."""
     target_kl: float | None = None
-    """The rest of a rollout's updates is left out once the policy is so far from who made it, in
-    nats; 0.01 to 0.05 are usual. None does them all."""
+    """Skip the rest of a rollout's updates once the policy's divergence from the one that collected
+    it is above this, in nats; 0.01 to 0.05 are usual. None does all updates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,10 +65,10 @@ class PPOConfig(ActorCriticConfig):
 
 
 class PPO(ActorCriticPolicy):
-    """A policy for choices or numbers that learns several times from each rollout.
+    """On-policy actor-critic for discrete or continuous actions; several updates per rollout.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where the network runs, as PyTorch names it.
 
@@ -107,8 +106,8 @@ class PPO(ActorCriticPolicy):
 
         Returns:
             Of the last minibatch `loss`, its parts `policy_loss`, `value_loss` and `entropy`,
-            `approx_kl` (how far the policy has gone, in nats), `clip_fraction` (the share of
-            actions that nothing pulls any more) and `grad_norm`.
+            `approx_kl` (the divergence from the policy that collected, in nats), `clip_fraction`
+            (the share of actions beyond the clip) and `grad_norm`.
 
         Raises:
             ShapeError: If they are not of the environment it was made for.
@@ -133,7 +132,7 @@ class PPO(ActorCriticPolicy):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
     def _rows(self, rollout: Rollout) -> Minibatch:
-        """Find advantages and targets."""
+        """Compute advantages and targets."""
         config, obs = self.config, merged(rollout.obs)
         num_seen = len(obs)
         value_M = self.values(np.concatenate((obs, unseen_obs(rollout))))
@@ -167,7 +166,7 @@ class PPO(ActorCriticPolicy):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
     def _compute(self, rows: Minibatch) -> dict[str, float]:
-        """Write the gradient of the loss."""
+        """Write the gradient of the loss; return the metrics."""
         config, size = self.config, len(rows)
         outputs_BD, value_B, saved = self._net.forward(rows.obs)
         advantage_B = rows.advantage_B

@@ -1,9 +1,8 @@
-"""SAC: act well, and as much at random as that allows.
+"""SAC: an actor that maximises the return and its entropy.
 
 Haarnoja et al. 2018 (arXiv:1801.01290, with the two critics and without the value network of
-arXiv:1812.05905), with the temperature that the latter learns: how much a unit of entropy is
-worth is raised while actions are less random than they should be, and lowered while they are
-more so.
+arXiv:1812.05905), with the learned temperature of the latter: the weight of the entropy rises
+while it is below its target, and falls while it is above.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ class SACConfig(BoxPolicyConfig):
     """The settings of a SAC. The defaults suit small tasks such as Pendulum."""
 
     alpha: float = 1.0
-    """The temperature at first: what a unit of entropy is worth, in rewards. Higher tries out
-    more; 0.1 to 1 are usual."""
+    """The initial temperature: the weight of the entropy beside rewards. Higher explores more;
+    0.1 to 1 are usual."""
     learn_alpha: bool = True
-    """Let the temperature follow what `target_entropy` asks for; else it stays as it is."""
+    """Whether the temperature is learned so that the entropy meets `target_entropy`."""
     target_entropy: float | None = None
-    """How random actions should be: their entropy, where they reach from -1 to 1, which is 0.69
-    for each of an action's numbers at most. Minus their number is usual, and what None says."""
+    """The entropy to hold, of actions from -1 to 1: at most 0.69 for each dimension. None is minus
+    the number of dimensions, which is usual."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,10 +42,10 @@ class SACConfig(BoxPolicyConfig):
 
 
 class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
-    """A policy for box actions that learns from replay and explores by itself.
+    """Off-policy maximum-entropy actor-critic for box actions.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where it learns, as PyTorch names it.
 
@@ -81,11 +80,11 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         self._log_alpha_grad = self._grads["log_alpha"]
         wanted = self.config.target_entropy
         self.target_entropy = -float(self._box.size) if wanted is None else wanted
-        """How random actions should be."""
+        """The entropy that the temperature holds."""
 
     @property
     def alpha(self) -> float:
-        """The temperature: what a unit of entropy is worth now."""
+        """The temperature: the weight of the entropy."""
         return math.exp(float(self._log_alpha))
 
     def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
@@ -136,7 +135,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         return self._actor.sample(obs_BI, noise_BA.to(self.device))
 
     def draw_noise(self, count: int) -> FloatArray:
-        """Draw how far so many actions shall be from the mean, in standard deviations, [B, A]."""
+        """Draw standard normal noise for the actions, [B, A]."""
         return self._rng.standard_normal((count, self._box.size), dtype=np.float32)
 
     def clone(self) -> Self:

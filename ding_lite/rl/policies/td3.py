@@ -1,8 +1,8 @@
-"""TD3: DDPG with three cures for values that are too high.
+"""TD3: DDPG with three measures against overestimated values.
 
-Fujimoto et al. 2018 (arXiv:1802.09477, algorithm 1): two critics, of which the lower one is
-believed; noise on the next action, so that a narrow peak of a critic is not climbed; and an actor
-that waits for the critics.
+Fujimoto et al. 2018 (arXiv:1802.09477, algorithm 1): targets take the lower of two critics; noise
+on the next action, so that a narrow peak of a critic is not exploited; and fewer updates of the
+actor than of the critics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TD3Config(DDPGConfig):
     """The standard deviation of the noise on the next actions of targets, where actions reach
     from -1 to 1. Higher makes values smoother over actions; 0.1 to 0.3 are usual."""
     target_noise_clip: float = 0.5
-    """That noise is cut off there."""
+    """The noise on the next actions is clipped to plus and minus this."""
     policy_delay: int = 2
     """Updates of the critics for one of the actor and the targets."""
 
@@ -43,10 +43,10 @@ class TD3Config(DDPGConfig):
 
 
 class TD3(DDPG):
-    """A policy for box actions that learns from replay, and trusts the lower of two values.
+    """Off-policy deterministic actor-critic for box actions, with twin critics.
 
     Args:
-        spec: What it acts on, `envs.spec`.
+        spec: The spec of the environments, `envs.spec`.
         config: The settings.
         device: Where it learns, as PyTorch names it.
 
@@ -86,7 +86,7 @@ class TD3(DDPG):
         return q_EB.amin(0)
 
     def draw_noise(self, count: int) -> FloatArray:
-        """Draw what is added to so many next actions of targets, [B, A]."""
+        """Draw clipped noise for the next actions of targets, [B, A]."""
         limit = self.config.target_noise_clip
         noise_BA = self._rng.standard_normal((count, self._box.size), dtype=np.float32)
         noise_BA *= np.float32(self.config.target_noise)

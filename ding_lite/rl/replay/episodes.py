@@ -198,7 +198,7 @@ class EpisodeBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+        """Load a state that `state_dict` returned.
 
         Raises:
             CheckpointError: If it is no state of such a buffer.

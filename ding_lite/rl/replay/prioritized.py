@@ -235,7 +235,7 @@ class PrioritizedReplay(ReplayBuffer):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
+        """Load a state that `state_dict` returned.
 
         Raises:
             CheckpointError: If it is no state of a replay of this kind, capacity, shapes, `alpha`
