@@ -1,4 +1,4 @@
-"""Reinforcement learning: environments, replay, policies, and the formulas between them."""
+"""Reinforcement learning: environments, replay, policies and formulas."""
 
 from ding_lite.rl.batch import (
     PrioritizedTransitions,

@@ -1,4 +1,4 @@
-"""What moves between environments, replay and policies: batches, one array per field.
+"""Batches of experience between environments, replay and policies: one array per field.
 
 Shape letters, here and in the formulas of this floor: N environments, B transitions,
 T time steps, F frames, A actions, I inputs and O outputs of a layer, P parameters.
@@ -31,13 +31,13 @@ class Step:
     """
 
     obs: NumpyArray
-    """What was acted on, [N, ...]."""
+    """The observations that were acted on, [N, ...]."""
     action: NumpyArray
-    """What was done, [N] or [N, ...]."""
+    """The actions, [N] or [N, ...]."""
     reward: FloatArray
-    """What it earned, [N]."""
+    """The rewards, [N]."""
     next_obs: NumpyArray
-    """What it led to, [N, ...]."""
+    """The observations that followed, [N, ...]."""
     terminated: BoolArray
     """The episode ended for good: nothing follows, so nothing is bootstrapped, [N]."""
     truncated: BoolArray
@@ -77,33 +77,33 @@ class Transitions:
 @register
 @dataclass(frozen=True, slots=True)
 class PrioritizedTransitions(Transitions):
-    """Transitions that were not equally likely to be sampled."""
+    """Transitions of a prioritized replay, with importance weights."""
 
     weight: Array
-    """What the loss of each is to be multiplied by, so that the mean is that of a uniform
-    sample: the importance weight, above 0 and at most 1, [B] float32."""
+    """The importance weight of each, above 0 and at most 1, [B] float32: the mean of losses times
+    weights is that of a uniform sample."""
     serial: NumpyArray
-    """Which ones they are: how many transitions the replay had been given before each, [B] int64.
-    No number is ever given twice, so one that was overwritten meanwhile can be told."""
+    """The serial of each: how many transitions the replay had been given before it, [B] int64.
+    Serials are never reused, so an overwritten transition is recognised."""
 
 
 @register
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """Env steps to learn from once or a few times, by the policy that has made them: B of them."""
+    """A minibatch of B env steps of a `RolloutBuffer`."""
 
     obs: Array
-    """What was acted on, [B, ...]."""
+    """The observations that were acted on, [B, ...]."""
     action: Array
-    """What was done, [B] or [B, ...]."""
+    """The actions, [B] or [B, ...]."""
     log_prob: Array
-    """The logarithm of its probability, or density, when it was done, [B]."""
+    """The log-probability, or log-density, of each action when it was collected, [B]."""
     value: Array
-    """The return that was expected then, [B]."""
+    """The value of each observation when it was collected, [B]."""
     advantage: Array
-    """By how much the action turned out better than expected, [B]."""
+    """The advantage of each action, [B]."""
     target: Array
-    """The return to expect, as it looks now, [B]."""
+    """The regression target of the value, [B]."""
 
     def __len__(self) -> int:
         return len(self.value)
@@ -112,44 +112,44 @@ class RolloutBatch:
 @register
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Env steps to learn from by the policy that has made them: T of N environments, in order.
+    """T consecutive env steps of N environments, for on-policy learning.
 
-    Each environment's step follows the one before it, across the ends of episodes, too: behind
-    one, `obs` is the first of the next episode.
+    Steps are consecutive across the ends of episodes, too: after one, `obs` is the first of the
+    next episode.
     """
 
     obs: NumpyArray
-    """What was acted on, [T, N, ...]."""
+    """The observations that were acted on, [T, N, ...]."""
     action: NumpyArray
-    """What was chosen, [T, N] or [T, N, ...]. A number outside of what the environment takes was
-    clipped for it, and is as it was drawn here."""
+    """The actions as drawn, [T, N] or [T, N, ...]. For the environment they were clipped to the
+    bounds of the action space."""
     reward: FloatArray
-    """What it earned, [T, N]."""
+    """The rewards, [T, N]."""
     terminated: BoolArray
     """Where the episode ended for good, [T, N]."""
     truncated: BoolArray
     """Where the episode was cut off, [T, N]."""
     log_prob: FloatArray
-    """The logarithm of the probability, or density, that `action` had when it was drawn, [T, N]."""
+    """The log-probability, or log-density, of each action when it was drawn, [T, N]."""
     last_obs: NumpyArray
-    """What the last step led to, [N, ...]."""
+    """The observations after the last step, [N, ...]."""
     cut_time: npt.NDArray[np.int64]
-    """In which step each of the K episodes ended that were cut off and not over, [K]."""
+    """The steps in which the K truncated episodes ended, [K]."""
     cut_env: npt.NDArray[np.int64]
-    """In which environment, [K]."""
+    """The environments of these episodes, [K]."""
     cut_obs: NumpyArray
-    """What each of them ended with, [K, ...]: its value stands for the rewards it did not see."""
+    """The last observations of these episodes, [K, ...], whose values are bootstrapped."""
     version: int = 0
-    """Which version of the weights acted; 0 if nobody knows."""
+    """The version of the weights that acted; 0 if unknown."""
 
     @property
     def num_steps(self) -> int:
-        """T."""
+        """The number of steps, T."""
         return len(self.reward)
 
     @property
     def num_envs(self) -> int:
-        """N."""
+        """The number of environments, N."""
         return int(self.reward.shape[1])
 
     def __len__(self) -> int:
@@ -160,26 +160,26 @@ class Rollout:
 @register
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Parts of episodes in the order they were played: B of them, of up to T env steps each."""
+    """B sequences of up to T consecutive env steps, each from one episode."""
 
     obs: Array
-    """What was seen before each step, and after the last one, [B, T + 1, ...]."""
+    """The observation before each step, and after the last one, [B, T + 1, ...]."""
     action: Array
-    """What was done, [B, T] or [B, T, ...]."""
+    """The actions, [B, T] or [B, T, ...]."""
     reward: Array
-    """What it earned, [B, T]."""
+    """The rewards, [B, T]."""
     terminated: Array
     """Where the episode ended for good, [B, T]."""
     truncated: Array
     """Where the episode was cut off, [B, T]."""
     mask: Array
-    """Which steps there are, [B, T]: where an episode ends before T, zeros follow, and its last
-    observation over and over."""
+    """Which steps exist, [B, T]: after the end of an episode the fields are zeros, and `obs`
+    repeats its last observation."""
 
     def __len__(self) -> int:
         return len(self.reward)
 
 
 def to_numpy(array: Array) -> NumpyArray:
-    """Look at an array or a tensor as an array; only what is on a GPU is copied."""
+    """Return an array or a tensor as an array, without a copy unless it is on a GPU."""
     return array.cpu().numpy() if isinstance(array, Tensor) else array

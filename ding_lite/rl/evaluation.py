@@ -1,4 +1,4 @@
-"""How good a policy is."""
+"""Evaluation of policies: returns of whole episodes without exploration."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ding_lite.rl.protocols import Policy
 def mean_return(policy: Policy, envs: Envs, *, episodes: int | None = None) -> float:
     """Play whole episodes without exploring and average their returns.
 
-    Every environment plays the same number of episodes, from a fresh start. Taking the first
-    episodes to end, wherever they were played, would favour the short ones.
+    Every environment plays the same number of episodes, from a reset. Taking the first episodes to
+    end, of all environments, would favour the short ones.
 
     Args:
         policy: Acts with `explore=False`.
         envs: Environments to play in. Not those of a collector: they are reset.
-        episodes: How many in all, a multiple of `envs.num_envs`; one per environment if None.
+        episodes: The total number, a multiple of `envs.num_envs`; one per environment if None.
 
     Raises:
         ConfigError: If `episodes` is no multiple of the number of environments.
@@ -33,12 +33,12 @@ def mean_return(policy: Policy, envs: Envs, *, episodes: int | None = None) -> f
 
 @dataclass(frozen=True)
 class Played:
-    """What came of playing some episodes."""
+    """The mean return and the env steps of some episodes."""
 
     mean_return: float
     """The mean of their returns."""
     env_steps: int
-    """How many env steps that took, those of environments that waited for others included."""
+    """The env steps played, those of environments that waited for others included."""
 
 
 def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
@@ -69,12 +69,12 @@ def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
 
 @dataclass(frozen=True)
 class PlayedByEach:
-    """What came of the episodes of several players."""
+    """The returns of several players, and the env steps played."""
 
     returns: tuple[tuple[float, ...], ...]
     """Each player's returns, in the order in which its episodes have ended."""
     env_steps: int
-    """How many env steps that took, those of environments that had nothing left to do included."""
+    """The env steps played, those of environments without an episode left included."""
 
     @property
     def mean_returns(self) -> tuple[float, ...]:
@@ -85,20 +85,20 @@ class PlayedByEach:
 def play_each(
     act: Callable[[NumpyArray, NumpyArray], NumpyArray], envs: Envs, *, episodes: Sequence[int]
 ) -> PlayedByEach:
-    """Let several players play whole episodes in the same environments, and note their returns.
+    """Play whole episodes of several players in the same environments, and return their returns.
 
-    Which episodes there are is settled before: so many of each player, and one that was begun
-    counts, however long it is. An environment whose episode has ended takes up the next one, of
-    whichever player, so that none waits before the last episodes are under way.
+    Each player plays a fixed number of episodes, and each episode that was begun counts, however
+    long it is. An environment whose episode has ended takes the next one, of any player, so that
+    no environment waits before the last episodes are under way.
 
     Args:
-        act: Chooses an action for each observation, [N, ...], given the index of the player whose
-            turn it is in each environment, [N].
+        act: Chooses an action for each observation, [N, ...], given the index of the player of
+            each environment, [N].
         envs: Environments to play in. Not those of a collector: they are reset.
         episodes: How many each player plays.
 
     Raises:
-        ConfigError: If a player plays none.
+        ConfigError: If a player plays no episode.
     """
     if not episodes or min(episodes) < 1:
         raise ConfigError(
@@ -126,5 +126,5 @@ def play_each(
 
 
 def _next(waiting: list[int]) -> int:
-    """Take up the next episode; -1 where none is left."""
+    """Return the player of the next episode; -1 if no episode is left."""
     return waiting.pop() if waiting else -1

@@ -1,4 +1,4 @@
-"""What the floors above rely on: any object with these methods will do."""
+"""Protocols of policies and replays, for middleware and recipes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ding_lite.rl.spec import EnvSpec
 
 @runtime_checkable
 class BatchConfig(Protocol):
-    """What `train` asks of the settings of a policy that learns from replay."""
+    """The settings that `train` reads of a policy that learns from replay."""
 
     @property
     def batch_size(self) -> int:
-        """How many transitions one update learns from, unless told otherwise."""
+        """The transitions of one update, by default."""
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Acts in environments and learns from what happened there.
+    """Acts in environments and learns from experience.
 
     It learns from `Transitions`, or, if it is an `ActorCritic`, from rollouts.
     """
 
     @property
     def spec(self) -> EnvSpec:
-        """The observations and actions it was made for."""
+        """The spec of the environments that it was made for."""
 
     @property
     def config(self) -> object:
@@ -59,18 +59,18 @@ class Policy(Protocol):
     ) -> Mapping[str, float | NumpyArray]:
         """Do one update and return its metrics, `loss` among them.
 
-        From `PrioritizedTransitions` it learns with their weights, and returns beside the metrics
-        `td_error`, [B]: how far off the value of each was, which becomes its priority.
+        It weights `PrioritizedTransitions` by their importance weights, and adds `td_error`, [B],
+        to the metrics: the error of each value, which becomes its priority.
         """
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Load a state that `state_dict` returned."""
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what a collector needs to act."""
+        """Copy the weights that a collector acts by."""
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another policy's `weights` returned."""
@@ -81,7 +81,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class ReducesGradient(Policy, Protocol):
-    """A policy that may learn together with others, by gradients that they average."""
+    """A policy whose gradients may be averaged over several learners."""
 
     reduce_gradient: Callable[[Tensor], None] | None
     """Called with each flat gradient before the step along it, to change it in place."""
@@ -89,19 +89,19 @@ class ReducesGradient(Policy, Protocol):
 
 @runtime_checkable
 class ActorCritic(Policy, Protocol):
-    """A policy that learns from its own newest experience, in the order it was made."""
+    """A policy that learns from rollouts of its own newest experience."""
 
     @property
     def train_iter(self) -> int:
         """Updates done."""
 
     def explore(self, obs: NumpyArray) -> tuple[NumpyArray, FloatArray]:
-        """Draw an action for each observation, and say how likely it was.
+        """Sample an action for each observation, and return its log-probability.
 
         Returns:
-            The actions, [N] or [N, ...], and the logarithms of their probabilities, or
-            densities, [N]. Numbers may lie outside of what the environment takes: they are
-            clipped for it, and learned from as they were drawn.
+            The actions, [N] or [N, ...], and their log-probabilities, or log-densities, [N].
+            Actions may lie outside the bounds of the action space: they are clipped for the
+            environment, and learned from as they were drawn.
         """
 
     def learn(self, rollouts: Sequence[Rollout], /) -> Mapping[str, float | NumpyArray]:
@@ -110,38 +110,38 @@ class ActorCritic(Policy, Protocol):
 
 @runtime_checkable
 class Replay(Protocol):
-    """Keeps transitions and gives random ones back."""
+    """Stores transitions and samples random ones."""
 
     @property
     def capacity(self) -> int:
-        """How many transitions it can hold."""
+        """The most transitions that it can hold."""
 
     def __len__(self) -> int:
-        """How many transitions it holds."""
+        """Return the number of transitions that it holds."""
 
     def add(self, transitions: Transitions) -> None:
-        """Keep transitions, in place of the oldest ones once it is full."""
+        """Add transitions, in place of the oldest ones once it is full."""
 
     def sample(self, batch_size: int) -> Transitions:
-        """Draw transitions, as torch tensors."""
+        """Sample transitions, as torch tensors."""
 
 
 @runtime_checkable
 class Prioritized(Replay, Protocol):
-    """A replay in which some transitions are sampled more often than others."""
+    """A replay that samples transitions in proportion to their priorities."""
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> PrioritizedTransitions:
-        """Draw transitions in proportion to their priorities, with importance weights."""
+        """Sample transitions in proportion to their priorities, with importance weights."""
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: NumpyArray) -> int:
-        """Give sampled transitions new priorities, [B]; return how many were still there."""
+        """Set the priorities of sampled transitions, [B]; return how many it still holds."""
 
 
 @runtime_checkable
 class FilledElsewhere(Replay, Protocol):
-    """A replay that other nodes fill, and that cannot be sampled from while all of them are gone.
+    """A replay that other nodes fill.
 
-    Then `sample` raises `PeerLost`, and its length is 0.
+    While all of them are lost, `sample` raises `PeerLost`, and its length is 0.
     """
 
     def wait_for(self, size: int, *, until: Callable[[], bool]) -> None:

@@ -1,7 +1,7 @@
-"""Randomness that can be repeated: every part draws from a generator of its own.
+"""Reproducible randomness: every part of a run draws from a generator of its own.
 
-Nothing here touches the global generators of numpy or torch, so that two parts never
-disturb each other and user code may draw as it likes.
+The global generators of numpy and torch stay untouched, so that parts do not change each other's
+random numbers, and user code may draw from them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def make_rng(seed: int | np.integer[Any], stream: str) -> np.random.Generator:
     """Make the generator of one part of a run.
 
     Args:
-        seed: The seed the user gave, 0 or more.
-        stream: What the generator is for. Parts with one seed and different streams draw
-            independent numbers.
+        seed: The user's seed, 0 or more.
+        stream: The name of the part. Parts with one seed and different streams draw independent
+            numbers.
 
     Raises:
         ConfigError: If the seed is no whole number or below 0.
@@ -36,7 +36,7 @@ def make_rng(seed: int | np.integer[Any], stream: str) -> np.random.Generator:
 
 
 def spawn_seeds(seed: int | np.integer[Any], stream: str, *, count: int) -> list[int]:
-    """Derive seeds that do not collide with those of neighbouring seeds.
+    """Derive seeds that do not collide with those derived from nearby seeds.
 
     `seed + i`, as it is often done, gives the second env of seed 0 and the first env of
     seed 1 the same episodes; training and evaluation would then share them.
@@ -52,7 +52,7 @@ def _sequence(seed: int | np.integer[Any], stream: str) -> np.random.SeedSequenc
 
 
 def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
-    """Copy a generator's state into six words, which a checkpoint stores like any array."""
+    """Return a generator's state as an array of six words, for a checkpoint."""
     state = rng.bit_generator.state
     position, increment = state["state"]["state"], state["state"]["inc"]
     words = [
@@ -67,7 +67,7 @@ def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
 
 
 def set_rng_state(rng: np.random.Generator, words: npt.ArrayLike) -> None:
-    """Make a generator go on where `rng_state` was taken.
+    """Load a state that `rng_state` returned.
 
     Raises:
         CheckpointError: If the words are no such state.

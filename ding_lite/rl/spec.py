@@ -1,4 +1,4 @@
-"""What an environment looks like from outside."""
+"""The spec of an environment: the shapes and types of observations and actions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from gymnasium.spaces import Box, Discrete
 
 @dataclass(frozen=True, kw_only=True)
 class EnvSpec:
-    """What a policy or a replay must know about an environment.
+    """The shapes and types of an environment's observations and actions.
 
-    Observations are handed on in one of three forms, `obs_shape` and `obs_dtype`: vectors; one
-    number of many (Discrete), as a vector with a single 1; images, channels first. Those of
-    bytes stay bytes, a quarter of the memory, and are scaled to 0 to 1 where a network begins;
-    all others are float32.
+    Observations have one of three forms, `obs_shape` and `obs_dtype`: vectors; Discrete numbers as
+    one-hot vectors; images, channels first. Those of bytes stay bytes, a quarter of the memory,
+    and are scaled to 0 to 1 within the network; all others are float32.
 
     Example:
         >>> screen = Box(0, 255, (84, 84, 3), dtype=np.uint8)
@@ -27,18 +26,18 @@ class EnvSpec:
     env_id: str
     """Its name in gymnasium's registry."""
     obs_space: Box | Discrete
-    """What the environment itself gives at one env step."""
+    """The environment's own observation space."""
     action_space: Discrete | Box
-    """What one action may be."""
+    """The action space."""
     max_episode_steps: int | None = None
     """The time limit that truncates an episode, in env steps."""
     frame_stack: int = 1
-    """How many of the newest observations make one, along its first axis and the oldest first.
-    At the beginning of an episode the first one stands for those that are missing."""
+    """How many of the newest observations are stacked along the first axis, the oldest first. At
+    the beginning of an episode the first one is repeated."""
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
-        """The shape of what one env step adds to an observation."""
+        """The shape of one frame of an observation."""
         if isinstance(self.obs_space, Discrete):
             return (int(self.obs_space.n),)
         shape = self.obs_space.shape
@@ -56,7 +55,7 @@ class EnvSpec:
 
     @property
     def obs_dtype(self) -> type[np.uint8] | type[np.float32]:
-        """The type observations are handed on and stored as."""
+        """The dtype of observations."""
         return np.uint8 if self.obs_space.dtype == np.uint8 else np.float32
 
     @property
@@ -66,22 +65,22 @@ class EnvSpec:
 
     @property
     def num_actions(self) -> int | None:
-        """How many actions there are to choose from; None where actions are continuous."""
+        """The number of discrete actions; None if actions are continuous."""
         return int(self.action_space.n) if isinstance(self.action_space, Discrete) else None
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """The shape of one action: () where it is a choice."""
+        """The shape of one action: () if it is discrete."""
         return self.action_space.shape or ()
 
     @property
     def action_dtype(self) -> type[np.int64] | type[np.float32]:
-        """The type actions are stored as."""
+        """The dtype of actions."""
         return np.float32 if self.num_actions is None else np.int64
 
 
 def has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Tell whether an image's shape ends with its channels: there are fewer than pixels a side.
+    """Return whether an image's shape ends with its channels: they are fewer than pixels a side.
 
     Example:
         >>> has_channels_last((84, 84, 3)), has_channels_last((4, 84, 84))

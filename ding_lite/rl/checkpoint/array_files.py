@@ -1,9 +1,9 @@
-"""Large arrays of a checkpoint, cut into files that are named by what they hold.
+"""Large arrays of a checkpoint, as content-addressed files.
 
 A replay of a million transitions changes little from one save to the next. So an array is cut
-along its first axis, each part goes into a file named by a hash of its bytes, and a part that
-lies there already is not written again: a save costs what has changed, and no file that an
-older checkpoint needs is ever touched.
+along its first axis, each part goes into a file named by a hash of its bytes, and a part whose
+file exists is not written again: a save writes only what has changed, and never changes a file of
+an older checkpoint.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ding_lite.rl.checkpoint.folder import Folder
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 LARGE_BYTES = 1 << 20
-"""From this size on an array is cut into files of its own."""
+"""The size, in bytes, from which on an array has files of its own."""
 PART_BYTES = 4 << 20
-"""About what a file holds. Smaller ones save more of what has not changed."""
+"""The approximate size of a file. With smaller ones less is written again."""
 _PREFIX, _SUFFIX = "rows-", ".bin"
 _DIGEST_BYTES = 20
 _MAX_NDIM = 32
@@ -37,7 +37,7 @@ class ArrayWriter:
 
     Args:
         directory: Where the files lie.
-        write: Puts a file in place, whole or not at all.
+        write: Writes a file atomically.
     """
 
     def __init__(self, directory: Path, write: Callable[[Path, memoryview], None]) -> None:
@@ -47,10 +47,10 @@ class ArrayWriter:
         self.used: set[Path] = set()
         """The files that the checkpoint consists of."""
         self.written: set[Path] = set()
-        """Those of them that were not there before."""
+        """Those of them that this save has written."""
 
     def save(self, array: Array) -> dict[str, Any]:
-        """Write what is not there yet; return what `load_rows` needs.
+        """Write the parts without a file; return the entry for `load_rows`.
 
         Raises:
             OSError: The disk refuses.
@@ -77,11 +77,11 @@ def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
 
     Args:
         folder: Where its files lie.
-        entry: What `ArrayWriter.save` returned.
-        most: Bytes that the array may have.
+        entry: The entry that `ArrayWriter.save` returned.
+        most: The most bytes that the array may have.
 
     Raises:
-        CheckpointError: A file is missing or has changed, or the entry is none.
+        CheckpointError: A file is missing or has changed, or the entry is invalid.
     """
     shape, dtype, names = _described(folder, entry)
     nbytes = math.prod(shape) * dtype.itemsize  # Python's integers: no product overflows
@@ -108,7 +108,7 @@ def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
 
 
 def _described(folder: Folder, entry: object) -> tuple[list[int], np.dtype[Any], list[str]]:
-    """Check what a manifest says of an array."""
+    """Check an array's entry in a manifest."""
     match entry:
         case {"dtype": str(code), "shape": [*shape], "files": [*names]}:
             dtype = SAVED_DTYPES.get(code)

@@ -1,10 +1,10 @@
-"""The directory of a checkpoint, which one process reads while another saves the next one there.
+"""The directory of a checkpoint, which one process may read while another one saves to it.
 
 A reader holds a shared lock on the directory from before it reads the manifest until it has read
-the last file. A saver removes what no checkpoint needs any more while it has the lock for itself,
-and otherwise leaves that to its next save. Neither waits for the other, and the kernel takes the
-lock from a process that was killed. Where there are no locks, as on some network file systems, a
-reader that misses a file finds a newer manifest, and reads that.
+the last file. A saver removes unused files only while it holds the lock exclusively, and otherwise
+leaves that to its next save. Neither waits for the other, and the kernel releases the lock of a
+process that was killed. Without locks, as on some network file systems, a reader that misses a
+file finds a newer manifest, and reads that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ding_lite.io.reading import open_file, read_file
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 1 << 30
-"""A manifest may have as many bytes; large arrays are not in it."""
+"""The most bytes of a manifest; large arrays are not in it."""
 ROOM_FOR_READERS = 64 << 20
-"""Bytes of files out of use that a reader may keep alive, if the checkpoint itself has fewer."""
+"""Bytes of unused files that a reader may keep alive, if the checkpoint itself has fewer."""
 _FILES = re.compile(r"(tensors-[0-9]{8,19}\.safetensors|rows-[0-9a-f]{40}\.bin)")
 
 
 class Folder:
-    """A checkpoint's directory that is open for reading.
+    """A checkpoint's directory, open for reading.
 
     Args:
         path: The directory.
@@ -112,7 +112,7 @@ class Folder:
             return os.stat(_checked(name), dir_fd=self._fd, follow_symlinks=False).st_size
 
     def damaged(self, what: str) -> CheckpointError:
-        """Return the error that says what is wrong with this checkpoint."""
+        """Return the error for a damaged checkpoint."""
         return CheckpointError(
             f"The checkpoint in {self.path} is damaged: {what}. Take another one, or a copy of it."
         )
@@ -143,17 +143,17 @@ def _checked(name: object) -> str:
 
 
 def _close(fd: int) -> None:
-    """Give the lock back and close; a child that was forked meanwhile has the lock, too."""
+    """Release the lock and close; a child that was forked meanwhile holds the lock, too."""
     with suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
 
 
 def remove_unused(path: Path, unused: Iterable[Path], used: Iterable[Path]) -> None:
-    """Remove files that no checkpoint needs any more, unless a reader may still need them.
+    """Remove unused files, unless a reader may still need them.
 
-    A reader that was stopped must not fill the disk: beyond as many bytes as the checkpoint has,
-    and beyond 64 MiB, files are removed in any case.
+    A suspended reader must not fill the disk: beyond the size of the checkpoint, and beyond 64
+    MiB, files are removed in any case.
     """
     unused = list(unused)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -171,7 +171,7 @@ def remove_unused(path: Path, unused: Iterable[Path], used: Iterable[Path]) -> N
 
 
 def remove(files: Iterable[Path]) -> None:
-    """Remove files; one that resists is left to the next save."""
+    """Remove files; those that cannot be removed are left to the next save."""
     for file in files:
         with suppress(OSError):
             file.unlink()

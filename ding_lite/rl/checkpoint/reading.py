@@ -1,8 +1,8 @@
-"""Reading a checkpoint of which nothing is trusted: neither its manifest nor its files.
+"""Reading of untrusted checkpoints.
 
-Checksums tell of damage, but a checkpoint may also have been made to do harm. So dtypes and names
-of files come from lists of what is allowed, sizes are compared with those of the files before
-memory is taken, and whatever does not fit is a `CheckpointError`.
+Checksums detect damage, but a checkpoint may also be malicious. So dtypes and names of files must
+be on a list of allowed ones, sizes are compared with those of the files before memory is
+allocated, and any mismatch is a `CheckpointError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ding_lite.rl.checkpoint.array_files import load_rows
 from ding_lite.rl.checkpoint.folder import MANIFEST, Folder
 
 Tree: TypeAlias = Any
-"""Nested dicts, lists and tuples of what a checkpoint can hold."""
+"""Nested dicts, lists and tuples of values that a checkpoint can hold."""
 KeySelection: TypeAlias = (
     Collection[str] | Callable[[dict[str, Any]], Collection[str] | None] | None
 )
@@ -34,17 +34,17 @@ KeySelection: TypeAlias = (
 
 FORMAT_VERSION = 2
 MAX_DEPTH = 100
-"""Dicts, lists and tuples within each other."""
+"""The deepest nesting of dicts, lists and tuples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `load_checkpoint` found."""
+    """A checkpoint that `load_checkpoint` has read."""
 
     state: Tree
     """The tree that was saved, tensors as tensors and arrays as arrays."""
     meta: dict[str, Any]
-    """What was said about it."""
+    """The `meta` that it was saved with."""
 
 
 class ManifestBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class ManifestBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """The manifest's outermost layer, which tells whether the inner one is whole."""
+    """The outer layer of the manifest, with a checksum of its content."""
 
     format_version: int
     body_crc32: int
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_checkpoint(folder: Folder, encoded: bytes, only: KeySelection) -> Checkpoint:
-    """Read what a manifest describes.
+    """Read the checkpoint of a manifest.
 
     Raises:
         CheckpointError: It is damaged, or another version wrote it.
@@ -121,7 +121,7 @@ def _read_tensors(folder: Folder, body: ManifestBody) -> dict[str, Tensor]:
 
 
 class _Reading:
-    """Makes the values of a tree again.
+    """Restores the values of a tree.
 
     Args:
         folder: Where the large arrays lie.
@@ -134,7 +134,7 @@ class _Reading:
         self._room = available_bytes()
 
     def restore(self, value: Tree, depth: int) -> Tree:
-        """Turn what JSON has made of a value back into it."""
+        """Restore a value from its JSON form."""
         if not isinstance(value, dict | list):
             return value
         if depth > MAX_DEPTH:

@@ -1,10 +1,9 @@
 """Checkpoints: a tree of tensors, arrays and plain values in a directory.
 
-The numbers go into a safetensors file, large arrays into files of their own, and everything
-else into `manifest.json`, which also names those files. Saving writes new files beside the old
-ones, and then puts the new manifest in place with one atomic rename: at every moment the
-directory holds one whole checkpoint, the old or the new. Nothing is pickled, so loading runs
-no code from the file.
+Tensors go into a safetensors file, large arrays into files of their own, and everything else into
+`manifest.json`, which also names those files. Saving writes new files beside the old ones, and
+then replaces the manifest by one atomic rename: at every moment the directory holds one whole
+checkpoint, the old or the new. Nothing is pickled, so loading runs no code from the file.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ from ding_lite.rl.checkpoint.reading import (
 )
 
 PATIENCE_S = 60.0
-"""How long newer checkpoints are tried, of a run that saves faster than they are read."""
+"""How long to retry with newer checkpoints, if a run saves faster than they are read."""
 
 
 def save_checkpoint(
     directory: str | os.PathLike[str], state: Tree, *, meta: Mapping[str, Any] | None = None
 ) -> Path:
-    """Save a tree; what the directory held before is kept until the new one is whole.
+    """Save a tree; the previous checkpoint is kept until the new one is complete.
 
     Args:
-        directory: Made if it does not exist.
+        directory: Created if it does not exist.
         state: Dicts with text keys, lists and tuples of tensors, numpy arrays, numbers, texts,
             booleans and None, such as a policy's `state_dict()`.
-        meta: Plain values to find again without a look at the state: counters, settings.
+        meta: Plain values beside the state: counters, settings.
 
     Returns:
         The manifest's path.
@@ -115,13 +114,13 @@ def _holds(path: Path, content: bytes) -> bool:
 def load_checkpoint(
     directory: str | os.PathLike[str], *, only: KeySelection = None, clock: Clock = SYSTEM_CLOCK
 ) -> Checkpoint:
-    """Read what `save_checkpoint` wrote, also while a run saves its next checkpoint there.
+    """Load a checkpoint, also while a run saves the next one to the same directory.
 
     Args:
-        directory: Where it lies.
-        only: The keys of the tree's first level that are wanted, or a function that chooses them
-            by the `meta`; the large arrays of others are not read. All by default.
-        clock: What the time for another try is measured by.
+        directory: Its directory.
+        only: The keys of the tree's first level to load, or a function that chooses them by the
+            `meta`; the large arrays of others are not read. All by default.
+        clock: Measures the time for retries.
 
     Raises:
         CheckpointError: If there is none, it is damaged, or another version wrote it.
@@ -141,7 +140,7 @@ def load_checkpoint(
 
 @dataclass
 class _Tree:
-    """What becomes of a tree when it is saved."""
+    """Splits a tree into plain values, tensors and large arrays."""
 
     rows: ArrayWriter
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -209,7 +208,7 @@ def _check_numbers(array: np.ndarray[Any, Any], name: str) -> None:
 
 
 def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Tensor:
-    """Copy the numbers, so that views of one tensor are saved as what they are: apart."""
+    """Copy a tensor, so that views of one tensor are saved apart."""
     if not isinstance(value, Tensor):
         array = np.array(value)
         _check_numbers(array, name)
@@ -223,7 +222,7 @@ def _next_name(old_files: set[Path]) -> str:
 
 
 def _write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write beside the target, reach the disk, then take the target's name."""
+    """Write a file atomically: beside the target, synced to disk, then renamed."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""A game of pixels that needs no ROM: catch balls that fall, drift and bounce off the walls.
+"""Catch, an environment of images without a ROM: balls fall, drift and bounce off the walls.
 
 It is registered with gymnasium as `ding_lite/Catch-v0` wherever `make_envs` is imported.
 """
@@ -16,29 +16,29 @@ from ding_lite.rl.batch import NumpyArray
 CATCH_ID = "ding_lite/Catch-v0"
 _LIT, _DIM = 255, 160
 _FASTEST = 2
-"""How far a ball drifts in a step at most: faster than the paddle, so one must look ahead."""
+"""The largest drift of a ball in a step: faster than the paddle, so acting needs foresight."""
 _SCALE = 16
-"""The side of a pixel when it is drawn for people."""
+"""The side of a rendered pixel."""
 
 
 class Catch(gymnasium.Env[NumpyArray, np.int64]):
-    """Move a paddle so that it is below each ball when the ball comes down.
+    """An environment in which a paddle must be below each ball when the ball lands.
 
-    One picture, `size` x `size` bytes, shows the ball and the paddle; which way the ball drifts
-    shows only in two (`frame_stack=2`). Actions: 0 to the left, 1 stay, 2 to the right. A caught
-    ball earns 1 and a missed one loses 1; the next one comes at once. After `balls` of them the
-    episode ends, so a perfect one returns `balls`.
+    One image, `size` x `size` bytes, shows the ball and the paddle; the direction of its drift
+    needs two (`frame_stack=2`). Actions: 0 left, 1 stay, 2 right. A caught ball has a reward of 1,
+    a missed one of -1; the next one starts at once. After `balls` of them the episode ends, so the
+    best return is `balls`.
 
     Args:
         size: The side of the picture, in pixels.
-        balls: How many come in an episode.
-        render_mode: `rgb_array` draws it large enough to look at.
+        balls: Balls of an episode.
+        render_mode: `rgb_array` renders it enlarged.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 - as gymnasium's
 
     def __init__(self, *, size: int = 10, balls: int = 10, render_mode: str | None = None) -> None:
-        """Lay the court out."""
+        """Set the spaces."""
         self.observation_space = Box(0, 255, (size, size, 1), dtype=np.uint8)
         self.action_space = Discrete(3)
         self.render_mode = render_mode
@@ -50,7 +50,7 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NumpyArray, dict[str, Any]]:
-        """Begin with the paddle in the middle."""
+        """Start an episode with the paddle in the middle."""
         super().reset(seed=seed)
         self._balls_left = self._balls
         self._paddle = self._size // 2
@@ -74,7 +74,7 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
         return self._picture(), reward, self._balls_left == 0, False, {}
 
     def render(self) -> NumpyArray | None:
-        """Draw what the player sees, in colours and large pixels."""
+        """Render the image in colours, with enlarged pixels."""
         if self.render_mode is None:
             return None
         large = self._picture()[:, :, 0].repeat(_SCALE, axis=0).repeat(_SCALE, axis=1)
@@ -83,7 +83,7 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
         )
 
     def _throw(self) -> None:
-        """Let the next ball come, from the top."""
+        """Start the next ball at the top."""
         self._row = 0
         self._column = int(self.np_random.integers(self._size))
         self._drift = int(self.np_random.integers(-_FASTEST, _FASTEST + 1))
@@ -96,6 +96,6 @@ class Catch(gymnasium.Env[NumpyArray, np.int64]):
 
 
 def register_catch() -> None:
-    """Make the game known to gymnasium, once."""
+    """Register the environment with gymnasium, once."""
     if CATCH_ID not in gymnasium.registry:
         gymnasium.register(CATCH_ID, entry_point=f"{__name__}:Catch")

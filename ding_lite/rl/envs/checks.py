@@ -1,8 +1,8 @@
 """A gymnasium wrapper that checks what an environment returns, and names it when it raises.
 
-Every fault is an `EnvError` that says which environment did what in which method, and what was
-expected; so a fault reads the same in one process and in several. Values of the usual types are
-recognised by one comparison each; everything else is looked at more closely.
+Every fault is an `EnvError` with the environment, the method, what was found and what was
+expected; so it reads the same in one process and in several. Values of the usual types pass by one
+comparison each; all others are examined more closely.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ding_lite.rl.spec import EnvSpec
 Env: TypeAlias = gymnasium.Env[Any, Any]
 
 RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
-"""What may come out of a user's code; Ctrl-C is not among it."""
+"""Exceptions of a user's code; Ctrl-C is not among them."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _FLOATS, _FLAGS = {float, np.float32, np.float64, int}, {bool, np.bool_}
@@ -34,19 +34,19 @@ _STEP_RETURNS = "obs, reward, terminated, truncated, info"
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Check every answer of an environment against its spaces.
+    """Checks all that an environment returns against its spaces.
 
     Args:
         env: The environment.
         index: Its number among those that are stepped together, for messages.
-        spec: What it looks like.
+        spec: The spec of the environment.
     """
 
     def __init__(self, env: Env, *, index: int, spec: EnvSpec) -> None:
-        """Compare nothing yet."""
+        """Wrap the environment."""
         super().__init__(env)
         self.name = f"Environment {index} of {spec.env_id}"
-        """Which one it is, as the messages of its faults begin."""
+        """The name with which messages of its faults begin."""
         space = spec.obs_space
         self._space = space
         self._shape = space.shape or ()
@@ -60,7 +60,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode.
+        """Reset the environment.
 
         Raises:
             EnvError: If the environment raises, or returns something else than an observation of
@@ -82,7 +82,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._checked_obs(obs, "reset"), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:  # noqa: ANN401
-        """Act once.
+        """Step the environment.
 
         Raises:
             EnvError: If the environment raises, or returns something else than an observation of
@@ -180,7 +180,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
 
     def _step_fault(self, error: BaseException) -> EnvError:
-        """Recognise an old `step` also where one of gymnasium's wrappers has unpacked it."""
+        """Return the fault of an old-style `step`, also if a wrapper of gymnasium's unpacked it."""
         text = _text_of(error)
         if isinstance(error, ValueError) and "values to unpack" in text and "got 4" in text:
             return EnvError(_wrong_count(self.name, "4 values"))
@@ -188,17 +188,17 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class raising_env_errors:
-    """Turn what a user's code raises into an `EnvError` that names the environment.
+    """Converts exceptions of a user's code into an `EnvError` that names the environment.
 
     This is a class because `contextlib.contextmanager` lets a StopIteration through.
 
     Args:
-        name: Which environment, as a message begins.
+        name: The environment's name in messages.
         where: The method that is called.
     """
 
     def __init__(self, name: str, where: str) -> None:
-        """Call nothing yet."""
+        """Keep the names for the message."""
         self._name, self._where = name, where
 
     def __enter__(self) -> None:
@@ -218,7 +218,7 @@ class raising_env_errors:
 
 
 def env_error(name: str, where: str, error: BaseException) -> EnvError:
-    """Say which environment raised what in which method."""
+    """Return the error for an exception that an environment raised in a method."""
     if isinstance(error, SystemExit):
         what = f"called sys.exit({error.code!r})"
         return EnvError(
@@ -234,10 +234,10 @@ def env_error(name: str, where: str, error: BaseException) -> EnvError:
 
 
 def exit_fault(name: str, where: str, error: SystemExit | KeyboardInterrupt) -> EnvError | None:
-    """Say which environment has exited; or was broken off, by a second signal in a run.
+    """Return the error for an environment that has exited, or was interrupted by a second signal.
 
     Returns:
-        None where a signal has raised it and no run takes that: then it is no fault.
+        None if a signal has raised it outside a run: then it is no fault.
     """
     if not is_of_a_signal(error):
         return env_error(name, where, error)
@@ -247,7 +247,7 @@ def exit_fault(name: str, where: str, error: SystemExit | KeyboardInterrupt) -> 
 
 
 def close_all(envs: Iterable[Env]) -> None:
-    """Close environments, also those after one that raises; the first error is raised then."""
+    """Close all environments, then raise the first error if one has raised."""
     errors = []
     for env in envs:
         try:
@@ -269,9 +269,9 @@ def check_batch(
     """Check an array that a vector environment returned, and return it.
 
     Args:
-        name: Which environment, as a message begins.
-        what: What the array holds.
-        value: What was returned.
+        name: The environment's name in messages.
+        what: The array's name in messages.
+        value: The array.
         shape: The expected shape.
         kinds: The expected kinds of dtype, as numpy abbreviates them.
 
@@ -300,7 +300,7 @@ def _count(answer: Any) -> str:  # noqa: ANN401
 
 
 def _shown(value: Any) -> str:  # noqa: ANN401
-    """Return a short repr, whatever the value's own does."""
+    """Return a short repr, also if the value's own one raises."""
     try:
         return " ".join(reprlib.repr(value).split())
     except RAISED:

@@ -1,9 +1,9 @@
-"""How environments are best stepped, and what steps them so.
+"""The choice of the fastest mode of stepping environments, by measurement.
 
-One after the other is fastest for environments that compute little; in processes of their own
-for those that compute long; as one array program, where there is one, for many. Which it is, is
-measured: a few env steps of some that are thrown away. All play the same episodes, so what is
-chosen changes how long a run takes and nothing else.
+One after the other is fastest for environments with fast env steps; worker processes for slow
+ones; an array program, if there is one, for many. A few env steps of environments that are thrown
+away are measured. All modes play the same episodes, so the choice changes only how long a run
+takes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from ding_lite.rl.spec import EnvSpec
 logger = logging.getLogger(__name__)
 
 ROUND_TRIP_S = 60e-6
-"""What it takes to tell processes to step and to hear that they have; and for each of them:"""
+"""Seconds of a round trip to worker processes; and for each of them:"""
 ROUND_TRIP_OF_EACH_S = 30e-6
 MIN_GAIN = 1.5
-"""Processes take cores from whatever else is to be done; they must be clearly faster."""
+"""Processes take cores from other work, so they must be faster by this factor."""
 MIN_SAVING_S = 1e-3
 """Less than that, at a step of all environments, is not worth starting processes for."""
 _MIN_STEPS, _MAX_STEPS = 3, 64
@@ -47,7 +47,7 @@ def choose(
     num_envs: int,
     make_source: Callable[[str], Source],
 ) -> EnvsMode:
-    """Find the fastest way to step environments, and say which it is.
+    """Find the fastest mode of stepping environments, and log it.
 
     Args:
         maker: Makes one of them.
@@ -76,7 +76,7 @@ def choose(
 
 @dataclass(frozen=True)
 class ChosenMode:
-    """How environments are best stepped, and why."""
+    """The fastest mode of stepping environments, and the reason."""
 
     mode: Literal["native", "sync", "async"]
     why: str
@@ -90,14 +90,14 @@ def choose_mode(
     native: Source | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ChosenMode:
-    """Measure environments and say how many of them are stepped fastest.
+    """Measure environments and choose the fastest mode.
 
     Args:
         env: One of them, to be thrown away afterwards.
         num_envs: How many are to be stepped.
         num_cores: Processor cores that may be used.
         native: All of them as one array program, to be thrown away too; None if there is none.
-        clock: Tells how long env steps take.
+        clock: Measures env steps.
     """
     if num_envs == 1:
         return ChosenMode("sync", "there is only one")
@@ -125,7 +125,7 @@ def choose_mode(
 
 
 def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
-    """Take a few env steps with random actions; return the median of what they take."""
+    """Return the median seconds of an env step with random actions."""
 
     def act() -> Callable[[], bool]:
         action = env.action_space.sample()
@@ -142,7 +142,7 @@ def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
 
 
 def _seconds_of_an_array_step(native: Source, env: Env, num_envs: int, *, clock: Clock) -> float:
-    """Take a few steps of an array program; return the median of what they take."""
+    """Return the median seconds of a step of an array program."""
     actions = batch_space(env.action_space, num_envs)
     actions.seed(0)
     ended_N = np.ones(num_envs, dtype=np.bool_)
@@ -164,15 +164,16 @@ def _seconds_of_an_array_step(native: Source, env: Env, num_envs: int, *, clock:
 def _median_seconds(
     act: Callable[[], Callable[[], bool]], begin_again: Callable[[], object], *, clock: Clock
 ) -> float:
-    """Take steps, and say what the median of them takes.
+    """Take steps, and return their median seconds.
 
-    On a busy machine other processes come in between now and then; the median is hardly
-    disturbed by that.
+    On a busy machine some steps are interrupted by other processes; the median hardly changes by
+    that.
 
     Args:
-        act: Chooses an action, and returns what takes that step and tells whether an episode ends.
-        begin_again: What is to be done when one has ended.
-        clock: Tells how long steps take.
+        act: Chooses an action, and returns a function that takes that step and returns whether an
+            episode ended.
+        begin_again: Called when an episode has ended.
+        clock: Measures the steps.
     """
     if act()():  # the first one may still prepare something
         begin_again()
@@ -188,13 +189,13 @@ def _median_seconds(
 
 
 def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int]) -> Source:
-    """Make what steps environments in a mode.
+    """Make the source of environments in a mode.
 
     Args:
         maker: Makes one of them.
         mode: `native`, `sync` or `async`.
-        spec: What they look like.
-        seeds: Where the random numbers of each begin.
+        spec: The spec of the environments.
+        seeds: One for each environment.
     """
     registered = maker.registered
     if mode == "async":

@@ -1,8 +1,7 @@
-"""Observations on their way out of an environment: one form for each kind of space.
+"""Conversion of observations into batches, one form for each kind of space.
 
-A `Form` writes what an environment returned into a row of a batch: a vector as it is, one number
-of many as a vector with a single 1, an image with its channels first. Stacks of frames are made
-from the rows afterwards, by `FrameStack`.
+A `Form` writes an observation into a row of a batch: a vector as it is, a Discrete number as a
+one-hot vector, an image with its channels first. `FrameStack` then stacks frames.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _SEVERAL_PARTS = {"Dict", "Tuple", "MultiDiscrete", "MultiBinary", "OneOf"}
 
 
 class Form:
-    """How what one env step shows is written into a batch.
+    """Writes the observations of a space into a batch.
 
     Args:
         spec: The environment's.
     """
 
     def __init__(self, spec: EnvSpec) -> None:
-        """Choose the way of writing once."""
+        """Choose the function for the space."""
         self.frame_shape = spec.frame_shape
         self.dtype = np.dtype(spec.obs_dtype)
         space = spec.obs_space
@@ -38,14 +37,14 @@ class Form:
         shape = () if isinstance(space, Discrete) else space.shape
         self._is_channels_last = len(shape) == 3 and has_channels_last(shape)
         self.write_row: WriteRow = self._choose_write_row()
-        """Write what one environment returned into a row of `empty`."""
+        """Write an environment's observation into a row of `empty`."""
 
     def empty(self, num_rows: int) -> NumpyArray:
-        """Make room for observations, [N, ...]."""
+        """Allocate a batch of observations, [N, ...]."""
         return np.empty((num_rows, *self.frame_shape), dtype=self.dtype)
 
     def batch(self, raw_N: NumpyArray) -> NumpyArray:
-        """Turn what a vector environment returned, [N, ...], into a batch of its own memory."""
+        """Convert the observations of a vector environment, [N, ...], into a batch of its own."""
         if self._start is not None:
             frames = np.zeros((len(raw_N), *self.frame_shape), dtype=self.dtype)
             frames[np.arange(len(raw_N)), raw_N - self._start] = 1
@@ -73,7 +72,7 @@ class Form:
 
 
 class FrameStack:
-    """The newest observations of each environment as one, the oldest first.
+    """Stacks the newest observations of each environment, the oldest first.
 
     Args:
         num_frames: How many; at the beginning of an episode the first one is repeated.
@@ -82,11 +81,11 @@ class FrameStack:
     """
 
     def __init__(self, num_frames: int, spec: EnvSpec, num_envs: int) -> None:
-        """Make room for the newest stack."""
+        """Allocate memory for the newest stack."""
         self._num_frames = num_frames
         self._size = spec.frame_shape[0]
         self.stacks = np.zeros((num_envs, *spec.obs_shape), dtype=spec.obs_dtype)
-        """What was returned last; its memory belongs to the caller, too."""
+        """The stacks that were returned last; the caller shares their memory."""
 
     def push(self, frames: NumpyArray) -> NumpyArray:
         """Add the next frame of each environment; return the new stacks, freshly allocated."""
@@ -94,7 +93,7 @@ class FrameStack:
         return self.stacks
 
     def restart(self, done_N: BoolArray, frames: NumpyArray) -> NumpyArray:
-        """Begin anew where the mask says so; return the new stacks, freshly allocated.
+        """Restart the stacks of the mask; return the new stacks, freshly allocated.
 
         Args:
             done_N: Where episodes begin.
@@ -107,10 +106,10 @@ class FrameStack:
 
 
 def supported_obs_space(env_id: str, space: Space[Any]) -> Box | Discrete:
-    """Return an observation space that can be handed on.
+    """Return the space if its observations are supported.
 
     Raises:
-        ConfigError: If it is none of vectors, images and one number of many.
+        ConfigError: If it is none of vectors, images and Discrete numbers.
     """
     if isinstance(space, Discrete):
         return space
@@ -130,10 +129,10 @@ def supported_obs_space(env_id: str, space: Space[Any]) -> Box | Discrete:
 
 
 def supported_action_space(env_id: str, space: Space[Any]) -> Discrete | Box:
-    """Return an action space that policies can choose from.
+    """Return the space if its actions are supported.
 
     Raises:
-        ConfigError: If it is neither a choice nor a vector of numbers.
+        ConfigError: If it is neither Discrete nor a Box of floats.
     """
     if isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1):
         return space

@@ -1,7 +1,7 @@
-"""From an environment's name to something that makes it.
+"""Makers of environments, found by name in gymnasium's registry.
 
-What gymnasium knows about an environment, our settings for it and our wrappers around it stay
-together, and can be sent to another process, which makes the environment there.
+A maker holds the registry's entry, the settings and the wrappers of an environment. It can be
+pickled, so that another process makes the environment.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EnvMaker:
     """Makes environments of one kind, here or in another process.
 
     Args:
-        registered: What gymnasium knows about it.
+        registered: Its entry in gymnasium's registry.
         settings: Keywords for its constructor.
         wrappers: Applied to each environment, the first one innermost.
     """
@@ -46,7 +46,7 @@ class EnvMaker:
     wrappers: Sequence[EnvWrapper] = ()
 
     def __call__(self, **settings: Any) -> Env:  # noqa: ANN401 - of the environment
-        """Make one.
+        """Make an environment.
 
         Raises:
             MissingExtraError: If it needs a package that is not installed.
@@ -88,7 +88,7 @@ class EnvMaker:
         return env
 
     def make(self, num_envs: int) -> list[Env]:
-        """Make several; where one cannot be made, those before it are closed."""
+        """Make several environments; if one cannot be made, close those before it."""
         envs: list[Env] = []
         try:
             for _ in range(num_envs):
@@ -105,7 +105,7 @@ class EnvMaker:
         return None if limit in (None, -1) else int(limit)
 
     def spec_of(self, env: Env, *, frame_stack: int) -> EnvSpec:
-        """Say what an environment that was made looks like.
+        """Return the spec of an environment.
 
         Raises:
             ConfigError: If a space of it is not supported.
@@ -123,9 +123,9 @@ class EnvMaker:
         )
 
     def native_kind(self) -> Literal["ours", "theirs"] | None:
-        """Tell whether all environments can be stepped as one array program, and by whom.
+        """Return which array program, if any, steps all environments at once.
 
-        That of somebody else's has episodes of its own.
+        One of another package has episodes of its own.
         """
         entry_point = self.registered.vector_entry_point
         if entry_point is None or self.wrappers or self.registered.additional_wrappers:

@@ -1,4 +1,4 @@
-"""All CartPoles of a vector as one array program.
+"""CartPole as one array program for all environments of a vector.
 
 Gymnasium has such a program too. It resets an episode one step late and makes up a transition in
 doing so, and it checks and counts what `Envs` does anyway; so here are its formulas alone, in the
@@ -65,11 +65,11 @@ class NativeCartPole:
         self._is_out = np.empty((2, num_envs), dtype=np.bool_)
 
     def reset(self) -> NumpyArray:
-        """Begin episodes everywhere."""
+        """Reset all environments."""
         return self.reset_where(self._all)
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Act once in each environment."""
+        """Step each environment once."""
         position, velocity = self._state
         self._accelerate(action)
         np.multiply(velocity, self._tau, out=self._change)
@@ -88,7 +88,7 @@ class NativeCartPole:
         return self._observe(), reward, terminated, truncated
 
     def _accelerate(self, action: NumpyArray) -> None:
-        """Work out what the push does (coneural.org/florian/papers/05_cart_pole.pdf)."""
+        """Compute the accelerations (coneural.org/florian/papers/05_cart_pole.pdf)."""
         angle, spin = self._state[:, 1]
         of_cart, of_pole = self._acceleration
         push, sine, cosine, by_mass = self._push, self._sine, self._cosine, self._by_mass
@@ -141,7 +141,7 @@ class NativeCartPole:
         return {"state": in_order, "steps": self._steps.copy(), "rng": rng}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Go there again."""
+        """Restore what `save` returned."""
         self._state[:] = np.reshape(state["state"], (2, 2, -1)).transpose(1, 0, 2)
         self._steps[:] = state["steps"]
         for rng, words in zip(self._rngs, state["rng"], strict=True):
@@ -149,10 +149,10 @@ class NativeCartPole:
         return self._observe(), self._all
 
     def close(self) -> None:
-        """Give back nothing: only arrays are held."""
+        """Do nothing: there are only arrays."""
 
 
 OURS: dict[str, Callable[..., Source]] = {
     "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": NativeCartPole,
 }
-"""Vector entry points of gymnasium's that reset late, and who steps them instead."""
+"""Sources that replace vector entry points of gymnasium's that reset late."""

@@ -1,4 +1,4 @@
-"""What environments, and what they are asked for, take of memory; checked before it is taken."""
+"""Checks that environments and env steps fit into memory, before it is allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ding_lite.io.memory import check_fits
 from ding_lite.rl.spec import EnvSpec
 
 _COPIES_OF_OBS = 3
-"""Observations before a step and after it, and what the environments write them into."""
+"""Observations before a step and after it, and the arrays that environments write."""
 _BYTES_BESIDE = 128
 """Of each environment: its seed, the return and the length of its episode, reward and flags."""
 _BYTES_OF_OBJECTS = 4096
@@ -18,13 +18,13 @@ _BYTES_OF_OBJECTS = 4096
 
 
 def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) -> None:
-    """Refuse more environments, or longer stacks of frames, than the machine has memory for.
+    """Raise if environments, or their stacks of frames, do not fit into memory.
 
     Args:
-        spec: What they look like.
+        spec: The spec of the environments.
         num_envs: How many.
         mode: How they are stepped.
-        **option: The setting that says how many, by its name; `num_envs` unless given.
+        **option: The setting of their number, by its name; `num_envs` unless given.
 
     Raises:
         ConfigError: If there is too little.
@@ -39,12 +39,12 @@ def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) ->
 
 
 def check_steps_fit(spec: EnvSpec, num_steps: int, **option: int) -> None:
-    """Refuse to collect more env steps at a time than the machine has memory for.
+    """Raise if the env steps to collect at a time do not fit into memory.
 
     Args:
         spec: The environment's.
         num_steps: How many, of all environments together.
-        **option: The setting that says so, by its name, with its value.
+        **option: The setting of their number, by its name, with its value.
 
     Raises:
         ConfigError: If there is too little.

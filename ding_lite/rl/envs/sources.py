@@ -1,12 +1,12 @@
-"""Where env steps come from: environments one after the other, or as one array program.
+"""Sources of env steps: environments one after the other, or as one array program.
 
-A source never resets by itself: `Envs` says where an episode has ended and new ones begin.
-Those in processes of their own are in `workers`, and step the `EnvLoop` of this module.
+A source never resets by itself: `Envs` resets it where an episode has ended. The source of worker
+processes is in `workers`, and steps the `EnvLoop` of this module.
 
-What is ugly here and why: gymnasium's environments have no way to be saved. What is saved
-instead is how they came to where they are: the state of the random generator at their last
-reset, and the actions since. Taking the same actions again leads to the same place, unless an
-environment draws from elsewhere; so the caller compares where it led to.
+What is ugly here and why: gymnasium's environments cannot be saved. What is saved instead is their
+history: the state of the random generator at the last reset, and the actions since. Replaying the
+actions restores the state, unless an environment has other sources of randomness; so the caller
+compares the observation.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from ding_lite.rl.spec import EnvSpec
 RawStep: TypeAlias = tuple[NumpyArray, FloatArray, BoolArray, BoolArray]
 """next_obs, reward, terminated, truncated."""
 History: TypeAlias = dict[str, Any]
-"""How one environment came to where it is: `seed` or `rng`, and `actions`."""
+"""From what one environment's state can be restored: `seed` or `rng`, and `actions`."""
 
 MAX_HISTORY = 100_000
-"""An episode that is longer, in env steps, is not saved: it would be begun anew."""
+"""The longest episode that is saved, in env steps; a longer one begins anew."""
 _TRIM_EVERY = 1_024
 
 
 class Source(Protocol):
-    """Steps N environments of one kind. Nothing resets itself."""
+    """Steps N environments of one kind, without resetting them by itself."""
 
     def reset(self) -> NumpyArray:
-        """Begin episodes everywhere; the first time from the seeds. Returns frames, [N, ...]."""
+        """Reset all environments, the first time from the seeds. Returns frames, [N, ...]."""
 
     def step(self, action: NumpyArray) -> RawStep:
         """Act once in each environment; what is returned is freshly allocated."""
@@ -57,18 +57,18 @@ class Source(Protocol):
         """Return from what each environment's state can be restored."""
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Go there again; return the frames shown there, and for which a way was known."""
+        """Restore what `save` returned; return the frames, and which environments were restored."""
 
     def close(self) -> None:
-        """Give back what the environments hold. May be called more than once."""
+        """Close the environments. May be called more than once."""
 
 
 class EnvLoop:
-    """Plain environments, one after the other; writes what they show into given arrays.
+    """Steps plain environments one after the other, and writes the results into given arrays.
 
     Args:
         envs: The environments.
-        seeds: Where the random numbers of each begin.
+        seeds: One for each environment.
         spec: What the environments look like.
         first_index: The number of the first one among all, for messages.
     """
@@ -76,7 +76,7 @@ class EnvLoop:
     def __init__(
         self, envs: Sequence[Env], *, seeds: Sequence[int], spec: EnvSpec, first_index: int = 0
     ) -> None:
-        """Start nothing yet."""
+        """Start without episodes."""
         self._envs = [
             CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
         ]
@@ -85,14 +85,14 @@ class EnvLoop:
         self._seeds: list[int | None] = list(seeds)
         space = spec.action_space
         self._start = int(space.start) if isinstance(space, Discrete) else None
-        # How each came to where it is: its generator when its episode began, and since when.
+        # The history of each: its generator when its episode began, and since when.
         self._origins: list[History] = [{} for _ in envs]
         self._begun = np.zeros(len(envs), dtype=np.int64)
         self._log: list[NumpyArray] = []
         self._log_begins = 0
 
     def reset(self, frames: NumpyArray) -> None:
-        """Begin episodes everywhere."""
+        """Reset all environments."""
         for index in range(len(self._envs)):
             self._reset_one(index, frames[index])
 
@@ -104,7 +104,7 @@ class EnvLoop:
         terminated: BoolArray,
         truncated: BoolArray,
     ) -> None:
-        """Act once in each environment."""
+        """Step each environment once."""
         self._note(action)
         # Copies, because an environment may write into what it is given.
         actions = list(action.copy()) if self._start is None else (action + self._start).tolist()
@@ -119,7 +119,7 @@ class EnvLoop:
             self._reset_one(index, frames[index])
 
     def save(self) -> list[History]:
-        """Say how each environment came to where it is; empty where that is not known."""
+        """Return the history of each environment; empty where it is unknown."""
         histories: list[History] = []
         for index, origin in enumerate(self._origins):
             begun = int(self._begun[index]) - self._log_begins
@@ -131,7 +131,7 @@ class EnvLoop:
         return histories
 
     def restore(self, histories: Sequence[History], frames: NumpyArray) -> None:
-        """Go where the histories lead; where one is empty, begin a new episode."""
+        """Replay histories; where one is empty, begin a new episode."""
         self._log.clear()
         longest = max((len(history.get("actions", ())) for history in histories), default=0)
         empty = np.zeros((len(self._envs), *self._spec.action_shape), self._spec.action_dtype)
@@ -169,7 +169,7 @@ class EnvLoop:
         self._write_row(frame, raw)
 
     def _note(self, action: NumpyArray) -> None:
-        """Remember an action of each for as long as an episode that it is part of lasts."""
+        """Record an action of each environment until all episodes that it is part of have ended."""
         self._log.append(action.copy())
         if len(self._log) % _TRIM_EVERY == 0:
             end = self._log_begins + len(self._log)
@@ -185,7 +185,7 @@ def _generator(env: CheckedEnv) -> np.random.Generator:
 
 
 def _origin(env: CheckedEnv, seed: int | None) -> History:
-    """Say what the next reset begins from; empty where that cannot be saved."""
+    """Return the generator's state before the next reset; empty if it cannot be saved."""
     if seed is not None:
         return {"seed": seed}
     generator = _generator(env)
@@ -197,25 +197,25 @@ class SyncSource:
     """An `EnvLoop` in this process.
 
     Args:
-        loop: Does the steps.
+        loop: The environments.
         spec: What the environments look like.
         num_envs: How many.
     """
 
     def __init__(self, loop: EnvLoop, *, spec: EnvSpec, num_envs: int) -> None:
-        """Start nothing yet."""
+        """Start without episodes."""
         self._loop = loop
         self._form = Form(spec)
         self._num_envs = num_envs
 
     def reset(self) -> NumpyArray:
-        """Begin episodes everywhere."""
+        """Reset all environments."""
         frames = self._form.empty(self._num_envs)
         self._loop.reset(frames)
         return frames
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Act once in each environment."""
+        """Step each environment once."""
         frames = self._form.empty(self._num_envs)
         reward = np.empty(self._num_envs, dtype=np.float32)
         terminated = np.empty(self._num_envs, dtype=np.bool_)
@@ -234,31 +234,31 @@ class SyncSource:
         return {"histories": self._loop.save()}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Go there again."""
+        """Restore what `save` returned."""
         frames = self._form.empty(self._num_envs)
         self._loop.restore(state["histories"], frames)
         return frames, np.array([bool(history) for history in state["histories"]])
 
     def close(self) -> None:
-        """Give back what the environments hold."""
+        """Close the environments."""
         self._loop.close()
 
 
 class NativeVector:
-    """A vector environment of somebody else's, which must leave resets to us or tell of them.
+    """Steps a vector environment of another package.
 
     Args:
-        env: One whose autoreset mode is DISABLED (it is reset with `reset_mask`) or SAME_STEP
-            (the true last observations are its `final_obs`).
-        seed: Where its random numbers begin.
-        spec: What its environments look like.
+        env: Its autoreset mode must be DISABLED (it is reset with `reset_mask`) or SAME_STEP (the
+            true last observations are its `final_obs`).
+        seed: Of its random numbers.
+        spec: The spec of its environments.
 
     Raises:
         ConfigError: If it has another autoreset mode.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
-        """Start nothing yet."""
+        """Start without episodes."""
         mode = env.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
             env.close()
@@ -278,7 +278,7 @@ class NativeVector:
         self._newest: NumpyArray = np.empty(0)
 
     def reset(self) -> NumpyArray:
-        """Begin episodes everywhere."""
+        """Reset all environments."""
         with raising_env_errors(self._name, "reset"):
             raw, _ = self._env.reset(seed=self._seed)
         self._seed = None
@@ -286,7 +286,7 @@ class NativeVector:
         return self._newest.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Act once in each environment."""
+        """Step each environment once."""
         with raising_env_errors(self._name, "step"):
             raw, reward, terminated, truncated, info = self._env.step(action + self._start)
         frames = self._batch(raw)
@@ -317,15 +317,15 @@ class NativeVector:
         )
 
     def save(self) -> dict[str, Any]:
-        """Say nothing: there is no way to tell."""
+        """Return empty histories: such environments cannot be saved."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Begin episodes everywhere instead."""
+        """Reset all environments instead."""
         frames = self.reset()
         return frames, np.zeros(len(frames), dtype=np.bool_)
 
     def close(self) -> None:
-        """Give back what the environments hold."""
+        """Close the environments."""
         with raising_env_errors(self._name, "close"):
             self._env.close()

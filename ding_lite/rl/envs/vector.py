@@ -1,14 +1,13 @@
-"""Many environments of one kind, stepped together, with one rule for the ends of episodes.
+"""Vectors of environments of one kind, with one rule for the ends of episodes.
 
-The rule: what `Envs.step` returns is the true last observation of an episode that ended,
-and says whether it ended for good (`terminated`) or was cut off (`truncated`). What to act
-on next, `Envs.obs`, is then already the first observation of the next episode. So no
-transition crosses an episode, and none is made up by a reset.
+The rule: where an episode ended, `Envs.step` returns its true last observation, and whether it
+ended for good (`terminated`) or was cut off (`truncated`). `Envs.obs` is then already the first
+observation of the next episode. So no transition crosses an episode, and none is made up by a
+reset.
 
-What is ugly here and why: gymnasium has three ways of resetting an env that ended. Its
-vector CartPole resets one step late and makes up a transition in doing so. The sources in
-`sources` and `workers` therefore leave the resets to `Envs`, which asks for them at
-one place.
+What is ugly here and why: gymnasium has three ways of resetting an env that ended. Its vector
+CartPole resets one step late and makes up a transition in doing so. The sources in `sources` and
+`workers` therefore never reset by themselves; `Envs` resets them in one place.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ _STATE_KEYS = {"mode", "source", "obs", "returns", "lengths", "finished", "rng"}
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """An episode that has ended, from its first env step to its last."""
+    """A finished episode."""
 
     env_index: int
-    """Which of the environments played it."""
+    """The index of its environment."""
     ret: float
     """The sum of its rewards, as the environment gave them."""
     length: int
@@ -83,7 +82,7 @@ class Envs:
         may_change: bool = False,
         reward_scale: float = 1.0,
     ) -> None:
-        """Take over what makes a source in a mode; use `make_envs` instead."""
+        """Take a function that makes a source in a mode; use `make_envs` instead."""
         self.spec = spec
         self.num_envs = num_envs
         self.mode = mode
@@ -106,13 +105,13 @@ class Envs:
 
     @property
     def obs(self) -> NumpyArray:
-        """What to act on next, [N, ...]. The first access starts the episodes."""
+        """The current observations, [N, ...]. The first access starts the episodes."""
         return self.reset() if self._obs is None else self._obs
 
     def reset(self) -> NumpyArray:
         """Start new episodes everywhere and drop the unfinished ones.
 
-        The first reset begins with the seed; later ones go on from there.
+        The first reset uses the seed; later ones continue the random generators.
 
         Raises:
             NonFiniteError: If an observation holds NaN or infinity.
@@ -125,7 +124,7 @@ class Envs:
         return self._obs
 
     def step(self, action: NumpyArray) -> Step:
-        """Act in each environment once, and start the next episode where one ended.
+        """Step each environment once, and start the next episode where one ended.
 
         Args:
             action: One action per environment, [N] integers from 0, or [N, ...] floats.
@@ -173,8 +172,8 @@ class Envs:
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs.
 
-        An environment is saved by how it came to where it is: the state of its random generator
-        when its episode began, and the actions since.
+        An environment is saved as the state of its random generator when its episode began, and
+        the actions since.
         """
         started = self._obs is not None
         return {
@@ -188,13 +187,12 @@ class Envs:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
+        """Load a state that `state_dict` returned.
 
-        That is exact for environments whose randomness all comes from `np_random`, the generator
-        that gymnasium gives them, and that keep nothing from one episode to the next. An
-        environment that shows something else than it did begins a new episode instead, and a
-        warning says so. Where `mode="auto"` was free to choose, they go on in the mode that the
-        saved ones had.
+        That is exact for environments that draw from `np_random` only, the generator that
+        gymnasium gives them, and that keep nothing from one episode to the next. If an environment
+        shows another observation than it did, it begins a new episode, and a warning is logged.
+        With `mode="auto"` the environments take the mode of the saved ones.
 
         Raises:
             CheckpointError: If it is no state of such environments, or of another number of them,
@@ -215,7 +213,7 @@ class Envs:
             self._go_back(np.array(state["obs"]), state["source"])
 
     def close(self) -> None:
-        """Give back what the environments hold. May be called more than once."""
+        """Close the environments. May be called more than once."""
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -230,7 +228,7 @@ class Envs:
         self.close()
 
     def _begin(self, done_N: BoolArray, frames: NumpyArray, obs: NumpyArray) -> NumpyArray:
-        """Return observations in which new episodes begin where the mask says so."""
+        """Return observations after new episodes have begun where the mask is set."""
         if self._stack is not None:
             return self._stack.restart(done_N, frames)
         obs = obs.copy()
@@ -238,7 +236,7 @@ class Envs:
         return obs
 
     def _go_back(self, obs: NumpyArray, source_state: dict[str, Any]) -> None:
-        """Bring the environments to where they showed these observations."""
+        """Restore the environments to the states that showed these observations."""
         frames, is_known_N = self._source.restore(source_state)
         expected = obs[:, -self.spec.frame_shape[0] :]
         is_same_N = (frames == expected).reshape(self.num_envs, -1).all(axis=1)
@@ -259,7 +257,7 @@ class Envs:
             )
 
     def _change_mode(self, mode: str) -> None:
-        """Step them from now on in the way that others were saved in."""
+        """Change to the mode of the saved environments."""
         if not self._may_change:
             raise CheckpointError(
                 f'The environments of {self.spec.env_id} were saved in mode "{mode}", '
@@ -324,7 +322,7 @@ def make_envs(
     """Make environments that are stepped together.
 
     Each mode plays the same episodes for the same seed and actions, bit for bit; only a vector
-    form of somebody else's has episodes of its own.
+    form of another package has episodes of its own.
 
     Args:
         env_id: A name in gymnasium's registry, such as `CartPole-v1`.
@@ -332,12 +330,12 @@ def make_envs(
         seed: One seed for all. The same seed gives the same episodes for the same actions.
         mode: `native` steps all of them as one array program, where there is one (CartPole);
             `sync` one after the other in this process, `async` in processes of their own.
-            `auto` measures which is the fastest here, and the log says which, and why; only a
-            vector form of somebody else's is taken unmeasured, as its episodes are others.
-        frame_stack: How many of the newest observations make one; 4 is usual where one picture
-            does not show what moves.
-        reward_scale: Rewards are multiplied by it, but in the returns of episodes. Rewards
-            about 1 are learned from most easily.
+            `auto` measures which is the fastest here and logs it with the reason; a vector form of
+            another package is never chosen by measurement, as its episodes differ.
+        frame_stack: How many of the newest observations are stacked into one; 4 is usual where one
+            picture does not show motion.
+        reward_scale: Rewards are multiplied by it, but not the returns of episodes. Rewards of
+            about 1 are the easiest to learn from.
         wrappers: Each is applied to every environment, the first one innermost: gymnasium's
             wrappers, or functions that return one.
         settings: Keywords for the environment, such as {"gravity": -5.0}.

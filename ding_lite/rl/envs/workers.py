@@ -1,13 +1,13 @@
-"""Environments in processes of their own, for those that compute long at each env step.
+"""Environments in worker processes, for environments with slow env steps.
 
-Each process steps a share of the environments with the same `EnvLoop` that steps them all in
-one process, so that the episodes are the same, bit for bit. What they show goes through memory
-that all share; through the pipes go only single bytes: what to do, and that it is done.
+Each process steps a part of the environments with the same `EnvLoop` that steps them all in one
+process, so that the episodes are the same, bit for bit. Observations, rewards and flags go through
+shared memory; the pipes carry single bytes: commands, and their completion.
 
 What is ugly here and why: a process may die at any moment. Its end of the pipe is then closed,
 which ends each wait for it at once; and as no process holds an end that is not its own, the
-workers see the same when this process dies, and end. They start from a fork server, because a
-copy of this process would inherit locks that its threads hold.
+workers end in the same way when this process dies. They start from a fork server, because a copy
+of this process would inherit locks that its threads hold.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HANGING_S = 5.0
 
 
 class _Arrays(NamedTuple):
-    """The memory that all processes share, one row for each environment."""
+    """Arrays in shared memory, one row for each environment."""
 
     action: NumpyArray
     frames: NumpyArray
@@ -70,8 +70,8 @@ class _Arrays(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Share:
-    """What one process must know: which environments are its own, and how to make them."""
+class _Assignment:
+    """The environments of one process, and how to make them."""
 
     make_env: CloudpickleWrapper
     spec: EnvSpec
@@ -90,14 +90,14 @@ class _Share:
 
 
 class WorkerSource:
-    """N environments, spread over processes.
+    """Steps N environments in worker processes.
 
     Args:
-        make_env: Makes one of them; must find all it needs in another process.
-        spec: What they look like.
-        seeds: Where the random numbers of each begin.
+        make_env: Makes one of them; it is pickled and called in another process.
+        spec: The spec of the environments.
+        seeds: One for each environment.
         num_workers: How many processes.
-        clock: How long closing may take is counted on it.
+        clock: Measures the time limit of closing.
 
     Raises:
         ConfigError: If `make_env` cannot be sent to another process, or this process may not
@@ -124,12 +124,12 @@ class WorkerSource:
         memory = RawArray("B", sum(size for *_, size in _layout(spec, num_envs)))
         self._arrays = _view(memory, spec, num_envs)
         self._is_lost = False
-        """Whether the environments are gone in the middle of their episodes."""
+        """Whether the environments were lost in the middle of their episodes."""
         self._workers: list[_Worker] = []
         try:
             for indices in np.array_split(np.arange(num_envs), num_workers):
                 own_seeds = tuple(seeds[index] for index in indices)
-                share = _Share(
+                share = _Assignment(
                     CloudpickleWrapper(make_env), spec, num_envs, int(indices[0]), own_seeds
                 )
                 self._workers.append(_Worker(context, share, memory, clock))
@@ -145,12 +145,12 @@ class WorkerSource:
         return [worker.pid for worker in self._workers]
 
     def reset(self) -> NumpyArray:
-        """Begin episodes everywhere."""
+        """Reset all environments."""
         self._order(self._workers, _RESET)
         return self._arrays.frames.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
-        """Act once in each environment."""
+        """Step each environment once."""
         arrays = self._arrays
         arrays.action[...] = action
         self._order(self._workers, _STEP)
@@ -169,7 +169,7 @@ class WorkerSource:
         return self._arrays.frames[done_N]
 
     def save(self) -> dict[str, Any]:
-        """Say how all environments came to where they are; nothing where that is lost."""
+        """Return from what each environment's state can be restored; empty after a loss."""
         if self._is_lost:
             return {"histories": [{} for _ in range(len(self._arrays.done))]}
         answers = self._order(self._workers, _SAVE)
@@ -177,7 +177,7 @@ class WorkerSource:
         return {"histories": [history for part in histories for history in part]}
 
     def restore(self, state: dict[str, Any]) -> tuple[NumpyArray, BoolArray]:
-        """Go there again."""
+        """Restore what `save` returned."""
         self._exchange(
             [
                 (worker, _RESTORE + _pack(state["histories"][worker.share.rows]))
@@ -188,7 +188,7 @@ class WorkerSource:
         return self._arrays.frames.copy(), known_N
 
     def close(self) -> None:
-        """Give back what the environments hold."""
+        """Close the environments."""
         self._end(within=_CLOSING_S)
 
     def _end(self, *, within: float) -> None:
@@ -208,7 +208,7 @@ class WorkerSource:
         return self._exchange([(worker, what) for worker in workers])
 
     def _exchange(self, messages: Sequence[tuple[_Worker, bytes]]) -> list[bytes]:
-        """Send each process a message, and wait for the answers; one that fails ends them all."""
+        """Send each process a message and wait for the answers; a failure ends all processes."""
         try:
             for worker, message in messages:
                 worker.send(message)
@@ -229,9 +229,9 @@ class WorkerSource:
 
 
 class _Worker:
-    """One process, seen from here."""
+    """A handle of one worker process."""
 
-    def __init__(self, context: Any, share: _Share, memory: Any, clock: Clock) -> None:  # noqa: ANN401
+    def __init__(self, context: Any, share: _Assignment, memory: Any, clock: Clock) -> None:  # noqa: ANN401
         self.share = share
         self._clock = clock
         self._pipe, theirs = context.Pipe()
@@ -261,7 +261,7 @@ class _Worker:
     def wait(self) -> bytes:
         """Wait for the answer.
 
-        A process that dies ends the wait; and one that hangs, where the run is to end.
+        The wait ends if the process dies, or hangs while the run is being interrupted.
         """
         limit: Deadline | None = None
         while not self._poll.poll(LOOK_UP_S * 1_000.0):
@@ -303,7 +303,7 @@ class _Worker:
         code = self._process.exitcode
         if code is not None and code < 0:
             how = f"was killed by {signal.Signals(-code).name}"
-            advice = "If nobody did that, the machine may have run out of memory."
+            advice = "If that was not you, the machine may have run out of memory."
         else:
             how = f"has ended with exit code {code}"
             advice = (
@@ -314,8 +314,8 @@ class _Worker:
         return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
 
 
-def _work(pipe: Connection, memory: Any, share: _Share) -> None:  # noqa: ANN401
-    """Do what the pipe says until it is closed: the main function of a process."""
+def _work(pipe: Connection, memory: Any, share: _Assignment) -> None:  # noqa: ANN401
+    """Run commands from the pipe until it is closed: the main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     rows = _view(memory, share.spec, share.num_envs).rows(share.rows)
     try:
@@ -354,7 +354,7 @@ def _obey(message: bytes, loop: EnvLoop, rows: _Arrays, spec: EnvSpec) -> bytes:
 
 
 def _pack(histories: Sequence[History]) -> bytes:
-    """Write histories as bytes; arrays as those of their memory."""
+    """Serialise histories; arrays as the bytes of their memory."""
     plain = [
         {
             key: value.tobytes() if isinstance(value, np.ndarray) else value
@@ -379,7 +379,7 @@ def _unpack(packed: bytes, spec: EnvSpec) -> list[History]:
 def _layout(
     spec: EnvSpec, num_envs: int
 ) -> list[tuple[tuple[int, ...], np.dtype[np.generic], int]]:
-    """Say shape, type and size of each shared array."""
+    """Return shape, type and size of each shared array."""
     arrays: list[tuple[tuple[int, ...], np.dtype[np.generic]]] = [
         (spec.action_shape, np.dtype(spec.action_dtype)),
         (spec.frame_shape, np.dtype(spec.obs_dtype)),

@@ -33,7 +33,7 @@ class StackedLinear:
     Args:
         weights: Holds the tensors of `shapes`.
         grads: Takes their gradients.
-        name: What their names begin with.
+        name: The prefix of their names.
         first: Only so many of the networks, from the first on; all if None.
     """
 
@@ -51,7 +51,7 @@ class StackedLinear:
     def shapes(
         name: str, num_networks: int, num_inputs: int, num_outputs: int
     ) -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such a layer."""
+        """Return the shapes of the tensors of such a layer."""
         return {
             f"{name}.weight": (num_networks, num_outputs, num_inputs),
             f"{name}.bias": (num_networks, num_outputs),
@@ -98,7 +98,7 @@ class ActionValues:
     def shapes(
         num_networks: int, num_inputs: int, num_actions: int, hidden: Sequence[int]
     ) -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such networks."""
+        """Return the shapes of the tensors of such networks, by name."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer, sizes in enumerate(pairwise((num_inputs + num_actions, *hidden, 1))):
             shapes |= StackedLinear.shapes(str(layer), num_networks, *sizes)
@@ -135,7 +135,7 @@ class ActionValues:
 
 
 def draw_stacked_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
-    """Draw first weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
+    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
     for name, shape in weights.shapes.items():
         num_inputs = weights.shapes[f"{name.partition('.')[0]}.weight"][2]
         bound = 1.0 / math.sqrt(num_inputs)

@@ -50,7 +50,7 @@ class BoxActor(ABC):
 
     @classmethod
     def shapes(cls, sizes: Sequence[int], num_actions: int) -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such an actor."""
+        """Return the shapes of the tensors of such an actor."""
         num_outputs = cls.outputs_per_action * num_actions
         return MLP.shapes(sizes) | Linear.shapes("head", sizes[-1], num_outputs)
 

@@ -63,7 +63,7 @@ class ConvTorso:
 
     @staticmethod
     def shapes(in_channels: int, convs: Sequence[Conv]) -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such a torso."""
+        """Return the shapes of the tensors of such a torso."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer, conv in enumerate(convs):
             shapes[f"conv.{layer}.weight"] = (

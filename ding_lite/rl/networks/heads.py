@@ -34,7 +34,7 @@ class LinearHead:
 
     @staticmethod
     def shapes(num_features: int, num_actions: int) -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such a head."""
+        """Return the shapes of the tensors of such a head."""
         return Linear.shapes("head", num_features, num_actions)
 
     def forward(self, features_BI: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class DuelingHead:
 
     @staticmethod
     def shapes(num_features: int, num_actions: int) -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such a head."""
+        """Return the shapes of the tensors of such a head."""
         half = num_features // 2
         return Linear.shapes("head.value", half, 1) | Linear.shapes(
             "head.advantage", half, num_actions

@@ -220,7 +220,7 @@ def make_q_network(
 
 
 def draw_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
-    """Draw first weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
+    """Initialise weights as PyTorch's layers do: uniform within 1 / sqrt(inputs of a unit)."""
     for name, shape in weights.shapes.items():
         weight_shape = weights.shapes[name.rpartition(".")[0] + ".weight"]
         bound = 1.0 / math.sqrt(math.prod(weight_shape[1:]))

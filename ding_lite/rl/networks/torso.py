@@ -39,7 +39,7 @@ class Linear:
 
     @staticmethod
     def shapes(name: str, num_inputs: int, num_outputs: int) -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such a layer."""
+        """Return the shapes of the tensors of such a layer."""
         return {f"{name}.weight": (num_outputs, num_inputs), f"{name}.bias": (num_outputs,)}
 
     def forward(self, x_BI: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class MLP:
         weights: Holds the tensors of `shapes`.
         grads: Takes their gradients.
         sizes: The number of inputs, then the width of each layer.
-        name: What the names of its tensors begin with.
+        name: The prefix of its tensors' names.
         activation: Of each layer.
     """
 
@@ -90,7 +90,7 @@ class MLP:
 
     @staticmethod
     def shapes(sizes: Sequence[int], *, name: str = "torso") -> dict[str, tuple[int, ...]]:
-        """Name the tensors of such a torso."""
+        """Return the shapes of the tensors of such a torso."""
         shapes: dict[str, tuple[int, ...]] = {}
         for layer, (num_inputs, num_outputs) in enumerate(pairwise(sizes)):
             shapes |= Linear.shapes(f"{name}.{layer}", num_inputs, num_outputs)

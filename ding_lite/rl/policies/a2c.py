@@ -72,7 +72,7 @@ class A2C(ActorCriticPolicy):
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         self.config = config or A2CConfig()
         super().__init__(spec, self.config, device=device)
 

@@ -73,8 +73,8 @@ class ActorCriticConfig:
     """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
     30), `mlp` (none), or `auto`, which picks one by size."""
     normalize_obs: bool = False
-    """Bring each number of an observation to mean 0 and spread 1. It helps where they are of very
-    different sizes; not for images, which are scaled anyway."""
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
+    their scales differ much; not for images, which are scaled anyway."""
     value_coef: float = 0.5
     """The weight of the critic's loss. It matters where actor and critic share layers, and for
     `max_grad_norm`; 0.25 to 1 are usual."""
@@ -86,7 +86,7 @@ class ActorCriticConfig:
     """For actions that are numbers: the logarithm of their spread at first, where 1 is half of
     what the environment takes. -1 to 0 are usual."""
     seed: int = 0
-    """Draws the first weights and the actions."""
+    """Draws the initial weights and the actions."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -121,7 +121,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
     def __init__(
         self, spec: EnvSpec, config: ActorCriticConfig, *, device: str | torch.device = "cpu"
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         limit_torch_threads()
         self.spec = spec
         self.device = usable_device(device)

@@ -67,7 +67,7 @@ class BoxPolicyConfig:
     """The share of the way that the targets go to the weights at a time. Higher spreads what was
     learned faster and less steadily; 0.001 to 0.02 are usual."""
     seed: int = 0
-    """Draws the first weights and the exploration noise."""
+    """Draws the initial weights and the exploration noise."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -109,7 +109,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         more_shapes: Mapping[str, tuple[int, ...]] | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         limit_torch_threads()
         self.spec = spec
         self.config = config

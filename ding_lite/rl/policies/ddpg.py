@@ -62,7 +62,7 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         super().__init__(
             spec,
             config or DDPGConfig(),

@@ -105,7 +105,7 @@ class DQNConfig:
     epsilon_steps: int = 5_000
     """How many env steps the share of random actions takes to fall, in a straight line."""
     seed: int = 0
-    """Draws the first weights and the random actions."""
+    """Draws the initial weights and the random actions."""
 
     def __post_init__(self) -> None:
         check_all(
@@ -151,7 +151,7 @@ class DQN(LearnsTogether):
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         limit_torch_threads()
         self.spec = spec
         self.device = usable_device(device)

@@ -96,7 +96,7 @@ class IMPALA(ActorCriticPolicy):
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         self.config = config or IMPALAConfig()
         super().__init__(spec, self.config, device=device)
 

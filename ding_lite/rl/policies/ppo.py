@@ -90,7 +90,7 @@ class PPO(ActorCriticPolicy):
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         self.config = config or PPOConfig()
         super().__init__(spec, self.config, device=device)
 

@@ -66,7 +66,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         super().__init__(
             spec,
             config or SACConfig(),

@@ -70,7 +70,7 @@ class TD3(DDPG):
         *,
         device: str | torch.device = "cpu",
     ) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         super().__init__(spec, config or TD3Config(), device=device)
 
     @property

@@ -1,4 +1,4 @@
-"""Whole episodes, for learning from what happened in a row."""
+"""A replay of whole episodes, which samples sequences of env steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ENDS = ("terminated", "truncated")
 
 
 class EpisodeBuffer:
-    """The newest finished episodes, of which parts are sampled in the order they were played.
+    """The newest finished episodes; samples are sequences of consecutive env steps.
 
-    An episode of L env steps takes L + 1 rows, one for each observation. It comes in when it ends,
+    An episode of L env steps takes L + 1 rows, one for each observation. It is stored when it ends,
     as a whole, in place of the oldest ones; of one with more observations than there are rows only
     the end is kept.
 
@@ -63,13 +63,13 @@ class EpisodeBuffer:
         self.memory_bytes = capacity * sum(
             dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
         )
-        """What the full buffer takes, in bytes, beside the episodes under way."""
+        """The size of the full buffer, in bytes, without the episodes under way."""
         check_fits(self.memory_bytes, what=f"A buffer for {spec.env_id}", capacity=capacity)
         self._arrays: dict[str, NumpyArray] = {
             name: np.zeros((capacity, *shape), dtype=dtype)
             for name, (shape, dtype) in layout.items()
         }
-        # Rows are numbered as they come, and number n lies in row n % capacity. An episode is
+        # Rows are numbered in order, and number n lies in row n % capacity. An episode is
         # known by the number of its first row and its length in env steps.
         self._next = 0
         self._episodes: deque[tuple[int, int]] = deque()
@@ -84,7 +84,7 @@ class EpisodeBuffer:
 
     @property
     def num_episodes(self) -> int:
-        """How many finished episodes there are."""
+        """The number of finished episodes."""
         return len(self._episodes)
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class EpisodeBuffer:
         return self._num_steps
 
     def add(self, step: Step) -> None:
-        """Go on with the episode of each environment, and keep those that ended.
+        """Add a step to the episode of each environment; store the episodes that it ends.
 
         Raises:
             ShapeError: If the step is not one of N environments as the spec says.
@@ -112,11 +112,11 @@ class EpisodeBuffer:
             steps.clear()
 
     def sample(self, batch_size: int, *, length: int) -> Sequences:
-        """Draw parts of episodes, as torch tensors. Each env step is as likely to be the first.
+        """Sample sequences, as torch tensors. Each env step is equally likely to be the first.
 
         Args:
-            batch_size: How many parts.
-            length: How many env steps each has, at most: none goes over the end of its episode.
+            batch_size: How many sequences.
+            length: Env steps of each, at most: a sequence ends with its episode.
 
         Raises:
             ConfigError: If there is no episode yet, or a number is below 1.
@@ -144,7 +144,7 @@ class EpisodeBuffer:
         return Sequences(**{name: torch.from_numpy(array) for name, array in taken.items()})
 
     def clear(self) -> None:
-        """Forget all episodes, also those under way."""
+        """Remove all episodes, also those under way."""
         self.reset()
         self._episodes.clear()
         self._num_steps = 0

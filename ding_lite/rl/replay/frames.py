@@ -1,13 +1,13 @@
-"""Observations made of frames, each frame kept once.
+"""Storage of stacked observations in which each frame is kept once.
 
 An image observation is a stack of the newest frames of its environment. The next one has all of
-them but the oldest, plus one, so a replay that keeps `obs` and `next_obs` as they come keeps each
-frame 2 x stack times. Here a frame is kept once, and an observation is a row of places.
+them but the oldest, plus one, so a replay that stores `obs` and `next_obs` as given stores each
+frame 2 x stack times. Here a frame is kept once, and an observation is a row of frame indices.
 
-What is ugly here and why: nobody says which environment a transition is of, whether transitions
-come in order, or how many env steps each spans. So frames are recognised by what they show: a hash
-finds a recent frame that may be the same, and a comparison of all bytes decides. Observations that
-share no frames take more memory, but what was put in always comes out.
+What is ugly here and why: a transition does not name its environment, its order, or how many env
+steps it spans. So frames are recognised by their content: a hash finds a recent frame that may be
+the same, and a comparison of all bytes decides. Observations that share no frames take more
+memory, but what is stored is always what was given.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from ding_lite.rl.replay.outputs import Outputs
 from ding_lite.rl.seeding import make_rng
 
 ADD_AT_ONCE = 32
-"""So many observations are hashed and compared at a time: a processor's cache can hold them."""
+"""Observations that are hashed and compared at a time: a processor's cache can hold them."""
 READ_AT_ONCE = 64
-"""So many are put together at a time: then the frames that `obs` and `next_obs` share are read
-from memory once."""
+"""Observations that are gathered at a time: then the frames that `obs` and `next_obs` share are
+read from memory once."""
 SPARE_FRAMES = 512
 """Room for more frames than transitions, beside an eighth of the capacity. Each episode has one
 more; and a frame that is recognised after a while holds its place for as long."""
 
 
 class Frames:
-    """The observations of as many transitions as a replay holds.
+    """The observations of a replay's transitions.
 
     Args:
         obs_shape: Of one observation; its first axis has the frames, the oldest first.
         dtype: Of its numbers.
-        stack: How many frames an observation has. With 1 it is still kept once where one
-            transition begins with what another led to.
+        stack: How many frames an observation has. With 1 an observation that is `next_obs` of one
+            transition and `obs` of another is still kept once.
         capacity: How many transitions.
     """
 
     def __init__(
         self, obs_shape: tuple[int, ...], dtype: np.dtype[Any], *, stack: int, capacity: int
     ) -> None:
-        """Make room for the frames."""
+        """Allocate memory for the frames."""
         self._obs_shape = obs_shape
         self._stack = stack
         self._capacity = capacity
         frame_shape = (obs_shape[0] // stack, *obs_shape[1:])
         self._num_frames = _num_frames(stack, capacity)
-        # A frame is recognised as long as it is among the newest so many. Environments take
-        # turns, so this must be several times their number.
+        # Only so many of the newest frames are recognised. Environments take turns, so this must
+        # be several times their number.
         self._window = _num_frames(stack, capacity) - capacity - 4 * stack
         room = (self._num_frames - self._window) // (2 * stack)
         self._at_once = max(1, min(ADD_AT_ONCE, room))
 
-        # Frames are numbered as they come, and number n lies in row n % num_frames.
+        # Frames are numbered in order, and number n lies in row n % num_frames.
         self._next_number = 0
         self._frames = np.zeros((self._num_frames, *frame_shape), dtype=dtype)
         self._words = _as_words(self._frames)
@@ -80,13 +80,13 @@ class Frames:
     def bytes_for(
         obs_shape: tuple[int, ...], dtype: np.dtype[Any], *, stack: int, capacity: int
     ) -> int:
-        """Return what they take of memory, in bytes."""
+        """Return the memory that they take, in bytes."""
         frame_bytes = math.prod(obs_shape) // stack * dtype.itemsize
         frames = _num_frames(stack, capacity) * (frame_bytes + 8 + 8)
         return frames + capacity * 2 * stack * np.dtype(np.int32).itemsize
 
     def add(self, serial: int, obs: NumpyArray, next_obs: NumpyArray) -> int:
-        """Keep the observations of transitions with consecutive numbers.
+        """Store the observations of transitions with consecutive numbers.
 
         Args:
             serial: The number of the first one, which decides on the slots.
@@ -106,7 +106,7 @@ class Frames:
         return oldest
 
     def gather(self, slot_B: npt.NDArray[np.int64]) -> tuple[NumpyArray, NumpyArray]:
-        """Put together the observations of transitions: `obs` and `next_obs`, [B, ...]."""
+        """Return the observations of transitions: `obs` and `next_obs`, [B, ...]."""
         shape = (len(slot_B), self._stack, *self._frames.shape[1:])
         obs = self._outputs.empty(shape, self._frames.dtype)
         next_obs = self._outputs.empty(shape, self._frames.dtype)
@@ -118,7 +118,7 @@ class Frames:
         return obs.reshape(-1, *self._obs_shape), next_obs.reshape(-1, *self._obs_shape)
 
     def _add(self, serial_B: NumpyArray, observations: NumpyArray, *, side: int) -> int:
-        """Find or keep the frames of few observations; return the oldest serial left whole."""
+        """Find or store the frames of few observations; return the oldest serial left whole."""
         frames = np.ascontiguousarray(observations, dtype=self._frames.dtype)
         frames = frames.reshape(-1, *self._frames.shape[1:])
         words = _as_words(frames)
@@ -166,7 +166,7 @@ class Frames:
         return hash_F
 
     def _forget_hashes(self) -> None:
-        """Recognise no frame that is about to be overwritten."""
+        """Remove the hashes of frames that are about to be overwritten."""
         numbers = range(self._first_hashed, max(0, self._next_number - self._window))
         if numbers:
             hash_F = self._hash_of_row[np.array(numbers) % self._num_frames]
@@ -176,7 +176,7 @@ class Frames:
             self._first_hashed = numbers.stop
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what to go on from; the arrays are the memory in use, not copies."""
+        """Return the state; its arrays are the memory in use, not copies."""
         used = min(self._next_number, self._num_frames)
         return {
             "frames": self._frames[:used],
@@ -187,12 +187,12 @@ class Frames:
 
     @staticmethod
     def saved_shape_and_type(state: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return those of the observations that a state was saved with."""
+        """Return the shape and type of the observations of a saved state."""
         first, *rest = state["frames"].shape[1:]
         return (first * (state["rows"].shape[1] // 2), *rest), state["frames"].dtype
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Load a state that `state_dict` returned.
 
         Raises:
             CheckpointError: If the observations were stacked of other frames.
@@ -223,7 +223,7 @@ def _num_frames(stack: int, capacity: int) -> int:
 
 
 def _as_words(frames: NumpyArray) -> NumpyArray:
-    """Look at frames as rows of the widest whole numbers that their size is a multiple of."""
+    """View frames as rows of the widest integers that their size is a multiple of."""
     rows = frames.reshape(len(frames), -1).view(np.uint8)
     width = next(width for width in (8, 4, 2, 1) if rows.shape[1] % width == 0)
     return rows.view(f"u{width}")

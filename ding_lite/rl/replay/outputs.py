@@ -1,8 +1,8 @@
-"""Arrays that are sampled into, and sampled into again once nobody looks at them any more.
+"""Output arrays of samples, reused once the caller holds no reference to them.
 
 A batch of images takes megabytes. The system clears fresh memory of that size page by page, which
-takes longer than copying the images. What is ugly here and why: whether somebody still holds a
-batch, or a view of it, is read from the reference count of its array, as CPython keeps it.
+takes longer than copying the images. What is ugly here and why: whether a batch, or a view of it,
+is still in use is read from the reference count of its array, as CPython keeps it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from ding_lite.rl.batch import NumpyArray
 
 LARGE_BYTES = 1 << 18
-"""From this size on memory is used again; smaller arrays are quicker made anew."""
+"""The size, in bytes, from which on memory is reused; smaller arrays are faster to allocate."""
 MOST_KEPT = 8
-"""So many arrays are kept at most; a user who holds more batches than that gets fresh ones."""
+"""The number of arrays that are kept for reuse; beyond it arrays are allocated."""
 
 
 class Outputs:
-    """Takes rows of arrays into memory of its own.
+    """Gathers rows of arrays into memory that it reuses.
 
     Example:
         >>> outputs = Outputs()
@@ -32,21 +32,21 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without arrays."""
         self._arrays: list[NumpyArray] = [np.empty(0)]
         self._idle_count = self._count(0)
         self._arrays.clear()
 
     def take(self, source: NumpyArray, index: npt.NDArray[np.integer[Any]]) -> NumpyArray:
-        """Return the rows of an array at an index of any shape, as memory of the caller's."""
+        """Return the rows of an array at an index of any shape, in memory of the caller's own."""
         if index.size * source.strides[0] < LARGE_BYTES:
             return source.take(index, axis=0)
         out = self.empty((*index.shape, *source.shape[1:]), source.dtype)
-        # Numpy writes straight into `out` only if it need not check the places, which are right.
+        # Numpy writes straight into `out` only if it need not check the indices, which are valid.
         return source.take(index, axis=0, out=out, mode="clip")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NumpyArray:
-        """Return an array that nobody else holds, with anything in it."""
+        """Return an uninitialised array that is not in use."""
         for place in range(len(self._arrays)):
             if self._count(place) == self._idle_count:
                 found = self._arrays[place]
@@ -61,5 +61,5 @@ class Outputs:
         return fresh
 
     def _count(self, place: int) -> int:
-        """Count who holds an array: this object, and everybody else."""
+        """Return the reference count of an array."""
         return sys.getrefcount(self._arrays[place])

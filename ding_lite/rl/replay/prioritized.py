@@ -1,4 +1,4 @@
-"""A replay that samples more often what there is more to learn from.
+"""A replay that samples transitions in proportion to their priorities.
 
 Schaul et al. 2016, "Prioritized Experience Replay" (arXiv:1511.05952), in its proportional form.
 """
@@ -25,16 +25,16 @@ from ding_lite.settings import check_all, inside, positive
 logger = logging.getLogger(__name__)
 
 PATIENCE = 1_000
-"""After so many batches without an update of priorities somebody has forgotten it."""
+"""The number of batches without an update of priorities after which a warning is logged."""
 
 
 @register
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Transitions drawn from a replay, and what a draw from several replays needs of each."""
+    """Transitions drawn from a replay, with the sums that sampling from several replays needs."""
 
     fields: dict[str, NumpyArray]
-    """By field of `Transitions`, [B, ...]; none where nothing was drawn."""
+    """By field of `Transitions`, [B, ...]; empty if none was drawn."""
     value: npt.NDArray[np.float64]
     """The priority of each to the power of alpha, [B]."""
     serial: npt.NDArray[np.int64]
@@ -49,18 +49,18 @@ class PrioritizedReplay(ReplayBuffer):
     """The newest transitions, sampled in proportion to their priorities.
 
     A transition of priority p is sampled with probability P = p**alpha / (sum of all p**alpha).
-    A new one has the highest priority that any has at the moment, so that it is soon sampled. Each
-    batch carries importance weights, (N P)**-beta divided by the highest of the batch, which make
-    up for what is sampled more often: with a beta of 1 fully.
+    A new one has the current highest priority, so that it is soon sampled. Each batch has
+    importance weights, (N P)**-beta divided by the highest of the batch, which correct the bias of
+    this sampling: with a beta of 1 fully.
 
     Args:
-        spec: The environment's, for the shapes and types; the first transitions tell them if None.
+        spec: The environment's, for the shapes and types; those of the first transitions if None.
         capacity: How many transitions to keep.
         alpha: 0 samples uniformly, 1 fully in proportion to the priorities; 0.5 to 0.7 are usual.
-        beta: For samples that say no beta of their own. 0.4 is usual at first; let it rise to 1
-            until the end of a run: `train(..., beta=linear(0.4, 1.0, steps=...))`.
-        offset: Added to each priority, so that a transition without any error is sampled again at
-            some time. Lower lets it wait longer; 1e-6 to 1e-2 are usual.
+        beta: The default of `sample`. 0.4 is usual at first; let it rise to 1 until the end of a
+            run: `train(..., beta=linear(0.4, 1.0, steps=...))`.
+        offset: Added to each priority, so that a transition with an error of 0 is sampled again.
+            Lower does so more seldom; 1e-6 to 1e-2 are usual.
         seed: Draws the samples.
         fast: Whether numba does the loops: None where it is installed, True insists on it. The
             samples are the same.
@@ -87,7 +87,7 @@ class PrioritizedReplay(ReplayBuffer):
         seed: int = 0,
         fast: bool | None = None,
     ) -> None:
-        """Reserve the tree of priorities, and nothing else yet."""
+        """Allocate the tree of priorities only."""
         check_all(inside(0.0, 1.0, alpha=alpha, beta=beta), positive(offset=offset))
         super().__init__(spec, capacity=capacity, seed=seed)
         self.alpha = alpha
@@ -98,16 +98,16 @@ class PrioritizedReplay(ReplayBuffer):
 
     @property
     def memory_bytes(self) -> int:
-        """What the full replay takes, in bytes."""
+        """The size of the full replay, in bytes."""
         return super().memory_bytes + SumTree.bytes_for(self.capacity)
 
     def add(self, transitions: Transitions) -> None:
-        """Keep transitions with the highest priority there is, in place of the oldest ones.
+        """Add transitions with the current highest priority, in place of the oldest ones.
 
         Raises:
             ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
                 far or that the environment's spec says.
-            ConfigError: If they need more memory than the machine has, and no spec has told so.
+            ConfigError: If they need more memory than the machine has, and no spec was given.
         """
         with self._lock:
             first, oldest = self._next, self._oldest
@@ -116,18 +116,18 @@ class PrioritizedReplay(ReplayBuffer):
                 return
             highest = self._tree.highest or 1.0
             self._set_values(max(first, self._next - self.capacity), self._next, highest)
-            # Some may have gone early, with their frames; their slots are not in use again yet.
+            # Some may have been removed early, with their frames; their slots are not yet reused.
             self._set_values(max(oldest, self._next - self.capacity), self._oldest, 0.0)
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> PrioritizedTransitions:
-        """Draw transitions in proportion to their priorities, as torch tensors.
+        """Sample transitions in proportion to their priorities, as torch tensors.
 
         The sum of all priorities is cut into as many parts as there are transitions to draw, and
-        each part gives one: so the batch holds high and low ones as they come (appendix B.2.1).
+        each part gives one: so high and low priorities are in proportion (appendix B.2.1).
 
         Args:
             batch_size: How many.
-            beta: How far the weights make up for the priorities, 0 to 1.
+            beta: The degree of correction by the importance weights, 0 to 1.
 
         Raises:
             ConfigError: If the replay holds fewer transitions than that.
@@ -152,10 +152,10 @@ class PrioritizedReplay(ReplayBuffer):
         )
 
     def draw(self, count: int) -> Drawn:
-        """Draw transitions as one of several replays that are sampled from together.
+        """Draw transitions, with the sums that sampling from several replays needs.
 
         Args:
-            count: How many; of an empty replay none are drawn, whatever is asked for.
+            count: How many; an empty replay always draws none.
         """
         with self._lock:
             tree = self._tree
@@ -170,7 +170,7 @@ class PrioritizedReplay(ReplayBuffer):
             )
 
     def _serials_of(self, slot_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the numbers of what lies in these slots, which ascend."""
+        """Return the serials of the transitions in these slots, which ascend."""
         newest = self._next - 1
         newest_slot = newest % self.capacity
         serial_B = slot_B + (newest - newest_slot)
@@ -178,16 +178,16 @@ class PrioritizedReplay(ReplayBuffer):
         return serial_B
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: Array) -> int:
-        """Give sampled transitions new priorities: how surprising each was, such as |TD error|.
+        """Set the priorities of sampled transitions, such as |TD error|.
 
-        What was overwritten, or forgotten by `clear`, since it was sampled is left out.
+        Transitions that were overwritten or cleared since they were sampled are skipped.
 
         Args:
             batch: From `sample`, at any time.
             priority: [B], each 0 or more. Only their proportions matter.
 
         Returns:
-            How many of the transitions are still there.
+            How many of the transitions the replay still holds.
 
         Raises:
             ShapeError: If there are not as many priorities as transitions.
@@ -197,7 +197,7 @@ class PrioritizedReplay(ReplayBuffer):
         return self.update_serials(batch.serial, to_numpy(priority))
 
     def update_serials(self, serial_B: npt.NDArray[np.int64], priority_B: NumpyArray) -> int:
-        """Give the transitions of these numbers new priorities, as `update_priorities` does."""
+        """Set the priorities of the transitions of these serials, as `update_priorities` does."""
         if priority_B.shape != serial_B.shape:
             raise ShapeError(
                 f"`priority` has shape {priority_B.shape}; one number for each of the "
@@ -220,7 +220,7 @@ class PrioritizedReplay(ReplayBuffer):
         return count
 
     def clear(self) -> None:
-        """Forget all transitions; updates still under way for them will be ignored."""
+        """Remove all transitions; later updates of their priorities are ignored."""
         with self._lock:
             super().clear()
             self._tree.clear()
@@ -268,14 +268,14 @@ _NONE = (np.zeros(0, np.int64), np.zeros(0, np.float64))
 
 
 def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.NDArray[np.float32]:
-    """Make up for what is drawn more often: 1 for the least likely of a batch, less for others.
+    """Compute importance weights: 1 for the least likely of a batch, less for others.
 
-    What all of them are divided by is the batch's own. The least likely transition of the whole
-    replay is hardly ever drawn, and one whose error came to 0 would take the weight of all others.
+    They are divided by the batch's highest. The least likely transition of the whole replay is
+    hardly ever drawn, and one with an error of 0 would bring all other weights close to 0.
 
     Args:
         chance_B: How likely each was to be drawn, or anything in proportion to that, above 0.
-        beta: 0 leaves all weights at 1, 1 makes up fully.
+        beta: 0 leaves all weights at 1, 1 corrects fully.
     """
     ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
     ratio_B /= ratio_B.min()
@@ -283,7 +283,7 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
 
 
 def refuse_priorities(priority_B: NumpyArray) -> NoReturn:
-    """Raise the error for the first priority that is not finite or below 0."""
+    """Raise for the first priority that is not finite or below 0."""
     row = int((~(priority_B >= 0.0) | (priority_B == np.inf)).argmax())
     found = f"`priority` {row} of {len(priority_B)} is {priority_B[row]}"
     if priority_B[row] < 0.0:

@@ -1,4 +1,4 @@
-"""Env steps of the policy that learns from them: kept for one round, and then forgotten."""
+"""A buffer for one round of on-policy env steps."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class RolloutBuffer:
     Args:
         spec: The environments', for the shapes and types.
         num_envs: How many there are.
-        num_steps: How many steps of each make a round. More look further before they trust the
-            value estimate, and learn less often; 5 to 2,048 are usual.
+        num_steps: How many steps of each make a round. More sum more rewards before they rely on
+            the value estimate, and learn less often; 5 to 2,048 are usual.
         gamma: The discount of one env step.
-        gae_lambda: 0 trusts the values, 1 the rewards; 0.9 to 0.97 are usual.
+        gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
         seed: Draws the order of the minibatches.
 
     Raises:
@@ -61,7 +61,7 @@ class RolloutBuffer:
         gae_lambda: float = 0.95,
         seed: int = 0,
     ) -> None:
-        """Take the memory of one round."""
+        """Allocate the memory of one round."""
         check_all(
             whole(1, num_envs=num_envs, num_steps=num_steps),
             inside(0.0, 1.0, gamma=gamma, gae_lambda=gae_lambda),
@@ -88,7 +88,7 @@ class RolloutBuffer:
         self.memory_bytes = count * sum(
             dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
         )
-        """What a round takes, in bytes."""
+        """The size of a round, in bytes."""
         what = f"A rollout buffer for {num_envs} environments of {spec.env_id}"
         check_fits(self.memory_bytes, what=what, num_steps=num_steps)
         self._arrays: dict[str, NumpyArray] = {
@@ -97,7 +97,7 @@ class RolloutBuffer:
         }
         self._time = 0
         self._is_finished = False
-        # The observations that no later step begins with: by time, which environments, and what.
+        # The last observations of truncated episodes: by time, which environments, and which obs.
         self._cut: list[tuple[int, NumpyArray, NumpyArray]] = []
         self._last_obs: NumpyArray = np.zeros(0)
         self._outputs = Outputs()
@@ -112,12 +112,12 @@ class RolloutBuffer:
         return self._time * self.num_envs
 
     def add(self, step: Step, *, value: Array, log_prob: Array) -> None:
-        """Keep the next step of each environment.
+        """Add the next step of each environment.
 
         Args:
-            step: What happened.
-            value: The return that was expected from `step.obs` on, [N].
-            log_prob: The logarithm of the probability of `step.action`, [N].
+            step: The env step.
+            value: The value of `step.obs`, [N].
+            log_prob: The log-probability of `step.action`, [N].
 
         Raises:
             ConfigError: If the round is full and not finished.
@@ -154,11 +154,11 @@ class RolloutBuffer:
         self._time += 1
 
     def finish(self, value_of: ValueOf) -> None:
-        """Estimate advantages and targets with `gae`; a round may be finished before it is full.
+        """Compute advantages and targets with `gae`; a round may be finished before it is full.
 
         Args:
-            value_of: Estimates the returns of observations. It is asked once: for those after the
-                last step, and for the last ones of episodes that were cut off.
+            value_of: Estimates the values of observations. It is called once, with those after the
+                last step and the last ones of truncated episodes.
 
         Raises:
             ConfigError: If the round has no step yet.
@@ -179,7 +179,7 @@ class RolloutBuffer:
         self._is_finished = True
 
     def _next_values(self, value_TN: NumpyArray, value_of: ValueOf) -> NumpyArray:
-        """Return the expected return of what each step led to; anything where it terminated."""
+        """Return the value of each next observation; any number where it terminated."""
         unseen = [self._last_obs, *(obs for _, _, obs in self._cut)]
         found = to_numpy(value_of(np.concatenate(unseen))).reshape(-1)
         next_value_TN = np.empty_like(value_TN)
@@ -192,11 +192,11 @@ class RolloutBuffer:
         return next_value_TN
 
     def minibatches(self, batch_size: int, *, epochs: int = 1) -> Iterator[RolloutBatch]:
-        """Go through all env steps in random order, as torch tensors.
+        """Yield all env steps in random order, as torch tensors.
 
         Args:
-            batch_size: Env steps in each; the last one of an epoch has what is left.
-            epochs: How often each env step comes.
+            batch_size: Env steps in each; the last one of an epoch has the rest.
+            epochs: How often each env step is yielded.
 
         Raises:
             ConfigError: If `finish` was not called, or a number is below 1.

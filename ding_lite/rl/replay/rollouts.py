@@ -1,4 +1,4 @@
-"""What learning from rollouts needs: checked and joined, and with the values of what followed."""
+"""Rollouts for learning: check them, join them, and find the values of next observations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ding_lite.rl.spec import EnvSpec
 
 
 def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec) -> Rollout:
-    """Put rollouts of the same length side by side, as if all their environments were one's.
+    """Join rollouts of the same length along the axis of environments.
 
     Args:
         rollouts: At least one. They may come from other nodes, so their shapes are checked.
-        spec: What their environments look like.
+        spec: The spec of their environments.
 
     Returns:
         One rollout of all environments. Its version is the oldest among them.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no rollout.
         ShapeError: If one is not of such environments, or their lengths differ.
     """
     if not rollouts:
@@ -63,25 +63,25 @@ def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec) -> Rollout:
 
 
 def merged(array_TN: NumpyArray) -> NumpyArray:
-    """Lay the environments of all steps in a row, [T, N, ...] -> [T * N, ...], without a copy."""
+    """Merge the axes of steps and environments, [T, N, ...] -> [T * N, ...], without a copy."""
     steps, envs, *rest = array_TN.shape
     return array_TN.reshape(steps * envs, *rest)
 
 
 def unseen_obs(rollout: Rollout) -> NumpyArray:
-    """Return what steps led to and no later step begins with, [N + K, ...]."""
+    """Return the next observations that are not `obs` of a later step, [N + K, ...]."""
     if not len(rollout.cut_obs):
         return rollout.last_obs
     return np.concatenate((rollout.last_obs, rollout.cut_obs))
 
 
 def next_values(rollout: Rollout, value_TN: FloatArray, unseen_M: FloatArray) -> FloatArray:
-    """Return the values of what each step led to; anything where it terminated.
+    """Return the values of the next observations; any number where it terminated.
 
     Args:
         rollout: The steps.
-        value_TN: The values of what was acted on.
-        unseen_M: Those of `unseen_obs`.
+        value_TN: The values of the observations.
+        unseen_M: The values of `unseen_obs`.
     """
     num_envs = rollout.num_envs
     next_value_TN = np.empty_like(value_TN)

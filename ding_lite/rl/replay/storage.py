@@ -1,8 +1,8 @@
 """Memory for transitions, laid out for reading some of them at random.
 
-What is small of a transition lies together in one record: memory is fetched in pieces of 64 bytes,
-and the fields of one transition then take one or two of them instead of one each. Fields with long
-rows have an array of their own, and images are kept as `Frames`.
+The small fields of a transition lie together in one record: memory is fetched in pieces of 64
+bytes, and a transition then takes one or two of them instead of one a field. Fields with long rows
+have an array of their own, and images are kept as `Frames`.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _OBSERVATIONS = ("obs", "next_obs")
 
 
 class Storage:
-    """As many transitions as a replay holds, by slot.
+    """The transitions of a replay, by slot.
 
     Args:
-        layout: What there is of a transition.
+        layout: The fields of a transition.
         capacity: How many there are.
         stack: How many frames an image observation has.
     """
 
     def __init__(self, layout: Layout, *, capacity: int, stack: int) -> None:
-        """Take the memory. The system hands most of it out only when it is written to."""
+        """Allocate the memory, most of which the system provides when it is written to."""
         self.layout = layout
         self._capacity = capacity
         parts = _Parts(layout)
         self._record_names = tuple(name for name in FIELDS if name in parts.small)
         self._records = np.zeros(capacity, dtype=parts.record_type)
-        # As bytes they are copied whole, and not number by number; the same goes for a field's row.
+        # Bytes are copied as a whole and not number by number; so are the rows of a field.
         self._bytes = self._records.view(_bytes_type(parts.record_type.itemsize))
         offsets = {name: field[1] for name, field in (parts.record_type.fields or {}).items()}
         self._columns = [
@@ -67,7 +67,7 @@ class Storage:
 
     @staticmethod
     def bytes_for(layout: Layout, *, capacity: int, stack: int) -> int:
-        """Return what it takes of memory, in bytes."""
+        """Return the memory that it takes, in bytes."""
         parts = _Parts(layout)
         row_bytes = parts.record_type.itemsize + sum(_row_bytes(layout[n]) for n in parts.wide)
         frames = 0
@@ -76,7 +76,7 @@ class Storage:
         return capacity * row_bytes + frames
 
     def write(self, serial: int, values: tuple[NumpyArray, ...], count: int) -> int:
-        """Keep transitions in the slots that follow from their numbers.
+        """Store transitions in the slots of their numbers.
 
         Args:
             serial: The number of the first one.
@@ -117,14 +117,14 @@ class Storage:
         return taken
 
     def state_dict(self, used: int) -> dict[str, Any]:
-        """Return what to go on from: the memory itself, in use up to a slot, and not copies."""
+        """Return the state: the memory itself up to the last slot in use, not copies."""
         return {
             "arrays": {name: array[:used] for name, array in self._arrays.items()},
             "frames": None if self._frames is None else self._frames.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there.
+        """Load a state that `state_dict` returned.
 
         Raises:
             CheckpointError: If the shapes or types are others.
@@ -143,7 +143,7 @@ class Storage:
 
 
 class _Parts:
-    """Which field lies where."""
+    """The place of each field: records, arrays or frames."""
 
     def __init__(self, layout: Layout) -> None:
         self.has_frames = len(layout["obs"][0]) > 1  # images are worth it
@@ -159,7 +159,7 @@ class _Parts:
 
 
 def check_replay_fits(spec: EnvSpec, *, capacity: int) -> None:
-    """Refuse a replay that would need more memory than there is.
+    """Raise if a replay needs more memory than the machine has.
 
     Raises:
         ConfigError: If there is too little.
@@ -200,7 +200,7 @@ def saved_layout(state: Mapping[str, Any]) -> Layout:
 
 
 def _row_type(column: tuple[tuple[int, ...], np.dtype[Any]]) -> np.dtype[Any]:
-    """Return what one row of a field is copied as."""
+    """Return the dtype that a row of a field is copied as."""
     shape, dtype = column
     return _bytes_type(_row_bytes(column)) if shape else dtype
 

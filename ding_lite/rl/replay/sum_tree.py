@@ -1,4 +1,4 @@
-"""Drawing slots in proportion to their values, for a replay that prefers some transitions.
+"""A sum tree: draws slots in proportion to their values.
 
 A tree of sums (Schaul et al. 2016, appendix B.2.1) whose nodes have eight children each, cut off at
 the top: above a level of some hundred nodes a running sum and one binary search are quicker than
@@ -22,7 +22,7 @@ from ding_lite.settings import check_all, whole
 
 
 class SumTree:
-    """Values by slot, and quick sums of them. Every value is 0 at first.
+    """Values by slot, and fast sums of them. Every value is 0 at first.
 
     Args:
         capacity: How many slots.
@@ -43,7 +43,7 @@ class SumTree:
     """
 
     def __init__(self, capacity: int, *, fast: bool | None = None) -> None:
-        """Make room for the sums."""
+        """Allocate memory for the sums."""
         check_all(whole(1, capacity=capacity))
         self.capacity = capacity
         self.is_fast = _is_wanted(fast)
@@ -65,12 +65,12 @@ class SumTree:
 
     @staticmethod
     def bytes_for(capacity: int) -> int:
-        """Return what a tree of that many slots takes of memory at most, in bytes."""
+        """Return the most memory that a tree of that many slots takes, in bytes."""
         return 2 * TreeShape.of(capacity).num_nodes * np.dtype(np.float64).itemsize
 
     @property
     def values(self) -> Float64Array:
-        """The value of each slot, to be looked at."""
+        """The value of each slot; read only."""
         return self._leaves
 
     @property
@@ -94,7 +94,7 @@ class SumTree:
         The sum of all values is cut into B equal parts, and each gives one slot.
 
         Args:
-            uniform_B: Where in its part each draw lies, from 0 to below 1.
+            uniform_B: The position of each draw in its part, from 0 to below 1.
 
         Returns:
             The slots in ascending order, and their values, which are above 0; both [B].
@@ -108,7 +108,7 @@ class SumTree:
         return slot_B, value_B
 
     def _step_back(self, slot_B: Int64Array, value_B: Float64Array) -> None:
-        """Mend what rounding has pushed over the end of a sum, into a slot of value 0."""
+        """Correct draws that rounding has moved into a slot of value 0."""
         if not self.highest:
             raise ConfigError("Every value of this tree is 0. Give some slots a higher one first.")
         for row in np.flatnonzero(value_B == 0.0):
@@ -125,18 +125,18 @@ class SumTree:
         first: int,
         end: int,
     ) -> int:
-        """Set the values of numbered things in a ring, where number n lies in slot n % capacity.
+        """Set the values of serials, where serial n lies in slot n % capacity.
 
-        Each value becomes (amount + offset) ** power, which must be above 0. Where a number comes
+        Each value becomes (amount + offset) ** power, which must be above 0. If a serial is given
         twice, its last amount counts.
 
         Args:
-            serial_B: Numbers. Those before `first` or from `end` on are left out.
+            serial_B: Serials. Those before `first` or from `end` on are left out.
             amount_B: 0 or more each.
             offset: Added to each amount.
-            power: What it is raised to then.
-            first: The oldest number that is held.
-            end: The number after the newest one, at most the capacity from `first`.
+            power: The exponent.
+            first: The oldest serial that is held.
+            end: The serial after the newest one, at most the capacity from `first`.
 
         Returns:
             How many values were set; -1, and none is, if an amount is below 0 or not finite.
@@ -170,7 +170,7 @@ class SumTree:
         self._highest_slot = -1
 
     def _note(self, high_slot: int) -> None:
-        """Keep the highest value, given the slot of that of what was just written."""
+        """Update the highest value, given the slot of the highest value just written."""
         if self._highest_slot >= 0:
             high = float(self._leaves[high_slot])
             if high >= self._highest:
@@ -185,7 +185,7 @@ class SumTree:
 
 
 class _Walks(Protocol):
-    """Ways along the tree; see `NumpyWalks`."""
+    """Walks along the tree; see `NumpyWalks`."""
 
     def draw(
         self, uniform_B: Float64Array, sums_before: Float64Array
@@ -208,10 +208,10 @@ def _compiled(shape: TreeShape, sums: Float64Array) -> _Walks:
 
 
 def _is_wanted(fast: bool | None) -> bool:
-    """Tell whether the compiled loops are wanted and can be had.
+    """Return whether to use the compiled loops.
 
     Raises:
-        MissingExtraError: If they are insisted on and numba is not installed.
+        MissingExtraError: If `fast` is True and numba is not installed.
     """
     if fast is False:
         return False

@@ -1,8 +1,8 @@
-"""The walks along a sum tree, compiled by numba: imported only where the extra `fast` is installed.
+"""Walks along a sum tree, compiled by numba; imported only if the extra `fast` is installed.
 
 They do the same sums in the same order as numpy does in `sum_tree_numpy`, so the extra changes the
-speed of a run and nothing else. What elder siblings sum up to is not kept: to add it up where it is
-needed takes a loop less time than to keep it right.
+speed of a run and nothing else. The sums of elder siblings are not stored: adding them up where
+they are needed takes a loop less time than updating them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FnT = TypeVar("FnT", bound=Callable[..., object])
 
 
 class NumbaWalks:
-    """Finds slots, and sums up what has changed, as `NumpyWalks` does.
+    """Finds slots and updates sums, as `NumpyWalks` does.
 
     Args:
         shape: Where the sums are.
@@ -48,7 +48,7 @@ class NumbaWalks:
         return _update(self._sum, self._shape, serial_B, amount_B, value_B, ring)
 
     def sum_above(self, first: int, last: int) -> None:
-        """Sum up anew what is above some leaves; see `NumpyWalks.sum_above`."""
+        """Update the sums above some leaves; see `NumpyWalks.sum_above`."""
         _sum_above(self._sum, self._shape, first, last)
 
 
@@ -94,7 +94,7 @@ def _draw(
             top += 1
         node_B[row] = first_top + top
         rest_B[row] = rest - sums_before[top]
-    # Level by level, so that the memory of many nodes is waited for at once.
+    # Level by level, so that the memory of many nodes is fetched at once.
     for _ in range(num_levels):
         for row in range(num_draws):
             child, rest = (np.uint64(node_B[row]) << np.uint64(3)) + np.uint64(1), rest_B[row]
@@ -146,7 +146,7 @@ def _update(
     for row in range(count):
         if sum_of[node_B[row]] > sum_of[high]:
             high = node_B[row]
-    # From each leaf to the top: who comes last to a node finds all sums below it done.
+    # From each leaf to the top: the last walk to reach a node finds all sums below it done.
     for row in range(count):
         above = np.uint64(node_B[row])
         for _ in range(num_levels):

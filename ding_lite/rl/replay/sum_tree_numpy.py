@@ -1,7 +1,7 @@
-"""The walks along a sum tree as calls of numpy, a whole batch and one level at a time.
+"""Walks along a sum tree in numpy, a whole batch and one level at a time.
 
-Beside the sum of each node there is that of its elder siblings, those of a lower number. Eight of
-these lie side by side, and how many of them a share reaches tells which child it falls on.
+Beside the sum of each node lies that of its elder siblings, those of a lower number. Eight of
+these are adjacent, and the number of them that a draw reaches is the child that it falls on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RECORD = np.dtype((np.void, FAMILY * np.dtype(np.float64).itemsize))
 
 
 class NumpyWalks:
-    """Finds slots, and sums up what has changed.
+    """Finds slots and updates sums.
 
     Args:
         shape: Where the sums are.
@@ -32,7 +32,7 @@ class NumpyWalks:
     """
 
     def __init__(self, shape: TreeShape, sums: Float64Array) -> None:
-        """Make room for the sums of elder siblings."""
+        """Allocate memory for the sums of elder siblings."""
         self._shape = shape
         self._sum = sums
         self._elder: Float64Array = shape.zeros()
@@ -44,16 +44,16 @@ class NumpyWalks:
     def draw(
         self, uniform_B: Float64Array, sums_before: Float64Array
     ) -> tuple[Int64Array, Float64Array]:
-        """Find the leaves that the B parts of the sum of all fall on, and their values.
+        """Find the leaves that the B draws fall on, and their values.
 
         Args:
-            uniform_B: Where in its part each draw lies, from 0 to below 1.
-            sums_before: What is before each node of the topmost level, and the sum of all.
+            uniform_B: The position of each draw in its part, from 0 to below 1.
+            sums_before: The sum before each node of the topmost level, and the sum of all.
         """
         scratch = self._scratch_for(len(uniform_B))
         rest_B = uniform_B + scratch.part_B
         rest_B *= sums_before[-1] / len(uniform_B)
-        # The last sum is left out: what rounding has pushed over it is in the last node, too.
+        # The last sum is left out: a draw that rounding moves beyond it is in the last node.
         node_B: Int64Array = sums_before[1:-1].searchsorted(rest_B, side="right")
         rest_B -= sums_before.take(node_B)
         node_B += self._shape.first_top
@@ -75,7 +75,7 @@ class NumpyWalks:
         value_B: Float32Array,
         ring: tuple[int, int, int],
     ) -> tuple[int, int]:
-        """Set values, as `SumTree.update` says; return how many, and a slot with the highest."""
+        """Set values as `SumTree.update` does; return how many, and a slot with the highest."""
         if not (amount_B.min() >= 0.0 and amount_B.max() < np.inf):  # so it is if there is a NaN
             return -1, 0
         first, end, capacity = ring
@@ -101,7 +101,7 @@ class NumpyWalks:
         return len(slot_B), high
 
     def sum_above(self, first: int, last: int) -> None:
-        """Sum up anew what is above the leaves `first` to before `last`, counted as nodes."""
+        """Update the sums above the leaves `first` to before `last`, counted as nodes."""
         for _ in range(self._shape.num_levels):
             first, last = (first - 1) // FAMILY, (last - 2) // FAMILY + 1
             upto_N8 = self._sum_N8[first:last].cumsum(axis=1)
@@ -115,7 +115,7 @@ class NumpyWalks:
 
 
 class _Scratch:
-    """Memory for batches of one size, used over and over: so no call has to ask for any."""
+    """Memory for batches of one size, which each call reuses."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -134,6 +134,6 @@ class _Scratch:
 
 
 def _as_records(array_N8: Float64Array) -> npt.NDArray[Any]:
-    """View rows as things that are copied whole, which is faster than number by number."""
+    """View rows as records, which are copied faster than number by number."""
     records_N: npt.NDArray[Any] = array_N8.view(_RECORD)[:, 0]
     return records_N

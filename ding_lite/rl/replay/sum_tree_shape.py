@@ -1,4 +1,4 @@
-"""Where the sums of a sum tree lie in memory, and of what they are, whoever walks along them."""
+"""The memory layout of a sum tree, for all walks along it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 TOP_WIDTH = 512
 """The topmost level has at most that many nodes."""
 FAMILY = 8
-"""The children of a node: as many as there are numbers in 64 bytes, a line of the cache."""
+"""The children of a node: the numbers in a cache line of 64 bytes."""
 
 
 class TreeShape(NamedTuple):
@@ -30,15 +30,15 @@ class TreeShape(NamedTuple):
     first_top: int
     first_leaf: int
     num_nodes: int
-    """Those before the topmost level and between levels included, of which nobody is a child."""
+    """All nodes, with the unused ones before the topmost level and between levels."""
 
     @classmethod
     def of(cls, capacity: int) -> TreeShape:
-        """Work it out for a number of leaves."""
+        """Compute the shape for a number of leaves."""
         num_levels, width = 0, capacity
         while width > TOP_WIDTH:
             num_levels, width = num_levels + 1, -(-width // FAMILY)
-        # So far from node 0 that the first one's children come after the last one.
+        # Far enough from node 0 that the children of the first one lie after the last one.
         first_top = first_leaf = -(-(width - 1) // (FAMILY - 1))
         for _ in range(num_levels):
             first_leaf = FAMILY * first_leaf + 1
@@ -46,7 +46,7 @@ class TreeShape(NamedTuple):
         return cls(num_levels, width, first_top, first_leaf, 1 + num_families * FAMILY)
 
     def zeros(self) -> Float64Array:
-        """Take memory for a number by node, each family in one line of the cache."""
+        """Allocate a number for each node, each family in one cache line."""
         memory: Float64Array = np.zeros(self.num_nodes + FAMILY)
         place_in_line = memory.ctypes.data // memory.itemsize % FAMILY
         start = (FAMILY - 1 - place_in_line) % FAMILY  # node 1 is the first of a family

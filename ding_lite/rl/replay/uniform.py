@@ -1,4 +1,4 @@
-"""Where transitions wait until they are learned from."""
+"""A replay that samples transitions uniformly."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _get_fields = attrgetter(*FIELDS)
 
 
 class ReplayBuffer:
-    """The newest transitions, any of which is equally likely to be sampled.
+    """The newest transitions, each of which is equally likely to be sampled.
 
     A ring of slots: adding and sampling cost a few copies, whatever the number of transitions.
-    The memory is taken when the first transition comes. Of images each frame is kept once, however
-    many observations it is part of: stacks are put together when sampled. Several threads may use
-    it at once, as the middleware of a task in async mode do.
+    The memory is allocated with the first transition. Of images each frame is kept once, however
+    many observations it is part of: stacks are assembled when sampled. It is thread-safe, as the
+    middleware of a task in async mode need it.
 
     Args:
-        spec: The environment's, for the shapes and types; the first transitions tell them if None.
-        capacity: How many transitions to keep. Higher remembers longer; 1e4 to 1e6 are usual.
-            What that takes of memory is in `memory_bytes` before it is taken.
+        spec: The environment's, for the shapes and types; those of the first transitions if None.
+        capacity: How many transitions to keep. Higher keeps older ones; 1e4 to 1e6 are usual.
+            `memory_bytes` is the memory that it takes.
         seed: Draws the samples.
 
     Raises:
@@ -58,13 +58,13 @@ class ReplayBuffer:
     """
 
     def __init__(self, spec: EnvSpec | None = None, *, capacity: int, seed: int = 0) -> None:
-        """Reserve nothing yet."""
+        """Start empty; memory is allocated with the first transition."""
         check_all(whole(1, capacity=capacity))
         self.spec = spec
         self.capacity = capacity
         self._rng = make_rng(seed, "replay")
         self._lock = threading.RLock()
-        # Transitions are numbered as they come, never twice the same, and number n lies in slot
+        # Transitions have serial numbers that are never reused, and serial n lies in slot
         # n % capacity. Held are those from `_oldest` to before `_next`.
         self._next = 0
         self._oldest = 0
@@ -80,7 +80,7 @@ class ReplayBuffer:
 
     @property
     def memory_bytes(self) -> int:
-        """What the full replay takes, in bytes; 0 as long as nobody has told the shapes."""
+        """The size of the full replay, in bytes; 0 while the shapes are unknown."""
         if not self._layout:
             return 0
         return Storage.bytes_for(self._layout, capacity=self.capacity, stack=self._stack)
@@ -89,12 +89,12 @@ class ReplayBuffer:
         return self._next - self._oldest
 
     def add(self, transitions: Transitions) -> None:
-        """Keep transitions, in place of the oldest ones once the replay is full.
+        """Add transitions, in place of the oldest ones once the replay is full.
 
         Raises:
             ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
                 far or that the environment's spec says.
-            ConfigError: If they need more memory than the machine has, and no spec has told so.
+            ConfigError: If they need more memory than the machine has, and no spec was given.
         """
         count = len(transitions)
         if not count:
@@ -121,7 +121,7 @@ class ReplayBuffer:
         self._oldest = max(self._oldest, oldest)
 
     def sample(self, batch_size: int) -> Transitions:
-        """Draw transitions uniformly, with replacement, as torch tensors of their own memory.
+        """Sample transitions uniformly, with replacement, as torch tensors of their own memory.
 
         Raises:
             ConfigError: If the replay holds fewer transitions than that.
@@ -136,7 +136,7 @@ class ReplayBuffer:
             return Transitions(**self._gather(slot_B))
 
     def clear(self) -> None:
-        """Forget all transitions; the numbers of later ones go on from theirs."""
+        """Remove all transitions; the serials of later ones continue from theirs."""
         with self._lock:
             self._oldest = self._next
 
@@ -191,7 +191,7 @@ class ReplayBuffer:
             )
 
     def _set_layout(self, layout: Layout) -> None:
-        """Say what shapes and types take of memory, refuse too much of it, and note them."""
+        """Set the shapes and types; raise if they take more memory than the machine has."""
         needed = Storage.bytes_for(layout, capacity=self.capacity, stack=self._stack)
         check_fits(needed, what=f"A replay{self._of_env()}", capacity=self.capacity)
         self._layout = layout
@@ -208,7 +208,7 @@ class ReplayBuffer:
         if count != self._usual_count:
             self._usual_count = count
             self._usual_shapes = [(count, *shape) for shape, _ in self._layout.values()]
-        # Two comparisons of lists, as this is done for every few transitions.
+        # Two comparisons of lists, as `add` calls this for every few transitions.
         fits = [value.shape for value in values] == self._usual_shapes
         if not fits or [value.dtype for value in values] != self._usual_types:
             self._refuse_misfits(values, count)
@@ -241,7 +241,7 @@ class ReplayBuffer:
         return "" if self.spec is None else f" for {self.spec.env_id}"
 
     def _say_frames_ran_out(self, room: int) -> None:
-        """Say once if the replay cannot hold by far what it was made for."""
+        """Warn once if the replay holds far fewer transitions than its capacity."""
         if self._has_said_so or room > 0.8 * self.capacity:
             return
         self._has_said_so = True
