@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from ding_lite.cancellation import Wait, cancelled, current_scope
 from ding_lite.errors import ConfigError
 
+__all__ = ["Clock"]
 T = TypeVar("T")
 
 

@@ -9,6 +9,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+__all__ = [
+    "AuthenticationError",
+    "CheckpointError",
+    "CodecError",
+    "ConfigError",
+    "ContextError",
+    "DeadlineExceeded",
+    "DingLiteError",
+    "EnvError",
+    "LabelError",
+    "MiddlewareError",
+    "MissingExtraError",
+    "NodeFailed",
+    "NodeReplaced",
+    "NonFiniteError",
+    "NotRegistered",
+    "PeerLost",
+    "RemoteError",
+    "SaveError",
+    "ShapeError",
+    "StepCancelled",
+    "TransportError",
+]
+
 
 class DingLiteError(Exception):
     """Anything this package raises on purpose."""

@@ -17,6 +17,7 @@ from typing import TextIO
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, did_you_mean
 
+__all__ = ["configure"]
 _ROOT = "ding_lite"
 _ALONE = "node 0"
 _NAMELESS = (None, "MainProcess")

@@ -25,6 +25,7 @@ from easydict import EasyDict
 
 from ding_lite.errors import ConfigError, did_you_mean
 
+__all__ = ["Settings", "as_config"]
 PREFIX = "DING_LITE_"
 MOST = 2**63 - 1
 """The greatest whole number of a setting: checkpoints and messages hold 64 bits with a sign."""
