@@ -15,8 +15,10 @@ import pytest
 
 from ding_lite.errors import ConfigError, MissingExtraError
 from ding_lite.parallel import Parallel
+from ding_lite.parallel.network.security import make_key
 from ding_lite.parallel.supervise.ray.cluster import check_guarded, wanted_by_nodes
 from tests.procs.programs import Program, run, short_folder, wait_until_gone
+from tests.procs.shells import Type
 from tests.procs.test_apex import APEX as TWO_LEARNERS
 from tests.procs.test_training_faults import APEX, COMMON
 
@@ -446,3 +448,50 @@ def test_apex_solves_though_an_actor_is_killed_and_then_a_machine(
         assert (folder / "solved").exists(), said  # Ray may lose the last words of an actor
         assert "ended" in said.splitlines()
         wait_until_gone(*pids.values())
+
+
+# -- further nodes -------------------------------------------------------------------------
+
+GROWS = """
+from contextlib import suppress
+from ding_lite.errors import DeadlineExceeded
+
+def main():
+    with Task() as task:
+        def learn(ctx):
+            with suppress(DeadlineExceeded):
+                if (item := task.receive("items", timeout=0.1)) is not None:
+                    say("got", item.node_id)
+                    ctx.finish = item.node_id == 2
+        def collect(ctx):
+            task.send("items", ctx.total_step, to="learner")
+            task.wait_for("the end that never comes")
+        task.use(learn, filter_labels="learner").use(collect, filter_labels="collector").run()
+        return sorted(task.labels)
+
+if __name__ == "__main__":
+    print(Parallel.runner(
+        2, "star", roles=["learner", "collector"], elastic=True,
+        engine="ray", key_file="FOLDER/key",
+    )(main))
+"""
+
+
+@needs_ray
+def test_a_node_from_a_shell_joins_a_job_on_ray(
+    folder: Path, cluster: Program, type_line: Type
+) -> None:
+    make_key(folder / "key")
+    source = GROWS.replace("FOLDER", str(folder))
+    with Program(folder, "import ding_lite.log\nding_lite.log.configure()\n" + source) as program:
+        address = program.line("DING_LITE_ATTACH_TO=")[-1]
+        program.line("got 1")
+        line = (
+            f"{address} DING_LITE_ROLES=collector DING_LITE_KEY_FILE={folder}/key python train.py"
+        )
+        code, said = type_line(line, 0, source=source.replace('engine="ray", ', "")).end()
+        assert code == 0, said
+        assert results_of(said) == [["collector", "collector.1", "distributed", "node.2"]]
+        code, said = program.end()
+        assert code == 0, said
+        assert len(results_of(said)) == 2

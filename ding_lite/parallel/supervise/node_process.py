@@ -53,6 +53,14 @@ class SupervisedRouter(Router, Protocol):
         """What Ctrl-C is to have there."""
         ...
 
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until all peers are connected."""
+        ...
+
+    def redial(self, peer: int, address: str) -> None:
+        """Dial a peer at its new address."""
+        ...
+
     def finish(self) -> None:
         """End the job on this node, as if another node had ended it."""
         ...

@@ -26,7 +26,7 @@ from ding_lite.log import speaking_as
 from ding_lite.parallel.launch.membership import ElasticRouter
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
-from ding_lite.parallel.network.topology import NodeSpec
+from ding_lite.parallel.network.topology import HUB, NodeSpec
 from ding_lite.parallel.supervise.failures import Failure, verdict
 from ding_lite.parallel.supervise.node_process import RUNNING, STARTING, Stage, Work
 from ding_lite.parallel.supervise.ray.cluster import (
@@ -157,6 +157,8 @@ class _RayJob:
         for node, spec in zip(self._nodes, self.plan.specs_at(places, job=self._name), strict=True):
             node.spec, node.address = spec, places[spec.node_id]
             self._let_run(node)
+        if self.plan.elastic:  # nodes log it too, but Ray shows that only where they configure logs
+            logger.info("further nodes join by DING_LITE_ATTACH_TO=%s", places[HUB])
 
     def _places(self, asked: Sequence[Any]) -> list[str]:
         timeout = self.plan.startup_timeout

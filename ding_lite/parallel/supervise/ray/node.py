@@ -16,9 +16,7 @@ from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.network.address import Address, PrivateDirectory, free_ports
 from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.security import save_key
-from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.supervise.node_process import Work
-from ding_lite.parallel.tree.router import make_router
+from ding_lite.parallel.supervise.node_process import SupervisedRouter, Work
 from ding_lite.runtime.messaging.labels import describe_node
 from ding_lite.runtime.messaging.router import use_router
 
@@ -30,7 +28,7 @@ class RayNode:
         """Make a private directory, and remove shared memory of an earlier incarnation."""
         remove_left_over()
         self._directory = PrivateDirectory()
-        self._router: NodeRouter | None = None
+        self._router: SupervisedRouter | None = None
         self._moved: dict[int, str] = {}
         self._has_ended = False
         self._lock = threading.Lock()
@@ -67,7 +65,7 @@ class RayNode:
                 self.leave()
 
     def _run(self, work: Work) -> object:
-        router = make_router(work.spec)
+        router = work.make_router(work.spec)
         good_bye = False
         try:
             self._apply_commands(router)
@@ -79,7 +77,7 @@ class RayNode:
             router.close(good_bye=good_bye)
         return result
 
-    def _apply_commands(self, router: NodeRouter) -> None:
+    def _apply_commands(self, router: SupervisedRouter) -> None:
         """Apply commands of the launcher that came before the router was made."""
         with self._lock:
             self._router = router
