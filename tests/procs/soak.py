@@ -73,7 +73,7 @@ def main():
 
         def take_numbers(ctx):
             while (item := router.receive("numbers", timeout=None, until=lambda: True)) is not None:
-                write("items", *item.value)
+                write("items", *item.value, ME)
 
         def emit_number(ctx):
             task.emit("number", ME, next(numbers), only_remote=True)
@@ -197,9 +197,12 @@ def soak(
 
 def read_ledgers(folder: Path, *, learner_deaths: int) -> dict[str, object]:
     """Compare what has arrived with what was promised."""
-    items = Counter(tuple(line.split()) for line in _lines(folder / "items"))
+    takers: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+    for line in _lines(folder / "items"):
+        *item, taker = line.split()
+        takers[tuple(item)].append(taker)
     numbers: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
-    for node, of_sender, count in items:
+    for node, of_sender, count in takers:
         numbers[node, of_sender].add(int(count))
     missing = sum(max(seen) + 1 - len(seen) for seen in numbers.values())
 
@@ -213,8 +216,10 @@ def read_ledgers(folder: Path, *, learner_deaths: int) -> dict[str, object]:
             wrong += before is not None and int(number) != before + 1
             last[sender, receiver] = int(number)
     return {
-        "items": len(items),
-        "items_twice": sum(count - 1 for count in items.values()),
+        "items": len(takers),
+        "items_twice": sum(len(of_item) - len({*of_item}) for of_item in takers.values()),
+        # Taken in the moment before a learner was killed: its answer was not sent any more.
+        "items_taken_again_by_the_next_learner": sum(len({*of}) - 1 for of in takers.values()),
         "items_missing": missing,
         # What a learner has taken and not written down when it is killed.
         "items_a_killed_learner_may_take_along": learner_deaths * ITEMS_IN_FLIGHT * 3,
