@@ -1,8 +1,8 @@
-"""Train an A3C: agents play and compute gradients on their own, and a server steps along them.
+"""Train an A3C: agents collect rollouts and push gradients to a server, which applies them.
 
-An agent pulls the newest weights, plays a little, and pushes the gradient of what it has played.
-Nobody waits for other agents, so a gradient may be of weights a few versions old. With
-`--nodes 1` the same file does all of it in one process.
+An agent pulls the newest weights, collects a rollout, and pushes its gradient. Agents do not wait
+for each other, so a gradient may be of weights a few versions old. With `--nodes 1` the same file
+does all of it in one process.
 """
 
 from dataclasses import replace

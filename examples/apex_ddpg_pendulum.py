@@ -1,8 +1,7 @@
 """Train an Ape-X DDPG: collectors own the replay in shards, a learner samples across all of them.
 
-Each collector adds noise of its own strength to its actions, so that some explore and others
-refine, and adds to its own shard without a message. With `--nodes 1` the same file does all of
-it in one process.
+Each collector has its own scale of action noise, so that some explore more than others, and adds
+to its own shard without a message. With `--nodes 1` the same file does all of it in one process.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """Train an Ape-X DQN: collectors own the replay in shards, learners sample across all of them.
 
-Each collector explores at a rate of its own and adds to its own shard without a message. Each
-learner samples from all shards as if they were one replay, and two learners take one step along
-the mean of their gradients. With `--nodes 1` the same file does all of it in one process.
+Each collector has its own epsilon and adds to its own shard without a message. Each learner
+samples from all shards as if they were one replay, and two learners apply the mean of their
+gradients. With `--nodes 1` the same file does all of it in one process.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         parts = {"policy": policy, "task": task}
         collector, learner, lead = task.at("collector"), task.at("learner"), task.at("learner.0")
 
-        # All begin with random actions: too few are found else, as long as nothing is learned.
+        # All begin with random actions, which an untrained policy needs to explore.
         epsilon = epsilon_ladder(collectors, power=1.0, base=0.2, steps=24_000 / len(collectors))
         collector.use(mw.fetch_weights(policy))
         pace = 4.0 / len(collectors)

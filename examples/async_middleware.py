@@ -1,9 +1,9 @@
-"""What waits need not be waited for: the same pipeline in order, and with `async_mode=True`.
+"""Compare a pipeline that writes to disk in order and with `async_mode=True`.
 
 In async mode all middleware of a step run at the same time, and a step takes as long as its
-slowest one. What depends on each other (collect, add_to, train) goes into one chain with
-`task.serial`; what only waits (here: for a disk to confirm) stands beside it as a coroutine.
-What crosses from one to the other is kept on the ctx and arrives a step later.
+slowest one. Dependent middleware (collect, add_to, train) are one chain, made by `task.serial`;
+the writers, which mostly wait for the disk, run beside it as coroutines. Values for the other
+branch are kept on the ctx, and read in the next step.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 
 
 def write_through(path: Path, content: bytes) -> None:
-    """Write a file and return when the disk says that a power cut would not undo it."""
+    """Write a file and flush it to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -28,7 +28,7 @@ def write_through(path: Path, content: bytes) -> None:
 
 
 def note_progress(path: Path) -> Middleware:
-    """Keep the number of env steps on disk, newer than any crash."""
+    """Write the number of env steps to disk in each step."""
 
     async def _note_progress(ctx: Context) -> None:
         text = f"{ctx.get('env_step', 0)} env steps\n"
@@ -38,7 +38,7 @@ def note_progress(path: Path) -> Middleware:
 
 
 def mirror_weights(path: Path) -> Middleware:
-    """Keep the newest weights on disk; they are those that the last step has kept."""
+    """Write the weights that the previous step has kept to disk."""
 
     async def _mirror_weights(ctx: Context) -> None:
         weights = ctx.get("weights")
@@ -49,7 +49,7 @@ def mirror_weights(path: Path) -> Middleware:
 
 
 def hand_over_weights(policy: DQN) -> Middleware:
-    """Put a copy of the weights on the ctx, so that nobody reads them while they change."""
+    """Put a copy of the weights on the ctx, since training changes the original."""
 
     def _hand_over_weights(ctx: Context) -> None:
         ctx.weights = np.concatenate([w.numpy().ravel() for w in policy.weights().values()])

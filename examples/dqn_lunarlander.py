@@ -1,4 +1,4 @@
-"""Train a DQN until it lands on the moon. Needs Box2D: pip install "ding-lite[box2d]"."""
+"""Train a DQN on LunarLander-v3. Needs Box2D: pip install "ding-lite[box2d]"."""
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Run, load_policy, parse_options, run_program
@@ -12,8 +12,8 @@ program), Ctrl-C and then --resume --out with its directory. It is examples/dqn_
 def main() -> None:
     """Train with the options of the command line."""
     options = parse_options(__doc__, env="LunarLander-v3", max_env_steps=300_000, target=200.0)
-    # Rewards lie between -100 and 100. The returns that are reported are those of the game. Who
-    # has learned not to crash hovers, for 1,000 env steps: cut at 400, more landings are seen.
+    # Rewards lie between -100 and 100; reported returns are not scaled. A policy that has learned
+    # not to crash hovers for 1,000 env steps: episodes cut at 400 contain more landings.
     envs = make_envs(
         options.env,
         num_envs=8,
@@ -36,7 +36,7 @@ def main() -> None:
         seed=options.seed,
     )
     policy = DQN(envs.spec, config)
-    # What crashed is as far off as it is rare: mild priorities, mostly made up for by weights.
+    # Crashes are rare and have large errors: mild priorities, mostly corrected by weights.
     replay = PrioritizedReplay(envs.spec, capacity=100_000, alpha=0.4, seed=options.seed)
     beta = linear(0.6, 1.0, steps=300_000)
     # Higher than the target, so that the fresh episodes which judge the lander reach it too.
@@ -70,7 +70,7 @@ def main() -> None:
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
             run.resume(parts)
             task.run()
-        # What goes on learning may also forget: the lander of the best evaluation is judged.
+        # The last policy may be worse than an earlier one: judge that of the best evaluation.
         run.conclude(load_policy(run.directory), try_next=TRY_NEXT)
 
 

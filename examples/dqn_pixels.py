@@ -1,4 +1,4 @@
-"""Train a DQN to play a game from its pixels: catch balls that fall, drift and bounce."""
+"""Train a DQN from pixels, on a built-in game: catch falling balls."""
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Run, parse_options, run_program

@@ -1,8 +1,8 @@
-"""Train a DQN on one node while another one evaluates it, so that evaluation costs it no time.
+"""Train a DQN on one node while another one evaluates it.
 
-Node 0 learns and puts its newest weights on the ctx, which the runtime sends on. Node 1 waits for
-weights newer than those it knows, plays with them, and tells what they are worth. With
-`--nodes 1` the same file does both in one process, one after the other.
+Node 0 learns and puts its newest weights on the ctx, which the runtime sends to the other nodes.
+Node 1 waits for weights newer than its own, evaluates them, and emits the result. With
+`--nodes 1` the same file does both in one process, in order.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ examples/evaluate_elsewhere.py is the whole of it."""
 
 
 def share_weights(task: Task, policy: DQN) -> Middleware:
-    """Put the weights on the ctx, which goes to the other nodes at the end of the step."""
+    """Put the weights on the ctx, which is sent to the other nodes at the end of the step."""
 
     def _share_weights(ctx: Context) -> None:
         if task.router.is_active:
@@ -33,13 +33,13 @@ def share_weights(task: Task, policy: DQN) -> Middleware:
 
 
 def evaluate(task: Task, policy: DQN, envs: Envs, *, every: int, target: float) -> Middleware:
-    """Evaluate every so many steps; on a node of its own, whenever there are newer weights."""
+    """Evaluate every `every` steps; on a separate node, each time newer weights arrive."""
 
     def _evaluate(ctx: Context) -> None:
         if task.router.is_active:
             known = ctx.setdefault("train_iter", 0)
             if task.wait_parallel_ctx(newer_than={"train_iter": known}) is None:
-                return  # the job is to end
+                return  # the job ends
             newest = task.parallel_ctx.of("node.0")
             policy.load_weights(newest.state_dict)
             ctx.train_iter = newest.train_iter
@@ -48,27 +48,27 @@ def evaluate(task: Task, policy: DQN, envs: Envs, *, every: int, target: float) 
             return
 
         value = mean_return(policy, envs)
-        if value >= target:  # the best of many evaluations flatters: once more
+        if value >= target:  # the best of many noisy evaluations is too high: repeat it
             value = mean_return(policy, envs)
         task.emit("evaluated", value, policy.weights() if value >= target else None)
 
     return _evaluate
 
 
-def hear_evaluations(task: Task, policy: DQN, *, target: float) -> Middleware:
-    """Show what evaluations have found, and end the job once one has reached the target."""
+def report_evaluations(task: Task, policy: DQN, *, target: float) -> Middleware:
+    """Report the results of evaluations, and end the job once one has reached the target."""
     heard: deque[tuple[float, Mapping[str, Tensor] | None]] = deque()
     task.on("evaluated", lambda value, weights: heard.append((value, weights)))
 
-    def _hear_evaluations(ctx: Context) -> None:
+    def _report_evaluations(ctx: Context) -> None:
         while heard and not ctx.finish:
             ctx.eval_value, good = heard.popleft()
             ctx.metrics["eval_return"] = ctx.eval_value
             if good is not None:
-                policy.load_weights(good)  # those that were evaluated; it has learned on since
+                policy.load_weights(good)  # those that were evaluated; training has continued
                 ctx.finish = True
 
-    return _hear_evaluations
+    return _report_evaluations
 
 
 def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
@@ -88,7 +88,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         here.use(mw.train(policy, replay, batch_size=128, updates=8))
         here.use(share_weights(task, policy))
         elsewhere.use(evaluate(task, policy, eval_envs, every=125, target=options.target))
-        here.use(hear_evaluations(task, policy, target=options.target))
+        here.use(report_evaluations(task, policy, target=options.target))
         here.use(mw.stop_at(env_step=options.max_env_steps))
         here.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
         here.use(mw.log(every=25, path=run.metrics, quiet=True))

@@ -1,10 +1,10 @@
 """Evolve DQNs in processes that Hugging Face Accelerate connects: one population for all of them.
 
-Each process collects for all agents and learns from that; then weights are averaged, all judge,
-the main process breeds, and every process goes on with the same population. Start it with
+Each process collects for all agents and trains them; then weights are averaged, all processes
+evaluate, the main process makes the next generation, and sends it to all. Start it with
 `torchrun --nproc-per-node 2 examples/evolve_accelerate.py`, or with `accelerate launch --multi_gpu
 --num_processes 2 examples/evolve_accelerate.py`, which needs no GPU in spite of its name. Started
-plainly it is the only process.
+without a launcher it is the only process.
 """
 
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ def main() -> None:
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=200_000, target=475.0)
     processes = Processes()
     options = replace(options, nodes=processes.size)
-    seed = processes.seed(options.seed)  # for what shall differ between processes
+    seed = processes.seed(options.seed)  # another one on each process
     envs = make_envs(options.env, num_envs=8, seed=seed)
     limit = {"max_episode_steps": 25} if options.smoke else {}
     eval_envs = make_envs(options.env, num_envs=2, seed=seed + 1, settings=limit)

@@ -1,4 +1,4 @@
-"""Evolve six DQNs that tune themselves until one of them balances the pole."""
+"""Evolve six DQNs with different settings on CartPole-v1."""
 
 from ding_lite import Agent, Middleware, Task, middleware as mw
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform

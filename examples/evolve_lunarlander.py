@@ -1,4 +1,4 @@
-"""Evolve four DQNs until one of them lands on the moon.
+"""Evolve four DQNs on LunarLander-v3.
 
 The job is that of a tutorial of AgileRL: four agents (or six, on 8 environments) with two hidden
 layers of 32, batches of 128, a step size of 1e-3, and one update for each env step.
@@ -31,7 +31,7 @@ def main() -> None:
     )
     seed, size, num_envs = options.seed, options.population, options.num_envs
     envs = make_envs(options.env, num_envs=num_envs, seed=seed, mode="sync", reward_scale=0.1)
-    # Who only hovers is not watched to the end; who seems good has to be so in whole episodes.
+    # Evaluations cut long episodes of hovering; good agents are confirmed in whole episodes.
     limit = {"max_episode_steps": 25 if options.smoke else 600}
     longest = size * EPISODES * limit["max_episode_steps"]
     eval_seed, confirm_seed = options.seed_for("evaluation"), options.seed_for("confirmation")

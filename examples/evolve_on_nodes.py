@@ -1,9 +1,9 @@
 """Evolve DQNs on several nodes: learners train the members, and a breeder makes the next ones.
 
-A learner takes its share of the population, trains and judges it for a generation, and gives it
-back. The breeder waits for all of them, selects, mutates, and hands the offspring out. When a
-learner dies, its members begin their generation again elsewhere, or on the learner's next life.
-With `--nodes 1` the same file does all of it in one process.
+A learner takes its share of the population, trains and evaluates it for a generation, and returns
+it. The breeder waits for all of them, selects, mutates, and distributes the offspring. When a
+learner dies, its members begin their generation again on another node, or on the learner's next
+incarnation. With `--nodes 1` the same file does all of it in one process.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ whom (lineage.jsonl), and change this program: examples/evolve_on_nodes.py is th
 
 
 def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
-    """Do this node's part of the evolution; return what is best on the node that knows."""
+    """Do this node's part of the evolution; return the best agent on the breeder."""
     world = World.current()
     seed = options.seed + world.node_seed  # so that each learner's environments are its own
     envs = make_envs(options.env, num_envs=8, seed=seed)

@@ -1,8 +1,8 @@
-"""Train an IMPALA: collectors play on while the learner learns from what they have sent.
+"""Train an IMPALA: collectors send rollouts to a learner, without waiting for its updates.
 
-The learner stands in the middle of a star. Each collector acts by weights that may be a few
-updates old, and V-trace corrects for that, so that nobody waits for anybody else's turn. With
-`--nodes 1` the same file does both in one process, one after the other.
+The learner is the hub of a star. Each collector acts by weights that may be a few updates old, and
+V-trace corrects for that, so that collecting and learning overlap. With `--nodes 1` the same file
+does both in one process, in order.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         collector, learner = task.at("collector"), task.at("learner")
 
         if options.criterion == "seed":
-            # That counts episodes, not seconds: nobody plays on by weights that are being improved.
+            # The criterion counts episodes, so collectors wait while the learner improves weights.
             collectors = len(World.current().group("collector").members)
             pace = BATCH_SIZE / EPOCHS / (1 + RECALLED / 2) / collectors
             collector.use(mw.rate_limit(env_steps_per_update=pace, ahead=0, at_first=1))

@@ -1,8 +1,8 @@
 """Three middleware of your own around a DQN: code before and after the rest of the step.
 
-A generator function with one `yield` is an onion's layer. What stands before the `yield` runs on
-the way in, what stands behind it on the way out, and an exception of the inner layers arrives
-at the `yield`, where it may be handled. Here the weights are broken once, on purpose.
+A generator function with one `yield` surrounds the later middleware of the step. The code before
+the `yield` runs before them, the code behind it after them, and their exceptions are raised at the
+`yield`, where they may be handled. Here the weights are broken once, on purpose.
 """
 
 import sys
@@ -19,7 +19,7 @@ from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 
 
 def tell_the_way(name: str) -> Middleware:
-    """Say when the first step comes in here, and when it goes out."""
+    """Print when the first step reaches this middleware, and when it returns."""
 
     def _tell_the_way(ctx: Context) -> Iterator[None]:
         if ctx.total_step == 0:
@@ -32,7 +32,7 @@ def tell_the_way(name: str) -> Middleware:
 
 
 def time_steps(report: Callable[[float], None]) -> Middleware:
-    """Report how many seconds the inner layers take in each step."""
+    """Report the seconds that the later middleware take in each step."""
 
     def _time_steps(ctx: Context) -> Iterator[None]:
         started = perf_counter()
@@ -43,7 +43,7 @@ def time_steps(report: Callable[[float], None]) -> Middleware:
 
 
 def recover(policy: DQN, *, every: int) -> Middleware:
-    """Go back to the last good state of a policy when its numbers have blown up."""
+    """Restore the last good state of a policy when a number is not finite."""
     good = policy.state_dict()
 
     def _recover(ctx: Context) -> Iterator[None]:
@@ -60,7 +60,7 @@ def recover(policy: DQN, *, every: int) -> Middleware:
 
 
 def break_weights(policy: DQN, *, at_step: int) -> Middleware:
-    """Do what a far too high learning rate would do."""
+    """Set the weights to NaN once, as a far too high learning rate would."""
 
     def _break_weights(ctx: Context) -> None:
         if ctx.total_step == at_step:
@@ -70,7 +70,7 @@ def break_weights(policy: DQN, *, at_step: int) -> Middleware:
 
 
 def main() -> None:
-    """Train in the layers of an onion."""
+    """Train with the three middleware."""
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=20_000, target=475.0)
     envs = make_envs(options.env, num_envs=8, seed=options.seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1)

@@ -1,4 +1,4 @@
-"""Train a PPO until it balances the pole; watch it live, and keep its learning curve."""
+"""Train a PPO on CartPole-v1, with a live display and a learning curve."""
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Run, parse_options, run_program

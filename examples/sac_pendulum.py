@@ -1,4 +1,4 @@
-"""Train a SAC until it holds the pendulum up; its actions are numbers, not choices."""
+"""Train a SAC on Pendulum-v1, with continuous actions."""
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Run, parse_options, run_program

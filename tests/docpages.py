@@ -44,7 +44,7 @@ class Block:
 
     @property
     def prints(self) -> list[str] | None:
-        """The lines the block says it prints, or None if it says nothing."""
+        """The expected output of the block, as lines; None without `# prints:`."""
         comments: list[str] = []
         for line in map(str.strip, reversed(self.code.rstrip().splitlines())):
             if not line.startswith("#"):
@@ -90,7 +90,7 @@ def program(running: Iterable[Block]) -> str:
 
 
 def faults_of_page(page: Path, folder: Path, *, timeout: float = 120.0) -> list[str]:
-    """Run a page's programs in a folder of its own; return what is wrong with the page."""
+    """Run the programs of a page in a folder; return the faults of the page."""
     faults = [*_unparsable(page), *broken_links(page)]
     if faults:
         return faults
@@ -131,7 +131,7 @@ def _faults_of_program(
 
 
 def broken_links(page: Path) -> Iterator[str]:
-    """Name the relative links and images of a page that lead nowhere."""
+    """Find the relative links and images of a page without a target."""
     text = _without_blocks(page.read_text())
     for match in _LINK.finditer(text):
         target = match["target"] or match["src"]
@@ -189,7 +189,7 @@ def _without_blocks(text: str) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """Anchors as the usual renderers make them: lower case, no punctuation, dashes."""
+    """Return the anchors of the headings: lower case, no punctuation, dashes."""
     found = set()
     inside = False
     for line in page.read_text().splitlines():

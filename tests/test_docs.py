@@ -1,4 +1,4 @@
-"""Every program of README.md and docs/ runs as printed, and every link leads somewhere."""
+"""Every program of README.md and docs/ runs as printed, and every link has a target."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def checked(
 
 @pytest.mark.deadline(SECONDS_PER_PAGE * max(1, len(PAGES)))
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_page_tells_the_truth(checked: dict[Path, Future[list[str]]], page: Path) -> None:
+def test_the_programs_and_links_of_a_page_are_right(
+    checked: dict[Path, Future[list[str]]], page: Path
+) -> None:
     faults = checked[page].result()
     assert not faults, "\n".join(faults)
 

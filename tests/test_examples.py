@@ -1,4 +1,4 @@
-"""Every example runs, in a process of its own, and ends by saying how it went."""
+"""Every example runs in its own process, and prints its result as one line of JSON."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ ENVS = {
     "apex_ddpg_pendulum": "Pendulum-v1",
     "sac_pendulum": "Pendulum-v1",
 }
-"""Which environment an example learns that is not CartPole-v1."""
+"""The environment of each example that does not use CartPole-v1."""
 # The step of the pipeline in which a limit is reached is carried on to its end, and collectors of
-# other nodes go on until they hear of it: for half a second or so of a busy machine.
-UNTIL_ALL_HEAR_OF_IT = 50_000
+# other nodes continue until `finish` reaches them: half a second or so on a busy machine.
+UNTIL_ALL_NODES_FINISH = 50_000
 ENV_STEPS_OF_A_STEP = {
     "ppo_cartpole": 8 * 16,
     # A step, and an evaluation of six or four agents: two or three episodes each of up to 25 env
@@ -45,10 +45,10 @@ ENV_STEPS_OF_A_STEP = {
     "evolve_lunarlander": 4 * 128 + 4 * 3 * 25,
     "evolve_accelerate": 6 * 64 + 6 * 2 * 25,
     "evolve_on_nodes": 2 * 6 * 64 * 2 + 2 * 6 * 2 * 25,
-    "impala_cartpole": UNTIL_ALL_HEAR_OF_IT,
-    "a3c_cartpole": UNTIL_ALL_HEAR_OF_IT,
-    "apex_dqn_cartpole": UNTIL_ALL_HEAR_OF_IT,
-    "apex_ddpg_pendulum": UNTIL_ALL_HEAR_OF_IT,
+    "impala_cartpole": UNTIL_ALL_NODES_FINISH,
+    "a3c_cartpole": UNTIL_ALL_NODES_FINISH,
+    "apex_dqn_cartpole": UNTIL_ALL_NODES_FINISH,
+    "apex_ddpg_pendulum": UNTIL_ALL_NODES_FINISH,
 }
 TARGETS = {
     "apex_ddpg_pendulum": -200.0,
@@ -65,7 +65,7 @@ NODES = {
     "evolve_on_nodes": 3,
     "impala_cartpole": 3,
 }
-"""How many nodes an example has that has several."""
+"""The number of nodes of each example with several."""
 
 
 # Box2D warns while Python loads it, and Python crashes where that is an error.
@@ -92,7 +92,7 @@ def started(example: Path, *arguments: str, cwd: Path) -> Iterator[subprocess.Po
 
 
 def running_in(folder: Path) -> list[int]:
-    """Return the ids of the processes that work in a folder: all that an example has started."""
+    """Return the ids of the processes of an example: those that work in its folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended, or is none of ours
@@ -102,7 +102,7 @@ def running_in(folder: Path) -> list[int]:
 
 
 def saved_in_checkpoint(folder: Path) -> DQN:
-    """Make the policy that an example with the settings of the demo has saved."""
+    """Load the policy that an example with the settings of the demo has saved."""
     with make_envs("CartPole-v1", 1) as envs:
         policy = DQN(envs.spec, DQNConfig(lr=3e-3, hidden=(64, 64), n_step=3, target_tau=0.01))
     policy.load_state_dict(load_checkpoint(folder / "checkpoint").state["policy"])
@@ -112,7 +112,7 @@ def saved_in_checkpoint(folder: Path) -> DQN:
 @pytest.mark.procs
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_ends_with_its_verdict(example: Path, tmp_path: Path) -> None:
+def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
     with started(example, "--smoke", "--seed", "7", cwd=tmp_path) as process:
         out, err = process.communicate()
 
@@ -151,7 +151,7 @@ def test_one_learner_learns_from_one_collector(name: str, tmp_path: Path) -> Non
 @pytest.mark.procs
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("name", ["dqn_cartpole", "evaluate_elsewhere"])
-def test_a_run_leaves_all_that_it_should(name: str, tmp_path: Path) -> None:
+def test_a_run_writes_all_its_files(name: str, tmp_path: Path) -> None:
     with started(
         ROOT / "examples" / f"{name}.py", "--smoke", "--out", "here", cwd=tmp_path
     ) as process:
@@ -167,7 +167,7 @@ def test_a_run_leaves_all_that_it_should(name: str, tmp_path: Path) -> None:
 @pytest.mark.procs
 @pytest.mark.deadline(120)
 @pytest.mark.parametrize("nodes", ["1", "2", "3"])
-def test_what_was_good_elsewhere_is_shown_judged_and_saved(nodes: str, tmp_path: Path) -> None:
+def test_weights_evaluated_on_another_node_are_shown_and_saved(nodes: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     arguments = ("--nodes", nodes, "--target", "100", "--out", "here")
     with started(example, *arguments, cwd=tmp_path) as process:
@@ -186,7 +186,7 @@ def test_what_was_good_elsewhere_is_shown_judged_and_saved(nodes: str, tmp_path:
     assert running_in(tmp_path) == []
 
 
-def test_a_learner_ends_with_the_weights_that_were_good_elsewhere() -> None:
+def test_a_learner_ends_with_the_weights_that_another_node_found_good() -> None:
     example = runpy.run_path(str(ROOT / "examples" / "evaluate_elsewhere.py"))
     with make_envs("CartPole-v1", 1) as envs:
         policy, good = DQN(envs.spec), DQN(envs.spec, DQNConfig(seed=1)).weights()
@@ -201,7 +201,7 @@ def test_a_learner_ends_with_the_weights_that_were_good_elsewhere() -> None:
     seen: list[tuple[float, bool, bool]] = []
     with Task() as task:
         task.use(tell)
-        task.use(example["hear_evaluations"](task, policy, target=100.0))
+        task.use(example["report_evaluations"](task, policy, target=100.0))
         task.use(lambda ctx: seen.append((ctx.metrics["eval_return"], same(own), same(good))))
         task.run(max_step=3)
     assert seen == [(99.0, True, False), (100.0, False, True)]
@@ -245,7 +245,7 @@ def weights_in(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.procs
 @pytest.mark.deadline(120)
-def test_a_run_that_is_killed_and_resumed_has_the_weights_of_one_that_was_not(
+def test_a_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_one(
     tmp_path: Path,
 ) -> None:
     example = ROOT / "examples" / "dqn_cartpole.py"
@@ -272,7 +272,7 @@ def test_a_run_that_is_killed_and_resumed_has_the_weights_of_one_that_was_not(
 
 @pytest.mark.procs
 @pytest.mark.deadline(120)
-def test_a_learner_goes_on_with_its_evaluator_elsewhere(tmp_path: Path) -> None:
+def test_a_resumed_learner_works_with_its_evaluator_on_another_node(tmp_path: Path) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     for steps in ("600", "1200"):
         options = ("--target", "1000", "--max-env-steps", steps, "--out", "here", "--resume")
@@ -291,7 +291,7 @@ def test_a_learner_goes_on_with_its_evaluator_elsewhere(tmp_path: Path) -> None:
 
 @pytest.mark.procs
 @pytest.mark.deadline(120)
-def test_a_program_of_several_nodes_can_be_judged_as_the_tutorial_does(tmp_path: Path) -> None:
+def test_a_program_of_several_nodes_accepts_the_criterion_of_the_tutorial(tmp_path: Path) -> None:
     example = ROOT / "examples" / "impala_cartpole.py"
     options = ("--criterion", "seed", "--smoke", "--nodes", "1")
     with started(example, *options, cwd=tmp_path) as process:
@@ -305,7 +305,7 @@ def test_a_program_of_several_nodes_can_be_judged_as_the_tutorial_does(tmp_path:
 
 @pytest.mark.procs
 @pytest.mark.deadline(120)
-def test_agents_go_on_with_the_weights_and_the_optimiser_of_their_server(tmp_path: Path) -> None:
+def test_agents_resume_with_the_weights_and_the_optimiser_of_their_server(tmp_path: Path) -> None:
     example = ROOT / "examples" / "a3c_cartpole.py"
     with started(example, "--smoke", "--nodes", "2", "--out", "here", cwd=tmp_path) as process:
         out, err = process.communicate()

@@ -1,4 +1,4 @@
-"""The shipped programs of several nodes go on when any of their nodes is killed by kill -9."""
+"""The examples with several nodes continue when any of their nodes is killed by SIGKILL."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Watched:
 
 
 @pytest.mark.parametrize(("name", "victim"), CASES)
-def test_a_node_that_is_killed_comes_back_and_the_run_goes_on(name: str, victim: int) -> None:
+def test_a_killed_node_is_restarted_and_the_run_continues(name: str, victim: int) -> None:
     example = ROOT / "examples" / f"{name}.py"
     endless = ("--target", UNREACHABLE.get(name, "1000"), "--max-env-steps", "100000000")
     with (
@@ -109,7 +109,7 @@ def test_a_node_that_is_killed_comes_back_and_the_run_goes_on(name: str, victim:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "victim"), CASES)
-def test_a_run_solves_its_task_though_one_of_its_nodes_is_killed(name: str, victim: int) -> None:
+def test_a_run_solves_its_task_after_one_of_its_nodes_is_killed(name: str, victim: int) -> None:
     example = ROOT / "examples" / f"{name}.py"
     with short_folder() as folder, started(example, "--out", "here", cwd=folder) as process:
         watched = Watched(process, folder)
@@ -146,7 +146,7 @@ if __name__ == "__main__":
 """
 
 
-def test_learners_that_go_on_from_a_checkpoint_have_the_same_weights() -> None:
+def test_learners_resumed_from_a_checkpoint_have_equal_weights() -> None:
     with short_folder() as folder:
         source = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n{RESUMED}"
         code, said = run(folder, source)

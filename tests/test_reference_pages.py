@@ -1,4 +1,4 @@
-"""The tables of docs/reference say what the code says, and README's numbers were measured."""
+"""The tables of docs/reference agree with the code, and README's numbers were measured."""
 
 from __future__ import annotations
 
