@@ -334,14 +334,14 @@ class Registry:
 
     def _note(self, node: int, member: Member) -> None:
         self._members[node] = member
-        self._router.note_place(node, member.labels)
+        self._router.note_labels(node, member.labels)
 
     def _remove(self, node: int, event: str) -> None:
         del self._joined[node]
         self._seen.discard(node)
         self._members[node] = Member(frozenset())
         self._router.dismiss(node)
-        self._router.note_place(node, frozenset())
+        self._router.note_labels(node, frozenset())
         for peer in self._router.peers:
             self._tell(peer, {node: event})
         if node == self._coming:
@@ -401,14 +401,14 @@ class Roster:
                 self._dialled[node] = address
                 self._router.redial(node, address)
         is_news = is_new and self._has_heard and not is_peer
-        self._router.note_place(node, labels, "node_joined" if is_news else "")
+        self._router.note_labels(node, labels, "node_joined" if is_news else "")
 
     def _dismiss(self, node: int, event: str) -> None:
         if self._is_mesh and event == "node_left" and node in self._router.peers:
             return  # it has left node 0, and is about to leave this one: see `note`
         if self._is_mesh:
             self._router.dismiss(node)
-        self._router.note_place(node, frozenset(), "" if self._is_mesh else event)
+        self._router.note_labels(node, frozenset(), "" if self._is_mesh else event)
 
     def adopt(self, peer: int) -> bool:
         """Admit a node of a mesh that has connected before the roster names it."""

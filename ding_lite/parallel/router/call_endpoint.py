@@ -1,4 +1,4 @@
-"""A node's end of the calls: it asks other nodes, and answers them on threads of its own."""
+"""The call endpoint of a node: calls other nodes, and answers them on worker threads."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ding_lite.runtime.messaging.events import MessagePump
 from ding_lite.runtime.messaging.router import Router, use_router
 
 NUM_WORKERS = 2
-"""Threads that answer the calls of other nodes."""
+"""Worker threads that answer the calls of other nodes."""
 
 
 class PumpedRouter(Router, MessagePump, Protocol):
-    """A router whose messages a thread that waits may read itself."""
+    """A router that lets a waiting thread read messages."""
 
 
 class CallEndpoint:
-    """Asks other nodes, and answers them.
+    """Call other nodes, and answer their calls.
 
     Args:
         node_id: This node.
-        links: Whom it is connected to.
-        traced: What it has for a time line.
-        clock: What waits are measured by.
-        router: What handlers find as their node's router.
+        links: Its links.
+        traced: Records messages for a timeline.
+        clock: Measures timeouts.
+        router: The current router within handlers.
     """
 
     def __init__(
@@ -52,26 +52,26 @@ class CallEndpoint:
         self._workers = Workers(NUM_WORKERS)
         self._services: dict[str, Handler] = {}
         self.onward: Callable[[int, Encoded], Future[Any]] | None = None
-        """Asks the nodes that this one is not connected to, where others pass that on."""
+        """Calls nodes beyond the peers over relays; None without relays."""
 
     @property
     def num_under_way(self) -> int:
-        """How many calls of this node wait for their answers."""
+        """The number of calls of this node without an answer."""
         return self._calls.num_under_way
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- calling -----------------------------------------------------------------------------
 
     def call(
         self, node: int, name: str, args: tuple[Any, ...], kwargs: Any, timeout: float | None
     ) -> Any:
-        """Ask a node, and wait for its answer.
+        """Call a node, and wait for its answer.
 
         Raises:
             RemoteError: The handler has raised.
             PeerLost: The node is not connected, or was lost before it answered.
             DeadlineExceeded: No answer came in time.
-            CodecError: An argument cannot travel.
-            StepCancelled: The step that asks has failed meanwhile.
+            CodecError: An argument cannot be encoded.
+            StepCancelled: The calling step has failed meanwhile.
         """
         answer = self.ask(node, name, args, kwargs)
         deadline = Deadline.after(timeout, self._clock)
@@ -89,21 +89,21 @@ class CallEndpoint:
             self._calls.forget(answer)
             raise DeadlineExceeded(
                 f"Node {node} has not answered `{name}` within {timeout:g} s. Is it busy or "
-                f"hung? A call that takes long needs a longer `timeout`."
+                f"hung? A slow call needs a longer `timeout`."
             ) from None
 
     def ask(self, node: int, name: str, args: tuple[Any, ...], kwargs: Any) -> Future[Any]:
-        """Ask a node, which may be this one, without waiting.
+        """Call a node, which may be this one, without waiting.
 
         Raises:
-            CodecError: An argument cannot travel.
+            CodecError: An argument cannot be encoded.
         """
         if node == self._node_id:
             return self._calls.handle(name, args, kwargs)
         return self.send(node, name, encode_call(name, args, kwargs))
 
     def send(self, node: int, name: str, request: Encoded) -> Future[Any]:
-        """Ask another node by a request that is encoded already."""
+        """Send an encoded call to another node."""
         if self.onward is not None and node not in self._links.sessions:
             return self.onward(node, request)
         began_ns = self._traced.now()
@@ -119,21 +119,21 @@ class CallEndpoint:
         if session is None:
             self._calls.refuse(
                 number,
-                f"Node {node} cannot be asked for `{name}`: node {self._node_id} is not connected "
+                f"Node {node} cannot be called (`{name}`): node {self._node_id} is not connected "
                 f"to it. Connected are: {[*self._links.connected] or 'none'}.",
             )
         return answer
 
     def settle(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
-        """Take a node's answer."""
+        """Settle a call with the answer of a node."""
         if not self._calls.settle(peer, reply.number, reply.ok, reply.value):
-            self._links.reject(f"Node {peer} answers call {reply.number}, which nothing waits for.")
+            self._links.reject(f"Node {peer} answers call {reply.number}, which is not pending.")
         self._traced.answer_came(peer, reply, began_ns)
 
     # -- answering ---------------------------------------------------------------------------
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
-        """Answer calls of this name, and those that wait for it.
+        """Register the handler of a name, and answer calls that wait for it.
 
         Raises:
             ConfigError: The name is taken, or `fn` cannot be called.
@@ -142,19 +142,19 @@ class CallEndpoint:
         self._start(self._early.take(name))
 
     def serve(self, name: str, fn: Handler) -> None:
-        """Answer calls of this name in their order, on the thread that reads them.
+        """Register a service: it answers in order, on the thread that reads messages.
 
-        `fn` also gets who asks, as its first argument: it has no need to believe a word of it.
+        `fn` gets the calling node as its first argument; the other arguments are untrusted.
         """
         self._services[name] = fn
 
     def take(self, peer: int, call: CallArrived, *, asker: int | None = None) -> None:
-        """Answer a call that has come, now or when its handler is there.
+        """Answer a received call, now or when its handler is registered.
 
         Args:
-            peer: Who gets the answer.
+            peer: The receiver of the answer.
             call: The call.
-            asker: Who has asked, if `peer` has only passed it on.
+            asker: The calling node, if `peer` has only relayed the call.
         """
         sender = peer if asker is None else asker
         self._answers.begin(peer, call.number)
@@ -176,7 +176,7 @@ class CallEndpoint:
     def guard(
         self, service: Handler, peer: int, args: Iterable[Any], kwargs: Any = None
     ) -> Future[Any]:
-        """Put what a service answers a node, or why it does not, into a future."""
+        """Run a service; return a future of its result or exception."""
         return self._calls.guard(service, (peer, *args), kwargs or {})
 
     def _start(self, calls: Iterable[tuple[int, CallArrived]]) -> None:
@@ -193,34 +193,34 @@ class CallEndpoint:
     def _reply(self, peer: int, number: int, body: Encoded) -> None:
         with self._links.changed:
             session = self._links.sessions.get(peer)
-            if session is not None:  # else it had joined, and has left meanwhile
+            if session is not None:  # else the node has left meanwhile
                 session.reply(number, body)
                 self._links.say(peer)
 
-    # -- the passing of time -----------------------------------------------------------------
+    # -- deadlines and closing ---------------------------------------------------------------
 
     def turn(self) -> None:
-        """Answer those who have waited for a handler for long enough."""
+        """Answer calls that have waited for a handler for too long."""
         self._start(self._early.overdue())
 
     def forget(self, peer: int) -> None:
-        """End what is under way with a node that is gone."""
+        """Fail the calls to a node that is gone, and drop its calls."""
         self._early.forget(peer)
         self._answers.forget(peer)
         self._calls.fail(peer)
 
     def leave(self) -> None:
-        """Let no call wait for a handler any more."""
+        """Answer all calls that wait for a handler."""
         self._start(self._early.close())
 
     def owes(self, nodes: Container[int]) -> bool:
-        """Whether one of these nodes waits for an answer that can be given."""
+        """Whether one of these nodes waits for an answer that is done or being computed."""
         return self._answers.has_any_for(nodes)
 
     def end(self) -> None:
-        """End the calls of this node: it is not connected to anybody any more."""
+        """Fail all calls of this node: it has disconnected."""
         self._calls.end()
 
     def close(self) -> None:
-        """End the threads."""
+        """End the worker threads."""
         self._workers.close()

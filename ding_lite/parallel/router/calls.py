@@ -1,7 +1,7 @@
-"""Calls between nodes: one asks, another answers, or the asker learns why not.
+"""Remote procedure calls between nodes: pending calls, handlers, and answers.
 
-A call is sent once. If the link breaks before the answer, the asker gets `PeerLost` and decides
-by itself whether to ask again; nobody can know whether the other node has done the work.
+A call is sent at most once. If the link breaks before the answer, the caller gets `PeerLost` and
+decides whether to call again; it is unknown whether the other node has done the work.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ding_lite.parallel.wire.messages import CallArrived, encode_reply
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
 REGISTRATION_S = 5.0
-"""How long a call waits for its handler: the `main` that registers it may not be that far yet."""
+"""How long a call waits for its handler, which a `main` may register a little later."""
 MAX_EARLY = 1_000
-"""How many calls may wait so at a time."""
+"""The most calls that wait for a handler."""
 _LONGEST_TEXT = 64 * 1024
 
 
 class Calls:
-    """The calls that a node has under way, and the handlers by which it answers others."""
+    """The pending calls of a node, and its handlers for calls of others."""
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
@@ -67,7 +67,7 @@ class Calls:
                 self._quick.add(name)
 
     def is_quick(self, name: str) -> bool:
-        """Whether the handler of this name was registered as quick."""
+        """Whether the handler of this name is quick."""
         return name in self._quick
 
     def answers(self, name: str) -> bool:
@@ -76,11 +76,11 @@ class Calls:
 
     @property
     def num_under_way(self) -> int:
-        """How many calls of this node wait for their answers."""
+        """The number of calls of this node without an answer."""
         return len(self._under_way)
 
     def begin(self, node_id: int) -> tuple[int, Future[Any]]:
-        """Open a call to a node; return its number and what will hold the answer."""
+        """Open a call to a node; return its number and the future of the answer."""
         answer: Future[Any] = Future()
         with self._lock:
             self._last_call += 1
@@ -88,21 +88,21 @@ class Calls:
             return self._last_call, answer
 
     def forget(self, answer: Future[Any]) -> None:
-        """Give up waiting for an answer."""
+        """Drop a pending call."""
         with self._lock:
             for number, (_, under_way) in list(self._under_way.items()):
                 if under_way is answer:
                     del self._under_way[number]
 
     def refuse(self, number: int, reason: str) -> None:
-        """End a call that cannot be made."""
+        """Fail a call that cannot be sent."""
         with self._lock:
             _, answer = self._under_way.pop(number, (None, None))
-        if answer is not None:  # else the node was lost just now, which has ended it
+        if answer is not None:  # else the loss of the node has failed it just now
             answer.set_exception(PeerLost(reason))
 
     def end(self) -> None:
-        """End all calls: this node is not connected to anybody any more."""
+        """Fail all pending calls: this node has disconnected."""
         with self._lock:
             answers = [answer for _, answer in self._under_way.values()]
             self._under_way.clear()
@@ -110,7 +110,7 @@ class Calls:
             answer.set_exception(PeerLost("This node has left before a call was answered."))
 
     def settle(self, node_id: int, number: int, ok: bool, value: Any) -> bool:
-        """Take an answer; return False for one that no call waits for any more."""
+        """Settle a call with its answer; return False if no such call is pending."""
         with self._lock:
             asked, answer = self._under_way.get(number, (None, None))
             if answer is None or asked != node_id:
@@ -123,41 +123,41 @@ class Calls:
         return True
 
     def fail(self, node_id: int) -> None:
-        """End the calls that wait for a node which is gone."""
+        """Fail the pending calls to a node that is gone."""
         with self._lock:
             lost = [n for n, (asked, _) in self._under_way.items() if asked == node_id]
             answers = [self._under_way.pop(number)[1] for number in lost]
         for answer in answers:
             answer.set_exception(
                 PeerLost(
-                    f"Node {node_id} is gone, and with it the answer to a call. "
-                    f"It may or may not have done what was asked; ask again once it is back."
+                    f"Node {node_id} is gone before it has answered a call. It may or may not have "
+                    f"done the work; call again once it is back."
                 )
             )
 
     def handle(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Answer a call; the result never raises here, only in whoever asks for it."""
+        """Run the handler of a call; an exception goes into the future."""
         return self.guard(partial(self._dispatch, name), args, kwargs)
 
     def _dispatch(self, name: str, *args: Any, **kwargs: Any) -> Any:
         handler = self._handlers.get(name)
         if handler is None:
             raise NotRegistered(
-                f"No call is answered under the name `{name}` on this node, nor has been "
-                f"registered in time.{did_you_mean(name, self._handlers)} Registered are: "
+                f"This node has no handler for `{name}`, and it was not registered "
+                f"in time.{did_you_mean(name, self._handlers)} Registered are: "
                 f"{', '.join(sorted(self._handlers)) or 'none'}."
             )
         return handler(*args, **kwargs)
 
     @staticmethod
     def guard(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
-        """Put what a handler returns, or why it does not, into a future."""
+        """Run a handler; return a future of its result or exception."""
         answer: Future[Any] = Future()
         try:
             result = handler(*args, **kwargs)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - the asker's to raise, also a SystemExit
+        except BaseException as error:  # noqa: BLE001 - the caller raises it, also a SystemExit
             answer.set_exception(error)
         else:
             if issubclass(type(result), Future):  # it may lie about its `__class__`
@@ -167,10 +167,10 @@ class Calls:
 
 
 class EarlyCalls:
-    """Calls that have come before their handlers; each is given back once.
+    """Calls that have arrived before their handlers; each is taken once.
 
     Args:
-        clock: What `REGISTRATION_S` is measured by.
+        clock: Measures `REGISTRATION_S`.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -180,7 +180,7 @@ class EarlyCalls:
         self._lock = threading.Lock()
 
     def hold(self, node_id: int, call: CallArrived) -> bool:
-        """Let a call wait, if there is room."""
+        """Queue a call; return False if there is no room."""
         with self._lock:
             if not self._is_open or len(self._waiting) >= MAX_EARLY:
                 return False
@@ -189,19 +189,19 @@ class EarlyCalls:
             return True
 
     def take(self, name: str) -> list[tuple[int, CallArrived]]:
-        """Give back those of a name, as its handler is there."""
+        """Take the calls of a name."""
         return self._take(lambda _deadline, _node_id, call: call.name == name)
 
     def overdue(self) -> list[tuple[int, CallArrived]]:
-        """Give back those that have waited long enough."""
+        """Take the calls that have waited for too long."""
         return self._take(lambda deadline, _node_id, _call: deadline.expired)
 
     def forget(self, node_id: int) -> None:
-        """Drop those of a node that is gone."""
+        """Drop the calls of a node that is gone."""
         self._take(lambda _deadline, asker, _call: asker == node_id)
 
     def close(self) -> list[tuple[int, CallArrived]]:
-        """Give back all, and hold none from now on."""
+        """Take all calls, and queue no more."""
         with self._lock:
             self._is_open = False
         return self._take(lambda *_: True)
@@ -218,10 +218,10 @@ class EarlyCalls:
 
 
 class Answers:
-    """What a node owes to others that have called it.
+    """The unanswered calls of other nodes.
 
     Args:
-        send: Sends a node the answer to the call of a number.
+        send: Sends a node the answer to the call with a number.
     """
 
     def __init__(self, send: Callable[[int, int, Encoded], object]) -> None:
@@ -230,28 +230,29 @@ class Answers:
         self._lock = threading.Lock()
 
     def begin(self, node_id: int, number: int) -> None:
-        """Note that a call has come, which a handler is about to see."""
+        """Record a call that a handler is about to answer."""
         with self._lock:
             self._owed[node_id, number] = None
 
     def give(self, node_id: int, number: int, answer: Future[Any]) -> None:
-        """Send what a handler has returned, as soon as it is there."""
+        """Send the answer of a handler as soon as its future is done."""
         with self._lock:
-            if (node_id, number) not in self._owed:  # the asker is gone
+            if (node_id, number) not in self._owed:  # the caller is gone
                 return
             self._owed[node_id, number] = answer
         answer.add_done_callback(lambda done: self._reply(node_id, number, done))
 
     def forget(self, node_id: int) -> None:
-        """Owe a node nothing any more: its calls have failed, and their numbers may come again."""
+        """Drop the calls of a node that is gone: their numbers may be reused."""
         with self._lock:
             for key in [key for key in self._owed if key[0] == node_id]:
                 del self._owed[key]
 
     def has_any_for(self, nodes: Container[int]) -> bool:
-        """Whether one of these nodes waits for an answer that is there or being made.
+        """Whether one of these nodes waits for an answer that is done or being computed.
 
-        One that a handler has put off, as a meeting that not all have come to, may never be.
+        An answer that a handler has deferred (a pending future) does not count: a collective
+        without all its members may never be done.
         """
         with self._lock:
             return any(
@@ -279,7 +280,7 @@ def _encode_answer(answer: Future[Any]) -> Encoded:
 
 
 def describe(error: BaseException) -> list[str]:
-    """Put an exception into words that travel, whatever it holds: class, message, traceback."""
+    """Return the class name, message and traceback of any exception as strings."""
     try:
         trace = "".join(traceback.format_exception(error))
     except Exception as raised:  # noqa: BLE001 - the class of an error is the program's own
@@ -288,7 +289,7 @@ def describe(error: BaseException) -> list[str]:
 
 
 def _shorten(text: str) -> str:
-    """Cut the middle out of a text that is too long to travel, and spell out what is no Unicode."""
+    """Cut the middle out of a long text, and escape invalid Unicode."""
     if len(text) > _LONGEST_TEXT:
         half = _LONGEST_TEXT // 2
         text = f"{text[:half]} [...] {text[-half:]}"

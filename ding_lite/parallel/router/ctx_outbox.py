@@ -1,4 +1,4 @@
-"""What a node offers on its ctx: each value in the form in which it may wait for its turn."""
+"""Encode ctx values for sending, and keep the newest value of each key."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _KEY_ROOM = 8192
 
 
 class CtxOutbox:
-    """Turns ctx values into what sessions keep until it is sent, and knows the newest of each key.
+    """Turn ctx values into slots that sessions keep until they are sent.
 
     Args:
         node_id: This node.
-        sender: Keeps the bytes of what could change meanwhile.
-        clock: What the pauses between warnings are measured by.
+        sender: Keeps the bytes of mutable values.
+        clock: Measures the pauses between warnings.
     """
 
     def __init__(self, node_id: int, sender: SharedSender, clock: Clock) -> None:
@@ -38,9 +38,9 @@ class CtxOutbox:
         self._throttle = Throttle(logger, clock)
 
     def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what stands for these values: themselves if they never change, or their bytes.
+        """Return slots for these values: immutable ones as they are, others encoded.
 
-        What cannot be encoded is left out, with one warning a key.
+        A value that cannot be encoded is left out, with one warning for each key.
         """
         slots: dict[str, Any] = {}
         for key, value in values.items():
@@ -55,7 +55,7 @@ class CtxOutbox:
                 self._throttle.once(
                     logging.WARNING,
                     f"stays home {name}",
-                    "`ctx.%s` stays on node %d: %s `task.share` chooses what travels.",
+                    "`ctx.%s` stays on node %d: %s `task.share` chooses the keys to send.",
                     name[:_LONGEST_KEY],
                     self._node_id,
                     error,
@@ -64,9 +64,9 @@ class CtxOutbox:
         return slots
 
     def newest(self, key: str) -> Any:
-        """Return what was filled in last under a key, or None.
+        """Return the last value under a key, or None.
 
-        Tensors are copies. Arrays may only be read, and stay as they are.
+        Tensors are copies. Arrays are read-only and do not change.
         """
         slot = self._newest.get(key)
         value = slot.encoded if isinstance(slot, Published) else slot
@@ -74,10 +74,10 @@ class CtxOutbox:
 
 
 def _check_key(key: object) -> None:
-    """Refuse a key that cannot stand in a message: the transport's thread would find out."""
+    """Refuse a key that cannot be sent here, rather than on the transport's thread."""
     if type(key) is not str or len(key) > _LONGEST_KEY:
         raise CodecError(
-            f"a key of ctx that travels is a str of at most {_LONGEST_KEY} characters, "
+            f"a key of ctx that is sent is a str of at most {_LONGEST_KEY} characters, "
             f"not {shorten(key)}."
         )
     if not key.isascii():
@@ -85,7 +85,7 @@ def _check_key(key: object) -> None:
 
 
 def _may_wait(value: Any) -> bool:
-    """Tell whether a value can wait as it is: it never changes, and msgpack can hold it."""
+    """Tell whether a value can be queued unencoded: it is immutable, and msgpack can hold it."""
     kind = type(value)
     if kind is int:
         return bool(-(2**63) <= value < 2**64)
@@ -97,5 +97,5 @@ def _may_wait(value: Any) -> bool:
 
 
 def _encode(key: str, value: Any) -> Encoded:
-    """Encode a value that will stand in a message beside others."""
+    """Encode a value for a message with several values."""
     return encode(value, borrow=True, name=f"ctx[{key!r}]", room=_KEY_ROOM)

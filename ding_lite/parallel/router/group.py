@@ -1,7 +1,7 @@
-"""The nodes of a job as a whole, and groups of them that do things together.
+"""The world of a job, and groups of nodes with collective operations.
 
-A collective operation is a call: every member asks one node, the group's meeting point, which
-answers all of them when the last one has asked. In a star that is the hub, since members need
+A collective operation is a call: every member calls one node, the coordinator of the group, which
+answers all of them when the last one has called. In a star that is the hub, since members need
 not be connected to each other; elsewhere it is the first member that all can reach.
 """
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 COLLECTIVE_TIMEOUT_S = 60.0
-"""How long a member waits for the others."""
+"""Default timeout of a collective operation."""
 GATHERED_BYTES = 512 * 1024
-"""Tensors that take less, of all members together, go to everybody at once: gloo's ring takes
-several rounds, which is better only where they are large."""
+"""Smaller tensors (of all members together) are averaged by all_gather: the ring all_reduce of
+gloo takes several rounds, which pays only for large tensors."""
 
 
 class World:
-    """All nodes of a job, as one of them sees them.
+    """All nodes of a job, seen from one of them.
 
     Example:
         >>> World.current().group("node.*").all_gather("hello")
@@ -47,7 +47,7 @@ class World:
 
     @classmethod
     def current(cls) -> Self:
-        """Return the world of the job that this process is a node of; of one node when alone."""
+        """Return the world of this process; a world of one node without a job."""
         return cls(current_router())
 
     @property
@@ -57,13 +57,13 @@ class World:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes the job has; of an elastic one: has now."""
+        """The number of nodes of the job; in an elastic job the current number."""
         world = self._router.world
         return sum(map(bool, world)) if self._router.grows else len(world)
 
     @property
     def node_seed(self) -> int:
-        """A seed that is the same in every run and another one on every node."""
+        """A seed that is equal in every run and different on every node."""
         return int.from_bytes(blake2b(b"node %d" % self.node_id, digest_size=4).digest()) >> 1
 
     def labels_of(self, node: int) -> frozenset[str]:
@@ -76,17 +76,17 @@ class World:
         return self._router.world[node]
 
     def group(self, members: str | int | Iterable[str | int]) -> Group:
-        """Return a group of nodes; makes none, so that every node may ask for it at any time.
+        """Return a group of nodes; a local operation, which any node may call at any time.
 
-        In an elastic job it is of the nodes that are there now, and stays so: `members_now` of
-        the group, and a further call of this, tell of those that have joined since.
+        In an elastic job the group has the current nodes and does not change: `members_now` of
+        the group, and another call of this method, include nodes that have joined since.
 
         Args:
             members: Label patterns, or node ids.
 
         Raises:
-            ConfigError: No node is meant, or one that there is not; or labels are asked for
-                of which this node does not know who has them.
+            ConfigError: No node matches, an id does not exist, or this node does not know the
+                labels of all nodes.
         """
         wanted = [members] if isinstance(members, str | int) else list(members)
         patterns = [item for item in wanted if isinstance(item, str)]
@@ -115,17 +115,17 @@ class World:
         unknown = [node for node in nodes if not self._router.world[node]]
         if unknown:
             raise ConfigError(
-                f"Node {self.node_id} does not know the labels of the nodes {unknown}: nobody has "
-                f"told it, and it is not connected to them. Name members by their ids, or use a "
-                f"mesh."
+                f"Node {self.node_id} does not know the labels of the nodes {unknown}: it "
+                f"is not connected to them, and was not given their labels. Name members by their "
+                f"ids, or use a mesh."
             )
 
 
 class Group:
-    """Some nodes of a job that do things together, each at its own pace up to that point.
+    """Some nodes of a job, with collective operations.
 
-    Every member must call the same collective operations in the same order; a node that is no
-    member must call none.
+    Every member must call the same collective operations in the same order; other nodes must not
+    call them.
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class Group:
 
     @property
     def members_now(self) -> tuple[int, ...]:
-        """The members, and the nodes that have joined the job since then and match as they do."""
+        """The members, and nodes that have joined the job since and match the patterns."""
         return self.members if self._members_now is None else self._members_now()
 
     @property
     def router(self) -> Router:
-        """This node's way to the members."""
+        """The router of this node."""
         return self._router
 
     @property
@@ -159,10 +159,10 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """This node's place among the members, from 0.
+        """The rank of this node among the members, from 0.
 
         Raises:
-            ConfigError: It is no member.
+            ConfigError: This node is no member.
         """
         if not self.is_member:
             raise ConfigError(
@@ -172,10 +172,10 @@ class Group:
         return self.members.index(self._router.node_id)
 
     def barrier(self, *, timeout: float | None = COLLECTIVE_TIMEOUT_S) -> None:
-        """Wait until all members are here.
+        """Block until all members have called it.
 
         Raises:
-            DeadlineExceeded: Somebody did not come in time.
+            DeadlineExceeded: A member did not call in time.
         """
         self.all_gather(None, timeout=timeout)
 
@@ -185,7 +185,7 @@ class Group:
         """Give a value, and get those of all members, in the order of their ranks.
 
         Raises:
-            DeadlineExceeded: Somebody did not come in time.
+            DeadlineExceeded: A member did not call in time.
             CodecError: The value cannot travel.
         """
         rank, size = self.rank, len(self.members)
@@ -207,16 +207,16 @@ class Group:
     def broadcast(
         self, value: object, *, src: int = 0, timeout: float | None = COLLECTIVE_TIMEOUT_S
     ) -> Any:
-        """Get the value of one member; what the others give is not looked at.
+        """Return the value of one member; values of the others are ignored.
 
         Args:
-            value: The value, on the member that gives it.
+            value: The value, on that member.
             src: The rank of that member.
             timeout: Seconds to wait for the others; `None` waits for ever.
 
         Raises:
-            ConfigError: There is no such rank.
-            DeadlineExceeded: Somebody did not come in time.
+            ConfigError: `src` is no rank of the group.
+            DeadlineExceeded: A member did not call in time.
         """
         if not 0 <= src < len(self.members):
             raise ConfigError(
@@ -230,14 +230,14 @@ class Group:
         self._router.collectives.pair(name, value)
 
     def unpair(self, name: str) -> None:
-        """End what `pair` began."""
+        """Undo `pair`."""
         self._router.collectives.unpair(name)
 
     def paired(self, name: str, *, timeout: float | None = 30.0) -> Any:
-        """Fetch the value that a member has given this name, as it is now.
+        """Fetch the current value that a member has paired with this name.
 
         Raises:
-            ConfigError: No member has.
+            ConfigError: No member has such a value.
             PeerLost: A member is gone or not connected to this node.
         """
         for member in self.members:
@@ -250,10 +250,10 @@ class Group:
         )
 
     def averager(self, *, timeout: float = COLLECTIVE_TIMEOUT_S) -> Callable[[Tensor], None]:
-        """Return what replaces a tensor in place by the mean of those of all members.
+        """Return a function that replaces a tensor in place by the mean over all members.
 
-        Every member must call this, once, and what it returns as often as the others, with
-        tensors of the same shape. The tensors travel by `process_group`.
+        Every member must call this method once, and the returned function as often as the others,
+        with tensors of the same shape. It uses `process_group`.
 
         Args:
             timeout: Seconds that a member waits for the others each time.
@@ -297,7 +297,7 @@ class Group:
     def process_group(
         self, backend: str | None = None, *, host: str | None = None, timeout: float = 300.0
     ) -> ProcessGroup:
-        """Make these nodes one group of `torch.distributed`, for what it does best.
+        """Make these nodes one group of `torch.distributed`.
 
         Every member must call it, once. The traffic of gloo and nccl is neither encrypted nor
         authenticated: use it on a network that you trust.
@@ -322,7 +322,7 @@ class Group:
         check_all(positive(timeout=timeout))
         import torch
 
-        distributed: Any = torch.distributed  # whose stubs leave out what it documents
+        distributed: Any = torch.distributed  # its stubs are incomplete
         said = self.all_gather([torch.cuda.is_available(), self._router.host])
         backend = backend or ("nccl" if all(able for able, _ in said) else "gloo")
         size, rank = len(self.members), self.rank
@@ -344,15 +344,15 @@ class Group:
 
 
 def _stay(tensor: Tensor) -> None:
-    """Leave a tensor as it is: the mean of one."""
+    """Return at once: the mean of one tensor is itself."""
 
 
 def _own_host(own: str | None, of_all: Iterable[str | None]) -> str:
-    """Return where the others reach this machine; loopback where all are on it.
+    """Return the host by which the others reach this machine; loopback if all are on it.
 
     Args:
-        own: What this node's router knows of it.
-        of_all: What those of all members know of theirs.
+        own: The host that this node's router knows.
+        of_all: The hosts that the routers of all members know.
     """
     if own is not None:
         return own

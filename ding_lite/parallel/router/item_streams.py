@@ -1,4 +1,4 @@
-"""How the items of streams travel between nodes: as calls that are answered when they are taken."""
+"""Send stream items between nodes, as calls that are answered when the item is taken."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ding_lite.runtime.messaging.labels import matches
 from ding_lite.runtime.messaging.streams import Parcel, Streams, Until
 
 ITEM = "ding_lite.item"
-"""The name of the call that carries an item of a stream."""
+"""The call that sends an item of a stream."""
 WITHDRAW = "ding_lite.withdraw"
-"""The name of the call that takes items back."""
+"""The call that withdraws items."""
 
 
 class ItemStreams:
-    """Carries the items of a node's streams to other nodes, and takes theirs.
+    """Send the items of a node's streams to other nodes, and receive theirs.
 
     Args:
-        spec: Who this node is.
-        links: Whom it is connected to.
-        endpoint: By what it calls them.
-        traced: What it has for a time line.
-        clock: What waits are measured by.
-        routing: By what it reaches those beyond its peers.
+        spec: The place of this node.
+        links: Its links.
+        endpoint: Makes and answers calls.
+        traced: Records messages for a timeline.
+        clock: Measures timeouts.
+        routing: Reaches nodes beyond the peers.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class ItemStreams:
         self._endpoint = endpoint
         self._traced = traced
         self._routing = routing
-        self.streams = Streams(self._carry, self._withdraw, self._receivers, clock)
-        """What is under way, and what waits for the program."""
+        self.streams = Streams(self._send_to, self._withdraw, self._receivers, clock)
+        """Unacknowledged items, and received items that the program has not taken."""
         endpoint.serve(ITEM, self.streams.arrive)
         endpoint.serve(WITHDRAW, self.streams.withdraw)
         routing.serve(self.streams)
@@ -65,11 +65,11 @@ class ItemStreams:
         timeout: float | None,
         until: Until | None,
     ) -> bool:
-        """Send a snapshot of an item to one of the nodes that `to` matches, once it has room.
+        """Send a snapshot of an item to one matching node, once it has room.
 
         Raises:
             DeadlineExceeded: No receiver had room in time.
-            CodecError: The item cannot travel.
+            CodecError: The item cannot be encoded.
         """
         began_ns, number, at_ns = self._traced.now(), 0, 0
 
@@ -84,9 +84,9 @@ class ItemStreams:
         self._traced.item_sent(stream, began_ns, number, at_ns)
         return is_sent
 
-    def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
+    def _send_to(self, node: int, parcel: Parcel) -> Future[Any]:
         if node != self._spec.node_id and node not in self._links.sessions:
-            return self._routing.carry(node, parcel)
+            return self._routing.send_item(node, parcel)
         if node != self._spec.node_id:
             return self._endpoint.send(node, ITEM, parcel.body)
         _, _, *args = decode(parcel.body.meta, parcel.body.buffers)
@@ -97,7 +97,7 @@ class ItemStreams:
         return self._endpoint.send(node, WITHDRAW, request)
 
     def _receivers(self, patterns: Iterable[str]) -> list[int]:
-        """Return the nodes at hand whose labels match."""
+        """Return the connected nodes with matching labels."""
         me = [self._spec.node_id] if matches(self._spec.labels, patterns) else []
         near = [
             peer for peer in self._links.connected if matches(self._links.labels_of(peer), patterns)

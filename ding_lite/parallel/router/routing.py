@@ -1,4 +1,4 @@
-"""What a node does with what comes, and whom it reaches, where nobody passes anything on."""
+"""Routing without relays: a node sends to its peers and receives from them only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ding_lite.runtime.messaging.streams import Parcel, Streams
 
 
 class DirectRouting:
-    """Speaks to the peers, and to nobody else; `Relay` does more.
+    """Route messages between this node and its peers; `Relay` extends it to a tree.
 
     Args:
-        links: Whom this node is connected to.
-        endpoint: By what it calls them.
+        links: The links to the peers.
+        endpoint: Answers calls.
     """
 
     passes_on = False
-    """Whether there are nodes beyond the peers that can be reached."""
+    """Whether nodes beyond the peers can be reached."""
 
     def __init__(self, links: Links, endpoint: CallEndpoint) -> None:
         self._links = links
@@ -31,55 +31,55 @@ class DirectRouting:
 
     @property
     def far(self) -> list[int]:
-        """The nodes beyond the peers to whom there is a way."""
+        """The reachable nodes beyond the peers."""
         return []
 
     @property
     def labels(self) -> dict[int, frozenset[str]]:
-        """The labels of those that this node was told of."""
+        """The known labels of nodes beyond the peers."""
         return {}
 
     def reaches(self, patterns: Iterable[str]) -> list[int]:
-        """Return those of them whose labels match."""
+        """Return the reachable nodes beyond the peers with matching labels."""
         return []
 
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
-        """Tell whether a peer's labels match, or those of a node behind it."""
+        """Tell whether the labels of a peer match, or those of a node behind it."""
         return matches(self._links.labels_of(peer), patterns)
 
-    def signed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> Mapping[str, Any]:
-        """Return this node's slots under the keys by which they travel to such labels."""
+    def addressed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> Mapping[str, Any]:
+        """Return slots under the keys that are sent to these labels."""
         return slots
 
     def take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Return those ctx values that are for this node, by who has sent them."""
+        """Return the received ctx values for this node, by sender."""
         return {peer: values}
 
     def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
-        """Return who has emitted an event, and the event itself; None if it is none."""
+        """Return the sender of a received event, and the event; None if it is dropped."""
         return peer, came
 
     def take_call(self, peer: int, call: CallArrived) -> None:
-        """Have a call answered."""
+        """Answer a received call."""
         self._endpoint.take(peer, call)
 
     def serve(self, streams: Streams) -> None:
-        """Carry items for these streams."""
+        """Set the streams of which to send items."""
 
-    def carry(self, node: int, parcel: Parcel) -> Future[Any]:
-        """Take an item to a node beyond the peers; the future is done when it is taken."""
+    def send_item(self, node: int, parcel: Parcel) -> Future[Any]:
+        """Send an item to a node beyond the peers; return a future of its acknowledgement."""
         answer: Future[Any] = Future()
         answer.set_exception(PeerLost(f"Node {node} is no peer of this one."))
         return answer
 
     def joined(self, peer: int, *, is_new_incarnation: bool) -> None:
-        """Note that a peer is there."""
+        """Handle a peer that has connected."""
 
     def gone(self, peer: int) -> None:
-        """Note that a peer has left, or is lost."""
+        """Handle a peer that has left or was lost."""
 
     def stay(self) -> None:
-        """Wait until nobody needs this node any more to reach others."""
+        """Block until no other node needs this one as a relay."""
 
     def turn(self) -> None:
-        """Do what is due."""
+        """Handle expired deadlines."""

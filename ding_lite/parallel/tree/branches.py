@@ -1,4 +1,4 @@
-"""Where the nodes of a tree are, seen from one of them: which peer leads to whom."""
+"""Routes within a tree: the peer of a node that leads to each other node."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ding_lite.parallel.network.topology import HUB, NodeSpec, hub_of
 from ding_lite.runtime.messaging.labels import matches
 
 MAX_PATTERNS = 1_000
-"""For how many groups of patterns it is remembered whose labels match."""
+"""The most cached sets of patterns."""
 
 
 class Branches:
-    """The ways of one node of a tree: one to each child's branch, and one to all the others.
+    """The routes of one node of a tree: to each child's branch, and to the parent for the rest.
 
     Args:
-        spec: Who the node is.
+        spec: The place of the node.
     """
 
     def __init__(self, spec: NodeSpec) -> None:
@@ -25,12 +25,12 @@ class Branches:
         self._peers = spec.peers
         self._matching: dict[tuple[str, ...], list[int]] = {}
         self.labels = dict(enumerate(spec.world)) or {spec.node_id: spec.labels}
-        """Those of the nodes, as far as they are known."""
+        """The known labels of the nodes."""
         self.parent = None if spec.node_id == HUB else hub_of(spec.node_id, spec.fan_out)
         """The hub of this node; None at the root."""
 
     def way_to(self, node: int) -> int:
-        """Return the peer that leads to another node, or is that node.
+        """Return the next hop to another node: the peer that leads to it or is it.
 
         Example:
             >>> spec = NodeSpec(node_id=1, num_nodes=9, labels=frozenset(), fan_out=2)
@@ -39,7 +39,7 @@ class Branches:
             [0, 3, 3, 4, 0]
         """
         child = node
-        while child > self._me:  # a hub has a lower id than all below it
+        while child > self._me:  # a hub has a lower id than all nodes below it
             hub = hub_of(child, self._fan_out)
             if hub == self._me:
                 return child
@@ -47,7 +47,7 @@ class Branches:
         return HUB if self.parent is None else self.parent
 
     def learn(self, node: int, labels: frozenset[str]) -> None:
-        """Note the labels of a node."""
+        """Record the labels of a node."""
         self.labels[node] = labels
         self._matching.clear()
 
@@ -57,7 +57,7 @@ class Branches:
         return range(self._num_nodes)
 
     def matching(self, patterns: Iterable[str]) -> list[int]:
-        """Return the other nodes, near and far, whose labels match."""
+        """Return all other nodes with matching labels."""
         patterns = tuple(patterns)
         found = self._matching.get(patterns)
         if found is None:
@@ -66,24 +66,24 @@ class Branches:
                 for node in self.nodes
                 if node != self._me and matches(self.labels.get(node, {f"node.{node}"}), patterns)
             ]
-            if len(self._matching) >= MAX_PATTERNS:  # others choose them as well
+            if len(self._matching) >= MAX_PATTERNS:  # remote nodes choose patterns, too
                 self._matching.clear()
             self._matching[patterns] = found
         return found
 
     def towards(self, patterns: Iterable[str]) -> frozenset[int]:
-        """Return the peers that lead to nodes whose labels match, or that are such nodes.
+        """Return the next hops to all nodes with matching labels.
 
-        Where the labels of all nodes are not known it is all of them.
+        Return all peers where some labels are unknown.
         """
         if len(self.labels) < self._num_nodes:
             return self._peers
         return frozenset(map(self.way_to, self.matching(patterns)))
 
     def onwards(self, came_from: int) -> frozenset[int]:
-        """Return the peers that get what is for the whole branch of its sender.
+        """Return the peers to which to relay a broadcast.
 
-        What comes from above goes to all below, and what comes from below goes on upwards.
+        A broadcast from the parent goes to all children, and one from a child to the parent.
         """
         if came_from == self.parent:
             return self._peers - {came_from}

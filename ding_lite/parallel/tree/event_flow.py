@@ -1,10 +1,10 @@
-"""Passing events on without losing them, and without a queue that grows.
+"""Relay events reliably and with back-pressure.
 
-A hub acknowledges an event once all those that it has passed it on to have acknowledged it. So its
-sender keeps the event until then. A node that is stuck, anywhere behind the hub, fills the window
-of the sender, whose `emit` waits as it does for a peer. All that waits in a hub is in the
-windows of its peers. If the hub is killed they send it again to its next incarnation; what had
-come through before is recognized by its `Origin` and dropped.
+A hub acknowledges an event once all nodes to which it has relayed the event have acknowledged it,
+so the sender keeps the event until then. A hung node anywhere behind the hub fills the window of
+the sender, and its `emit` blocks as it does for a direct peer. A hub thus queues no more than the
+windows of its peers. If a hub is killed, its peers send the events again to its next incarnation;
+a duplicate is recognized by its `Origin` and dropped.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ding_lite.parallel.wire.codec import Encoded
 
 
 class Origin(NamedTuple):
-    """Where an event comes from."""
+    """The identity of an event: its origin and a sequence number."""
 
     node: int
     """The node that has emitted it."""
     incarnation: int
-    """That of the node."""
+    """The incarnation of that node."""
     number: int
-    """In the incarnation's count of its events for this way."""
+    """The sequence number of the event on its first link."""
 
 
 class EventFlow:
-    """Passes events on to peers.
+    """Relays events to peers.
 
     Args:
-        links: The peers.
+        links: The links to the peers.
     """
 
     def __init__(self, links: Links) -> None:
@@ -41,12 +41,12 @@ class EventFlow:
         self._newest: dict[int, tuple[int, int]] = {}
         """The incarnation and the number of the last event of each node."""
         self._under_way: defaultdict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
-        """By source and way, the events that are not acknowledged: their numbers there and here."""
+        """Unacknowledged events by source and next hop, as pairs of outgoing and source number."""
         for way, session in links.sessions.items():
             session.on_acknowledged = partial(self._settle, way)
 
     def is_new(self, origin: Origin) -> bool:
-        """Note that an event has come; return whether it is the first time."""
+        """Record an event; return False for a duplicate."""
         incarnation, number = self._newest.get(origin.node, (0, 0))
         if origin.incarnation == incarnation and origin.number <= number:
             return False
@@ -57,10 +57,10 @@ class EventFlow:
         """Queue an event for peers.
 
         Args:
-            event: As it is to travel.
-            number: The source's.
-            source: The peer that it has come from.
-            ways: The peers that get it.
+            event: The encoded event.
+            number: Its sequence number on the link of the source.
+            source: The peer from which it has arrived.
+            ways: The peers to which to relay it.
         """
         with self._links.changed:
             for way in ways:
@@ -71,13 +71,13 @@ class EventFlow:
             self._links.say()
 
     def forget(self, source: int) -> None:
-        """Forget the numbers of a peer that begins anew; what it has sent goes on."""
+        """Forget the numbers of a restarted peer; its events are still relayed."""
         with self._links.changed:
             for key in [key for key in self._under_way if key[0] == source]:
                 del self._under_way[key]
 
     def _settle(self, way: int, seen: int) -> None:
-        """Acknowledge what a peer was the last one to acknowledge; with the lock held."""
+        """Acknowledge events to their sources once all peers have; with the lock held."""
         for (source, to), under_way in self._under_way.items():
             if to == way and under_way and under_way[0][0] <= seen:
                 while under_way and under_way[0][0] <= seen:

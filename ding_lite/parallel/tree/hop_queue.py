@@ -1,10 +1,10 @@
-"""What a node of a tree keeps of the items that pass through it, until they are taken.
+"""Store and forward: the stream items that a node of a tree relays, until they are taken.
 
-An item is kept by every node on its way, its sender included, and passed on as the credits of the
-next one allow. The answer comes back the same way when a program has taken the item, and only
-then a hub's child has room for another one: so what waits anywhere is bounded by what the
-receiver takes. Where the next node is lost, the item waits here for it to come back, and goes
-again. It may go twice then: its receiver knows it by who has sent it and its number.
+Every node on the route of an item keeps it, its sender included, and relays it as the credits of
+the next hop allow. The answer returns on the same route when a program has taken the item; only
+then is there room for another one, so all queues are bounded by the credits of the receiver.
+Where the next hop is lost, the item waits for it to come back, and is sent again. Its receiver
+recognizes a duplicate by its `ItemId`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 
 class ItemId(NamedTuple):
-    """What tells an item from all others."""
+    """The identity of an item."""
 
     origin: int
     """The node that has sent it."""
@@ -33,43 +33,43 @@ class ItemId(NamedTuple):
 
 @dataclass(eq=False)
 class QueuedItem:
-    """An item on its way."""
+    """An item that has not been taken."""
 
     item_id: ItemId
     to: int
-    """The node that is to take it."""
+    """The receiving node."""
     stream: str
     credits: int
-    """How many of this stream may be on their way from here to that node."""
+    """The most items of this stream in flight from here to that node."""
     body: Any
     taken: Future[Any] = field(default_factory=Future)
-    """Gets what becomes of it."""
+    """Gets the outcome."""
     place: int = 0
-    """Counts the items that have come here."""
+    """The arrival number at this node."""
 
 
 class _Queue:
-    """The items of one stream for one node."""
+    """The queued items of one stream for one node."""
 
     def __init__(self) -> None:
         self.waiting: list[QueuedItem] = []
-        """In the order in which they have come."""
+        """In order of arrival."""
         self.num_under_way = 0
 
 
 class HopQueue:
-    """Keeps the items that pass through a node.
+    """Queue the items that a node relays.
 
     Args:
-        carry: Takes an item to the next node. Its future gets what has become of it; None if
-            that node was lost before it could say.
-        is_there: Tells whether the node that leads to another one is connected.
+        send: Sends an item to its next hop. The future gets the outcome; None if the next hop
+            was lost before it answered.
+        is_there: Tells whether the next hop to a node is connected.
     """
 
     def __init__(
-        self, carry: Callable[[QueuedItem], Future[Any]], is_there: Callable[[int], bool]
+        self, send: Callable[[QueuedItem], Future[Any]], is_there: Callable[[int], bool]
     ) -> None:
-        self._carry = carry
+        self._send = send
         self._is_there = is_there
         self._held: dict[ItemId, QueuedItem] = {}
         self._num_kept = 0
@@ -78,11 +78,11 @@ class HopQueue:
 
     @property
     def num_held(self) -> int:
-        """How many items are here, passed on or not."""
+        """The number of items here, in flight or not."""
         return len(self._held)
 
     def keep(self, item: QueuedItem) -> Future[Any]:
-        """Keep an item until it is known what has become of it; it may be here already."""
+        """Queue an item; return the future of its outcome. A duplicate is recognized."""
         with self._lock:
             known = self._held.setdefault(item.item_id, item)
             if known is item:
@@ -93,12 +93,12 @@ class HopQueue:
         return known.taken
 
     def resume(self, is_meant: Callable[[int], bool]) -> None:
-        """Pass on what waits for nodes to which the way is there again."""
+        """Relay the items for nodes with a restored route."""
         for to, stream in [queue for queue in list(self._queues) if is_meant(queue[0])]:
             self._pass_on(to, stream)
 
     def give_up(self, is_meant: Callable[[int], bool], outcome: object) -> list[ItemId]:
-        """Say of what waits for some nodes what has become of it; return which items these are."""
+        """Settle the waiting items for some nodes with an outcome; return their ids."""
         with self._lock:
             lost = [
                 item
@@ -121,7 +121,7 @@ class HopQueue:
                     return
                 item = queue.waiting.pop(0)
                 queue.num_under_way += 1
-            self._carry(item).add_done_callback(partial(self._settle, item))
+            self._send(item).add_done_callback(partial(self._settle, item))
 
     def _settle(self, item: QueuedItem, done: Future[Any]) -> None:
         outcome = done.result()

@@ -1,19 +1,19 @@
-"""What a node of a tree does for the others: it passes on what is not for it alone.
+"""Relay messages in a tree: a hub forwards messages that are meant for other nodes.
 
-In a tree hubs take the place of links. What a node says to all of its peers goes on: state
-and events from above to all below, and events from below up to the root. What it says to some
-goes to those and to nobody else, wherever they are: state with labels, items and calls.
+In a tree hubs replace direct links. Broadcasts are relayed: ctx values and events from the parent
+to all nodes below, and events from below up to the root. Addressed messages (ctx values with
+labels, items and calls) go only to their receivers, wherever those are.
 
-- State: each hub keeps a slot for each key of each sender, as if the value were its own, and the
-  newest wins there as everywhere. So a slow branch never holds up another one.
-- Events: a hub passes each on once and in order, and acknowledges it when those that it goes to
-  have done so (`EventFlow`). So none is lost when a hub is killed.
-- Items of streams are kept on their way until a program has taken them (`HopQueue`).
-- A call asks the next node, which asks the next one. The answer says where it comes from.
+- Ctx values: each hub keeps a slot for each key of each sender, as for its own values; the newest
+  value wins. So a slow branch does not delay another one.
+- Events: a hub relays each once and in order, and acknowledges it when its receivers have
+  (`EventFlow`). So no event is lost when a hub is killed.
+- Items of streams are kept on their route until a program has taken them (`HopQueue`).
+- A call goes from hop to hop; its answer names the node that has answered.
 
-A hub whose program has ended stays until all below it have left: it is their way to the others.
+A hub stays after the end of its program until all nodes below it have left.
 
-`Branches` knows who is where; the sessions carry it, as what the hub itself has to say.
+`Branches` computes the routes; relayed messages use the sessions of the hub as its own do.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ from ding_lite.runtime.messaging.labels import check_labels, matches
 from ding_lite.runtime.messaging.streams import DOUBT_S, Parcel, Streams
 
 RELAYED = "ding_lite.relayed"
-"""The event by which a hub passes on another node's."""
+"""The event that wraps a relayed event."""
 ONWARD = "ding_lite.onward"
-"""The name under which nodes call each other with a call for a third one."""
+"""The call that wraps a call to a third node."""
 
 RETRY_S = 2.0
-"""How long no items are sent to a node of which a hub has said that it is lost."""
+"""Seconds without items for a node that a hub has reported as lost."""
 
 _LABELS = "ding_lite.labels"
-"""The key under which a node's labels travel, where none was told those of the others."""
+"""The ctx key of a node's labels, where the specs do not have the labels of all nodes."""
 _DONE, _RAISED, _LOST = "done", "raised", "lost"
-_SIGNATURE = msgspec.json.Decoder(tuple[int, list[str] | None, str])
+_ADDRESSED_KEY = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
 
 class Relay(DirectRouting):
-    """Passes on what comes to a node of a tree, and reaches the nodes beyond its peers.
+    """Route messages of a node in a tree, and relay those of other nodes.
 
     Args:
-        spec: Who this node is.
-        links: Whom it is connected to.
-        endpoint: By what it calls them.
-        outbox: Keeps the ctx values of others until they are sent.
-        clock: What waits are measured by.
+        spec: The place of this node.
+        links: Its links.
+        endpoint: Makes and answers calls.
+        outbox: Keeps the ctx values of other nodes until they are sent.
+        clock: Measures timeouts.
     """
 
     passes_on = True
@@ -92,42 +92,42 @@ class Relay(DirectRouting):
         self._streams: Streams | None = None
         self._branches = Branches(spec)
         self._flow = EventFlow(links)
-        self._hop_queue = HopQueue(self._carry, self._is_there)
+        self._hop_queue = HopQueue(self._send_onward, self._is_there)
         self._absent: dict[int, Deadline] = {}
         self._missing: dict[int, Deadline] = {}
         self._given_up: defaultdict[int, list[ItemId]] = defaultdict(list)
         self._early: defaultdict[int, list[Callable[[], None]]] = defaultdict(list)
-        endpoint.serve(ONWARD, self._call_came)
+        endpoint.serve(ONWARD, self._relay_call)
         endpoint.onward = self._ask
         if not spec.world:
-            self._tell_labels()
+            self._publish_labels()
 
-    # -- whom this node reaches --------------------------------------------------------------
+    # -- reachable nodes ---------------------------------------------------------------------
 
     def reaches(self, patterns: Iterable[str]) -> list[int]:
-        """Return the nodes beyond the peers that match, and to whom there is a way."""
+        """Return the reachable nodes beyond the peers with matching labels."""
         return [node for node in self._branches.matching(patterns) if self._is_reached(node)]
 
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
-        """Tell whether a peer's labels match, or those of a node behind it."""
+        """Tell whether the labels of a peer match, or those of a node behind it."""
         return peer in self._branches.towards(patterns)
 
     @property
     def far(self) -> list[int]:
-        """The nodes beyond the peers to whom there is a way."""
+        """The reachable nodes beyond the peers."""
         return [node for node in self._branches.nodes if self._is_reached(node)]
 
     @property
     def labels(self) -> dict[int, frozenset[str]]:
-        """The labels of the nodes, as far as they are known."""
+        """The known labels of the nodes."""
         return dict(self._branches.labels)
 
-    def _tell_labels(self) -> None:
-        """Let all nodes know the labels of this one, as none of them was told at its start."""
+    def _publish_labels(self) -> None:
+        """Send the labels of this node to all nodes, which do not have them in their specs."""
         slots = self._outbox.fill({_LABELS: sorted(self._spec.labels)})
         with self._links.changed:
             for session in self._links.sessions.values():
-                session.offer(self.signed(slots, ["*"]))
+                session.offer(self.addressed(slots, ["*"]))
 
     def _is_reached(self, node: int) -> bool:
         is_far = node not in self._spec.peers and node != self._spec.node_id
@@ -137,19 +137,19 @@ class Relay(DirectRouting):
         session = self._links.sessions.get(self._branches.way_to(node))
         return session is not None and session.is_open
 
-    # -- state -------------------------------------------------------------------------------
+    # -- ctx values --------------------------------------------------------------------------
 
-    def signed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> dict[str, Any]:
-        """Return this node's slots under keys that also say whose they are, and whom they are for.
+    def addressed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> dict[str, Any]:
+        """Return slots under keys that include the sender and the labels of the receivers.
 
         Example:
-            >>> _sign(3, ["learner"], "loss")
+            >>> _address_key(3, ["learner"], "loss")
             '[3,["learner"],"loss"]'
         """
-        return {_sign(self._spec.node_id, to, key): slot for key, slot in slots.items()}
+        return {_address_key(self._spec.node_id, to, key): slot for key, slot in slots.items()}
 
     def take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Pass on ctx values that have come; return those for this node, by who has sent them."""
+        """Relay received ctx values; return those for this node, by sender."""
         try:
             return self._take_ctx(peer, values)
         except (CodecError, LabelError) as error:
@@ -160,7 +160,7 @@ class Relay(DirectRouting):
         own: dict[int, dict[str, Any]] = {}
         onward: dict[frozenset[int], dict[str, Any]] = {}
         for name, value in values.items():
-            origin, to, key = self._read_signature(peer, name)
+            origin, to, key = self._read_addressed_key(peer, name)
             if key == _LABELS:
                 self._learn(origin, value)
             elif to is None or matches(self._spec.labels, to):
@@ -180,41 +180,40 @@ class Relay(DirectRouting):
     def _learn(self, node: int, labels: Any) -> None:
         self._branches.learn(node, check_labels(labels))
         if self._streams is not None:
-            self._streams.wake()  # one of them may be whom somebody sends to
+            self._streams.wake()  # a blocked sender may wait for such a receiver
 
     def _ways(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
-        """Return the peers that get a value which has come from one of them."""
+        """Return the peers to which to relay a value of a peer."""
         if to is not None:
             return self._branches.towards(to) - {peer}
         return self._branches.onwards(peer) if peer == self._branches.parent else frozenset()
 
-    def _read_signature(self, peer: int, name: str) -> tuple[int, list[str] | None, str]:
+    def _read_addressed_key(self, peer: int, name: str) -> tuple[int, list[str] | None, str]:
         try:
-            origin, to, key = _SIGNATURE.decode(name)
+            origin, to, key = _ADDRESSED_KEY.decode(name)
         except msgspec.MsgspecError as error:
-            raise CodecError(f"A ctx value does not say who has sent it: {error}") from error
+            raise CodecError(f"A ctx value has no sender: {error}") from error
         return self._sender(peer, origin), to, key
 
     def _sender(self, peer: int, origin: object) -> int:
-        """Return who is said to have sent what a peer passes on, if it can come that way.
+        """Return the claimed sender of a relayed message, if it is behind that peer.
 
         Raises:
-            CodecError: It cannot.
+            CodecError: It is not behind that peer.
         """
         is_other = origin in self._branches.nodes and origin != self._spec.node_id
         if isinstance(origin, int) and is_other and self._branches.way_to(origin) == peer:
             return origin
         raise CodecError(
-            f"Node {peer} passes on what it says node {origin!r:.20} has sent, which is not "
-            f"behind it."
+            f"Node {peer} relays a message of node {origin!r:.20}, which is not behind it."
         )
 
     # -- events ------------------------------------------------------------------------------
 
     def take_event(self, peer: int, came: EventArrived) -> tuple[int, EventArrived] | None:
-        """Pass on an event that has come; return the node that has emitted it, and the event.
+        """Relay a received event; return its sender and the event.
 
-        None of what is no event, or has come before over a hub that was killed.
+        Return None for a malformed event, and for a duplicate after the death of a hub.
         """
         try:
             origin, came = self._read_event(peer, came)
@@ -224,7 +223,7 @@ class Relay(DirectRouting):
         if origin.node != peer and not self._flow.is_new(origin):
             return None
         ways = self._branches.onwards(peer)
-        if ways and came.event != FINISH:  # each task spreads that itself
+        if ways and came.event != FINISH:  # each task emits FINISH itself
             encoded = encode_event(RELAYED, (*origin, came.event, *came.args), came.kwargs)
             self._flow.pass_on(encoded, came.number, source=peer, ways=ways)
         return origin.node, came
@@ -237,15 +236,15 @@ class Relay(DirectRouting):
             case (origin, int(incarnation), int(number), str(event), *args):
                 passed_on = EventArrived(event, tuple(args), came.kwargs, came.number)
                 return Origin(self._sender(peer, origin), incarnation, number), passed_on
-        raise CodecError("An event that is passed on has an origin and a name.")
+        raise CodecError("A relayed event has an origin and a name.")
 
     # -- calls -------------------------------------------------------------------------------
 
     def take_call(self, peer: int, call: CallArrived) -> None:
-        """Answer a call that others have passed on, if this node is the one that is asked."""
+        """Answer a relayed call to this node; relay a call to another."""
         is_passed_on = call.name == ONWARD and len(call.args) == 4
         if not is_passed_on or call.args[0] != self._spec.node_id:
-            self._endpoint.take(peer, call)  # `_call_came` passes it on
+            self._endpoint.take(peer, call)  # `_relay_call` handles it
             return
         _, origin, _, body = call.args
         try:
@@ -257,16 +256,16 @@ class Relay(DirectRouting):
             self._endpoint.take(peer, own, asker=asker)
 
     def _ask(self, node: int, request: Encoded) -> Future[Any]:
-        """Ask a node beyond the peers; the future gets its answer."""
+        """Call a node beyond the peers; return the future of its answer."""
         answer: Future[Any] = Future()
         asked = self._pass_on(node, self._spec.node_id, 0, request)
         asked.add_done_callback(lambda done: _settle(answer, done.result(), node))
         return answer
 
-    def _call_came(self, peer: int, to: object, origin: object, credits: object, body: Any) -> Any:
-        """Pass on a call for another node; the future gets what has become of it."""
+    def _relay_call(self, peer: int, to: object, origin: object, credits: object, body: Any) -> Any:
+        """Relay a call to another node; return the future of its outcome."""
         if not isinstance(to, int) or not isinstance(credits, int):
-            raise CodecError("A call that is passed on has a receiver and credits.")
+            raise CodecError("A relayed call has a receiver and credits.")
         sender = self._sender(peer, origin)
         name, args, _ = read_named(body, "A call")
         if name != ITEM:
@@ -293,19 +292,19 @@ class Relay(DirectRouting):
 
         with self._links.changed:
             is_early = self._links.sessions[way].peer is None
-            if is_early:  # those below are ready before the way upwards is
+            if is_early:  # children may be ready before the parent is
                 self._early[way].append(send)
         if not is_early:
             send()
         return outcome
 
     def _way_to(self, node: int) -> int | None:
-        """Return the peer that leads to a node; None where there is no such node."""
+        """Return the next hop to a node; None where there is no such node."""
         way = self._branches.way_to(node) if node in self._branches.nodes else None
         return way if way in self._links.sessions else None
 
     def _outcome(self, answer: Future[Any], way: int, *, is_last: bool) -> list[Any]:
-        """Put what a peer has answered, or why it has not, into a value that travels."""
+        """Encode the answer of a peer, or its failure, as an outcome."""
         error = answer.exception()
         if error is None:
             return [_DONE, answer.result()] if is_last else _checked(answer.result())
@@ -316,11 +315,11 @@ class Relay(DirectRouting):
     # -- items of streams --------------------------------------------------------------------
 
     def serve(self, streams: Streams) -> None:
-        """Carry items for these streams."""
+        """Set the streams of which to send items."""
         self._streams = streams
 
-    def carry(self, node: int, parcel: Parcel) -> Future[Any]:
-        """Take an item to a node beyond the peers; the future is done when it is taken."""
+    def send_item(self, node: int, parcel: Parcel) -> Future[Any]:
+        """Send an item to a node beyond the peers; return a future of its acknowledgement."""
         item_id = ItemId(self._spec.node_id, self._spec.incarnation, parcel.number)
         item = QueuedItem(item_id, node, parcel.stream, parcel.in_flight, parcel.body)
         answer: Future[Any] = Future()
@@ -334,12 +333,12 @@ class Relay(DirectRouting):
             return item.taken
         return self._hop_queue.keep(item)
 
-    def _carry(self, item: QueuedItem) -> Future[Any]:
+    def _send_onward(self, item: QueuedItem) -> Future[Any]:
         outcome: Future[Any] = Future()
 
         def on_done(done: Future[Any]) -> None:
             said = done.result()
-            is_own = said[0] == _LOST and said[-1] is None  # the next node, not the last one
+            is_own = said[0] == _LOST and said[-1] is None  # the next hop is lost, not the receiver
             outcome.set_result(None if is_own else said)
 
         self._pass_on(item.to, item.item_id.origin, item.credits, item.body).add_done_callback(
@@ -354,10 +353,10 @@ class Relay(DirectRouting):
             self._streams.left(node)
         _settle(answer, outcome, node)
 
-    # -- who comes and goes, and the passing of time; on the transport's thread ---------------
+    # -- connections and deadlines; on the transport's thread ---------------------------------
 
     def joined(self, peer: int, *, is_new_incarnation: bool) -> None:
-        """Pass on what waits for a peer that is there, or for those behind it."""
+        """Relay everything queued for a connected peer and the nodes behind it."""
         if is_new_incarnation:
             self._flow.forget(peer)
         self._missing.pop(peer, None)
@@ -373,14 +372,14 @@ class Relay(DirectRouting):
         self._hop_queue.resume(lambda to: self._branches.way_to(to) == peer)
 
     def gone(self, peer: int) -> None:
-        """Keep what waits for a peer that is lost; of one that has left, give it up."""
+        """Keep the items for a lost peer; give up those for a peer that has left."""
         if self._links.sessions[peer].has_left:
             self._hop_queue.give_up(lambda to: self._branches.way_to(to) == peer, _lost(peer))
         else:
             self._missing.setdefault(peer, Deadline.after(DOUBT_S, self._clock))
 
     def stay(self) -> None:
-        """Wait until all below have left, as long as this node is their way to those above."""
+        """Block until all children have left, as long as the parent is connected."""
         parent = self._branches.parent
         if parent is None:
             return
@@ -396,7 +395,7 @@ class Relay(DirectRouting):
             )
 
     def turn(self) -> None:
-        """Let others take what a peer has not, and ask those again that were not there."""
+        """Give up items of peers lost for too long, and retry nodes after their pause."""
         for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
             self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))
         for node in [node for node, pause in list(self._absent.items()) if pause.expired]:
@@ -405,7 +404,7 @@ class Relay(DirectRouting):
                 self._streams.joined(node, is_new_incarnation=True)
 
 
-def _sign(origin: int, to: Sequence[str] | None, key: str) -> str:
+def _address_key(origin: int, to: Sequence[str] | None, key: str) -> str:
     return msgspec.json.encode((origin, to, key)).decode()
 
 
@@ -419,7 +418,7 @@ def _checked(outcome: Any) -> list[Any]:
             return list(outcome)
         case ["raised", int(), str(), str(), str()]:
             return list(outcome)
-    return [_LOST, "A hub has answered in a way that this version does not understand.", -1]
+    return [_LOST, "a hub has sent an answer that this version cannot read.", -1]
 
 
 def _settle(answer: Future[Any], outcome: list[Any], node: int) -> None:
@@ -429,4 +428,4 @@ def _settle(answer: Future[Any], outcome: list[Any], node: int) -> None:
         _, at, kind, text, trace = outcome
         answer.set_exception(RemoteError(text, node_id=at, kind=kind, remote_traceback=trace))
     else:
-        answer.set_exception(PeerLost(f"Node {node} cannot be asked: {outcome[1]}"))
+        answer.set_exception(PeerLost(f"Node {node} cannot be called: {outcome[1]}"))

@@ -1,4 +1,4 @@
-"""The router of a node in a tree, and the choice between it and a plain one."""
+"""The router of a node in a tree, and a factory that chooses the router of a node."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def make_router(
     services: Mapping[str, Handler] | None = None,
     on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
 ) -> NodeRouter:
-    """Make a `TreeRouter` for a node of a tree, else a `NodeRouter`; the arguments are its own."""
+    """Make a `TreeRouter` for a node of a tree, else a `NodeRouter`, from their arguments."""
     kind = TreeRouter if spec.fan_out else NodeRouter
     return kind(spec, transport=transport, clock=clock, services=services, on_peer=on_peer)

@@ -358,7 +358,7 @@ def test_a_leaf_of_a_star_names_the_nodes_with_unknown_labels(ports: list[int]) 
 
     hub, leaf, other = on_nodes(specs, main)
     assert hub == (0, 1, 2)
-    assert leaf.startswith("Node 1 does not know the labels of the nodes [2]: nobody has told")
+    assert leaf.startswith("Node 1 does not know the labels of the nodes [2]: it is not")
     assert other.startswith("Node 2 does not know the labels of the nodes [1]")
 
 

@@ -338,7 +338,7 @@ class TestAdmission:
             why = "Node 1 belongs to a job of 3 nodes, this one has 2."
             with pytest.raises(AuthenticationError, match=why):
                 stranger.wait_ready(10.0)
-            with pytest.raises(DeadlineExceeded, match=f"turned away: {why}"):
+            with pytest.raises(DeadlineExceeded, match=f"was refused: {why}"):
                 waiting.wait_ready(0.0)
 
 

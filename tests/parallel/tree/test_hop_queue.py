@@ -16,9 +16,9 @@ class Road:
     def __init__(self) -> None:
         self.is_open = True
         self.sent: list[tuple[QueuedItem, Future[Any]]] = []
-        self.hop_queue = HopQueue(self._carry, lambda _to: self.is_open)
+        self.hop_queue = HopQueue(self._send, lambda _to: self.is_open)
 
-    def _carry(self, item: QueuedItem) -> Future[Any]:
+    def _send(self, item: QueuedItem) -> Future[Any]:
         done: Future[Any] = Future()
         self.sent.append((item, done))
         return done

@@ -193,7 +193,7 @@ def test_who_calls_over_a_hub_that_is_gone_learns_so(clock: ManualClock) -> None
         cluster.routers[0].register("ask", lambda: (asked.set(), Deadline.after(5.0).wait)[0])
         cluster.network.cut(0, 1)
         ears[1].wait(lambda: bool(ears[1].events), "no cut")
-        with pytest.raises(PeerLost, match="cannot be asked: node 1 is not connected to node 0"):
+        with pytest.raises(PeerLost, match="cannot be called: node 1 is not connected to node 0"):
             cluster.routers[3].call(0, "ask", timeout=5.0)
         cluster.network.heal()
 
