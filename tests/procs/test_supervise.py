@@ -78,7 +78,7 @@ def test_a_thread_that_will_not_end_does_not_hold_up_the_results(
     monkeypatch.setattr(supervise, "EXIT_GRACE_S", 0.2)
     assert run_nodes(mains.linger) == [0, 1]
     assert "node 0 has not ended" in caplog.text
-    assert "a thread that is no daemon" in caplog.text
+    assert "a non-daemon thread" in caplog.text
 
 
 # -- failures ------------------------------------------------------------------------------
