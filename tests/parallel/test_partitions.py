@@ -222,6 +222,13 @@ def test_who_is_cut_off_is_missed_by_nobody_else() -> None:
         cut_off_ears.wait(lambda: numbers(cut_off_ears) == [*range(2_000)])
 
 
+def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: Job) -> None:
+    job.wire.blackhole()  # node 0 cannot notice that node 1 has hung up
+    job.leaf.redial(0, str(job.hub.address))
+    job.both_have("node_lost", "node_joined")
+    job.work_goes_on()
+
+
 # -- slow and in pieces --------------------------------------------------------------------
 
 

@@ -72,7 +72,9 @@ if __name__ == "__main__":
 """
     code, said = run(folder, source)
     assert code == 0
-    assert re.search(r"launcher \| parallel.supervise.supervisor \| warning: node . .* was killed by", said)
+    assert re.search(
+        r"launcher \| parallel.supervise.supervisor \| warning: node . .* was killed by", said
+    )
 
 
 def test_one_node_in_this_process_has_its_role_in_its_name(folder: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ding_lite.errors import CodecError
 from ding_lite.parallel.link.isolation import Isolation
 from ding_lite.parallel.link.refusals import Refusals
-from ding_lite.parallel.link.session import Session
+from ding_lite.parallel.link.session import HEARTBEAT_S, Session
 from ding_lite.parallel.network.topology import FIRST_TIMESTAMP_INCARNATION, NodeSpec
 from ding_lite.parallel.transport.base import Lane, Link, Transport
 from ding_lite.parallel.wire.codec import decode, encode
@@ -108,11 +108,22 @@ class Handshake:
         self._table = table
         self._refusals = refusals
         self._isolation = isolation
+        self._greet_again_at: dict[int, float] = {}
+        """Peers that still hold an old link to this incarnation, and when to greet them again."""
 
     def introduce(self, link: Link, peer: int) -> None:
         """Greet the peer on a link that this node has dialled."""
+        self._greet_again_at.pop(peer, None)
         self._table.bind(link, peer)
         self._table.send(link, self._sessions[peer].greeting(Kind.HELLO))
+
+    def greet_again(self, now: float) -> None:
+        """Greet peers again that had not noticed yet that the old link to this node was gone."""
+        for peer in [peer for peer, at in self._greet_again_at.items() if now >= at]:
+            del self._greet_again_at[peer]
+            link, session = self._table.of_peers.get(peer), self._sessions.get(peer)
+            if link is not None and session is not None and not session.is_open:
+                self._table.send(link, session.greeting(Kind.HELLO))
 
     def greet(self, link: Link, envelope: Envelope, now: float) -> list[Arrival]:
         """Take a greeting and answer it, or refuse it: its sender waits for the answer.
@@ -188,7 +199,7 @@ class Handshake:
         )
         self._table.send(link, refusal)
 
-    def take_refusal(self, link: Link, envelope: Envelope) -> bool:
+    def take_refusal(self, link: Link, envelope: Envelope, now: float) -> bool:
         """Greet a node that asks for it, or note why it refuses this one.
 
         Returns:
@@ -209,6 +220,8 @@ class Handshake:
             body = body[:_LONGEST_REASON]
             if session.peer is not None and envelope.seq not in (0, self._spec.incarnation):
                 self._isolation.note_refused(envelope.src, body)
+            elif session.peer is not None and envelope.seq == self._spec.incarnation:
+                self._greet_again_at[envelope.src] = now + HEARTBEAT_S
             self.note_refusal(envelope.src, body)
             return False
         raise CodecError(f"Node {envelope.src} refuses what this node has not asked for.")

@@ -446,6 +446,7 @@ class Links:
         with self.changed:
             wait_s = HEARTBEAT_S
             silent = []
+            self._handshake.greet_again(now)
             for peer, link in self._table.of_peers.items():
                 rest_s = self.sessions[peer].next_turn(now)
                 if rest_s <= 0.0:
@@ -495,7 +496,7 @@ class Links:
                 arrivals = self._handshake.greet(link, envelope, now)
                 is_replaced = was_open
             elif envelope.kind is Kind.REFUSE:
-                is_replaced = self._handshake.take_refusal(link, envelope)
+                is_replaced = self._handshake.take_refusal(link, envelope, now)
             elif self._table.peer_of(link) != envelope.src:
                 self._handshake.ask(link, envelope.src)
                 reason = f"A message of node {envelope.src} came before its greeting."
