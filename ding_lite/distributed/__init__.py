@@ -1,4 +1,4 @@
-"""What several nodes do together: the world of a job, groups of its nodes, replay in shards.
+"""Distributed training: groups of nodes, gradient, model and population servers, sharded replay.
 
 `World` and `Group` need no PyTorch; the names that do are imported at their first use.
 """

@@ -1,9 +1,9 @@
-"""The processes of a program that Hugging Face Accelerate has connected, and what they do together.
+"""Collective operations of processes that Hugging Face Accelerate has connected.
 
-Each collective operation begins with a word of its name, which all processes compare. So one
-that only some of them come to is recognised wherever another one is under way, and where none is,
-the wait for the others has an end. What is broadcast is read as messages between nodes are: a
-short header that is checked, and raw numbers. Nothing is pickled, and nothing lies on a disk.
+Each collective operation begins with a hash of its name, which all processes compare. So a process
+in another operation is detected, and a missing one times out. Broadcasts are encoded like messages
+between nodes: a short header that is checked, and raw numbers. Nothing is pickled or written to
+disk.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import check_all, positive, process_environ, suggest_environ, whole
 
 BLOCK_BATCHES = 8
-"""How many batches a prepared replay draws at a time."""
+"""Batches that a prepared replay samples at a time."""
 MAX_BROADCAST_BYTES = 1 << 30
-"""More than that is no population, whatever its header says."""
+"""The most bytes of a broadcast; a larger size in a header is refused."""
 _INLINE = 12
-"""So many numbers go along with the word itself."""
+"""Numbers that are sent with the hash itself."""
 _get_fields = attrgetter(*FIELDS)
 
 
 class Processes:
-    """The processes of a program that was started several times, as one of them sees them.
+    """The processes of a program, seen from one of them.
 
-    Started by `torchrun --nproc-per-node 2 program.py`, or by `accelerate launch`; without
-    either it is the only one.
+    They are started by `torchrun --nproc-per-node 2 program.py`, or by `accelerate launch`;
+    without either there is only one.
 
     Args:
-        accelerator: Accelerate's `Accelerator`; one for this machine's processors, or GPUs where
-            there are some, unless given.
-        timeout: Seconds that a process waits for the others in a collective operation. They have
-            to be as far as this one by then, the slowest evaluation included.
+        accelerator: Accelerate's `Accelerator`; by default one for this machine's GPUs, or its
+            processors.
+        timeout: Seconds that a process waits for the others in a collective operation, the
+            slowest evaluation included.
 
     Raises:
         ConfigError: Several processes were asked for, and this one is alone.
@@ -75,11 +75,11 @@ class Processes:
         module = _accelerate()
         _choose_interface(process_environ().get("MASTER_ADDR") or LOOPBACK)
         self.accelerator = accelerator or module.Accelerator(cpu=not torch.cuda.is_available())
-        """Accelerate's own, for whatever else it is good for."""
+        """Accelerate's `Accelerator`."""
         self.size = int(self.accelerator.num_processes)
-        """How many there are."""
+        """The number of processes."""
         self.rank = int(self.accelerator.process_index)
-        """This one's number, from 0."""
+        """The rank of this process, from 0."""
         _check_is_as_started(self.size, process_environ())
         self._timeout = timeout
         self._num_operations = 0
@@ -94,29 +94,29 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one that breeds, reports and saves."""
+        """Whether this is the process that evolves, reports and saves."""
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """Return a seed of this process's own, for what shall differ between them."""
+        """Return a seed that differs between processes."""
         return spawn_seeds(seed, "processes", count=self.size)[self.rank]
 
     def prepare(self, replay: SavedReplay) -> PreparedReplay:
-        """Return a replay of this process whose samples come through a prepared loader."""
+        """Return a replay that samples through a data loader that Accelerate has prepared."""
         return PreparedReplay(self.accelerator, replay)
 
-    # -- what all of them do together ------------------------------------------------------------
+    # -- collective operations -------------------------------------------------------------------
 
     def gather(self, name: str, values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Give a few numbers, and get those of all processes, a row for each.
+        """Gather a few numbers of all processes, a row for each.
 
         Args:
-            name: What this is, the same on every process.
-            values: As many on every process.
+            name: The name of the operation, the same on every process.
+            values: Equally many on every process.
 
         Raises:
-            MiddlewareError: Another process has come to another operation.
-            PeerLost: One has died, has left, or has not come in time.
+            MiddlewareError: Another process is in another operation.
+            PeerLost: A process has died, has left, or was too late.
         """
         mine = np.asarray(values, dtype=np.float64)
         if self.size == 1:
@@ -131,8 +131,8 @@ class Processes:
         """Return the means of tensors over all processes, the same to the last bit on each.
 
         Raises:
-            MiddlewareError: Another process has come to another operation.
-            PeerLost: One has died, has left, or has not come in time.
+            MiddlewareError: Another process is in another operation.
+            PeerLost: A process has died, has left, or was too late.
         """
         if self.size == 1 or not tensors:
             return [tensor.clone() for tensor in tensors]
@@ -147,13 +147,13 @@ class Processes:
         """Return the main process's tree of values on every process.
 
         Args:
-            name: What this is, the same on every process.
-            tree: What can travel between nodes; only that of the main process is looked at.
+            name: The name of the operation, the same on every process.
+            tree: Values that can be sent between nodes; only those of the main process are used.
 
         Raises:
-            CodecError: It cannot travel, or what came is no message.
-            MiddlewareError: Another process has come to another operation.
-            PeerLost: One has died, has left, or has not come in time.
+            CodecError: The tree cannot be sent, or the received bytes are no message.
+            MiddlewareError: Another process is in another operation.
+            PeerLost: A process has died, has left, or was too late.
         """
         if self.size == 1:
             return tree
@@ -171,11 +171,11 @@ class Processes:
         return tree if self.is_main else _unpack(buffer.cpu())
 
     def check_same(self, what: str, tree: Any, *, generation: int) -> None:  # noqa: ANN401
-        """Make sure that all processes have the same tree of values.
+        """Raise unless all processes have the same tree of values.
 
         Raises:
-            MiddlewareError: One has another than the main process; says which, and when.
-            PeerLost: One has died, has left, or has not come in time.
+            MiddlewareError: That of a process differs from the main process's.
+            PeerLost: A process has died, has left, or was too late.
         """
         digest = digest_of(tree)
         words = [float(word) for word in np.frombuffer(digest, dtype=">u4")]
@@ -195,7 +195,7 @@ class Processes:
     def _meet(
         self, name: str, size: int, inline: np.ndarray[Any, np.dtype[np.float64]] | None = None
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Make sure that all processes do the same now; return the numbers that came along."""
+        """Check that all processes are in the same operation; return the numbers sent with it."""
         self._num_operations += 1
         word = np.zeros(3 + _INLINE)
         word[:3] = zlib.crc32(name.encode()), self._num_operations, size
@@ -234,7 +234,7 @@ class Processes:
 
 
 def _choose_interface(first: str) -> None:
-    """Let gloo take the interface that leads to the first machine, not what its host's name is."""
+    """Make gloo use the interface that leads to the first machine, not that of the host name."""
     with suppress(OSError, UnicodeError):  # no such host: torch itself says so, and waits for it
         if (name := interface_beyond(first)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", name)
@@ -253,20 +253,19 @@ class SavedReplay(Replay, Protocol):
 
 
 class PreparedReplay:
-    """A replay of one process whose samples come through a loader that Accelerate has prepared.
+    """A replay that samples through a data loader that Accelerate has prepared.
 
-    It stands where a replay does. Each process samples its own transitions: nothing is sent
-    around, as it is where Accelerate dispatches the batches of the main process. The loader draws
-    blocks of several batches, each of which takes the next transitions of one; so a batch costs
-    as little as by itself, and does not know the transitions of the last few steps.
+    Each process samples its own transitions; no batches are sent between processes, as they are if
+    Accelerate dispatches those of the main process. The loader samples blocks of several batches,
+    so a batch costs as little as without a loader, and lacks the transitions of the last few steps.
 
     Args:
         accelerator: Accelerate's `Accelerator`.
         replay: One in which all transitions are equally likely.
-        block_batches: Batches of a block. More is cheaper, and knows fewer of the newest.
+        block_batches: Batches of a block. More is cheaper, and lacks more of the newest.
 
     Raises:
-        ConfigError: The replay has priorities, which belong to one sample each.
+        ConfigError: The replay is prioritized.
     """
 
     def __init__(
@@ -293,18 +292,18 @@ class PreparedReplay:
 
     @property
     def capacity(self) -> int:
-        """How many transitions it can hold."""
+        """The most transitions that it can hold."""
         return self.replay.capacity
 
     def __len__(self) -> int:
         return len(self.replay)
 
     def add(self, transitions: Transitions) -> None:
-        """Keep transitions, in place of the oldest ones once the replay is full."""
+        """Add transitions, in place of the oldest ones once the replay is full."""
         self.replay.add(transitions)
 
     def sample(self, batch_size: int) -> Transitions:
-        """Draw transitions uniformly, with replacement, on the device that Accelerate has chosen.
+        """Sample transitions uniformly, with replacement, on the device that Accelerate has chosen.
 
         Raises:
             ConfigError: The replay holds fewer transitions than that.
@@ -316,15 +315,15 @@ class PreparedReplay:
         return Transitions(*[field[first:last] for field in self._block])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the replay needs.
+        """Return the state of the replay.
 
-        What was drawn from it and not yet used is dropped, here as by who goes on from there.
+        Batches that were sampled and not yet used are dropped, also here.
         """
         self._drop_drawn()
         return self.replay.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Load a state that `state_dict` returned."""
         self.replay.load_state_dict(state)
         self._drop_drawn()
 
@@ -334,7 +333,7 @@ class PreparedReplay:
         self._blocks = None
 
     def _turn(self, batch_size: int) -> None:
-        """Go on to a block of so many rows."""
+        """Sample the next block, of so many rows."""
         if batch_size > len(self.replay):
             raise ConfigError(
                 f"`batch_size` is {batch_size}, but the replay holds {len(self.replay)} "
@@ -355,8 +354,8 @@ class PreparedReplay:
         return dict(zip(FIELDS, values, strict=True))
 
     def _prepared(self, accelerator: Any) -> Any:  # noqa: ANN401 - Accelerate comes without types
-        # What the dataset yields is only that there is one more: a shard of it reads as many
-        # times more as there are processes, and that must not draw as many samples.
+        # The dataset yields only turns: a shard of it reads as many times more items as there are
+        # processes, and those must not sample.
         loader: DataLoader[Any] = DataLoader(
             _Turns(), batch_size=1, collate_fn=self._draw, generator=torch.Generator()
         )
@@ -379,7 +378,7 @@ class _Turns(IterableDataset[int]):
 
 
 def digest_of(tree: Any) -> bytes:  # noqa: ANN401 - any tree of values
-    """Return 16 bytes that tell a tree of values from others."""
+    """Return a digest of a tree of values, 16 bytes."""
     digest = blake2b(digest_size=16)
     for path, leaf in leaves(tree):
         digest.update(repr(path).encode())
@@ -395,7 +394,7 @@ def digest_of(tree: Any) -> bytes:  # noqa: ANN401 - any tree of values
 def mean_of_states(
     processes: Processes, name: str, states: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return states whose floating point tensors are the means of those of all processes.
+    """Average the floating point tensors of states over all processes.
 
     All else, such as counters and random generators, stays each process's own.
     """
@@ -413,14 +412,14 @@ def _is_averaged(leaf: object) -> bool:
 
 
 def _pack(encoded: Encoded) -> Tensor:
-    """Put a message into one tensor of bytes: how long its parts are, and the parts."""
+    """Pack a message into one tensor of bytes: the lengths of its parts, and the parts."""
     parts = [memoryview(encoded.meta), *(buffer.cast("B") for buffer in encoded.buffers)]
     lengths = np.array([len(parts), *(part.nbytes for part in parts)], dtype="<i8")
     return torch.frombuffer(bytearray(b"".join([lengths.tobytes(), *parts])), dtype=torch.uint8)
 
 
 def _unpack(packed: Tensor) -> Any:  # noqa: ANN401 - any tree of values
-    """Read what `_pack` has written; trust nothing of it."""
+    """Unpack a message of `_pack`, which may be malformed."""
     view = memoryview(packed.numpy().data)
     count = int.from_bytes(view[:8], "little", signed=True) if len(view) >= 8 else 0
     start = 8 * (1 + count)
@@ -440,7 +439,7 @@ def _unpack(packed: Tensor) -> Any:  # noqa: ANN401 - any tree of values
 
 
 def _check_is_as_started(size: int, environ: Mapping[str, str]) -> None:
-    """Refuse to be alone where several processes were asked for."""
+    """Raise if several processes were started and this one is alone."""
     how = (
         "Start two with `torchrun --nproc-per-node 2 program.py`, or with `accelerate launch "
         "--multi_gpu --num_processes 2 program.py`, which needs no GPU in spite of its name."

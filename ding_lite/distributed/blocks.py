@@ -1,9 +1,8 @@
-"""Several batches that were drawn from shards at once, and what their updates have found.
+"""Blocks of batches that are drawn from shards at once, and the outbox of new priorities.
 
-A question to a shard costs as much for a thousand transitions as for a hundred, nearly: the way
-there and back, and two changes of thread where somebody collects. So a learner asks for several
-batches at a time, a `Block`, and tells the shards its new priorities with the next question, out
-of an `Outbox`.
+A request to a shard costs nearly as much for a hundred transitions as for a thousand: a round trip,
+and two switches of threads on the collector. So a learner requests several batches at a time, a
+`Block`, and sends new priorities with the next request, from an `Outbox`.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ class ShardedTransitions(PrioritizedTransitions):
     """Transitions from several shards. A `serial` is that of its shard."""
 
     shard: npt.NDArray[np.int64]
-    """From which shard each came: the rank of its node among the collectors, [B]."""
-    life: npt.NDArray[np.int64]
-    """Of which life of that shard's process, [B]."""
+    """The shard of each: the rank of its node among the collectors, [B]."""
+    incarnation: npt.NDArray[np.int64]
+    """The incarnation of that shard's process, [B]."""
 
 
 class Block:
-    """Batches of one size that were drawn together, to be taken one after the other.
+    """Batches of one size that are drawn together and taken one after the other.
 
     A shard of share s drew a transition of value v from its sum S with the chance s * v / S. With
     shares that are those of the sums that is v / (sum of all), as in one replay.
 
     Args:
-        parts: What the shards were asked for and have answered, `num_batches` * `batch_size`
+        parts: The requests to the shards and their answers, `num_batches` * `batch_size`
             transitions in all.
         batch_size: Transitions of a batch.
-        rng: Deals them out.
+        rng: Shuffles them.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Block:
         parts = [part for part in parts if len(part[1].drawn.serial)]
         sizes = [len(share.drawn.serial) for _, share in parts]
         self.num_batches = sum(sizes) // batch_size
-        """How many batches there were at first."""
+        """The initial number of batches."""
         self._num_taken = 0
         order = _deal(self.num_batches, batch_size, rng)
 
@@ -78,10 +77,12 @@ class Block:
         self._shard = np.repeat(np.array([asked.rank for asked, _ in parts], np.int64), sizes)[
             order
         ]
-        self._life = np.repeat(np.array([share.life for _, share in parts], np.int64), sizes)[order]
+        self._incarnation = np.repeat(
+            np.array([share.incarnation for _, share in parts], np.int64), sizes
+        )[order]
 
     def __len__(self) -> int:
-        """How many batches are left."""
+        """Return the number of batches left."""
         return self.num_batches - self._num_taken
 
     def take(self, beta: float) -> ShardedTransitions:
@@ -94,7 +95,7 @@ class Block:
             weight=torch.from_numpy(importance_weights(self._chance[rows], beta)),
             serial=self._serial[rows],
             shard=self._shard[rows],
-            life=self._life[rows],
+            incarnation=self._incarnation[rows],
         )
 
 
@@ -103,9 +104,9 @@ def _deal(
 ) -> slice | npt.NDArray[np.int64]:
     """Return the order in which rows make batch after batch.
 
-    The rows are draws of equal parts of the sum of all priorities, in its order. Of as many
-    neighbours as there are batches each batch gets one, whichever: so each is spread over the
-    whole sum, as if it had been drawn by itself.
+    The rows are draws from equal parts of the sum of all priorities, in its order. Of each run of
+    as many rows as there are batches each batch gets a random one: so each batch is spread over
+    the whole sum, as if it had been drawn alone.
     """
     if num_batches == 1:
         return slice(None)
@@ -114,21 +115,21 @@ def _deal(
 
 
 class Outbox:
-    """New priorities that wait until their shards are asked for something."""
+    """New priorities that are kept until the next request to their shards."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[ShardedTransitions, NumpyArray]] = deque()
 
     def __len__(self) -> int:
-        """Of how many batches."""
+        """Return the number of batches that they are of."""
         return len(self._waiting)
 
     def put(self, batch: ShardedTransitions, priority_B: NumpyArray) -> None:
-        """Keep the new priorities of a batch."""
+        """Add the new priorities of a batch."""
         self._waiting.append((batch, priority_B))
 
     def take(self) -> dict[int, list[Update]]:
-        """Empty it; return what is meant for each shard, by rank."""
+        """Empty it; return the updates for each shard, by rank."""
         taken = []
         with suppress(IndexError):  # another thread may put some meanwhile
             while True:
@@ -136,14 +137,14 @@ class Outbox:
         if not taken:
             return {}
         shard_B = np.concatenate([batch.shard for batch, _ in taken])
-        life_B = np.concatenate([batch.life for batch, _ in taken])
+        incarnation_B = np.concatenate([batch.incarnation for batch, _ in taken])
         serial_B = np.concatenate([batch.serial for batch, _ in taken])
         priority_B = np.concatenate([priority for _, priority in taken])
         found: dict[int, list[Update]] = {}
         for rank in np.unique(shard_B).tolist():
             of_shard_B = shard_B == rank
-            for life in np.unique(life_B[of_shard_B]).tolist():
-                rows_B = of_shard_B & (life_B == life)
-                update = (life, serial_B[rows_B], priority_B[rows_B])
+            for incarnation in np.unique(incarnation_B[of_shard_B]).tolist():
+                rows_B = of_shard_B & (incarnation_B == incarnation)
+                update = (incarnation, serial_B[rows_B], priority_B[rows_B])
                 found.setdefault(rank, []).append(update)
         return found

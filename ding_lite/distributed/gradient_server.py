@@ -1,16 +1,17 @@
-"""A policy that agents improve from afar, each at its own pace (A3C, arXiv:1602.01783).
+"""Asynchronous gradients: agents push gradients to a server, each at its own pace (A3C).
 
-An agent pulls the newest weights, plays, and pushes a gradient. The first node of the server's
-group steps along it and answers; nobody waits for other agents. Between pull and push others
-may have pushed: by so many versions a gradient is stale, and too stale a one is refused.
+Mnih et al. 2016 (arXiv:1602.01783). An agent pulls the newest weights, plays, and pushes a
+gradient. The first node of the server's group, the owner, applies it and answers; no agent waits
+for another. The staleness of a gradient is the number of versions between its pull and its push;
+one that is too stale is refused.
 
-Further nodes of the group are reducers: each takes the gradients of some agents, and hands on
-the mean of those that have come while the one before was under way. Where one of them is too
-stale, each is handed on by itself.
+Further nodes of the group are reducers: each receives the gradients of some agents, and forwards
+the mean of those that arrived while the previous one was under way. If one of them is too stale,
+each is forwarded alone.
 
-Each gradient that the owner gets is applied or refused as stale, and counted as one of both,
-also when its agent is killed meanwhile. One that is none (of another size, or not finite) is an
-error of its agent's, and counted as neither.
+Each gradient that the owner receives is applied, or refused as stale, and counted as such, also if
+its agent is killed meanwhile. An invalid one (of another size, or not finite) is an error of its
+agent, and not counted.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from ding_lite.settings import check_all, positive, whole
 
 
 class Loads(Protocol):
-    """Something that takes over weights."""
+    """An object that loads weights."""
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take over weights."""
+        """Load weights."""
         ...
 
 
 class Improvable(Loads, Protocol):
-    """A policy that steps along gradients which it need not have computed itself."""
+    """A policy that applies gradients computed elsewhere."""
 
     def apply_gradient(self, grad_P: Tensor, /) -> float:
-        """Step along a flat gradient."""
+        """Apply a flat gradient."""
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """Copy what acting and computing gradients need."""
+        """Copy the weights, for acting and for computing gradients."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,50 +71,49 @@ class Improvable(Loads, Protocol):
 @register(name="ding_lite.Receipt")
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a gradient."""
+    """The answer to a pushed gradient."""
 
     is_applied: bool
     staleness: int
-    """How many versions there were between the weights it is of and those it was to change."""
+    """The versions between the weights that it is of and those that it was to change."""
     version: int
     """The server's version afterwards."""
 
 
 @dataclass(eq=False)
 class _PendingGradient:
-    """A gradient at a reducer, until the server has answered."""
+    """A gradient at a reducer, until the owner has answered."""
 
     grad_P: NumpyArray
-    life: int
-    """That of the server whose weights it is of."""
+    incarnation: int
+    """The incarnation of the server whose weights it is of."""
     version: int
     answer: Future[Receipt | None]
     is_alone: bool = False
-    """Whether it is handed on by itself."""
+    """Whether it is forwarded alone."""
 
     def goes_with(self, other: _PendingGradient) -> bool:
-        """Tell whether their mean is a gradient whose age is known."""
-        alike = self.life == other.life and self.grad_P.shape == other.grad_P.shape
+        """Return whether it may be averaged with another one."""
+        alike = self.incarnation == other.incarnation and self.grad_P.shape == other.grad_P.shape
         return alike and not (self.is_alone or other.is_alone)
 
 
 class GradientServer:
-    """The weights of a policy, which gradients of other nodes improve.
+    """Applies the gradients of other nodes to a policy.
 
-    Every node makes one, with the same arguments. On the first node of the group it holds a
-    policy of its own, which begins as the one given, and can be saved: a part of a checkpoint,
-    with which a run goes on.
+    Every node makes one, with the same arguments. On the first node of the group, the owner, it
+    holds a clone of the policy, and its state can be part of a checkpoint.
 
     Args:
         group: The server's nodes: the first one owns the weights, others reduce.
-        policy: What is improved: an A2C, for example.
-        max_staleness: Gradients of weights that are older by more versions are refused. More
-            wastes less and is less exact; None takes all.
-        name: Tells it from another one of the same nodes.
-        timeout: Seconds that an agent waits for an answer, or for a server that is gone.
+        policy: The policy to improve: an A2C, for example.
+        max_staleness: Gradients of weights that are older by more versions are refused. Higher
+            wastes fewer and is less exact; None accepts all.
+        name: Distinguishes it from others of the same nodes.
+        timeout: Seconds that an agent waits for an answer, or for a lost server.
 
     Raises:
-        ConfigError: A setting is out of range, or the policy cannot be improved so.
+        ConfigError: A setting is out of range, or the policy cannot apply gradients.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class GradientServer:
         self._name = f"ding_lite.gradient_server.{name}"
         self._max_staleness = max_staleness
         self._timeout = timeout
-        self._life = 0
+        self._incarnation = 0
         self._end = self._router.watch()
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []
@@ -153,7 +153,7 @@ class GradientServer:
         self._is_under_way = False
         self._own: Improvable | None = None
         if self._router.node_id == group.members[0]:
-            self._life = _new_life()
+            self._incarnation = _new_incarnation()
             self._own = policy.clone()
             self._router.register(f"{self._name}.pull", self._answer_pull, quick=True)
             self._router.register(f"{self._name}.apply", self._apply)
@@ -164,18 +164,18 @@ class GradientServer:
     # -- on an agent ---------------------------------------------------------------------------
 
     def push(self, grad_P: Tensor, *, until: Callable[[], bool] = lambda: False) -> Receipt | None:
-        """Send a gradient of the weights that were pulled last, and wait for its receipt.
+        """Send a gradient of the weights that were pulled last, and return its receipt.
 
         Args:
             grad_P: The flat gradient.
-            until: Ends the wait.
+            until: Ends the wait once it returns True.
 
         Returns:
-            What became of it; None where the server was lost meanwhile, or `until` said so.
+            The receipt; None if the server was lost meanwhile, or `until` ended the wait.
 
         Raises:
-            DeadlineExceeded: No server was there, or none has answered, in time.
-            RemoteError: Its node was there, and has not made it in time; or it has refused this.
+            DeadlineExceeded: The server could not be reached, or has not answered, in time.
+            RemoteError: Its node has not made the server in time, or it has refused this.
         """
         # An agent keeps to one of the nodes, so that their number divides the work.
         others = self._members[1:] or self._members[:1]
@@ -187,11 +187,11 @@ class GradientServer:
         return receipt
 
     def pull(self, policy: Loads, *, until: Callable[[], bool] = lambda: False) -> bool:
-        """Load the newest weights; return whether they were other ones than before.
+        """Load the newest weights; return whether they differ from those pulled before.
 
         Raises:
-            DeadlineExceeded: No server was there, or none has answered, in time.
-            RemoteError: Its node was there, and has not made it in time; or it has refused this.
+            DeadlineExceeded: The server could not be reached, or has not answered, in time.
+            RemoteError: Its node has not made the server in time, or it has refused this.
         """
         newest = self._ask(self._members[0], "pull", until, self._pulled_life, self._pulled)
         if newest is None:
@@ -220,7 +220,7 @@ class GradientServer:
             try:
                 return router.call(node, f"{self._name}.{what}", *args, timeout=deadline.remaining)
             except PeerLost:
-                break  # what it has held is lost with it; the next pull tells what there is
+                break  # its weights are lost with it; the next pull loads the new ones
             except RemoteError as error:
                 if not error.is_not_registered or deadline.expires_within(REGISTRATION_S):
                     raise  # else its process is a new one, which has yet to make the server
@@ -231,11 +231,11 @@ class GradientServer:
     # -- on the owner --------------------------------------------------------------------------
 
     def wait_for_updates(self, count: int, *, until: Callable[[], bool]) -> None:
-        """Wait until the owner has made so many updates more, or `until()`.
+        """Wait until the owner has made so many more updates, or `until()`.
 
         Raises:
             ConfigError: This node is not the owner.
-            DeadlineExceeded: Nobody has pushed anything for too long.
+            DeadlineExceeded: No gradient was pushed for too long.
         """
         self._owned()
         goal, is_in_time = self.version + count, False
@@ -244,7 +244,7 @@ class GradientServer:
             is_in_time = self._end.wait(lambda _: self.version >= goal, deadline, until)
             if not is_in_time and self.version == seen:
                 raise DeadlineExceeded(
-                    f"Nobody has pushed a gradient that could be applied for {self._timeout:g} s; "
+                    f"No gradient that could be applied was pushed for {self._timeout:g} s; "
                     f"{self.num_applied} were applied and {self.num_refused} refused before."
                 )
 
@@ -264,7 +264,7 @@ class GradientServer:
         return taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what the owner needs to go on: its policy, and what it has counted.
+        """Copy the state of the owner: its policy and its counters.
 
         Raises:
             ConfigError: This node is not the owner.
@@ -278,9 +278,9 @@ class GradientServer:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on, on the owner, from what `state_dict` has returned.
+        """Load a state that `state_dict` returned, on the owner.
 
-        What agents have pushed before counts as refused, as nothing is left of it.
+        Gradients pushed before count as refused, as their updates are lost.
 
         Raises:
             ConfigError: This node is not the owner.
@@ -293,27 +293,27 @@ class GradientServer:
             self.num_refused += self.num_applied + int(state["num_refused"])
             self.num_applied = int(state["num_applied"])
             self.version = int(state["version"])
-            self._life = _new_life()
+            self._incarnation = _new_incarnation()
         self._end.wake()
 
-    def _answer_pull(self, life: int, version: int) -> list[Any] | None:
+    def _answer_pull(self, incarnation: int, version: int) -> list[Any] | None:
         own = self._owned()
         with self._changed:
-            if (life, version) == (self._life, self.version):
+            if (incarnation, version) == (self._incarnation, self.version):
                 return None
-            return [self._life, self.version, own.weights()]
+            return [self._incarnation, self.version, own.weights()]
 
-    def _push_here(self, life: int, version: int, grad_P: NumpyArray) -> Receipt:
-        [receipt] = self._apply(life, [version], grad_P)
+    def _push_here(self, incarnation: int, version: int, grad_P: NumpyArray) -> Receipt:
+        [receipt] = self._apply(incarnation, [version], grad_P)
         return receipt
 
-    def _apply(self, life: int, versions: list[int], grad_P: NumpyArray) -> list[Receipt]:
-        """Step along the mean of some gradients; refuse one, but of a mean say nothing then."""
+    def _apply(self, incarnation: int, versions: list[int], grad_P: NumpyArray) -> list[Receipt]:
+        """Apply a mean of gradients, or return no receipts if one is stale; refuse a single one."""
         own = self._owned()
         with self._changed:
             before, limit = self.version, self._max_staleness
-            # Weights of a former life, or of before the first pull, are of no known age.
-            is_known = life == self._life
+            # The staleness is unknown for weights of a former incarnation, or before a first pull.
+            is_known = incarnation == self._incarnation
             stalenesses = [before - version if is_known else before for version in versions]
             is_applied = limit is None or (is_known and max(stalenesses) <= limit)
             if not is_applied and len(versions) > 1:
@@ -339,8 +339,8 @@ class GradientServer:
 
     # -- on a reducer --------------------------------------------------------------------------
 
-    def _reduce(self, life: int, version: int, grad_P: NumpyArray) -> Future[Receipt | None]:
-        """Take a gradient, and answer once the owner has answered for it."""
+    def _reduce(self, incarnation: int, version: int, grad_P: NumpyArray) -> Future[Receipt | None]:
+        """Queue a gradient, and answer once the owner has answered for it."""
         if not np.isfinite(grad_P).all():
             raise NonFiniteError(
                 "A gradient that was pushed holds NaN or infinity; it would spoil the mean with "
@@ -348,7 +348,7 @@ class GradientServer:
             )
         answer: Future[Receipt | None] = Future()
         with self._changed:
-            self._waiting.append(_PendingGradient(np.array(grad_P), life, version, answer))
+            self._waiting.append(_PendingGradient(np.array(grad_P), incarnation, version, answer))
         self._hand_on()
         return answer
 
@@ -363,7 +363,7 @@ class GradientServer:
         mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
         versions = [each.version for each in batch]
         self._router.ask(
-            self._members[0], f"{self._name}.apply", first.life, versions, mean_P
+            self._members[0], f"{self._name}.apply", first.incarnation, versions, mean_P
         ).add_done_callback(lambda done: self._pass_back(batch, done))
 
     def _pass_back(self, batch: list[_PendingGradient], done: Future[Any]) -> None:
@@ -386,6 +386,6 @@ class GradientServer:
         self._hand_on()
 
 
-def _new_life() -> int:
-    """Draw what tells the versions of this process from those of one before it; never 0."""
+def _new_incarnation() -> int:
+    """Draw a random number that identifies this process; never 0."""
     return int.from_bytes(os.urandom(6), "little") + 1

@@ -1,4 +1,4 @@
-"""Weights in 16 bits a number: half the bytes, and about three digits of each."""
+"""Weights in half precision: half the bytes, and about three digits of each number."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class HalfPrecision:
-    """Shortens 32-bit numbers, time after time into the same memory.
+    """Converts 32-bit tensors to half precision, always into the same memory.
 
-    Fresh memory would cost more than the numbers: the kernel clears each page of it. What is
-    returned holds until the next call.
+    Fresh memory would cost more than the conversion: the kernel clears each page of it. The
+    returned tensors are valid until the next call.
 
     Example:
         >>> to_half = HalfPrecision()
@@ -21,17 +21,17 @@ class HalfPrecision:
     """
 
     def __init__(self) -> None:
-        """Start without memory."""
+        """Start without buffers."""
         self._buffers: dict[str, Tensor] = {}
 
     def __call__(
         self, weights: Mapping[str, Tensor], *, but: tuple[str, ...] = ()
     ) -> dict[str, Tensor]:
-        """Return the same tensors on the CPU, those of 32-bit numbers shortened.
+        """Return the tensors on the CPU, those of 32-bit numbers in half precision.
 
         Args:
             weights: Tensors by name, on any device.
-            but: What the names of those begin with that stay as they are.
+            but: Prefixes of the names of tensors that stay as they are.
         """
         return {
             name: tensor.cpu()

@@ -1,8 +1,7 @@
 """Named weights that one node publishes and the others fetch, by version.
 
-Publishing offers them to every connected node, and the newest wins: on one machine through
-shared memory. So a version is at hand before somebody asks for it, and to find out that there
-is no new one takes no message.
+Publishing sends them to every connected node, on one machine through shared memory, and the newest
+version wins. So fetching takes no message, whether there is a new version or not.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ding_lite.parallel.router.group import World
 
 
 class Model(NamedTuple):
-    """Weights as they were published."""
+    """Published weights, with their version."""
 
     version: int
     weights: Mapping[str, Any]
@@ -30,8 +29,8 @@ class ModelServer:
     """The newest version of some weights, which one node publishes and all may fetch.
 
     Args:
-        world: The nodes that meet here; this node's job by default.
-        name: Tells these weights from others.
+        world: The nodes that share the weights; this node's job by default.
+        name: Distinguishes these weights from others.
 
     Example:
         >>> server = ModelServer(name="actor")
@@ -49,8 +48,8 @@ class ModelServer:
         self._watch = self._router.watch(self._key)
         self._half_precision = HalfPrecision()
         self._version = 0
-        self._life = int.from_bytes(os.urandom(6), "little")
-        self._fetched_life = 0
+        self._incarnation = int.from_bytes(os.urandom(6), "little")
+        self._fetched_incarnation = 0
 
     def publish(self, weights: Mapping[str, Tensor], *, half: bool = False) -> int:
         """Offer weights to all connected nodes; neither waits for them nor keeps old versions.
@@ -69,7 +68,7 @@ class ModelServer:
         )
         version = self._version + 1
         self._router.publish_ctx(
-            {self._key: {"life": self._life, "version": version, "weights": given}}
+            {self._key: {"incarnation": self._incarnation, "version": version, "weights": given}}
         )
         self._version = version
         return version
@@ -90,10 +89,10 @@ class ModelServer:
         newest = self._watch.newest.get(self._key)
         if newest is None:
             return None
-        # One that was restarted counts from 1 again: its version may be new though known.
-        if newest["version"] == newer_than and newest["life"] == self._fetched_life:
+        # A restarted publisher counts from 1 again: the same version may be new weights.
+        if newest["version"] == newer_than and newest["incarnation"] == self._fetched_incarnation:
             return None
-        self._fetched_life = newest["life"]
+        self._fetched_incarnation = newest["incarnation"]
         return Model(newest["version"], newest["weights"])
 
     def wait(
@@ -103,10 +102,10 @@ class ModelServer:
         timeout: float | None = 60.0,
         until: Callable[[], bool] = lambda: False,
     ) -> Model | None:
-        """Wait for weights other than a known version; None where `until()` has ended that.
+        """Wait for weights of another version; return None if `until()` ended the wait.
 
         Raises:
-            DeadlineExceeded: None have come in time.
+            DeadlineExceeded: No other version was published in time.
         """
         found: list[Model] = []
 

@@ -1,9 +1,9 @@
-"""The members of a population, which one node keeps and breeds, and others train.
+"""Distributed evolution: one node owns and evolves a population, and others train its members.
 
-A learner takes some members, trains and judges them for a generation, and gives them back. When
-all are back the first node of the server's group breeds the next generation and hands it out.
-What it has handed out it keeps until that is back: members that are lost with their node begin
-this generation again, on whichever learner asks first, be it that node's next life.
+A learner takes members, trains and evaluates them for a generation, and gives them back. When all
+are back the first node of the server's group, the owner, evolves the next generation and hands it
+out. It keeps the states that it has handed out until then: members that are lost with their node
+begin the generation again, on the learner that asks first, which may be that node restarted.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ding_lite.parallel.router.group import Group
 from ding_lite.settings import check_all, positive
 
 COUNTERS = ("env_step", "train_iter", "eval_steps")
-"""What learners count, and the server adds up."""
+"""Counters of learners that the server adds up."""
 
 
 class Member(Protocol):
-    """What lives in one place of a population."""
+    """A member of a population."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy everything that goes on."""
+        """Copy everything that an exact resume needs."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Load a state that `state_dict` returned."""
         ...
 
 
 class Members(Protocol):
-    """A population, as the server sees it."""
+    """The population of a `PopulationServer`."""
 
     generation: int
 
@@ -61,31 +61,30 @@ class Members(Protocol):
 
 @dataclass
 class TakenMembers:
-    """What a learner has taken."""
+    """The members that a learner has taken."""
 
-    life: int
-    """That of the server that has handed it out."""
+    incarnation: int
+    """The incarnation of the server that has handed them out."""
     generation: int
     states: dict[int, Any]
-    """What begins the generation in each place that is this learner's."""
+    """The state of each member at the beginning of the generation, by place."""
     since: dict[str, int] = field(default_factory=dict)
-    """What the learner had counted when it took them."""
+    """The learner's counters when it took them."""
 
 
 class PopulationServer:
     """Hands the members of a population out to learners, and takes them back.
 
-    Every node makes one, with the same arguments. On the first node of the group it holds a
-    population of its own, which begins as the one given, and can be saved: a part of a
-    checkpoint, with which a run goes on.
+    Every node makes one, with the same arguments. On the first node of the group, the owner, it
+    holds a clone of the population, and its state can be part of a checkpoint.
 
     Args:
-        group: The server's node: the first one of these, which breeds.
+        group: Its first node is the owner.
         learners: The nodes that train. They must be connected to it.
-        population: Its members are trained; the same on every node.
-        name: Tells it from another one of the same nodes.
-        timeout: Seconds that a learner waits for a server that is gone, and the server for
-            somebody to train members that were lost.
+        population: The population to train; the same on every node.
+        name: Distinguishes it from others of the same nodes.
+        timeout: Seconds that a learner waits for a lost server, and the server for a learner to
+            train members that were lost.
 
     Raises:
         ConfigError: A setting is out of range, or there are more learners than members.
@@ -109,9 +108,9 @@ class PopulationServer:
         self.num_restored = 0
         """On the owner: how many members were lost with their node and trained again."""
         self.counts = dict.fromkeys(COUNTERS, 0)
-        """On the owner: what all learners have counted for members that have come back."""
+        """On the owner: the sums of the learners' counters, for members that are back."""
         self.held: TakenMembers | None = None
-        """On a learner: what it has taken and not yet given back."""
+        """On a learner: the members that it has taken and not yet given back."""
         self._router = group.router
         self._owner = group.members[0]
         self._learners = learners.members
@@ -123,8 +122,8 @@ class PopulationServer:
         self._own: Members | None = None
         if self._router.node_id == self._owner:
             self._own = population.clone()
-            self._life = int.from_bytes(os.urandom(6), "little")
-            self._holder: dict[int, int] = {}  # who has, or is to take, each place that is out
+            self._incarnation = int.from_bytes(os.urandom(6), "little")
+            self._holder: dict[int, int] = {}  # the learner of each place that is out
             self._taken: set[int] = set()  # which of these were taken
             self._back: dict[int, Any] = {}  # what has come back
             self._waiting: dict[int, Future[list[Any]]] = {}  # learners with nothing to do
@@ -135,11 +134,11 @@ class PopulationServer:
     # -- on a learner --------------------------------------------------------------------------
 
     def take(self, *, until: Callable[[], bool] = lambda: False) -> TakenMembers | None:
-        """Wait for members to train; None where `until` has ended the wait.
+        """Wait for members to train; return None if `until` ended the wait.
 
         Raises:
-            DeadlineExceeded: The server's node is gone for too long.
-            RemoteError: It is there, and has not made the server in that time.
+            DeadlineExceeded: The server's node is lost for too long.
+            RemoteError: The node is connected, and has not made the server in time.
         """
         deadline = None
         while self._is_there(until):
@@ -150,7 +149,7 @@ class PopulationServer:
             try:
                 self.held = TakenMembers(*answer.result())
             except PeerLost:
-                continue  # its next life has something to train, too
+                continue  # its next incarnation hands out members, too
             except RemoteError as error:
                 deadline = deadline or Deadline.after(self._timeout)
                 if not error.is_not_registered or deadline.expires_within(REGISTRATION_S):
@@ -166,20 +165,20 @@ class PopulationServer:
         *,
         until: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Give back what was taken, trained and judged.
+        """Give back members after training and evaluation.
 
         Args:
             states: By place.
-            counted: What the learner has counted for them, by the names in `COUNTERS`.
-            until: Ends the wait for a server that is gone.
+            counted: The learner's counters for them, by the names in `COUNTERS`.
+            until: Ends the wait for a lost server.
 
         Returns:
-            Whether it was of use: a server that was restarted, or has given the same members to
-            another learner meanwhile, has none for it.
+            Whether they were accepted: a server that was restarted, or has given the same members
+            to another learner meanwhile, does not accept them.
 
         Raises:
-            ConfigError: Nothing was taken.
-            DeadlineExceeded: The server's node is gone for too long.
+            ConfigError: No members were taken.
+            DeadlineExceeded: The server's node is lost for too long.
         """
         if self.held is None:
             raise ConfigError("There is nothing to give back, as nothing was taken.")
@@ -191,7 +190,7 @@ class PopulationServer:
                 self._owner,
                 f"{self._name}.give",
                 self._router.node_id,
-                share.life,
+                share.incarnation,
                 share.generation,
                 dict(states),
                 dict(counted),
@@ -202,16 +201,16 @@ class PopulationServer:
         except RemoteError as error:
             if not error.is_not_registered:
                 raise
-            return False  # its process is a new one, which knows nothing of what was taken
+            return False  # its process is a new one, which has not handed these out
         return is_of_use
 
     def _wait_for(self, answer: Future[Any], until: Callable[[], bool]) -> bool:
-        """Wait for an answer, however long; say whether it is there."""
+        """Wait for an answer without a time limit; return whether it has arrived."""
         self._end.wait(lambda _: answer.done(), Deadline.after(None), until)
         return answer.done()
 
     def _is_there(self, until: Callable[[], bool]) -> bool:
-        """Wait for the server's node; say whether it is there, and nothing has ended the wait."""
+        """Wait for the server's node; return whether it is connected before `until`."""
 
         def is_connected() -> bool:
             return self._owner == self._router.node_id or self._owner in self._router.peers
@@ -230,19 +229,19 @@ class PopulationServer:
     def population(self) -> Any:  # noqa: ANN401 - of the kind that was given
         """On the owner: its population, complete once all members are back.
 
-        Elsewhere the one that was given, so that a program may name it on all nodes.
+        On other nodes the one that was given, so that a program may use it on all nodes.
         """
         return self._given if self._own is None else self._own
 
     def gather(self, *, until: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until all members are back, and put them in their places.
+        """Wait until all members are back, and load their states.
 
         Returns:
-            Whether they are; False where `until` has ended the wait.
+            Whether all are back; False if `until` ended the wait.
 
         Raises:
             ConfigError: This node is not the owner.
-            DeadlineExceeded: Nobody was there for too long to train members that were lost.
+            DeadlineExceeded: No learner was connected for too long to train lost members.
         """
         own = self._owned()
         while not self._is_complete() and not until():
@@ -255,7 +254,7 @@ class PopulationServer:
         return True
 
     def hand_out(self) -> None:
-        """Hand out the members as they are now, for a further generation.
+        """Hand out the current members for the next generation.
 
         Raises:
             ConfigError: This node is not the owner.
@@ -267,7 +266,7 @@ class PopulationServer:
         self._serve()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what the owner needs to go on: its population, and what was counted.
+        """Copy the state of the owner: its population and its counters.
 
         Raises:
             ConfigError: This node is not the owner.
@@ -275,9 +274,9 @@ class PopulationServer:
         return {"population": self._owned().state_dict(), "counts": dict(self.counts)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on, on the owner, from what `state_dict` has returned.
+        """Load a state that `state_dict` returned, on the owner.
 
-        What learners have taken before is of no use any more.
+        Members that learners have taken before are no longer accepted.
 
         Raises:
             ConfigError: This node is not the owner.
@@ -286,12 +285,12 @@ class PopulationServer:
         own = self._owned()
         own.load_state_dict(state["population"])
         self.counts = {name: int(state["counts"][name]) for name in COUNTERS}
-        self._life = int.from_bytes(os.urandom(6), "little")
+        self._incarnation = int.from_bytes(os.urandom(6), "little")
         self.hand_out()
 
     def _wait_for_change(self, homeless: list[int], until: Callable[[], bool]) -> None:
-        """Wait until all are back, or until other members than these have nobody."""
-        # Who has members may take as long as it likes: it is connected, and so it lives.
+        """Wait until all are back, or until other members than these have no learner."""
+        # There is no time limit for a learner with members while it is connected.
         deadline = Deadline.after(self._timeout if homeless else None)
 
         def is_news(_: object) -> bool:
@@ -306,27 +305,32 @@ class PopulationServer:
             )
 
     def _plan(self, learners: list[int]) -> None:
-        """Say who is to train whom; the same learners get the same places."""
+        """Assign places to learners; the same learners get the same places."""
         places = range(len(self._owned()))
         self._holder = {place: learners[place % len(learners)] for place in places}
         self._taken, self._back = set(), {}
 
     def _answer_take(self, node: int) -> Future[list[Any]]:
-        """Note that a learner has nothing to do; what it had taken before it has no more."""
+        """Record that a learner is idle; it no longer holds the members that it had taken."""
         answer: Future[list[Any]] = Future()
         with self._changed:
             lost = {place for place in self._taken if self._holder[place] == node}
             self.num_restored += len(lost)
             self._taken -= lost
-            self._waiting[node] = answer  # that of a former life is nobody's
+            self._waiting[node] = answer  # replaces that of a former incarnation
         self._serve()
         return answer
 
     def _answer_give(
-        self, node: int, life: int, generation: int, states: dict[int, Any], counted: dict[str, int]
+        self,
+        node: int,
+        incarnation: int,
+        generation: int,
+        states: dict[int, Any],
+        counted: dict[str, int],
     ) -> bool:
         with self._changed:
-            is_known = life == self._life and generation == self._owned().generation
+            is_known = incarnation == self._incarnation and generation == self._owned().generation
             new = {p: s for p, s in states.items() if is_known and p in self._holder}
             for place, state in new.items():
                 del self._holder[place]
@@ -339,7 +343,7 @@ class PopulationServer:
         return bool(new)
 
     def _serve(self) -> None:
-        """Give those who wait what is theirs, or else what nobody else will train."""
+        """Give waiting learners their own members, or else those without a learner."""
         given = []
         with self._changed:
             own = self._owned()
@@ -352,8 +356,8 @@ class PopulationServer:
                     self._holder[place] = node
                 self._taken |= {*places}
                 states = {place: own[place].state_dict() for place in places}
-                given.append((self._waiting.pop(node), [self._life, own.generation, states]))
-        for answer, share in given:  # without the lock: who has waited may ask again at once
+                given.append((self._waiting.pop(node), [self._incarnation, own.generation, states]))
+        for answer, share in given:  # without the lock: a learner may ask again at once
             answer.set_result(share)
 
     def _places_for(self, node: int) -> list[int]:
@@ -368,7 +372,7 @@ class PopulationServer:
         return [place for place, holder in self._holder.items() if not self._is_connected(holder)]
 
     def _homeless(self) -> list[int]:
-        """Return the places that are lost and that nobody has taken over yet."""
+        """Return the places that are lost and not yet taken over."""
         with self._changed:
             return self._lost()
 

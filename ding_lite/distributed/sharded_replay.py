@@ -1,19 +1,18 @@
-"""A prioritized replay whose parts lie where experience is made (Ape-X, arXiv:1803.00933).
+"""A prioritized replay with a shard on each collector (Ape-X, arXiv:1803.00933).
 
 Each collector owns a shard, a `PrioritizedReplay`, and adds to it without a message. A learner
-samples from all of them: of each shard as many transitions as its share of the sum of all
-priorities asks for. That sum is that of the answers before, unless these are old; what a
-shard's sum has become meanwhile is known with its answer, and the importance weights are those
-of the probabilities with which the transitions were really drawn.
+samples from all of them, from each shard in proportion to its sum of priorities. These sums are
+those of the previous answers, unless those are old; the current sum of a shard comes with its
+answer, and the importance weights are those of the actual probabilities.
 
-A learner asks for several batches at a time, and for the next ones while it still learns from
-these; its new priorities travel with the next question. So a batch is a few updates old when it
-is learned from: at most one and a half times `prefetch`.
+A learner requests several batches at a time, and the next ones while it still learns from these;
+new priorities are sent with the next request. So a batch is a few updates old when it is learned
+from: at most one and a half times `prefetch`.
 
-A lock is held while a shard draws and copies, and no longer: nothing stops while a learner
-learns. So what it has sampled may be overwritten before its new priorities come. Each transition
-has a number that is never given again, and each life of a shard's process one of its own: an
-update for something else than what is there now is recognised, and skipped.
+A lock is held only while a shard draws and copies: collectors go on while a learner learns. So
+sampled transitions may be overwritten before their new priorities arrive. Each transition has a
+serial that is never reused, and each incarnation of a shard's process a number of its own: an
+update of a transition that is gone is recognised, and skipped.
 """
 
 from __future__ import annotations
@@ -43,37 +42,37 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25
-"""How often `wait_for` asks the shards how far they are, if nobody says that they have grown."""
+"""Seconds between requests of `wait_for` for the shards' sizes, without news from collectors."""
 SWITCH_S = 0.0005
-"""How long a thread that adds to a shard keeps the one waiting that answers a learner."""
+"""The interpreter's switch interval on a collector: the delay of a thread that answers."""
 MOST_DRAWN = 1 << 20
-"""How many transitions another node may ask a shard for."""
+"""The most transitions that a request to a shard may ask for."""
 BLOCK_BYTES = 1 << 20
-"""Batches that are larger together are asked for in smaller numbers."""
+"""The most bytes of a block; of larger batches fewer are requested at a time."""
 MOST_WAITING = 32
-"""Of how many batches new priorities may wait for a question that they could travel with."""
+"""The batches whose new priorities may be kept for the next request."""
 
 
 class ShardedReplay:
-    """The newest transitions of several collectors, sampled as if they lay in one replay.
+    """The newest transitions of several collectors, sampled as from one replay.
 
     Every node makes one, with the same arguments. On a collector `add` and `len` are of its own
     shard. On a learner `sample`, `update_priorities` and `len` are of all shards that can be
-    reached: one that dies is left out, with a warning, and taken up again when it is back.
+    reached: a lost one is left out, with a warning, and used again when it is back.
 
     Args:
-        group: The nodes that own a shard each; in an elastic job also those that join later and
-            have the labels by which the group was made.
+        group: The nodes that own a shard each; in an elastic job also nodes of its labels that
+            join later.
         spec: The environment's.
         shard_capacity: Transitions that each shard keeps.
         alpha: 0 samples uniformly, 1 fully in proportion to the priorities; 0.6 is usual.
-        beta: For samples that say no beta of their own; see `PrioritizedReplay`.
-        seed: Draws the samples; each shard draws others.
-        name: Tells it from another one of the same nodes.
-        prefetch: How many batches are asked for at a time, as long as they are of one size and
-            take less than a megabyte; the next ones when half of these are left, so that they
-            travel while the learner learns. More costs less for each, and is learned from
-            later: after up to 1.5 times as many updates. 0 asks for each when it is wanted.
+        beta: The default of `sample`; see `PrioritizedReplay`.
+        seed: Of the samples; each shard derives its own.
+        name: Distinguishes it from others of the same nodes.
+        prefetch: How many batches are requested at a time, if they are of one size and take less
+            than a megabyte; the next ones when half of these are left, so that they arrive while
+            the learner learns. More cost less each, and are older when they are learned from: by
+            up to 1.5 times as many updates. 0 requests each batch when it is sampled.
 
     Raises:
         ConfigError: A setting is out of range, or this node has such a replay of this name.
@@ -108,12 +107,12 @@ class ShardedReplay:
         self.alpha, self.beta = alpha, beta
         self._shard_capacity = shard_capacity
         self.num_passed_on = 0
-        """Priorities that this node has found for shards."""
+        """New priorities that this node has sent to shards."""
         self.num_skipped = 0
-        """Those of them whose transition was not there any more."""
+        """Those of them that were skipped, as their transition was gone."""
         self._group, self._router = group, group.router
         self._name = f"ding_lite.sharded.{name}"
-        self._life = _new_life()
+        self._incarnation = _new_incarnation()
         self._rng = make_rng(seed, "sharded replay")
         self._block: Block | None = None
         self._coming: tuple[int, list[Asked]] | None = None
@@ -129,7 +128,7 @@ class ShardedReplay:
             self._router.register(f"{self._name}.update", self._update_own, quick=True)
             self._router.register(f"{self._name}.clear", self._own.clear)
             if self._router.has_audience:
-                # A thread that is to answer waits as long for a busy one, 5 ms by default.
+                # A thread that answers waits so long for a busy one, 5 ms by default.
                 sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         is_only_one = self._own is not None and len(group) == 1
         self._is_alone = is_only_one and not self._router.grows
@@ -137,7 +136,7 @@ class ShardedReplay:
         self._row_bytes = sum(
             math.prod(shape) * dtype.itemsize for shape, dtype in layout_of_spec(spec).values()
         )
-        # Collectors say how far they are at each step; that is when it is worth asking.
+        # Collectors publish their step; new sizes are requested when it changes.
         self._steps = self._router.watch("env_step")
 
     @property
@@ -148,11 +147,11 @@ class ShardedReplay:
     # -- on a collector ------------------------------------------------------------------------
 
     def add(self, transitions: Transitions) -> None:
-        """Keep transitions in this node's shard; no message is sent.
+        """Add transitions to this node's shard; no message is sent.
 
         Raises:
             ConfigError: This node has no shard.
-            ShapeError: A field does not have the shape that the spec says.
+            ShapeError: A field does not have the shape of the spec.
         """
         if self._own is None:
             raise ConfigError(
@@ -170,7 +169,7 @@ class ShardedReplay:
             return self._shards.num_held
 
     def clear(self) -> None:
-        """Forget all transitions: of this node's shard, or of all where it has none.
+        """Remove all transitions: of this node's shard, or of all shards if it has none.
 
         Raises:
             PeerLost: A shard cannot be reached.
@@ -185,17 +184,17 @@ class ShardedReplay:
             self._shards.refresh()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this node needs to go on: its shard, if it has one, and its generator."""
+        """Return the state of this node: its shard, if it has one, and its generator."""
         return {
             "shard": None if self._own is None else self._own.state_dict(),
             "rng": rng_state(self._rng),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; updates that are under way for what was there before are skipped."""
+        """Load a state that `state_dict` returned; updates under way are skipped."""
         if self._own is not None and state["shard"] is not None:
             self._own.load_state_dict(state["shard"])
-        self._life = _new_life()
+        self._incarnation = _new_incarnation()
         set_rng_state(self._rng, state["rng"])
 
     def _draw_from_own(self, count: int, updates: Sequence[Update] = ()) -> ShardAnswer:
@@ -203,12 +202,12 @@ class ShardedReplay:
             raise ConfigError(
                 f"{count!r} transitions cannot be drawn at a time; 0 to {MOST_DRAWN} can."
             )
-        return ShardAnswer(self._life, self._update_own(updates), self._own.draw(count))
+        return ShardAnswer(self._incarnation, self._update_own(updates), self._own.draw(count))
 
     def _update_own(self, updates: Sequence[Update]) -> int:
         count = 0
-        for life, serial_B, priority_B in updates:
-            if self._own is not None and life == self._life:
+        for incarnation, serial_B, priority_B in updates:
+            if self._own is not None and incarnation == self._incarnation:
                 serial_B, priority_B = np.asarray(serial_B, np.int64), np.asarray(priority_B)
                 count += self._own.update_serials(serial_B, priority_B)
         return count
@@ -225,10 +224,10 @@ class ShardedReplay:
     ) -> None:
         """Wait until the shards hold so many transitions together, or `until()`.
 
-        A node that owns a shard does not wait: who else should fill it?
+        A node that owns a shard does not wait, as it fills the shard itself.
 
         Raises:
-            DeadlineExceeded: Nothing has been added anywhere for `timeout` seconds.
+            DeadlineExceeded: No transition has been added to any shard for `timeout` seconds.
         """
         if self._own is not None:
             return
@@ -249,11 +248,11 @@ class ShardedReplay:
                 )
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> ShardedTransitions:
-        """Draw transitions of all shards in proportion to their priorities, as torch tensors.
+        """Sample transitions of all shards in proportion to their priorities, as torch tensors.
 
         Args:
-            batch_size: How many; exactly so many come, whatever becomes of a shard.
-            beta: How far the weights make up for the priorities, 0 to 1.
+            batch_size: How many; exactly so many are returned, also if a shard is lost.
+            beta: The degree of correction by the importance weights, 0 to 1.
 
         Raises:
             ConfigError: The shards hold fewer transitions than that.
@@ -276,7 +275,7 @@ class ShardedReplay:
             coming = batch_size, self._ask_for(count)
         parts = self._shards.collect(coming[1])
         while (missing := count - sum(len(share.drawn.serial) for _, share in parts)) > 0:
-            # A shard has been lost or cleared meanwhile: the others give what it owes.
+            # A shard was lost or cleared meanwhile: the others draw its part.
             parts += self._shards.collect(self._ask_for(missing))
         return Block(parts, batch_size, self._rng)
 
@@ -289,7 +288,7 @@ class ShardedReplay:
         return max(1, min(self._prefetch, BLOCK_BYTES // (batch_size * self._row_bytes)))
 
     def _ask_for(self, count: int) -> list[Asked]:
-        """Ask for draws; new priorities that wait travel along."""
+        """Request draws; new priorities of the outbox are sent along."""
         asked = self._shards.divide(count, self._rng, self._outbox.take())
         for question in asked:
             if question.num_updates:
@@ -303,10 +302,10 @@ class ShardedReplay:
             self.num_skipped += num_updates - num_updated
 
     def update_priorities(self, batch: PrioritizedTransitions, priority: Array) -> int:
-        """Tell the shards how surprising each transition was, with the next question to them.
+        """Set the priorities of sampled transitions; they are sent with the next request.
 
-        What was overwritten or cleared since, or was of a former life of its shard, is skipped
-        there; `num_skipped` counts it as the answers come.
+        Transitions that were overwritten or cleared since, or are of a former incarnation of their
+        shard, are skipped there; `num_skipped` counts them as the answers arrive.
 
         Returns:
             How many are for shards that can be reached.
@@ -332,7 +331,7 @@ class ShardedReplay:
 
         if self._is_alone:
             count = len(batch)
-            update = (int(batch.life[0]), batch.serial, priority_B)
+            update = (int(batch.incarnation[0]), batch.serial, priority_B)
             self.num_skipped += count - self._update_own([update])
         else:
             self._outbox.put(batch, priority_B)
@@ -344,7 +343,7 @@ class ShardedReplay:
         return count
 
     def _pass_on(self) -> None:
-        """Send the new priorities that wait, by themselves."""
+        """Send the new priorities of the outbox without a request for draws."""
         for rank, updates in self._outbox.take().items():
             shard = self._shards[rank]
             if shard.is_own:
@@ -368,5 +367,5 @@ class ShardedReplay:
             )
 
 
-def _new_life() -> int:
+def _new_incarnation() -> int:
     return int.from_bytes(os.urandom(7), "little")

@@ -1,9 +1,8 @@
-"""What one node knows of the shards of a replay, and how it asks them.
+"""The shards of a replay, seen from one node, and the requests to them.
 
-A question brings new priorities of what was drawn before and says how much to draw. A shard
-answers with that and with how it stands, so that nobody has to ask for it alone while samples are
-taken. A shard that is gone, or does not answer in time, is left out until it has answered a
-greeting.
+A request holds new priorities of earlier draws, and how many transitions to draw. A shard answers
+with those and with its size and sum, so that sampling needs no other requests. A shard that is
+lost, or does not answer in time, is left out until it has answered a greeting.
 """
 
 from __future__ import annotations
@@ -27,58 +26,58 @@ from ding_lite.rl.replay.prioritized import Drawn
 logger = logging.getLogger(__name__)
 
 FRESH_S = 0.1
-"""How old the sum of a shard's priorities may be that a sample is divided by."""
+"""Seconds for which a known sum of a shard's priorities is used to divide draws."""
 ANSWER_S = 5.0
-"""How long a shard may take to answer, until it is left out."""
+"""Seconds after which a shard without an answer is left out."""
 
 Update: TypeAlias = tuple[int, NumpyArray, NumpyArray]
-"""New priorities for a shard: of which life of it, by serial."""
+"""New priorities for a shard: its incarnation, serials and priorities."""
 
 
 @register(name="ding_lite.Share")
 @dataclass(frozen=True, slots=True)
 class ShardAnswer:
-    """What a shard answers."""
+    """The answer of a shard to a request."""
 
-    life: int
-    """Which life of the shard's process this is."""
+    incarnation: int
+    """The incarnation of the shard's process."""
     num_updated: int
-    """How many of the new priorities were of transitions that are still there."""
+    """How many of the new priorities were of transitions that it still holds."""
     drawn: Drawn
 
 
 @dataclass
 class Shard:
-    """What is known of one shard."""
+    """The last known state of one shard."""
 
     node: int
     is_own: bool
     is_here: bool = False
-    """Whether it has answered, and has not been lost since."""
+    """Whether it has answered, and was not lost since."""
     size: int = 0
     total: float = 0.0
     greeting: Future[Any] | None = None
-    """Its answer that will tell that it is here again."""
+    """The answer that will show that it is back."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question to a shard under way."""
+    """A request to a shard under way."""
 
     rank: int
     share: float
-    """Which part of all draws it was to make, of those asked for together."""
+    """Its part of all draws that were requested together."""
     num_updates: int
-    """How many new priorities the question has brought."""
+    """How many new priorities the request holds."""
     answer: Future[Any]
 
 
 class Shards:
-    """The shards of a replay, as one node sees them.
+    """The shards of a replay, seen from one node.
 
     Args:
-        group: The nodes that they are on, by rank.
-        name: Under which name each answers how many it is to draw, and takes new priorities.
+        group: The nodes of the shards, by rank.
+        name: The name of the call that each shard answers.
         draw_own: Answers for this node's own shard.
     """
 
@@ -105,26 +104,26 @@ class Shards:
 
     @property
     def at_hand(self) -> list[tuple[int, Shard]]:
-        """The shards that are here, with their ranks."""
+        """The shards that can be reached, with their ranks."""
         return [(rank, shard) for rank, shard in enumerate(self._shards) if shard.is_here]
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The nodes whose shards are not here."""
+        """The nodes whose shards cannot be reached."""
         return tuple(s.node for s in self._shards if not (s.is_here or s.is_own))
 
     @property
     def num_held(self) -> int:
-        """How many transitions the shards at hand hold, as far as is known."""
+        """How many transitions the shards that can be reached hold, as last known."""
         return sum(shard.size for shard in self._shards)
 
     def look(self, *, wait: bool = False) -> None:
-        """Take up shards that have come, or come back, and bring what is known up to date.
+        """Greet new and restarted shards, and update the known states.
 
-        In an elastic job those of nodes that have joined are among them, with the next ranks.
+        In an elastic job nodes that have joined have the next ranks.
 
         Args:
-            wait: Whether to wait for the answers of those that have just come.
+            wait: Whether to wait for the answers of newly connected shards.
         """
         self._greet()
         if wait:
@@ -146,7 +145,7 @@ class Shards:
             self.collect(self.ask(np.zeros(len(self), np.int64)))
 
     def refresh(self) -> None:
-        """Bring what is known up to date, however new it is."""
+        """Update the known states, even if they are fresh."""
         self._known_at = -np.inf
         self.look()
 
@@ -156,18 +155,18 @@ class Shards:
         rng: np.random.Generator,
         updates: Mapping[int, Sequence[Update]] | None = None,
     ) -> list[Asked]:
-        """Ask the shards for so many draws, in proportion to their sums.
+        """Request draws from the shards, in proportion to their sums.
 
         As in a sum tree the sum of all is cut into as many equal parts as there are draws, and
-        each part is one draw of the shard in which a place of it lies.
+        each part is one draw of the shard in which a random point of it lies.
 
         Args:
             count: How many.
-            rng: Chooses the places.
-            updates: New priorities, by the rank of the shard; each notes them before it draws.
+            rng: Draws the points.
+            updates: New priorities, by the rank of the shard, which are set before it draws.
 
         Raises:
-            PeerLost: There is none that holds anything.
+            PeerLost: No shard that can be reached holds transitions.
         """
         self.look()
         total_K = np.array([shard.total for shard in self._shards])
@@ -191,7 +190,7 @@ class Shards:
         share_K: npt.NDArray[np.float64] | None = None,
         updates: Mapping[int, Sequence[Update]] | None = None,
     ) -> list[Asked]:
-        """Ask each shard at hand, and this node's own, for so many draws: none is a question."""
+        """Request draws from each shard that can be reached, and this node's own."""
         asked = []
         for rank, shard in enumerate(self._shards):
             count, answer = int(count_K[rank]), None
@@ -207,7 +206,7 @@ class Shards:
         return asked
 
     def collect(self, asked: Sequence[Asked]) -> list[tuple[Asked, ShardAnswer]]:
-        """Wait for answers; those of shards that are gone or take too long are left out."""
+        """Wait for answers, without those of shards that are lost or take too long."""
         deadline = Deadline.after(ANSWER_S, SYSTEM_CLOCK)
         shares = []
         for question in asked:
@@ -248,7 +247,7 @@ class Shards:
     def _lose(shard: Shard, why: str, late: Future[Any] | None) -> None:
         if shard.is_here:
             shard.is_here, shard.size, shard.total = False, 0, 0.0
-            shard.greeting = late  # which tells, when it comes, that the shard is back
+            shard.greeting = late  # its late answer will show that the shard is back
             logger.warning("left out the shard of node %d until it is back: %s", shard.node, why)
 
 
@@ -258,7 +257,7 @@ def count_of(updates: Sequence[Update]) -> int:
 
 
 def _settle(answer: Future[Any], deadline: Deadline) -> None:
-    """Wait until an answer is there, whatever it is."""
+    """Wait until a future is done, with a result or an error."""
     try:
         answer.exception(deadline.remaining)
     except FutureTimeout:

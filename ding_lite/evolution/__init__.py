@@ -1,4 +1,4 @@
-"""Populations that tune themselves: agents, tournaments among them, and mutations."""
+"""Evolutionary hyper-parameter search: populations of agents, tournaments and mutations."""
 
 from ding_lite.evolution.agent import Agent, Birth
 from ding_lite.evolution.mutation import Mutation

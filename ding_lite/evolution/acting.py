@@ -1,4 +1,4 @@
-"""Agents that act in one vector of environments: those of one architecture as one computation."""
+"""Batched acting of agents in one vector of environments."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ding_lite.rl.protocols import Policy
 
 
 class ActTogether:
-    """Lets some agents act greedily, each in environments of its own among several.
+    """Acts greedily for several agents, those of one architecture as one computation.
 
-    What their policies are when this is made is what acts.
+    It keeps the weights that the policies have when it is made.
 
     Args:
         agents: Made for the same environment.
@@ -29,7 +29,7 @@ class ActTogether:
     """
 
     def __init__(self, agents: Sequence[Agent]) -> None:
-        """Put those together that have the same shape."""
+        """Group the agents by architecture."""
         self._agents = agents
         self._spec = agents[0].spec
         groups: dict[Hashable, list[tuple[int, Policy]]] = {}
@@ -48,7 +48,7 @@ class ActTogether:
 
         Args:
             obs: [N, ...].
-            agent_N: The index of who acts on each.
+            agent_N: The index of the agent of each.
 
         Returns:
             Actions, [N, ...].
@@ -64,7 +64,7 @@ class ActTogether:
 
 
 class _Group:
-    """Agents of one shape."""
+    """Agents of one architecture."""
 
     def __init__(self, members: Sequence[tuple[int, Policy]], num_agents: int) -> None:
         self.indices = [index for index, _ in members]
@@ -74,11 +74,12 @@ class _Group:
         self._row_of[self.indices] = np.arange(len(members))
 
     def act(self, obs: NumpyArray, agent_N: NumpyArray, actions: NumpyArray) -> None:
-        """Write the actions of its own."""
+        """Write the actions of its agents."""
         row_N = self._row_of[agent_N]
         own_N = np.flatnonzero(row_N >= 0)
         if not own_N.size:
             return
-        # All observations go through all networks: small ones cost the calls, not the arithmetic.
+        # All observations go through all networks: of small ones the calls cost more than the
+        # arithmetic.
         actions_GN = self._choose(obs[None, own_N])
         actions[own_N] = actions_GN[row_N[own_N], np.arange(own_N.size)]

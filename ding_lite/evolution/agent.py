@@ -1,4 +1,4 @@
-"""A member of a population: a policy, its own hyper-parameters, and what it has come from."""
+"""Agents, the members of a population: a policy, hyper-parameters, fitness and lineage."""
 
 from __future__ import annotations
 
@@ -25,32 +25,31 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Birth:
-    """Where an agent has come from."""
+    """The origin of an agent."""
 
     id: int
-    """Its number; no other agent of the population ever has the same."""
+    """The agent's id, unique in the population over all generations."""
     parent: int | None = None
-    """The number of the agent that it was copied from, or was before; None for the first ones."""
+    """The id of the agent that it was copied from, or was before; None for the first ones."""
     generation: int = 0
-    """In which generation it came to be."""
+    """The generation of its birth."""
     mutation: str = "first"
-    """What made it differ from its parent, in a few words."""
+    """The mutation that changed it, in a few words."""
 
 
 class Agent:
-    """A policy that may be replaced by a better one: a place in a population.
+    """A place in a population, with a policy that a new generation may replace.
 
-    It acts and learns like the policy that lives in it now, so that it stands wherever a policy
-    does: `mw.collect(agent, envs, steps=64)`, `mw.train(agent, replay)`. A new generation changes
-    what lives in it, and leaves the agent itself where it is.
+    It delegates to its current policy, so that it can be used as a policy: `mw.collect(agent,
+    envs, steps=64)`, `mw.train(agent, replay)`. A new generation replaces the policy and keeps the
+    agent object.
 
     Args:
-        policy: What lives in it.
+        policy: Its first policy.
         place: Its place in the population, from 0.
-        searched: The names of the settings in which it may differ from others.
-        learn_every: How many env steps of its own it makes for each update; None leaves that to
-            `train`.
-        birth: Where it has come from; by default it is the first one in its place.
+        searched: The names of the hyper-parameters that are searched.
+        learn_every: Env steps of its own per update; None leaves that to `train`.
+        birth: Its origin; by default it is the first one in its place.
 
     Example:
         >>> from ding_lite.rl import DQN, make_envs
@@ -69,35 +68,35 @@ class Agent:
         learn_every: int | None = None,
         birth: Birth | None = None,
     ) -> None:
-        """Begin without any evaluation."""
+        """Start without evaluations."""
         if learn_every is not None:
             check_all(whole(1, learn_every=learn_every))
         self.policy = policy
-        """What lives in it."""
+        """Its current policy."""
         self.place = place
         """Its place in the population."""
         self.searched = tuple(searched)
-        """The names of the settings in which it may differ from others."""
+        """The names of the hyper-parameters that are searched."""
         self.learn_every = learn_every
-        """How many env steps of its own it makes for each update; None leaves that to `train`."""
+        """Env steps of its own per update; None leaves that to `train`."""
         self.birth = birth or Birth(id=place)
-        """Where it has come from."""
+        """Its origin."""
         self.evaluations: list[float] = []
         """The mean returns of its evaluations, and before its birth those of its parent."""
         self.num_new_evaluations = 0
-        """How many of them came in this generation."""
+        """How many of them are of this generation."""
         self.fault: str | None = None
-        """Why it does not learn any more in this generation: its numbers are no longer finite."""
+        """Why it learns no more in this generation: its weights or losses are not finite."""
         self.is_away = False
-        """Whether another node takes care of it in this generation."""
+        """Whether another node trains it in this generation."""
         self._steps_not_learned_from = 0
         self._env_step_seen = _env_step(policy)
 
-    # -- what lives in it ----------------------------------------------------------------
+    # -- its policy ----------------------------------------------------------------------
 
     @property
     def spec(self) -> EnvSpec:
-        """The observations and actions that it was made for."""
+        """The spec of the environments that it was made for."""
         return self.policy.spec
 
     @property
@@ -130,13 +129,13 @@ class Agent:
         return self.policy.weights()
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Act from now on with what `weights` of a policy of the same shape returned."""
+        """Load the weights that `weights` of a policy of the same architecture returned."""
         self.policy.load_weights(weights)
 
     def take_updates(self) -> int:
-        """Return how many updates `learn_every` asks for since this was last asked.
+        """Return how many updates `learn_every` asks for since the last call.
 
-        Env steps that are left over count for the next time.
+        Env steps that are left over count for the next call.
         """
         now = _env_step(self.policy)
         self._steps_not_learned_from += now - self._env_step_seen
@@ -148,11 +147,11 @@ class Agent:
         )
         return updates
 
-    # -- what it is worth ----------------------------------------------------------------
+    # -- fitness -------------------------------------------------------------------------
 
     @property
     def hyperparameters(self) -> dict[str, Value]:
-        """What it has of the settings that are searched."""
+        """Its values of the hyper-parameters that are searched."""
         own = {LEARN_EVERY: self.learn_every}
         return {
             name: cast(Value, own[name] if name in own else getattr(self.config, name))
@@ -166,25 +165,25 @@ class Agent:
 
     @property
     def rests(self) -> bool:
-        """Whether nothing is done with it here: it is broken, or away."""
+        """Whether it is skipped here: it is broken, or away."""
         return self.is_away or self.fault is not None
 
     def mean_fitness(self, window: int) -> float:
-        """Return the mean of its newest evaluations, of fewer where there are no more.
+        """Return the mean of its newest evaluations, or of as many as there are.
 
-        What rests, or was never evaluated, is worth less than anything.
+        It is minus infinity for an agent that rests or was never evaluated.
         """
         if self.rests or not self.evaluations:
             return -float("inf")
         return fmean(self.evaluations[-window:])
 
     def note_evaluation(self, value: float) -> None:
-        """Remember the mean return of an evaluation."""
+        """Record the mean return of an evaluation."""
         self.evaluations.append(float(value))
         self.num_new_evaluations += 1
 
     def set_aside(self, error: NonFiniteError) -> None:
-        """Let it rest until a better one takes its place: its numbers are no longer finite."""
+        """Skip it until another agent is copied into its place: its numbers are not finite."""
         self.fault = str(error)
         logger.warning(
             "agent %d does no more in this generation, with the settings %s: %s",
@@ -196,11 +195,11 @@ class Agent:
     # -- a new generation ----------------------------------------------------------------
 
     def inherit(self, parent: Agent, *, seed: int) -> None:
-        """Become an independent copy of another agent, that draws random numbers of its own.
+        """Become an independent copy of another agent, with random numbers of its own.
 
         Args:
-            parent: Who is copied.
-            seed: Of the copy's random numbers; else it would try out the same as its parent.
+            parent: The agent to copy.
+            seed: Of the copy's random numbers, which would else be its parent's.
         """
         policy = parent.policy.clone()
         state = policy.state_dict()
@@ -212,13 +211,13 @@ class Agent:
         self.replace_policy(policy)
 
     def replace_policy(self, policy: Policy) -> None:
-        """Let another policy live here from now on."""
+        """Replace its policy."""
         self._steps_not_learned_from += _env_step(self.policy) - self._env_step_seen
         self.policy = policy
         self._env_step_seen = _env_step(policy)
 
     def begin_generation(self, birth: Birth) -> None:
-        """Note what it has become in a new generation."""
+        """Record its birth in a new generation."""
         self.birth = birth
         self.num_new_evaluations = 0
         self.fault = None
@@ -277,7 +276,7 @@ class Agent:
 
 
 class ActorCriticAgent(Agent):
-    """The same around an `ActorCritic`, which learns from rollouts of its own."""
+    """An agent with an `ActorCritic` policy, which learns from rollouts of its own."""
 
     policy: ActorCritic
 
@@ -288,17 +287,17 @@ class ActorCriticAgent(Agent):
 
     @property
     def explore(self) -> Callable[[NumpyArray], tuple[NumpyArray, FloatArray]]:
-        """Draw an action for each observation, and say how likely it was."""
+        """Sample an action for each observation, and return its log-probability."""
         return self.policy.explore
 
 
 def make_agent(policy: Policy, **more: Any) -> Agent:  # noqa: ANN401 - what Agent takes
-    """Make the agent that fits a policy."""
+    """Make an agent of the class for a policy."""
     return (ActorCriticAgent if isinstance(policy, ActorCritic) else Agent)(policy, **more)
 
 
 def made_like(policy: Policy, config: object) -> Policy:
-    """Make a policy of the kind of another, with other settings, and nothing learned."""
+    """Make an untrained policy of the kind of another, with other settings."""
     device = getattr(policy, "device", None)
     make = cast(Callable[..., Policy], type(policy))
     if device is None:
@@ -307,5 +306,5 @@ def made_like(policy: Policy, config: object) -> Policy:
 
 
 def _env_step(policy: Policy) -> int:
-    """Return how many env steps a policy has explored; 0 where it does not count them."""
+    """Return how many env steps a policy has explored; 0 if it does not count them."""
     return int(getattr(policy, "env_step", 0))

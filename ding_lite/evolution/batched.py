@@ -1,7 +1,7 @@
-"""A population is a batch: policies of one architecture act and learn as one computation.
+"""Batched policies: those of one architecture act and learn as one computation.
 
-Which policies can do so is what `KINDS` says; all others do it one after the other. A further kind
-is one `Stack` and one entry here.
+`KINDS` lists the policies that can; all others act and learn one after the other. A further kind is
+one `Stack` and one entry here.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ KINDS: dict[type[Any], type[Stack[Any]]] = {
     TD3: ActorStack,
     SAC: SACStack,
 }
-"""What each kind of policy acts and learns in. What is derived from one of them is no such kind."""
+"""The stack of each kind of policy. A subclass of one of them is no such kind."""
 
 
 def stack_key(policy: Policy) -> Hashable | None:
-    """Return what policies must have in common to learn together; None if one learns alone.
+    """Return the key that policies of one stack share; None for a policy that learns alone.
 
-    So does whatever lives on another device than the CPU.
+    A policy on another device than the CPU learns alone.
     """
     kind = KINDS.get(type(policy))
     if kind is None or torch.device(getattr(policy, "device", "cpu")).type != "cpu":
@@ -44,5 +44,5 @@ def stack_key(policy: Policy) -> Hashable | None:
 
 
 def make_stack(like: Policy, count: int) -> Stack[Any]:
-    """Make room for so many policies like one that has a `stack_key`."""
+    """Make a stack for so many policies like one that has a `stack_key`."""
     return KINDS[type(like)](like, count)

@@ -1,6 +1,6 @@
-"""DDPGs, TD3s and SACs of one architecture that act and learn as one.
+"""Batched DDPG, TD3 and SAC policies of one architecture.
 
-The formulas are those of the policies, with one dimension more: G policies.
+The formulas are those of the policies, with one more axis: G policies.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ BoxT = TypeVar("BoxT", bound=BoxPolicy[Any, Any])
 
 
 class BoxStack(Stack[BoxT]):
-    """Room for some policies with an actor for box actions, and critics that judge it."""
+    """A stack of policies with an actor for box actions, and critics."""
 
     def __init__(self, like: BoxT, count: int) -> None:
-        """Reserve memory."""
+        """Allocate memory."""
         super().__init__(like, count)
         self._box = BoxActions(self._spec, policy=type(like).__name__)
         depth = len(like.config.hidden)
@@ -51,12 +51,12 @@ class BoxStack(Stack[BoxT]):
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Refuse those that share gradients with other nodes."""
+        """Return None for policies that share gradients with other nodes."""
         weights, _ = policy.flat_weights
         return None if policy.reduce_gradient else tuple(weights.shapes.items())
 
     def hold(self, policies: Sequence[BoxT]) -> Callable[[NumpyArray], NumpyArray]:
-        """Take over the weights of some policies, and choose as their actors do."""
+        """Copy the weights of some policies; return a function that acts as their actors do."""
         count = self._take(policies)
         actor, num_actions = self._actor(count), self._box.size
 
@@ -70,7 +70,7 @@ class BoxStack(Stack[BoxT]):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is a fault, not warned of
     def _update(self, layout: Layout[BoxT], batch: Transitions) -> None:
-        """Do one update of those who still learn."""
+        """Do one update of the policies with updates left."""
         count = layout.count
         obs_GBI, next_obs_GBI = (self._vectors(o, count) for o in (batch.obs, batch.next_obs))
         action_BA = torch.from_numpy(self._box.to_unit(to_numpy(batch.action)))
@@ -120,14 +120,14 @@ class BoxStack(Stack[BoxT]):
 
     @abstractmethod
     def _next_values(self, layout: Layout[BoxT], next_obs_GBI: Tensor) -> Tensor:
-        """Estimate the return from what transitions lead to on, [G, B]."""
+        """Estimate the return from the observations that transitions lead to, [G, B]."""
 
     @abstractmethod
     def _actor_gradients(self, layout: Layout[BoxT], obs_GBI: Tensor) -> list[Metrics]:
         """Write the actors' gradients; return their metrics, `actor_loss` among them."""
 
     def _noise(self, layout: Layout[BoxT]) -> Tensor:
-        """Let each policy draw the noise of its own transitions, [G, B, A]."""
+        """Draw the noise of each policy's transitions by its own generator, [G, B, A]."""
         noise_GBA = np.zeros((layout.count, layout.largest, self._box.size), dtype=np.float32)
         for row, turn in layout.learning():
             if isinstance(turn.policy, TD3 | SAC):
@@ -157,7 +157,7 @@ class BoxStack(Stack[BoxT]):
 
 
 class ActorStack(BoxStack[DDPG]):
-    """Room for some DDPGs, or some TD3s, of one architecture.
+    """A stack of DDPG or TD3 policies of one architecture.
 
     Example:
         >>> from ding_lite.rl import DDPGConfig, make_envs
@@ -168,7 +168,7 @@ class ActorStack(BoxStack[DDPG]):
     """
 
     def __init__(self, like: DDPG, count: int) -> None:
-        """Reserve memory."""
+        """Allocate memory."""
         super().__init__(like, count)
         self._target_actor = cache(partial(self._make_actor, self._target))
 
@@ -190,7 +190,7 @@ class ActorStack(BoxStack[DDPG]):
 
 
 class SACStack(BoxStack[SAC]):
-    """Room for some SACs of one architecture."""
+    """A stack of SAC policies of one architecture."""
 
     def _next_values(self, layout: Layout[SAC], next_obs_GBI: Tensor) -> Tensor:
         raw = self._actor(layout.count).forward(next_obs_GBI)[-1]

@@ -1,4 +1,4 @@
-"""DQNs of one architecture that act and learn as one."""
+"""Batched DQN policies of one architecture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ding_lite.rl.policies.dqn import DQN
 
 
 class DQNStack(Stack[DQN]):
-    """Room for some DQNs of one architecture.
+    """A stack of DQN policies of one architecture.
 
     Example:
         >>> from ding_lite.rl import DQNConfig, make_envs
@@ -34,7 +34,7 @@ class DQNStack(Stack[DQN]):
     """
 
     def __init__(self, like: DQN, count: int) -> None:
-        """Reserve memory."""
+        """Allocate memory."""
         super().__init__(like, count)
         config = like.config
         self._layers = [*(f"torso.{layer}" for layer in range(len(config.hidden))), "head"]
@@ -46,7 +46,7 @@ class DQNStack(Stack[DQN]):
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Refuse those that see images, duel, normalise observations or share gradients."""
+        """Return None for images, dueling, normalised observations and shared gradients."""
         config = policy.config
         if policy.spec.is_image or config.dueling or config.normalize_obs or policy.reduce_gradient:
             return None
@@ -57,7 +57,7 @@ class DQNStack(Stack[DQN]):
         """Estimate the returns of the actions for observations of each policy.
 
         Args:
-            policies: As many as there is room for, or fewer.
+            policies: At most as many as the stack has places.
             obs: [G, N, ...], N observations for each of the G policies, or [1, N, ...] for all.
 
         Returns:
@@ -66,7 +66,7 @@ class DQNStack(Stack[DQN]):
         return self._values(self._take(policies), obs)
 
     def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray]:
-        """Take over the weights of some policies, and choose what they find best."""
+        """Copy the weights of some policies; return a function that acts greedily by them."""
         count = self._take(policies)
         return lambda obs: self._values(count, obs).argmax(axis=2)
 
@@ -77,7 +77,7 @@ class DQNStack(Stack[DQN]):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite is a fault, not warned of
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
-        """Do one update of those who still learn."""
+        """Do one update of the policies with updates left."""
         q_GBA, saved, next_q_GB = self._evaluate(layout, batch)
         target_GB = bootstrapped_targets(
             layout.fold(batch.reward),
@@ -109,7 +109,7 @@ class DQNStack(Stack[DQN]):
     def _evaluate(
         self, layout: Layout[DQN], batch: Transitions
     ) -> tuple[FloatArray, list[Tensor], FloatArray]:
-        """Return Q(x, .), what its backward needs, and the value of x'."""
+        """Return Q(x, .), the activations that its backward needs, and the value of x'."""
         count, largest = layout.count, layout.largest
         online, target = self._first_online(count), self._first_target(count)
         obs, next_obs = (self._vectors(found, count) for found in (batch.obs, batch.next_obs))

@@ -1,10 +1,10 @@
-"""What policies of one architecture need to act and learn as one: rows of weights, and turns.
+"""The base of batched policies: stacked weights, and a schedule of their updates.
 
-The weights of all of them lie in the rows of one matrix, and each layer is one multiplication for
-all. What an update costs beside the arithmetic, which is most of it for small networks, is then
-paid once instead of once a policy. Step sizes, discounts, batch sizes and all that needs no other
-arithmetic may differ; who has fewer transitions in a batch, or fewer updates, is masked or left
-out. Each ends where it would have ended alone.
+The weights of the policies lie in the rows of one matrix, and each layer is one multiplication for
+all. The overhead of an update, which is most of its cost for small networks, is then paid once
+instead of once a policy. Step sizes, discounts, batch sizes and all settings that need no other
+arithmetic may differ; a policy with fewer transitions in a batch is masked, one with fewer updates
+left out. Each policy ends as it would have ended alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stackable(Protocol):
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
-        """What is learned, and the targets that follow it."""
+        """The weights that are learned, and the target weights."""
 
 
 PolicyT = TypeVar("PolicyT", bound=Stackable)
@@ -51,28 +51,28 @@ PolicyT = TypeVar("PolicyT", bound=Stackable)
 
 @dataclass
 class UpdateResult:
-    """What came of the updates of one policy."""
+    """The result of the updates of one policy."""
 
     metrics: Metrics | None = None
-    """What its last update reports; None if there was none."""
+    """The metrics of its last update; None without updates."""
     batch: Transitions | None = None
-    """What it learned from last."""
+    """The batch of its last update."""
     updates: int = 0
-    """How many it has done."""
+    """How many updates it has done."""
     fault: NonFiniteError | None = None
-    """Why it has done no more: a loss was no longer finite. Its weights are as before then."""
+    """The error that ended its updates: a loss was not finite. Its weights are as before it."""
 
 
 class Stack(ABC, Generic[PolicyT]):
-    """Room for some policies of one architecture to act and learn in.
+    """Memory in which policies of one architecture act and learn as one computation.
 
     Args:
         like: One of them.
-        count: How many there may be at a time.
+        count: The most policies at a time.
     """
 
     def __init__(self, like: PolicyT, count: int) -> None:
-        """Reserve memory."""
+        """Allocate memory."""
         weights, target = like.flat_weights
         self._spec = like.spec
         self._weights, self._grads = (StackedTensors(weights.shapes, count) for _ in range(2))
@@ -81,24 +81,24 @@ class Stack(ABC, Generic[PolicyT]):
     @classmethod
     @abstractmethod
     def key(cls, policy: PolicyT) -> Hashable | None:
-        """Return what policies must have in common; None for one that learns alone."""
+        """Return the key that policies of one stack share; None for one that learns alone."""
 
     @abstractmethod
     def hold(self, policies: Sequence[PolicyT]) -> Callable[[NumpyArray], NumpyArray]:
-        """Take over the weights of some policies as they are now.
+        """Copy the weights of some policies, to act by them.
 
         Args:
-            policies: As many as there is room for, or fewer.
+            policies: At most as many as the stack has places.
 
         Returns:
-            What chooses the best actions, [G, N, ...], for observations of each of the G policies,
-            [G, N, ...], or for those of all of them, [1, N, ...]. It does so with these weights
-            until this stack is used for something else.
+            A function from the observations of each of the G policies, [G, N, ...], or from those
+            of all, [1, N, ...], to greedy actions, [G, N, ...]. It is valid until the stack is used
+            for something else.
         """
 
     @abstractmethod
     def _update(self, layout: Layout[PolicyT], batch: Transitions) -> None:
-        """Do one update of those who still learn."""
+        """Do one update of the policies with updates left."""
 
     def learn(
         self,
@@ -107,17 +107,17 @@ class Stack(ABC, Generic[PolicyT]):
         updates: Sequence[int],
         sample: Callable[[int], Transitions],
     ) -> list[UpdateResult]:
-        """Let each policy do its updates.
+        """Do the updates of each policy.
 
         Args:
-            policies: As many as there is room for, or fewer, of the architecture of this stack.
-            sizes: How many transitions an update of each takes.
-            updates: How many each does.
-            sample: Draws so many transitions. In each round it is asked once, for as many as the
-                largest batch has for each policy that still learns.
+            policies: At most as many as the stack has places, of its architecture.
+            sizes: The batch size of each.
+            updates: The number of updates of each.
+            sample: Samples so many transitions. In each round it is called once, for as many as the
+                largest batch has for each policy with updates left.
 
         Returns:
-            What came of each, in their order.
+            The result of each, in their order.
 
         Raises:
             ShapeError: If the observations are not those of the environment they were made for.
@@ -131,7 +131,7 @@ class Stack(ABC, Generic[PolicyT]):
 
         batch_of = cache(lambda active: Layout(turns[:active]))
         for done in range(max(updates, default=0)):
-            # Who has the most updates to do comes first, so those who still learn lie together.
+            # In descending order of updates, so that the policies with updates left are adjacent.
             layout = batch_of(sum(turn.updates > done for turn in turns))
             self._update(layout, sample(layout.num_rows))
 
@@ -140,13 +140,13 @@ class Stack(ABC, Generic[PolicyT]):
         return [outcomes[index] for index in range(len(policies))]
 
     def _take(self, policies: Sequence[PolicyT]) -> int:
-        """Take over the weights that are learned, without the targets; return of how many."""
+        """Copy the weights that are learned, without the targets; return the number of policies."""
         flats = [policy.flat_weights[0].flat for policy in policies]
         torch._foreach_copy_(self._weights.rows[: len(flats)], flats)
         return len(flats)
 
     def _vectors(self, obs: Array, count: int) -> Tensor:
-        """Give each of some policies its observations, [G, B, I]."""
+        """Return the observations of each policy, [G, B, I]."""
         check_obs(obs, self._spec)
         vectors = as_floats(torch.as_tensor(obs)).float()
         return vectors.reshape(count, -1, math.prod(vectors.shape[1:]))
@@ -162,7 +162,7 @@ class Turn(Generic[PolicyT]):
         self.outcome = UpdateResult()
 
     def passes(self, check: Callable[[], None]) -> bool:
-        """Whether a loss is finite; if not, this is the end of its updates."""
+        """Return whether a loss is finite; if not, end the updates."""
         try:
             check()
         except NonFiniteError as error:
@@ -177,7 +177,7 @@ class Turn(Generic[PolicyT]):
 
 
 class Layout(Generic[PolicyT]):
-    """How the batches of some policies lie in one: each has as many rows as the largest."""
+    """The layout of several policies' batches in one: each has as many rows as the largest."""
 
     def __init__(self, turns: Sequence[Turn[PolicyT]]) -> None:
         self.count = len(turns)
@@ -193,34 +193,34 @@ class Layout(Generic[PolicyT]):
             self._mask_GB = (self.index[1] < self._size_G1).astype(np.float32)
 
     def learning(self) -> Iterator[tuple[int, Turn[PolicyT]]]:
-        """Return the turns that have not broken, each with its row."""
+        """Return the turns without a fault, each with its row."""
         return ((row, turn) for row, turn in enumerate(self._turns) if turn.outcome.fault is None)
 
     def fold(self, values: Array) -> NumpyArray:
-        """Give each policy a row of values, [G, B]."""
+        """Reshape values to a row for each policy, [G, B]."""
         return to_numpy(values).reshape(self.count, self.largest)
 
     def mean(self, values_GB: FloatArray) -> FloatArray:
-        """Return the mean of what is each policy's own, [G]."""
+        """Return the mean over each policy's own rows, [G]."""
         if self._mask_GB is not None:
             values_GB = values_GB * self._mask_GB
         means_G: FloatArray = values_GB.sum(axis=1) / self._size_G1[:, 0]
         return means_G
 
     def per_size(self, slope_GB: FloatArray) -> FloatArray:
-        """Return the gradients of those means, 0 where nothing is a policy's own."""
+        """Return the gradients of those means, 0 outside of a policy's own rows."""
         grad_GB: FloatArray = slope_GB / self._size_G1
         return grad_GB if self._mask_GB is None else grad_GB * self._mask_GB
 
     def part(self, batch: Transitions, row: int) -> Transitions:
-        """Return what one policy has learned from."""
+        """Return the transitions that one policy has learned from."""
         first = row * self.largest
         last = first + self._turns[row].size
         return Transitions(*(getattr(batch, f.name)[first:last] for f in fields(Transitions)))
 
 
 class StackedTensors:
-    """The same named tensors of several policies: a row each of one matrix."""
+    """Named tensors of several policies, as views into a matrix with a row for each policy."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], count: int) -> None:
         matrix = torch.zeros(count, sum(map(math.prod, shapes.values())))
@@ -242,7 +242,7 @@ class StackedNetwork:
     Args:
         weights: Holds the tensors of all of them.
         grads: Takes their gradients.
-        layers: What the names of the tensors of each layer begin with.
+        layers: The prefixes of the names of each layer's tensors.
         first: Only so many of the networks, from the first on.
         is_relu: Whether ReLUs lie between the layers; else tanh does.
     """
@@ -285,7 +285,7 @@ class StackedNetwork:
         return self._layers[0].backward_input(grad_GBO, last=last)
 
     def _through(self, grad: Tensor, output: Tensor) -> Tensor:
-        """Pass a gradient back through what comes after a hidden layer, in place."""
+        """Backpropagate through the activation of a hidden layer, in place."""
         if self._is_relu:
             torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
         else:

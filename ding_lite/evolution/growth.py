@@ -1,12 +1,12 @@
-"""Networks that grow and shrink: what becomes of their weights, and of what Adam remembers.
+"""Growth and shrinking of networks, with the moments of Adam.
 
-A network is a chain of fully connected layers. What grows keeps its function: new units have
-weights of 0 towards the layer behind them (Chen et al. 2016, arXiv:1511.05641, go the same way
-with copies), and a new layer hands on what it gets, which a ReLU lets pass as it is never below
-0. What shrinks loses the units that say least, and of a layer that goes the product of its
-weights with the next ones stays. The moments of Adam are carried over wherever the old part of a
-tensor stands; a new part begins with the mean square of its tensor, so that its first steps are
-as long as those of its neighbours.
+A network is a chain of fully connected layers. Growth preserves its function: new units have
+weights of 0 towards the next layer (Chen et al. 2016, arXiv:1511.05641, do the same with copies),
+and a new layer begins as the identity, which a ReLU passes as its input is never below 0.
+Shrinking removes the units of the least importance, and multiplies the weights of a removed layer
+into the next ones. The moments of Adam are carried over for the kept part of a tensor; a new part
+begins with the mean square of its tensor, so that its first steps are as long as those of the
+others.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ class Chain:
     """The layers of one network, in order, by the names of their tensors."""
 
     hidden: tuple[str, ...]
-    """One name a hidden layer."""
+    """The names of the hidden layers."""
     heads: tuple[str, ...]
-    """What reads the last hidden layer."""
+    """The names of the layers that read the last hidden layer."""
     read_in_halves: bool = False
     """Whether each of two heads reads a half of its own of the last hidden layer, which is then
     twice as wide as the config says."""
 
     def readers(self, layer: int) -> tuple[str, ...]:
-        """Return what reads a hidden layer."""
+        """Return the names of the layers that read a hidden layer."""
         return (self.hidden[layer + 1],) if layer + 1 < len(self.hidden) else self.heads
 
     def is_split(self, layer: int) -> bool:
-        """Whether the readers of a hidden layer read a half each."""
+        """Return whether each reader of a hidden layer reads a half of it."""
         return self.read_in_halves and layer + 1 == len(self.hidden)
 
 
 @dataclass
 class PolicyTensors:
-    """All that a policy has of one set of networks, by the tensors' names."""
+    """The tensors of a policy's networks and optimisers, by name."""
 
     values: list[Tensors]
-    """Its weights, and those of its targets, which may lack some of the names."""
+    """The weights, and the target weights, which may lack some of the names."""
     moments: list[tuple[Tensors, Tensors]]
-    """The means and mean squares of gradients that optimisers keep, which together have all
-    names of the first values."""
+    """The first and second moments of each optimiser, which together have all names of the first
+    values."""
 
     def adams_of(self, name: str) -> list[tuple[Tensor, Tensor]]:
-        """Return mean and square of a tensor."""
+        """Return the first and second moments of a tensor."""
         return [(means[name], squares[name]) for means, squares in self.moments if name in means]
 
 
 def widen(
     tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
 ) -> None:
-    """Add units to a hidden layer; what the network computes stays the same."""
+    """Add units to a hidden layer; the network's function stays the same."""
     width = _width(tensors, chain, layer)
     _resize(tensors, chain, layer, source=[*range(width), *[-1] * count], rng=rng)
 
@@ -69,7 +69,7 @@ def widen(
 def narrow(
     tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
 ) -> None:
-    """Take those units out of a hidden layer that matter least to what reads it."""
+    """Remove the units of the least importance from a hidden layer."""
     width = _width(tensors, chain, layer)
     score = _importance(tensors.values[0], chain, layer)
     score = score.reshape(-1, width).sum(dim=0)  # both halves, where there are two
@@ -78,12 +78,12 @@ def narrow(
 
 
 def deepen(tensors: PolicyTensors, before: Chain, after: Chain, layer: int) -> None:
-    """Add a hidden layer behind another; what a network with ReLUs computes stays the same.
+    """Add a hidden layer behind another; the function of a network with ReLUs stays the same.
 
     Args:
-        tensors: Is changed.
-        before: The layers as they are.
-        after: The layers with one more.
+        tensors: Changed in place.
+        before: The current layers.
+        after: The layers with the new one.
         layer: The hidden layer that the new one follows.
     """
     new = after.hidden[layer + 1]
@@ -107,7 +107,7 @@ def deepen(tensors: PolicyTensors, before: Chain, after: Chain, layer: int) -> N
 
 
 def shorten(tensors: PolicyTensors, before: Chain, after: Chain, layer: int) -> None:
-    """Take a hidden layer out; the next one reads what it read, through both their weights."""
+    """Remove a hidden layer, and multiply its weights into the next one's."""
     gone = before.hidden[layer]
     for values in tensors.values:
         if f"{gone}.weight" not in values:
@@ -133,9 +133,9 @@ def shorten(tensors: PolicyTensors, before: Chain, after: Chain, layer: int) -> 
 
 
 def shake(tensors: PolicyTensors, *, spread: float, rng: np.random.Generator) -> None:
-    """Add normal noise to all weights, in proportion to the usual size of their tensor.
+    """Add normal noise to all weights, in proportion to the root mean square of their tensor.
 
-    Targets get the same noise as what they follow, so that they stay behind it as far as before.
+    Target weights get the same noise as the weights that they follow.
     """
     for name, tensor in tensors.values[0].items():
         noise = torch.from_numpy(rng.standard_normal(tuple(tensor.shape), dtype=np.float32))
@@ -146,7 +146,7 @@ def shake(tensors: PolicyTensors, *, spread: float, rng: np.random.Generator) ->
 
 
 def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
-    """Return the width of a hidden layer as the config has it."""
+    """Return the width of a hidden layer in the config."""
     rows = tensors.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
     return rows // 2 if chain.is_split(layer) else rows
 
@@ -191,7 +191,7 @@ def _taken(tensor: Tensor, dim: int, index: Tensor, fresh: Tensor | None) -> Ten
 
 
 def _importance(values: Mapping[str, Tensor], chain: Chain, layer: int) -> Tensor:
-    """Return for each unit of a hidden layer how much passes through it: in times out."""
+    """Return the importance of each unit of a hidden layer: norms of inputs times outputs."""
     name = chain.hidden[layer]
     into = values[f"{name}.weight"].square().sum(-1) + values[f"{name}.bias"].square()
     out = [values[f"{reader}.weight"].square().sum(-2) for reader in chain.readers(layer)]
@@ -206,7 +206,7 @@ def _times(weight: Tensor, vector: Tensor) -> Tensor:
 def _rename(
     tensors: PolicyTensors, before: Chain, after: Chain, places: Sequence[int | None]
 ) -> None:
-    """Give layers the names that they have in another chain; None is one that is not there."""
+    """Rename layers to those of another chain; None is a layer without a counterpart."""
     names = {before.hidden[old]: after.hidden[new] for new, old in _pairs(places)}
     names |= dict(zip(before.heads, after.heads, strict=True))
     moments = [named for pair in tensors.moments for named in pair]

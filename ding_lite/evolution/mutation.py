@@ -1,8 +1,8 @@
-"""How offspring come to differ from their parents.
+"""Mutations of offspring.
 
 One mutation is drawn for each agent: none, of its architecture, of its weights, of its activation,
-or of one hyper-parameter. Actor, critics and targets change together, and the optimiser goes on
-with what it remembers. A further kind of mutation is one method here and one entry of `KINDS`.
+or of one hyper-parameter. Actor, critics and targets change together, and the optimiser keeps its
+moments. A further kind of mutation is one method here and one entry of `KINDS`.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ KINDS = ("none", "architecture", "weights", "activation", "hyperparameters")
 
 
 class Mutation:
-    """Changes agents, at random but repeatably.
+    """Mutates agents, reproducibly at random.
 
-    The first five settings are how likely each kind is; they are divided by their sum.
+    The first five settings are the probabilities of each kind, divided by their sum.
 
     Args:
-        search: Which hyper-parameters may change; without it none does.
-        none: Nothing changes.
-        architecture: A hidden layer is added or taken out, or some units of one.
+        search: The hyper-parameters that may change; None for none.
+        none: No change.
+        architecture: A hidden layer, or units of one, are added or removed.
         weights: Noise is added to all weights.
-        activation: What comes after each hidden layer becomes another function.
-        hyperparameters: One of those that are searched takes another value.
-        new_layer_prob: How likely an architecture mutation is one of a whole layer.
-        remove_prob: How likely an architecture mutation takes away instead of adding. What is
-            added leaves the network's function as it was; what is taken away does not.
-        mutation_sd: The standard deviation of the noise, in units of the usual size of a weight.
+        activation: The activation of the hidden layers becomes another function.
+        hyperparameters: One of the searched hyper-parameters takes another value.
+        new_layer_prob: The probability that an architecture mutation is of a whole layer.
+        remove_prob: The probability that an architecture mutation removes instead of adding.
+            Adding preserves the network's function; removing does not.
+        mutation_sd: The standard deviation of the noise, relative to the root mean square of a
+            tensor.
         num_nodes: How many units may be added or taken out at a time.
         max_nodes: The widest that a hidden layer may become.
         min_nodes: The narrowest.
         max_layers: The most hidden layers.
         min_layers: The fewest.
-        mutate_elite: Whether the best agent changes, too.
-        seed: Draws everything.
+        mutate_elite: Whether the best agent is mutated, too.
+        seed: Of all random choices.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -83,7 +84,7 @@ class Mutation:
         mutate_elite: bool = False,
         seed: int = 0,
     ) -> None:
-        """Begin with the seed."""
+        """Seed the generator."""
         self.search = search or Search()
         self.mutate_elite = mutate_elite
         odds = (none, architecture, weights, activation, hyperparameters)
@@ -112,10 +113,10 @@ class Mutation:
         self._rng = make_rng(seed, "mutation")
 
     def check(self, policy: Policy) -> None:
-        """Refuse a policy to which something may happen that it does not know.
+        """Raise if a mutation does not apply to a policy.
 
         Raises:
-            ConfigError: It has no such setting, or its networks are not known.
+            ConfigError: It lacks a setting, or its parameter layout is unknown.
         """
         self.search.check(policy.config)
         if self._odds["architecture"] or self._odds["weights"]:
@@ -124,7 +125,7 @@ class Mutation:
             _check_has_activation(policy)
 
     def mutate(self, agent: Agent) -> str:
-        """Let one mutation happen to an agent, and say in a few words which."""
+        """Apply one random mutation to an agent; return its description in a few words."""
         odds = np.array([*self._odds.values()])
         kind = KINDS[int(self._rng.choice(len(KINDS), p=odds / odds.sum()))]
         return self._apply(kind, agent)
@@ -134,7 +135,7 @@ class Mutation:
         return {"rng": rng_state(self._rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Load a state that `state_dict` returned."""
         set_rng_state(self._rng, state["rng"])
 
     def _apply(self, kind: str, agent: Agent) -> str:
@@ -151,7 +152,7 @@ class Mutation:
                 return "none"
 
     def _mutate_architecture(self, agent: Agent) -> str:
-        """Change a layer if that was drawn and can be done, else some units."""
+        """Add or remove a layer if that was drawn and is possible, else some units."""
         is_layer = bool(self._rng.random() < self._new_layer_prob)
         removes = bool(self._rng.random() < self._remove_prob)
         changed = self._change_layers(agent, removes=removes) if is_layer else None
@@ -160,7 +161,7 @@ class Mutation:
     def _change_layers(self, agent: Agent, *, removes: bool) -> str | None:
         layout, hidden = layout_of(agent.policy), tuple(agent.config.hidden)
         before = layout.chains(len(hidden))
-        # Behind a layer that is split nothing can be put in, and it cannot go itself.
+        # A split layer cannot be removed, and no layer can be added behind it.
         choices = len(hidden) - any(chain.read_in_halves for chain in before)
         low, high = self._layers
         can_add = len(hidden) < high and layout.activation == "relu"
@@ -232,7 +233,7 @@ def _reshape(
 
 
 def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
-    """Give one setting of an agent another value; all else goes on."""
+    """Change one setting of an agent, and keep all else."""
     if name == LEARN_EVERY:
         agent.learn_every = int(after)
     else:

@@ -1,4 +1,4 @@
-"""Which tensors of a policy belong together: what evolution knows of each kind of policy."""
+"""The parameter layout of each kind of policy: networks, targets and optimisers."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from ding_lite.rl.protocols import Policy
 
 @dataclass(frozen=True)
 class _Adam:
-    """Where the state of an optimiser is, and which weights it is of."""
+    """The key of an optimiser's state, and the weights that it steps."""
 
     key: str
     prefixes: tuple[str, ...] = ("",)
-    """How their names begin."""
+    """The prefixes of their names."""
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Where what belongs together is in a policy's `state_dict`."""
+    """The keys of weights, target weights and optimisers in a policy's `state_dict`."""
 
     values: tuple[str, ...]
-    """The keys of its weights and then of what follows them."""
+    """The keys of the weights, then of the target weights."""
     adams: tuple[_Adam, ...]
     chains: Callable[[int], tuple[Chain, ...]]
     """The chains of a policy with so many hidden layers."""
     activation: str
-    """What comes after a hidden layer."""
+    """The activation of the hidden layers."""
 
     def open(self, state: Mapping[str, Any]) -> PolicyTensors:
-        """Take the tensors out of a state."""
+        """Return the tensors of a state."""
         values = [_own(state[key]) for key in self.values]
         moments = []
         for adam in self.adams:
@@ -56,12 +56,12 @@ class ParameterLayout:
     def close(
         self, tensors: PolicyTensors, state: Mapping[str, Any], like: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Put the tensors back.
+        """Return a state with these tensors.
 
         Args:
             tensors: The tensors.
-            state: The state they were taken from.
-            like: The state of a policy of the shape that they have now.
+            state: The state that they are from.
+            like: The state of a policy of their new architecture.
         """
         closed = dict(state)
         for key, values in zip(self.values, tensors.values, strict=True):
@@ -78,10 +78,10 @@ class ParameterLayout:
 
 
 def layout_of(policy: Policy) -> ParameterLayout:
-    """Return where what is in a policy.
+    """Return the parameter layout of a policy.
 
     Raises:
-        ConfigError: Nobody knows.
+        ConfigError: The layout of its class is unknown.
     """
     config: Any = policy.config
     if isinstance(policy, DQN):
@@ -125,7 +125,7 @@ def layout_of(policy: Policy) -> ParameterLayout:
 
 
 def _own(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Leave out what no optimiser changes: the running means of `normalize_obs`."""
+    """Drop tensors that no optimiser changes: the running means of `normalize_obs`."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("norm.")}
 
 

@@ -1,4 +1,4 @@
-"""Agents that learn side by side, and generation after generation."""
+"""A population: agents that learn side by side, generation after generation."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config, check_all, whole
 
 _COPIES_THAT_LEARN = 4
-"""An agent has its weights, their gradient, and two moments of Adam, at least."""
+"""The copies of its weights that an agent has at least: gradient and moments of Adam, too."""
 _BYTES_OF_OBJECTS = 16_384
-"""What an agent takes beside them, at least."""
+"""The least memory of an agent beside its weights, in bytes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Life:
-    """What became of one agent in one generation: a line of `lineage.jsonl`."""
+    """The record of one agent in one generation: a line of `lineage.jsonl`."""
 
     generation: int
-    """Which one, from 0."""
+    """The generation, from 0."""
     place: int
     """Its place in the population."""
     id: int
-    """Its number. It keeps it as long as nothing in it changes."""
+    """The agent's id, which stays as long as the agent is not changed."""
     parent: int | None
-    """Whose copy, or successor, it is."""
+    """The id of the agent that it was copied from, or was before."""
     mutation: str
-    """What made it differ from its parent."""
+    """The mutation that changed it."""
     fitness: float | None
     """The mean return of its last evaluation in this generation."""
     hyperparameters: dict[str, Value]
-    """What it had of the settings that are searched."""
+    """Its values of the hyper-parameters that are searched."""
     hidden: tuple[int, ...] | None = None
     """The widths of its hidden layers."""
 
 
 class Population:
-    """Agents in their places. Made by `Population.of`.
+    """Agents by place. Made by `Population.of`.
 
     Args:
         agents: Of one kind of policy, made for the same environment.
         seed: Draws the seeds of offspring.
 
     Raises:
-        ConfigError: There are none.
+        ConfigError: There are no agents.
 
     Example:
         >>> from ding_lite.evolution import integer, log_uniform
@@ -66,15 +66,15 @@ class Population:
     """
 
     def __init__(self, agents: list[Agent], *, seed: int = 0) -> None:
-        """Take over the agents; use `Population.of` to make them."""
+        """Take the agents; use `Population.of` to make them."""
         if not agents:
             raise ConfigError("A population needs agents; `Population.of` makes them.")
         self.agents = tuple(agents)
-        """All of them, by place. The agents stay; what lives in them changes."""
+        """All agents, by place. The objects stay; their policies are replaced."""
         self.generation = 0
-        """How many generations there were before this one."""
+        """The number of the current generation, from 0."""
         self.lives: list[Life] = []
-        """What became of each agent in each generation that is over."""
+        """The records of all agents in all finished generations."""
         self._next_id = 1 + max(agent.birth.id for agent in agents)
         self._rng = make_rng(seed, "population")
 
@@ -89,20 +89,20 @@ class Population:
         seed: int = 0,
         config: object = None,
     ) -> Self:
-        """Make agents that differ in their first weights and in what is searched.
+        """Make agents that differ in their initial weights and searched hyper-parameters.
 
         Args:
             policy: The kind of policy, such as `DQN`.
-            spec: What they act on, `envs.spec`.
-            search: What they differ in, and within which bounds; nothing by default.
-            size: How many. More explore more at a time and cost as much more; 4 to 10 are usual.
-            seed: Decides what each begins with.
+            spec: The spec of the environments, `envs.spec`.
+            search: The hyper-parameters to search, with their bounds; none by default.
+            size: How many. More search more at a time and cost as much more; 4 to 10 are usual.
+            seed: Of the initial weights and hyper-parameters.
             config: The settings that all share, as the policy takes them, or as a dict; the
                 policy's own by default.
 
         Raises:
-            ConfigError: A setting to search is none of the policy's, a number is out of range, or
-                the machine has too little memory for so many agents.
+            ConfigError: A setting to search is not one of the policy's, a number is out of range,
+                or the machine has too little memory for so many agents.
         """
         search = search or Search()
         check_all(whole(1, size=size), whole(0, seed=seed))
@@ -137,14 +137,14 @@ class Population:
 
     @property
     def spec(self) -> EnvSpec:
-        """What all act on."""
+        """The spec of the environments of all agents."""
         return self.agents[0].spec
 
     @property
     def best(self) -> Agent:
-        """The agent whose last evaluation was the best; of several the one that is oldest.
+        """The agent with the best last evaluation; the oldest one of several.
 
-        Offspring begin with the evaluations of their parents, and are younger than these.
+        Offspring inherit the evaluations of their parents, and are younger.
         """
         return max(self.agents, key=lambda agent: (agent.mean_fitness(1), -agent.birth.id))
 
@@ -152,8 +152,8 @@ class Population:
         """Begin the next generation: select, copy, mutate.
 
         Args:
-            tournament: Chooses whose offspring fill the places.
-            mutation: Changes all but the elite, unless that is to change, too.
+            tournament: Selects the parents.
+            mutation: Mutates all agents but the elite, or all with `mutate_elite`.
 
         Raises:
             ConfigError: An agent was not evaluated in this generation, none is healthy any more,
@@ -185,7 +185,7 @@ class Population:
             agent.begin_generation(birth)
 
     def lives_now(self) -> list[Life]:
-        """Return what has become of each agent in this generation so far."""
+        """Return the record of each agent in this generation so far."""
         return [
             Life(
                 generation=self.generation,
@@ -252,7 +252,7 @@ class Population:
 
 
 def _check_fits(agent: Agent, size: int) -> None:
-    """Refuse more agents like this one than there is memory for."""
+    """Raise if so many agents like this one do not fit into memory."""
     weights = sum(tensor.nbytes for tensor in agent.policy.weights().values())
     needed = size * (_COPIES_THAT_LEARN * weights + _BYTES_OF_OBJECTS)
     check_fits(needed, what="Evolution", population=size)

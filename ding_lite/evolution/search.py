@@ -1,4 +1,4 @@
-"""What evolution may change, and within which bounds."""
+"""The search space of hyper-parameters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.settings import check_all, finite, positive, whole
 
 Value: TypeAlias = float | int | str | bool
-"""What a hyper-parameter may be."""
+"""A value of a hyper-parameter."""
 LEARN_EVERY = "learn_every"
-"""How many env steps of an agent lie between two of its updates: no policy has it, agents do."""
+"""The env steps per update of an agent, which is a setting of the agent and not of a policy."""
 _FIXED = {
     "seed": "each agent has its own anyway",
     "hidden": "an architecture mutation changes it: `Mutation(architecture=...)`",
@@ -34,15 +34,15 @@ class Parameter(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator) -> Value:
-        """Choose a first value."""
+        """Draw an initial value."""
 
     @abstractmethod
     def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Choose another value, near this one where values have an order."""
+        """Draw another value, near this one if values have an order."""
 
     @abstractmethod
     def examples(self) -> Iterable[Value]:
-        """Return the values that a setting must be able to have: the bounds, or all there are."""
+        """Return the values that a setting must accept: the bounds, or all of a choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Range(Parameter):
         )
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """Choose any, all equally likely; of a logarithmic range all orders of magnitude."""
+        """Draw uniformly; in a logarithmic range uniformly by order of magnitude."""
         if self.is_whole:
             return int(rng.integers(int(self.low), int(self.high), endpoint=True))
         if self.is_log:
@@ -84,7 +84,7 @@ class Range(Parameter):
         return float(rng.uniform(self.low, self.high))
 
     def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Multiply by `grow` or `shrink`; a value at a bound goes the other way."""
+        """Multiply by `grow` or `shrink`; a value at a bound moves away from it."""
         number = float(value)
         grows = bool(rng.random() < 0.5)
         if number >= self.high:
@@ -107,7 +107,7 @@ class Range(Parameter):
 
 @dataclass(frozen=True)
 class Choice(Parameter):
-    """One of some values, without an order."""
+    """Values without an order."""
 
     values: tuple[Value, ...]
 
@@ -119,27 +119,27 @@ class Choice(Parameter):
             )
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """Choose any."""
+        """Draw any value."""
         return self.values[int(rng.integers(len(self.values)))]
 
     def mutate(self, value: Value, rng: np.random.Generator) -> Value:
-        """Choose another one."""
+        """Draw another value."""
         others = [other for other in self.values if other != value]
         return others[int(rng.integers(len(others)))]
 
     def examples(self) -> Iterable[Value]:
-        """Return all of them."""
+        """Return all values."""
         return self.values
 
 
 def integer(low: int, high: int, *, grow: float = 1.2, shrink: float = 0.8) -> Parameter:
-    """Search whole numbers, both bounds included.
+    """Search integers, both bounds included.
 
     Args:
         low: The lowest.
         high: The highest.
-        grow: What a mutation multiplies by, or by `shrink`. Further from 1 takes larger steps.
-        shrink: The same downwards.
+        grow: The factor of a mutation upwards. Further from 1 takes larger steps.
+        shrink: The factor downwards.
 
     Raises:
         ConfigError: The bounds are no whole numbers in order, or a factor goes the wrong way.
@@ -158,8 +158,8 @@ def uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0.8) 
     Args:
         low: The lowest.
         high: The highest.
-        grow: What a mutation multiplies by, or by `shrink`. Further from 1 takes larger steps.
-        shrink: The same downwards.
+        grow: The factor of a mutation upwards. Further from 1 takes larger steps.
+        shrink: The factor downwards.
 
     Raises:
         ConfigError: The bounds are not in order, or a factor goes the wrong way.
@@ -173,8 +173,8 @@ def log_uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0
     Args:
         low: The lowest, above 0.
         high: The highest.
-        grow: What a mutation multiplies by, or by `shrink`. Further from 1 takes larger steps.
-        shrink: The same downwards.
+        grow: The factor of a mutation upwards. Further from 1 takes larger steps.
+        shrink: The factor downwards.
 
     Raises:
         ConfigError: The bounds are not in order or not above 0, or a factor goes the wrong way.
@@ -183,7 +183,7 @@ def log_uniform(low: float, high: float, *, grow: float = 1.2, shrink: float = 0
 
 
 def choice(*values: Value) -> Parameter:
-    """Search among some values, such as `choice("huber", "mse")`.
+    """Search among values, such as `choice("huber", "mse")`.
 
     Raises:
         ConfigError: There are fewer than two.
@@ -192,14 +192,13 @@ def choice(*values: Value) -> Parameter:
 
 
 class Search:
-    """Which settings agents may differ in, and what values each may have.
+    """The hyper-parameters to search, and their values.
 
-    Beside settings of the policy there is `learn_every`: how many env steps of its own an agent
-    makes for each of its updates.
+    Beside settings of the policy there is `learn_every`, an agent's own env steps per update.
 
     Args:
-        **parameters: By the setting's name: what `integer`, `uniform`, `log_uniform` or `choice`
-            returns.
+        **parameters: By the setting's name: a parameter that `integer`, `uniform`, `log_uniform`
+            or `choice` returned.
 
     Raises:
         ConfigError: Something else was given.
@@ -211,7 +210,7 @@ class Search:
     """
 
     def __init__(self, **parameters: Parameter) -> None:
-        """Remember them."""
+        """Check the parameters."""
         given: Mapping[str, object] = parameters  # callers without a type checker pass anything
         for name, parameter in given.items():
             if not isinstance(parameter, Parameter):
@@ -229,23 +228,23 @@ class Search:
         return f"Search({', '.join(f'{name}={what!r}' for name, what in self.parameters.items())})"
 
     def draw(self, rng: np.random.Generator) -> dict[str, Value]:
-        """Choose first values for an agent."""
+        """Draw initial values for an agent."""
         return {name: parameter.draw(rng) for name, parameter in self.parameters.items()}
 
     def mutate(
         self, values: Mapping[str, Value], rng: np.random.Generator
     ) -> tuple[str, Value] | None:
-        """Choose one hyper-parameter and another value for it; None where there is none."""
+        """Draw a hyper-parameter and another value for it; None if there is none to search."""
         if not self.parameters:
             return None
         name = list(self.parameters)[int(rng.integers(len(self.parameters)))]
         return name, self.parameters[name].mutate(values[name], rng)
 
     def check(self, config: object) -> None:
-        """Refuse to search what a policy with this config does not have, or cannot have.
+        """Raise if a parameter does not fit a policy with this config.
 
         Raises:
-            ConfigError: A name is no setting, one that cannot be searched, or a bound is out of
+            ConfigError: A name is no setting, or one that cannot be searched, or a bound is out of
                 the setting's own range.
         """
         known = [field.name for field in dataclasses.fields(as_dataclass(config))]
@@ -275,7 +274,7 @@ def as_dataclass(config: object) -> Any:  # noqa: ANN401 - a dataclass of any ki
     """Return settings that are a dataclass.
 
     Raises:
-        ConfigError: They are none.
+        ConfigError: They are no dataclass.
     """
     if not dataclasses.is_dataclass(config) or isinstance(config, type):
         raise ConfigError(
@@ -294,7 +293,7 @@ def _not_numbers(**named: float) -> list[str]:
 
 
 def _misfits(config: Any, name: str, parameter: Parameter) -> list[str]:  # noqa: ANN401 - any dataclass
-    """Try the values that a setting must take; say what its config answers to those it refuses."""
+    """Return the errors of a config for the values that a setting must accept."""
     current = getattr(config, name)
     for value in parameter.examples():
         if type(current) is int and type(value) is float:

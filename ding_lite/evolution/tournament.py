@@ -1,4 +1,4 @@
-"""Who lives on: tournaments among the agents of a population."""
+"""Tournament selection among the agents of a population."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ding_lite.settings import check_all, whole
 
 @dataclass(frozen=True)
 class Selection:
-    """What came out of the tournaments."""
+    """The result of the tournaments of a generation."""
 
     elite: int | None
-    """The place of the best agent, which lives on unchanged; None without elitism."""
+    """The place of the best agent, which stays unchanged; None without elitism."""
     parents: tuple[int, ...]
-    """For each place of the next generation the place of whom it inherits from. Who is a parent
-    keeps its own place."""
+    """The place of the parent for each place of the next generation. A parent keeps its own
+    place."""
 
 
 class Tournament:
-    """Chooses who lives on, and who is copied into the places of the others.
+    """Selects the parents of the next generation.
 
     For each place of the next generation some agents are drawn, and the fittest of them wins.
     Fitness is the mean of an agent's newest evaluations.
 
     Args:
-        size: How many agents take part in one tournament. More favours the best and ends in a
-            population of near relatives sooner; 2 is usual.
-        elitism: Whether the best agent lives on in any case, and unchanged.
-        window: How many evaluations count. More is less noisy, and slower to see what has changed.
-        seed: Draws who takes part.
+        size: How many agents take part in one tournament. More favours the best and loses
+            diversity sooner; 2 is usual.
+        elitism: Whether the best agent always stays, unchanged.
+        window: How many evaluations count. More is less noisy, and slower to follow changes.
+        seed: Of the draws of agents.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -54,7 +54,7 @@ class Tournament:
     def __init__(
         self, *, size: int = 2, elitism: bool = True, window: int = 1, seed: int = 0
     ) -> None:
-        """Begin with the seed."""
+        """Seed the generator."""
         check_all(whole(1, size=size, window=window))
         self.size = size
         self.elitism = elitism
@@ -62,7 +62,7 @@ class Tournament:
         self._rng = make_rng(seed, "tournament")
 
     def select(self, agents: Sequence[Agent]) -> Selection:
-        """Hold as many tournaments as there are places.
+        """Hold a tournament for each place.
 
         Raises:
             ConfigError: A tournament is larger than the population.
@@ -85,12 +85,12 @@ class Tournament:
         return {"rng": rng_state(self._rng)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Load a state that `state_dict` returned."""
         set_rng_state(self._rng, state["rng"])
 
 
 def _placed(winners: Sequence[int]) -> tuple[int, ...]:
-    """Give each winner its own place once, and the places that are left to further copies.
+    """Return the parent of each place: winners keep their own, copies take the others.
 
     Example:
         >>> _placed([2, 0, 2, 2])

@@ -129,16 +129,16 @@ def test_whatever_agents_do_each_push_is_counted_once_as_applied_or_refused(
     deeds: list[tuple[str, int]], limit: int | None
 ) -> None:
     job = Job(num_agents=3, max_staleness=limit)
-    owner, life, version = job.owner, 0, 0
+    owner, incarnation, version = job.owner, 0, 0
     pulled: dict[int, tuple[int, int]] = {}
     pushed = applied = refused = 0
     for what, k in deeds:
         if what == "pull":
             job.agents[k].pull(make_policy())
-            pulled[k] = life, version
+            pulled[k] = incarnation, version
         elif what == "push":
             receipt = job.agents[k].push(gradient(0.1))
-            is_known = k in pulled and pulled[k][0] == life
+            is_known = k in pulled and pulled[k][0] == incarnation
             staleness = version - (pulled[k][1] if is_known else 0)
             is_applied = limit is None or (is_known and staleness <= limit)
             pushed += 1
@@ -152,7 +152,7 @@ def test_whatever_agents_do_each_push_is_counted_once_as_applied_or_refused(
             assert receipt.version == version
         else:
             owner = GradientServer(Group(job.routers[0], (0,)), make_policy(), max_staleness=limit)
-            life, version, pushed, applied, refused = life + 1, 0, 0, 0, 0
+            incarnation, version, pushed, applied, refused = incarnation + 1, 0, 0, 0, 0
         assert (owner.num_applied, owner.num_refused, owner.version) == (applied, refused, version)
         assert pushed == owner.num_applied + owner.num_refused
 
