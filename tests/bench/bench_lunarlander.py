@@ -57,7 +57,7 @@ class Solved:
     env_steps: int
     seconds: float
     peer_seconds: float | None
-    """What Stable-Baselines3 takes for as many env steps; None where it is not installed."""
+    """The cost of as many env steps of Stable-Baselines3; None where it is not installed."""
 
 
 def run() -> list[Row]:

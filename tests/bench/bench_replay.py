@@ -98,7 +98,7 @@ class BareRing:
 
 
 class BarePixelRing(BareRing):
-    """The same with memory for the observations of a batch that is used again and again."""
+    """A `BareRing` that samples observations into preallocated arrays."""
 
     def __init__(self, full: Transitions) -> None:
         """Make room for one batch."""

@@ -136,7 +136,7 @@ def burst(router: NodeRouter, ears: Ears) -> Row:
 
 
 class Ears:
-    """Lets this process wait for what the other one answers."""
+    """Waits for answers of the other process."""
 
     def __init__(self, router: NodeRouter) -> None:
         """Listen from now on."""
@@ -167,7 +167,7 @@ class Ears:
 
 
 class Mouth:
-    """Says that a state is here."""
+    """Acknowledges each state."""
 
     def __init__(self, router: NodeRouter) -> None:
         """Answer from now on."""
@@ -178,7 +178,7 @@ class Mouth:
         """Leave the events to the task."""
 
     def receive_ctx(self, node_id: int, values: Any) -> None:
-        """Say it."""
+        """Acknowledge the state."""
         if "state" in values:
             self._router.emit("have", values["number"], monotonic())
 

@@ -54,15 +54,15 @@ class Cost:
     """The cost of one part of a step: the medians of some steps."""
 
     messages: float
-    """Of the root, both ways."""
+    """Messages of the root, both ways."""
     nbytes: float
-    """Of the root, both ways."""
+    """Bytes of the root, both ways."""
     seconds: list[float]
     """CPU time of the root, in each of the steps."""
     copies: int
-    """How often the node that has sent the weights most often has done so."""
+    """The largest number of times that one node has sent the weights."""
     all_messages: float
-    """Of all nodes, each message once."""
+    """Messages of all nodes, each counted once."""
     most_waiting: int
     """How many items have waited at the root at a time."""
 

@@ -38,19 +38,19 @@ def act_noisily(policy: Any, obs: NumpyArray) -> NumpyArray:
 
 
 class TutorialDDPG(PlainDDPG):
-    """As a tutorial writes it: modules, and Adam by default."""
+    """DDPG as in a tutorial: modules, and Adam by default."""
 
     targets, act = discounted, act_noisily
 
 
 class TutorialTD3(PlainTD3):
-    """As a tutorial writes it."""
+    """TD3 as in a tutorial."""
 
     targets, act = discounted, act_noisily
 
 
 class TutorialSAC(PlainSAC):
-    """As a tutorial writes it, with the shorter formula of the density."""
+    """SAC as in a tutorial, with the shorter formula of the density."""
 
     targets = discounted
 

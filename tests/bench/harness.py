@@ -37,7 +37,7 @@ class Row:
     """One line of the table: a cost, and what it is compared with."""
 
     name: str
-    """What was done, in words; unique within its file and stable from run to run."""
+    """The measured operation, in words; unique within its file and stable from run to run."""
     unit: Unit
     """Unit of `median`, `spread` and `baseline`."""
     median: float
@@ -49,11 +49,11 @@ class Row:
     baseline: float | None = None
     """The baseline's median cost, measured in the same run."""
     baseline_name: str = ""
-    """What the baseline is, in words."""
+    """The baseline, in words."""
     ratio: float | None = None
     """Median of candidate / baseline over the pairs; below 1 the candidate is cheaper."""
     target: float | None = None
-    """Not to be above: for the ratio if there is one, otherwise for the median."""
+    """The upper bound: for the ratio if there is one, otherwise for the median."""
     tracked: bool = False
     """Whether `make bench-compare` fails when this row gets worse by more than a fifth."""
 

@@ -20,7 +20,7 @@ from tests.bench.harness import Row
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "benchmarks"
 GPU_FOLDER = FOLDER / "gpu"
-"""Where the runs on a GPU are kept, which are few, and of one file."""
+"""The folder of the runs on a GPU, which are few, and of one file."""
 WORSE = 1.2
 """A tracked row that costs more than this times what it did fails `make bench-compare`."""
 _PACKAGES = ("torch", "numpy", "gymnasium", "msgspec", "pyzmq")

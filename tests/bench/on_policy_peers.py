@@ -25,7 +25,7 @@ ZOO: dict[str, dict[str, Any]] = {
         "clip_range": lambda left: 0.2 * left,
     },
 }
-"""What its zoo has for CartPole-v1, beside 8 environments."""
+"""The settings of its zoo for CartPole-v1, beside 8 environments."""
 ZOO_ENV_STEPS = {"a2c": 500_000, "ppo": 100_000}
 """How long it would train; over these its settings fall."""
 

@@ -52,7 +52,7 @@ TARGETS: dict[str, tuple[Target, int]] = {
     "policies": (files.policies, 2),
     "runs": (files.runs, 2),
 }
-"""What is broken, and how many of a thousand mutants are its."""
+"""Kinds of input, and how many of a thousand mutants each gets."""
 
 
 def fuzz(name: str, folder: Path, *, first: int, count: int) -> Counter[str]:

@@ -71,4 +71,4 @@ def count_threads():
 
 atexit.register(count_threads)  # the first to be registered is the last to be called
 """
-"""Says how many threads of gloo are left when Python itself is about to end."""
+"""Prints how many gloo threads are left when the interpreter ends."""

@@ -34,7 +34,7 @@ IPV4 = 4
 
 @cache
 def why_not() -> str | None:
-    """Say why this machine cannot make another one; None where it can."""
+    """Return why no network namespace can be made here; None where one can."""
     try:
         with Network() as network:
             network.machine("10.77.0.1")

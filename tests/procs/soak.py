@@ -37,7 +37,7 @@ KINDS = {
     "stop learner": 3,
     "strangers": 3,
 }
-"""What strikes, and how often beside the others."""
+"""Kinds of strikes, and their weights."""
 
 PROGRAM = """
 import multiprocessing, pathlib, time

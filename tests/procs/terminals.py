@@ -57,7 +57,7 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """What has come, without colours; where the cursor went elsewhere, a new line begins."""
+        """The output without colours; a new line begins where the cursor moved elsewhere."""
         text = re.sub(r"\r\n|\r|\x1b\[[0-9]*[A-H]", "\n", self.seen)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 

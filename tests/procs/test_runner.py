@@ -105,7 +105,7 @@ cell.__builtins__ = __builtins__
 sys.modules["__main__"] = cell
 exec(open("cell.py").read(), vars(cell))
 """
-"""What the kernel of a notebook does: `__main__` is a module without a file."""
+"""Runs `__main__` as a module without a file, as the kernel of a notebook does."""
 
 
 def test_a_main_in_a_notebook_is_refused_with_what_to_do_there(folder: Path) -> None:
