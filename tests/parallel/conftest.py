@@ -1,4 +1,4 @@
-"""What tests of processes and sockets share."""
+"""Fixtures for tests of processes and sockets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.register_assert_rewrite("tests.parallel.contract")
 
 @pytest.fixture(scope="session", autouse=True)
 def _zero_copy() -> None:
-    """Start the thread that pyzmq keeps for good from its first zero-copy message on.
+    """Start the permanent thread that pyzmq starts at its first zero-copy message.
 
     Otherwise its descriptors would count as the leak of whatever test sends the first one.
     """

@@ -1,4 +1,4 @@
-"""What every transport promises: each sentence of `transport/base.py`, tried out.
+"""The contract of every transport: a test for each promise of `transport/base.py`.
 
 A test module of a transport makes a `Bench` for it, offers that as the fixture `bench`, and
 derives a class from `TransportContract`.
@@ -23,11 +23,11 @@ from ding_lite.parallel.transport.chunks import CHUNK_ABOVE
 
 CONTROL, BULK = Lane.CONTROL, Lane.BULK
 FOREVER_S = 1_000.0
-"""Until the next turn: what is not woken is not done."""
+"""Seconds to the next tick: long, so that a test needs a wake-up."""
 
 
 class End:
-    """One node's transport, with a sink that notes everything and speaks on its turn."""
+    """A node's transport, with a sink that records messages and sends on its tick."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -50,7 +50,7 @@ class End:
         return self
 
     def do(self, call: Callable[[], Any]) -> Any:
-        """Call something on the transport's thread, and return what it returns."""
+        """Call a function on the transport's thread, and return its result."""
         results: list[Any] = []
 
         def act() -> None:
@@ -73,7 +73,7 @@ class End:
             assert self._changed.wait_for(ready, timeout)
 
     def hear(self, num_messages: int, timeout: float = 10.0) -> list[list[bytes]]:
-        """Wait until so many messages have come, and return them."""
+        """Wait for a number of messages, and return them."""
         self.wait(lambda: len(self.messages) >= num_messages, timeout)
         return self.contents
 
@@ -124,7 +124,7 @@ class End:
 
 @contextmanager
 def standing_still(end: End) -> Iterator[None]:
-    """Hold up a node's sink, as a program does that is busy or stopped."""
+    """Block a node's sink, as a busy or stopped program does."""
     is_stuck, may_go_on = threading.Event(), threading.Event()
 
     def stand_still() -> None:
@@ -142,10 +142,10 @@ def standing_still(end: End) -> Iterator[None]:
 
 
 class Bench(ABC):
-    """Makes ends of one kind of transport, which end with the test."""
+    """Make transports of one kind, which are closed after the test."""
 
     proves = True
-    """Whether the transport knows who is at the other end."""
+    """Whether the transport authenticates its peers."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
@@ -156,7 +156,7 @@ class Bench(ABC):
 
     @abstractmethod
     def anywhere(self) -> str:
-        """Return an address where nobody listens, or that stands for one."""
+        """Return an address on which no process listens."""
 
     def end(self, node_id: int, *, peers: tuple[int, ...] = (1, 2, 3)) -> End:
         transport = self.make(node_id, peers)
@@ -164,13 +164,13 @@ class Bench(ABC):
         return End(transport)
 
     def listener(self, node_id: int = 0, *, at: str | None = None) -> tuple[End, str]:
-        """Start a node that listens; return also where."""
+        """Start a node that listens; also return its address."""
         end = self.end(node_id)
         address = end.transport.listen(at or self.anywhere())
         return end.start(), address
 
     def dialler(self, address: str, node_id: int = 1) -> tuple[End, Link]:
-        """Start a node that dials node 0; return also the link, once it is up."""
+        """Start a node that dials node 0; also return the link, once it is up."""
         end = self.end(node_id)
         end.transport.dial(0, address)
         end.start()
@@ -178,25 +178,25 @@ class Bench(ABC):
         return end, end.ups[0][0]
 
     def both(self) -> tuple[End, End, Link, Link]:
-        """Start two ends and let them meet; return the link as each of them knows it."""
+        """Connect two ends; return the link as each of them knows it."""
         hub, address = self.listener()
         leaf, to_hub = self.dialler(address)
         return hub, leaf, self.greet(hub, leaf, to_hub), to_hub
 
     def greet(self, hub: End, leaf: End, to_hub: Link) -> Link:
-        """Let the one that has dialled speak first; return the link as the other one knows it."""
+        """Send from the dialling end; return the link as the other end knows it."""
         assert leaf.send(to_hub, CONTROL, b"hello")
         hub.wait(lambda: bool(hub.messages))
         return hub.messages.pop()[0]
 
 
 class TransportContract:
-    """The promises."""
+    """The contract."""
 
     # -- messages ------------------------------------------------------------------------
 
     @pytest.mark.parametrize("lane", [CONTROL, BULK])
-    def test_messages_arrive_whole_in_both_directions(self, bench: Bench, lane: Lane) -> None:
+    def test_messages_arrive_complete_in_both_directions(self, bench: Bench, lane: Lane) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         sent: list[list[Frame]] = [[b"head", b"", bytes(100_000)], [b""], [b"a", memoryview(b"bc")]]
         for frames in sent:
@@ -225,7 +225,7 @@ class TransportContract:
                 assert numbers == list(range(5_000))
 
     @pytest.mark.deadline(60)
-    def test_a_hundred_megabytes_arrive_whole_for_arrays_to_lie_on(self, bench: Bench) -> None:
+    def test_a_hundred_megabytes_arrive_complete_and_aligned(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         weights = np.arange(100_000_000 // 8, dtype=np.float64)
         assert leaf.send(to_hub, BULK, b"h" * 56, b"meta", weights.data, b"", b"end")
@@ -255,7 +255,7 @@ class TransportContract:
         assert leaf.send(to_hub, BULK, *large)
         assert hub.hear(2) == [frames, large]
 
-    def test_what_has_come_is_the_receivers_own(self, bench: Bench) -> None:
+    def test_received_buffers_belong_to_the_receiver(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         block = np.arange(CHUNK_ABOVE + 8, dtype=np.uint8)
         sent: list[Frame] = [b"small" * 10, block.data]
@@ -273,7 +273,7 @@ class TransportContract:
         assert hub.contents[1:] == before[1:]
 
     @pytest.mark.deadline(60)
-    def test_what_is_urgent_overtakes_what_is_large(self, bench: Bench) -> None:
+    def test_control_messages_overtake_large_ones(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         large = np.zeros(60_000_000, np.uint8).data
 
@@ -286,7 +286,7 @@ class TransportContract:
         order = [frames[0] for frames in hub.hear(5, 40.0)]
         assert order.index(b"urgent") < 4
 
-    def test_a_receiver_that_stands_still_makes_nobody_wait(self, bench: Bench) -> None:
+    def test_a_hung_receiver_blocks_no_sender(self, bench: Bench) -> None:
         hub, address = bench.listener()
         leaf, to_hub = bench.dialler(address)
         to_leaf = bench.greet(hub, leaf, to_hub)
@@ -302,7 +302,7 @@ class TransportContract:
         assert [frames[0] for frames in leaf.hear(3_000)] == numbers
 
     @pytest.mark.deadline(60)
-    def test_several_threads_may_send_while_others_answer(self, bench: Bench) -> None:
+    def test_threads_may_send_while_others_answer(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         large = [np.full(CHUNK_ABOVE + 1, number, np.uint8) for number in range(2)]
 
@@ -331,8 +331,8 @@ class TransportContract:
                 assert [n for n in numbers if n % 2] == [*range(1, 1_000, 2)]
                 assert [frame for frame in sent if len(frame) > 10] == [large[who].tobytes()]
 
-    def test_who_sends_does_not_keep_the_transport_from_hearing(self, bench: Bench) -> None:
-        """A sign that something has come may be used up by a send at the same moment."""
+    def test_sending_does_not_starve_receiving(self, bench: Bench) -> None:
+        """A send at the same moment may consume the notification of an arrival."""
         hub, leaf, to_leaf, to_hub = bench.both()
         for number in range(500):
             thread = threading.Thread(target=hub.transport.send, args=(to_leaf, CONTROL, [b"hub"]))
@@ -342,7 +342,7 @@ class TransportContract:
             for end in (hub, leaf):
                 end.hear(number + 1, 5.0)
 
-    def test_after_the_end_nothing_is_taken(self, bench: Bench) -> None:
+    def test_a_closed_transport_refuses_messages(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         leaf.transport.close()
         assert not leaf.transport.send(to_hub, CONTROL, [b"hello"])
@@ -351,7 +351,7 @@ class TransportContract:
 
     # -- links ---------------------------------------------------------------------------
 
-    def test_a_broken_link_is_noticed_and_comes_back_as_the_same(self, bench: Bench) -> None:
+    def test_a_broken_link_is_reported_and_reconnects_under_its_id(self, bench: Bench) -> None:
         hub, address = bench.listener()
         leaf, to_hub = bench.dialler(address)
         for turn in range(3):
@@ -366,7 +366,7 @@ class TransportContract:
             assert hub.hear(2) == [[b"welcome back"]] * 2
         assert leaf.refusals == []
 
-    def test_what_breaks_off_is_lost_whole(self, bench: Bench) -> None:
+    def test_an_interrupted_message_is_lost_as_a_whole(self, bench: Bench) -> None:
         hub, address = bench.listener()
         leaf, to_hub = bench.dialler(address)
         blocks = [np.full(CHUNK_ABOVE + 1, number, np.uint8) for number in range(12)]
@@ -390,7 +390,7 @@ class TransportContract:
         numbers = [int(number) for number, _, _ in arrived]
         assert numbers == sorted(numbers)
 
-    def test_a_peer_that_has_gone_leaves_a_doubt_that_a_send_settles(self, bench: Bench) -> None:
+    def test_a_send_detects_a_peer_that_is_gone(self, bench: Bench) -> None:
         hub, address = bench.listener()
         leaf, to_hub = bench.dialler(address)
         to_leaf = bench.greet(hub, leaf, to_hub)
@@ -404,9 +404,7 @@ class TransportContract:
         assert hub.send(to_other, CONTROL, b"you are")
 
     @pytest.mark.parametrize("by_dialler", [True, False])
-    def test_either_end_may_drop_a_link_which_then_comes_back(
-        self, bench: Bench, by_dialler: bool
-    ) -> None:
+    def test_a_link_dropped_by_either_end_reconnects(self, bench: Bench, by_dialler: bool) -> None:
         hub, address = bench.listener()
         leaf, to_hub = bench.dialler(address)
         other, from_other = bench.dialler(address, 2)
@@ -425,13 +423,13 @@ class TransportContract:
         assert hub.hear(4)[3:] == [[b"and I"]]
         assert other.downs == []
 
-    def test_nothing_is_sent_to_whom_nobody_knows(self, bench: Bench) -> None:
+    def test_a_send_to_an_unknown_link_is_refused(self, bench: Bench) -> None:
         hub, _, to_leaf, _ = bench.both()
         stranger = Link(b"nobody" + to_leaf[6:])
         for lane in Lane:
             assert not hub.send(stranger, lane, b"hello")
 
-    def test_dialling_may_come_before_listening(self, bench: Bench) -> None:
+    def test_a_node_may_dial_before_its_peer_listens(self, bench: Bench) -> None:
         hub, address = bench.listener()
         hub.transport.close()
         leaf = bench.end(1)
@@ -460,11 +458,11 @@ class TransportContract:
         for node_id, end in ((0, first), (2, second)):
             assert middle.send(links[node_id], CONTROL, b"%d" % node_id)
             assert end.hear(1) == [[b"%d" % node_id]]
-            assert end.ups == []  # only who dials is told so
+            assert end.ups == []  # only the dialling end is notified
         assert last.send(last.ups[0][0], BULK, b"3")
         assert middle.hear(1) == [[b"3"]]
 
-    def test_a_node_that_has_moved_is_dialled_at_its_new_address(self, bench: Bench) -> None:
+    def test_a_moved_node_is_dialled_at_its_new_address(self, bench: Bench) -> None:
         hub, old = bench.listener()
         leaf, to_hub = bench.dialler(old)
         bench.greet(hub, leaf, to_hub)
@@ -473,7 +471,7 @@ class TransportContract:
         leaf.wait(lambda: len(leaf.ups) == 2)
         link, node_id = leaf.ups[1]
         assert (link != to_hub, node_id) == (True, 0)
-        assert leaf.downs == []  # who gives up a link by itself is not told
+        assert leaf.downs == []  # an end that drops a link itself is not notified
         assert leaf.send(to_hub, CONTROL, b"old") is False
         assert leaf.send(link, BULK, b"new")
         assert moved.hear(1) == [[b"new"]]
@@ -497,7 +495,7 @@ class TransportContract:
             assert hub.send(to_leaf, BULK, *frames)
         assert leaf.hear(2) == [[link] for link, _ in leaf.messages]
 
-    def test_who_has_sent_a_message_is_proved_or_said_to_be_unknown(self, bench: Bench) -> None:
+    def test_the_sender_of_a_message_is_authenticated_or_unknown(self, bench: Bench) -> None:
         hub, address = bench.listener()
         for node_id in (1, 3):
             leaf, to_hub = bench.dialler(address, node_id)
@@ -508,7 +506,7 @@ class TransportContract:
             owner = hub.do(lambda link=link: hub.transport.owner(link))  # type: ignore[misc]
             assert owner == (int(bytes(frames[0])) if bench.proves else None)
 
-    def test_who_is_not_expected_is_refused_where_that_can_be_told(self, bench: Bench) -> None:
+    def test_an_unexpected_peer_is_refused_if_peers_are_authenticated(self, bench: Bench) -> None:
         hub, address = bench.listener()
         leaf, to_hub = bench.dialler(address)
         stranger = bench.end(7)
@@ -527,7 +525,7 @@ class TransportContract:
         assert leaf.send(to_hub, CONTROL, b"and I")
         assert hub.hear(1) == [[b"and I"]]
 
-    def test_a_place_that_is_taken_is_refused(self, bench: Bench) -> None:
+    def test_a_taken_address_is_refused(self, bench: Bench) -> None:
         hub, address = bench.listener()
         with pytest.raises(TransportError, match=r"cannot listen on .* Is another job using it\?"):
             bench.end(2).transport.listen(address)
@@ -537,9 +535,7 @@ class TransportContract:
 
     # -- the sink ------------------------------------------------------------------------
 
-    def test_the_sink_is_called_on_one_thread_and_last_of_all_for_a_turn(
-        self, bench: Bench
-    ) -> None:
+    def test_the_sink_is_called_on_one_thread_and_its_tick_comes_last(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         for number in range(100):
             assert leaf.send(to_hub, CONTROL, b"%d" % number)
@@ -557,18 +553,18 @@ class TransportContract:
             assert threading.get_ident() not in end.callers
         assert leaf.callers != hub.callers
 
-    def test_a_turn_comes_when_it_is_due_and_when_it_is_asked_for(self, bench: Bench) -> None:
+    def test_a_tick_comes_when_it_is_due_and_on_request(self, bench: Bench) -> None:
         end = bench.end(1)
         end.turn_every_s = 0.005
         end.start()
-        end.wait(lambda: end.num_ticks >= 5)  # nobody has asked for one
+        end.wait(lambda: end.num_ticks >= 5)  # it was not requested
         end.turn_every_s = FOREVER_S
         for _ in range(200):
             before = end.num_ticks
             end.transport.wake()
             end.wait(lambda before=before: end.num_ticks > before)  # type: ignore[misc]
 
-    def test_a_turn_that_asks_for_another_one_gets_it(self, bench: Bench) -> None:
+    def test_a_tick_may_request_another_one(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
 
         def ask() -> None:
@@ -578,7 +574,7 @@ class TransportContract:
         leaf.do(ask)
         assert hub.hear(1) == [[b"next turn"]]
 
-    def test_a_sink_that_raises_loses_nothing_but_what_it_raised_about(
+    def test_an_error_of_the_sink_affects_only_its_message(
         self, bench: Bench, caplog: pytest.LogCaptureFixture
     ) -> None:
         hub, leaf, _, to_hub = bench.both()
@@ -601,9 +597,9 @@ class TransportContract:
         assert caplog.text.count("could not be handled") == 1
         assert "a listener's own error" in caplog.text
 
-    # -- who waits anyway ----------------------------------------------------------------
+    # -- pumping --------------------------------------------------------------------------
 
-    def test_a_pumping_thread_serves_the_sink_and_misses_nothing(self, bench: Bench) -> None:
+    def test_a_pumping_thread_calls_the_sink_for_every_message(self, bench: Bench) -> None:
         hub, leaf, to_leaf, to_hub = bench.both()
         for number in range(200):
             assert hub.transport.send(to_leaf, CONTROL, [b"%d" % number])
@@ -613,7 +609,7 @@ class TransportContract:
         for end in (leaf, hub):
             assert [frames[0] for frames in end.hear(200)] == [b"%d" % n for n in range(200)]
 
-    def test_the_sink_is_called_once_at_a_time_whichever_thread_pumps(self, bench: Bench) -> None:
+    def test_the_sink_is_never_called_concurrently(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         under_way: list[int] = []
         note, is_over = hub.on_message, threading.Event()
@@ -642,7 +638,7 @@ class TransportContract:
         assert not hub.transport.is_calling
         assert not hub.rejected
 
-    def test_pumping_ends_when_the_transport_does(self, bench: Bench) -> None:
+    def test_pumping_ends_when_the_transport_closes(self, bench: Bench) -> None:
         hub, leaf, _, _ = bench.both()
         pumping = threading.Thread(target=lambda: leaf.transport.pump(lambda: False, FOREVER_S))
         pumping.start()
@@ -670,14 +666,14 @@ class TransportContract:
             end.transport.close()
             end.transport.wake()
 
-    def test_what_was_taken_before_closing_still_arrives(self, bench: Bench) -> None:
+    def test_messages_accepted_before_close_still_arrive(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         assert leaf.send(to_hub, BULK, np.ones(20_000_000, np.uint8).data)
         assert leaf.send(to_hub, CONTROL, b"bye")
         leaf.transport.close()
         assert sorted(len(frames[0]) for frames in hub.hear(2)) == [3, 20_000_000]
 
-    def test_the_last_turn_may_still_say_something(self, bench: Bench) -> None:
+    def test_the_last_tick_may_still_send(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         is_closing = threading.Event()
         tick = leaf.on_tick
@@ -692,7 +688,7 @@ class TransportContract:
         leaf.transport.close()
         assert {frames[0] for frames in hub.hear(1)} == {b"good-bye"}
 
-    def test_closing_does_not_wait_for_who_does_not_read(self, bench: Bench) -> None:
+    def test_closing_does_not_wait_for_a_peer_that_does_not_read(self, bench: Bench) -> None:
         hub, leaf, _, to_hub = bench.both()
         with standing_still(hub):
             for _ in range(10):
@@ -701,7 +697,7 @@ class TransportContract:
             leaf.transport.close()
             assert monotonic() - started < CLOSE_TIMEOUT_S + 4.0  # of a busy machine
 
-    def test_nodes_start_and_stop_many_times_without_a_trace(self, bench: Bench) -> None:
+    def test_nodes_start_and_stop_many_times_without_leaks(self, bench: Bench) -> None:
         files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
         for _ in range(20):
             hub, leaf, _, _ = bench.both()

@@ -27,14 +27,14 @@ FOLDER = Path(__file__).parent / "golden" / "v2"
 @register(name="golden.Episode")
 @dataclass
 class Episode:
-    """Stand for a dataclass of a user's own."""
+    """An example of a user's dataclass."""
 
     ret: float
     length: int
 
 
 def greeting() -> Any:
-    """Return what a node says of itself."""
+    """Return the description of a node in its handshake."""
     return {
         "num_nodes": 2,
         "labels": ["collector", "node.1"],
@@ -45,7 +45,7 @@ def greeting() -> Any:
 
 
 def scalars() -> Any:
-    """Return one value of each kind that msgpack carries by itself."""
+    """Return one value of each kind that msgpack encodes natively."""
     return {"scalars": [None, True, -1, 2**63, 0.5, "\u03b5-greedy", b"\x00\xff"]}
 
 
@@ -64,7 +64,7 @@ def containers() -> Any:
 
 
 def arrays() -> Any:
-    """Return small arrays, which share a buffer, and what is like them."""
+    """Return small arrays, which share a buffer, and similar values."""
     return {
         "scalar": np.float32(0.5),
         "none": np.empty((0, 3), np.float32),

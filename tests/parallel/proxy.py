@@ -1,4 +1,4 @@
-"""A wire that a test can cut, clog and slow down: a proxy for TCP on the loopback interface.
+"""A TCP proxy on loopback that a test can cut, block and slow down.
 
 The nodes' links run through it, so a test is the network between them. One thread moves all
 bytes. What a blackhole swallows is not lost but late, as with TCP itself, which sends again
@@ -21,19 +21,19 @@ from typing import Self
 from ding_lite.parallel.network.address import Address
 
 UP, DOWN = "up", "down"
-"""The ways of a connection: from whom has dialled, and back."""
+"""The directions of a connection: from the dialling end, and back."""
 _PIECE = 65_536
 _BURST_S = 0.005
 _RESET = struct.pack("ii", 1, 0)
 
 
 class _Way:
-    """One way of one connection: what has been read and is yet to be written."""
+    """One direction of a connection: bytes that were read and are to be written."""
 
     def __init__(self, name: str, source: socket.socket, sink: socket.socket) -> None:
         self.name, self.source, self.sink = name, source, sink
         self.pieces: deque[tuple[float, bytes]] = deque()
-        """Bytes, and the instant from when on they may go; none at all are the end."""
+        """Bytes with the instant from which they may be written; empty bytes are the end."""
         self.is_read_out = False
         self.ready_at = 0.0
 
@@ -51,14 +51,14 @@ class _Way:
         self.pieces.appendleft((0.0, piece))
 
     def wait_s(self, now: float) -> float | None:
-        """Return how long nothing may be written; None if there is nothing to write."""
+        """Return the seconds until the next write; None if there is nothing to write."""
         if not self.pieces:
             return None
         return max(0.0, self.pieces[0][0] - now, self.ready_at - now)
 
 
 class Proxy:
-    """A place to dial instead of a node's own.
+    """An address to dial instead of a node's own.
 
     Args:
         target: Where the node listens.
@@ -71,9 +71,9 @@ class Proxy:
         self._listener.setblocking(False)
         self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.num_bytes = {UP: 0, DOWN: 0}
-        """How many bytes have come out at the other end."""
+        """The number of bytes written to the other end."""
         self.num_connections = 0
-        """How many have been made so far."""
+        """The number of connections so far."""
 
         self._closed: frozenset[str] = frozenset()
         self._delay_s = 0.0
@@ -91,49 +91,49 @@ class Proxy:
     # -- what a test may do to the wire --------------------------------------------------
 
     def blackhole(self, *ways: str) -> None:
-        """Let nothing through: both ways by default, also on connections that are made now."""
+        """Block the bytes of all current and new connections, in both directions by default."""
         with self._changing():
             self._closed = frozenset(ways or (UP, DOWN))
 
     def delay(self, seconds: float) -> None:
-        """Let everything arrive so much later."""
+        """Delay all bytes."""
         with self._changing():
             self._delay_s = seconds
 
     def split(self, num_bytes: int = 1) -> None:
-        """Let every so many bytes arrive by themselves."""
+        """Write at most so many bytes at a time."""
         with self._changing():
             self._piece = num_bytes
 
     def throttle(self, bytes_per_s: float) -> None:
-        """Let no more than that through, each way of each connection."""
+        """Limit the rate of each direction of each connection."""
         with self._changing():
             self._bytes_per_s = bytes_per_s
 
     def heal(self) -> None:
-        """Let everything through again, as it is and as fast as it can go."""
+        """Remove all faults."""
         with self._changing():
             self._closed, self._delay_s, self._piece = frozenset(), 0.0, _PIECE
             self._bytes_per_s = float("inf")
 
     def cut(self, *, reset: bool = True) -> None:
-        """Break all connections now; others may be made."""
+        """Break all connections now; new ones are accepted."""
         with self._changing():
             self._cut_now = reset
             self._changed.wait_for(lambda: self._cut_now is None)
 
     def cut_after(self, num_bytes: int, way: str = UP, *, reset: bool = True) -> None:
-        """Break all connections as soon as so many bytes more have gone that way."""
+        """Break all connections after so many further bytes in that direction."""
         with self._changing():
             self._cuts[way] = self.num_bytes[way] + num_bytes, reset
 
     def wait(self, ready: Callable[[Proxy], bool], timeout: float = 15.0) -> None:
-        """Wait until the proxy has seen what a test waits for."""
+        """Wait for a condition on the proxy."""
         with self._changed:
             assert self._changed.wait_for(lambda: ready(self), timeout)
 
     def wait_for_cut(self) -> None:
-        """Wait until every cut that was ordered has been made."""
+        """Wait until every requested cut has been made."""
         self.wait(lambda proxy: not proxy._cuts)
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class Proxy:
     def _select(
         self, wait_s: float | None, reading: set[socket.socket], writing: set[socket.socket]
     ) -> set[object]:
-        """Wait until something can be done; return the sockets that have to do with it."""
+        """Wait for I/O or a deadline; return the ready sockets."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_r, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
@@ -212,7 +212,7 @@ class Proxy:
             self._break(way, reset=True)
 
     def _write_all(self) -> tuple[float | None, set[socket.socket], set[socket.socket]]:
-        """Write what may be written; return how long to wait, and for which sockets."""
+        """Write what is due; return the seconds to wait, and the sockets to wait for."""
         waits: list[float] = []
         reading, writing = set(), set()
         now = monotonic()
@@ -233,7 +233,7 @@ class Proxy:
         )
 
     def _write(self, way: _Way, now: float) -> bool:
-        """Write what is due; tell whether the other end has no room for more."""
+        """Write what is due; return whether the socket buffer is full."""
         budget = min(_PIECE, self._bytes_per_s * _BURST_S + 1)
         try:
             while budget >= 1 and way.wait_s(now) == 0.0:

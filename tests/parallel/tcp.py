@@ -1,4 +1,4 @@
-"""Nodes over tcp on the loopback interface, for tests of who may join."""
+"""Nodes over tcp on the loopback interface, for tests of admission."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 
 def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> NodeSpec:
-    """Describe node 0 of a star."""
+    """Return the spec of node 0 of a star."""
     return NodeSpec(
         node_id=0,
         num_nodes=num_nodes,
@@ -26,7 +26,7 @@ def hub_spec(num_nodes: int = 3, *, listen: str = LOOPBACK, **more: Any) -> Node
 
 
 def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) -> NodeSpec:
-    """Describe another node of a star."""
+    """Return the spec of another node of a star."""
     return NodeSpec(
         node_id=node_id,
         num_nodes=num_nodes,
@@ -38,7 +38,7 @@ def leaf_spec(node_id: int, hub: str | None, num_nodes: int = 3, **more: Any) ->
 
 
 class Ears:
-    """Takes what arrives at a node, and lets a test wait for it."""
+    """Record arrivals at a node, and wait for them."""
 
     def __init__(self, router: NodeRouter) -> None:
         self.events: list[tuple[int, str, tuple[Any, ...]]] = []

@@ -1,4 +1,4 @@
-"""Whole clusters in one process, and a network that does its worst: what nodes promise holds.
+"""Delivery guarantees of whole clusters in one process, under random network faults.
 
 CHAOS_SEEDS=200 in the environment tries more; a failure names its seed.
 """
@@ -45,11 +45,11 @@ TOPOLOGIES: dict[str, tuple[int, Topology]] = {
     "eight": (8, "mesh"),
 }
 Said = tuple[int, int]
-"""Which incarnation of its sender has said it, and as its how manieth."""
+"""The incarnation of the sender, and the number of the message."""
 
 
 def wait_until(ready: Callable[..., bool], what: str) -> None:
-    """Look again and again; nobody tells when a node has taken note of something."""
+    """Poll until a condition holds; there is no notification for it."""
     deadline = Deadline.after(10.0)
     while not ready():
         assert not deadline.expired, what
@@ -57,7 +57,7 @@ def wait_until(ready: Callable[..., bool], what: str) -> None:
 
 
 class Ears:
-    """Takes what arrives at one incarnation of a node."""
+    """Record arrivals at one incarnation of a node."""
 
     def __init__(self, router: NodeRouter) -> None:
         self.router = router
@@ -92,7 +92,7 @@ class Ears:
 
 
 def make_trouble(network: Network, links: Sequence[Edge], rng: random.Random) -> None:
-    """Do something to the link of two nodes, or undo it."""
+    """Apply a fault to the link of two nodes, or remove it."""
     one, other = rng.sample(rng.choice(links), 2)
     lanes = rng.choice([(), (Lane.CONTROL,), (Lane.BULK,)])
     what = rng.randrange(7)
@@ -110,7 +110,7 @@ def make_trouble(network: Network, links: Sequence[Edge], rng: random.Random) ->
 
 
 class Story:
-    """A cluster, what its nodes have said in all their incarnations, and who has heard it."""
+    """A cluster, with all messages sent and received by each incarnation."""
 
     def __init__(self, cluster: Cluster, links: Sequence[Edge], clock: ManualClock) -> None:
         self.cluster = cluster
@@ -181,7 +181,7 @@ class Story:
     # -- what must hold at the end ---------------------------------------------------------
 
     def settle(self) -> None:
-        """Mend the network, and wait until everything has arrived that is to."""
+        """Remove all faults, and wait until all expected messages have arrived."""
         self.cluster.network.heal()
         for one, other in self.edges:
             for sender, receiver in ((one, other), (other, one)):
@@ -219,7 +219,7 @@ class Story:
         assert all(router._links._dropped.num_faults == 0 for router in self.cluster.routers)
 
     def _check_events(self, sender: int, receiver: int) -> None:
-        """Check that each incarnation of the receiver has heard one whole piece of a sender's."""
+        """Check that each incarnation of the receiver has a contiguous run of a sender's events."""
         heard_to: dict[int, int] = Counter()
         for ears in self.incarnations[receiver]:
             said = ears.events[sender]
@@ -258,7 +258,7 @@ def story(clock: ManualClock, name: str) -> Iterator[Story]:
 
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_whatever_the_network_does_every_class_keeps_its_promise(
+def test_delivery_guarantees_hold_under_random_network_faults(
     clock: ManualClock, name: str, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -273,17 +273,17 @@ def test_whatever_the_network_does_every_class_keeps_its_promise(
         job.cluster.network.heal()
         for peer in range(len(job.incarnations)):
             if (min(node, peer), max(node, peer)) in job.edges:
-                job.restart(peer)  # also who comes late is told
+                job.restart(peer)  # also a late node is told
                 ears = job.incarnations[peer][-1]
                 ears.wait(lambda ears=ears: node in ears.finished_by, "the end of the job")
 
 
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
 @pytest.mark.parametrize("name", ["pair", "star", "tree", "eight"])
-def test_each_item_of_a_stream_is_taken_once_whatever_the_network_does(
+def test_each_item_is_taken_once_under_random_network_faults(
     clock: ManualClock, name: str, seed: int
 ) -> None:
-    """Time stands still, so nobody is given up and no item goes to another receiver."""
+    """The clock is frozen, so no node is given up and no item goes to another receiver."""
     rng = random.Random(seed)
     num_nodes, topology = TOPOLOGIES[name]
     taken: list[tuple[int, int]] = []
@@ -331,9 +331,7 @@ def test_each_item_of_a_stream_is_taken_once_whatever_the_network_does(
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @pytest.mark.parametrize("last", [0, 1])
-def test_the_end_that_one_node_sets_reaches_all_when_their_links_are_back(
-    name: str, last: int
-) -> None:
+def test_finish_reaches_all_nodes_after_their_links_recover(name: str, last: int) -> None:
     num_nodes, topology = TOPOLOGIES[name]
     all_run, all_cut, has_set = threading.Barrier(num_nodes), threading.Event(), threading.Event()
     all_end = threading.Barrier(num_nodes)
@@ -367,22 +365,22 @@ def test_the_end_that_one_node_sets_reaches_all_when_their_links_are_back(
         assert cluster.results(timeout=15.0) == [(node, True) for node in range(num_nodes)]
 
 
-# -- what chaos has found --------------------------------------------------------------------
+# -- regressions found by random faults ------------------------------------------------------
 
 
 def said(ears: Ears, node: int) -> list[Said]:
     return ears.events[node]
 
 
-def test_who_does_not_dial_a_node_cannot_dial_it_anew(clock: ManualClock) -> None:
+def test_redial_of_a_node_that_is_not_dialled_is_refused(clock: ManualClock) -> None:
     with Cluster(3, "mesh", clock=clock) as cluster:
         refusal = r"Node 1 dials the nodes \[0\], and not node 2: that one must dial anew"
         with pytest.raises(ConfigError, match=refusal):
             cluster.routers[1].redial(2, "inproc://2")
 
 
-def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -> None:
-    """Node 1 speaks to the second incarnation of node 0 while it knows of the first one only."""
+def test_a_node_without_a_handshake_acknowledges_nothing(clock: ManualClock) -> None:
+    """Node 1 sends to the second incarnation of node 0 while it knows only the first."""
     with Cluster(3, "mesh", clock=clock) as cluster:
         network, ears = cluster.network, Ears(cluster.routers[1])
         for number in range(5):
@@ -394,15 +392,15 @@ def test_who_has_not_been_greeted_yet_acknowledges_nothing(clock: ManualClock) -
         wait_until(lambda: 1 in again.peers, "no greeting")
         for number in range(3):
             again.emit("said", 2, number)
-        network.cut(1, 2)  # whom has node 1 lost? it speaks to all of them
+        network.cut(1, 2)  # node 1 has lost no peer and sends to all
         ears.wait(lambda: ears.presence[2] == ["node_lost"], "no doubt")
         network.cut(0, 1)
         network.heal()
         ears.wait(lambda: said(ears, 0)[5:] == [(2, 0), (2, 1), (2, 2)], "the second incarnation")
 
 
-def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -> None:
-    """A ctx travels beside the greeting, and must not overtake it."""
+def test_ctx_values_are_not_sent_before_the_handshake(clock: ManualClock) -> None:
+    """A ctx uses another lane than the handshake, and must not overtake it."""
     with Cluster(3, "mesh", clock=clock) as cluster:
         network, ears, hub = cluster.network, Ears(cluster.routers[1]), Ears(cluster.routers[0])
         network.cut(0, 1)
@@ -412,7 +410,7 @@ def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -
         network.mend(0, 1)
         hub.wait(lambda: hub.presence[1] == ["node_lost", "node_joined"], "no greeting")
         cluster.routers[0].publish_ctx({"key": np.array([[1, 7]] * 30_000)})
-        network.cut(1, 2)  # whom has node 1 lost? it speaks to all of them
+        network.cut(1, 2)  # node 1 has lost no peer and sends to all
         ears.wait(lambda: ears.presence[2] == ["node_lost"], "no doubt")
         for number in range(2):  # by the second one node 0 has acted on what came before the first
             cluster.routers[2].emit("said", 1, number)
@@ -423,8 +421,8 @@ def test_a_ctx_is_not_sent_to_who_has_not_been_greeted_yet(clock: ManualClock) -
         ears.wait(lambda: ears.ctx[0, "key"] == [(1, 7)], "no ctx")
 
 
-def test_what_was_said_to_an_earlier_incarnation_and_comes_late_acknowledges_nothing() -> None:
-    """A ctx that travels beside the greeting may come after it, though it was sent before."""
+def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
+    """A ctx in another lane may arrive after the handshake, though it was sent before."""
     old, new = (Identity(0, incarnation, 2, frozenset()) for incarnation in (1, 2))
     peer = Session(Identity(1, 1, 2, frozenset()), 0)
     first = Session(old, 1)
@@ -455,7 +453,7 @@ def test_what_was_said_to_an_earlier_incarnation_and_comes_late_acknowledges_not
     assert [a.args for a in heard if isinstance(a, EventArrived)] == [(2, 0), (2, 1), (2, 2)]
 
 
-def test_a_peer_that_was_not_heard_of_for_a_while_is_lost_once_and_joins_once(
+def test_a_peer_that_was_silent_is_lost_once_and_joins_once(
     clock: ManualClock,
 ) -> None:
     with Cluster(2, clock=clock) as cluster:
@@ -485,7 +483,7 @@ def test_a_peer_that_was_not_heard_of_for_a_while_is_lost_once_and_joins_once(
         assert hub.presence[1] == leaf.presence[0] == ["node_lost", "node_joined"]
 
 
-def test_a_call_ends_with_the_node_that_has_made_it() -> None:
+def test_the_loss_of_a_caller_drops_its_calls() -> None:
     with Cluster(2) as cluster:
         asker, other = cluster.routers
         never: Future[None] = Future()
@@ -498,7 +496,7 @@ def test_a_call_ends_with_the_node_that_has_made_it() -> None:
             asker.call(1, "never")
 
 
-def test_a_call_to_a_node_that_is_lost_at_that_moment_ends_once() -> None:
+def test_a_call_during_the_loss_of_a_node_fails_once() -> None:
     calls = Calls()
     number, answer = calls.begin(3)
     calls.fail(3)

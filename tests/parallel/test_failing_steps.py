@@ -1,4 +1,4 @@
-"""A step of async mode that fails on one of two nodes, while another part of it waits."""
+"""A failing async step on one of two nodes, while another middleware of it waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ding_lite.testing import Cluster
 
 
 class Broken(Exception):
-    """What the other middleware raises."""
+    """The error of the other middleware."""
 
 
 def _wait_for(task: Task, ctx: Context) -> object:
@@ -69,7 +69,7 @@ CASES: list[tuple[Callable[[Task, Context], object], object]] = [
 
 
 @pytest.mark.parametrize(("waiting", "outcome"), CASES)
-def test_the_error_leaves_run_and_the_other_node_goes_on(
+def test_the_error_leaves_run_and_the_other_node_continues(
     waiting: Callable[[Task, Context], object], outcome: object
 ) -> None:
     outcomes: list[object] = []

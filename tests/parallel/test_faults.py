@@ -1,4 +1,4 @@
-"""A node that does not keep to the rules, though it has the key of the job."""
+"""A peer with the key of the job that violates the protocol."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def goes_on(cluster: Cluster) -> bool:
     return bool(cluster.routers[0].call(1, "double", 4, timeout=10.0) == 8)
 
 
-def test_who_sends_a_thousand_messages_that_are_none_is_cut_off_and_may_come_back(
+def test_a_peer_with_a_thousand_malformed_messages_is_disconnected_and_may_return(
     cluster: Cluster, rogue: tuple[End, Link], caplog: pytest.LogCaptureFixture
 ) -> None:
     end, link = rogue

@@ -1,4 +1,4 @@
-"""Version 2 of the protocol is what golden/v2 holds: we send it to the bit, and we read it."""
+"""Version 2 of the protocol equals golden/v2 bit by bit, in both directions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.parallel.golden_frames import (
 from tests.parallel.wire.test_codec import same
 
 
-def test_there_is_a_golden_message_of_every_kind_and_no_other_file() -> None:
+def test_every_kind_of_message_has_a_golden_file() -> None:
     assert FOLDER.name == f"v{VERSION}"
     assert {path.stem for path in FOLDER.iterdir()} == set(MESSAGES)
     assert {make().kind for make, _ in MESSAGES.values()} == set(Kind)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_message_is_sent_as_these_bytes(name: str) -> None:
+def test_a_message_is_encoded_as_its_golden_bytes(name: str) -> None:
     make, _ = MESSAGES[name]
     frames = [bytes(frame) for frame in make().frames()]
     assert write_frames(frames) == (FOLDER / f"{name}.hex").read_text()
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_these_bytes_are_read_as_the_message(name: str) -> None:
+def test_golden_bytes_are_decoded_as_the_message(name: str) -> None:
     make, values = MESSAGES[name]
     frames = read_frames(FOLDER / f"{name}.hex")
     assert Envelope.from_frames(frames) == make()
@@ -44,7 +44,7 @@ def test_the_worked_example_of_the_docs_is_a_golden_message() -> None:
         assert f"# {line}\n" in page
 
 
-def test_frames_can_be_written_down(tmp_path: Path) -> None:
+def test_frames_round_trip_through_a_file(tmp_path: Path) -> None:
     frames = [b"\x00\x01", b"", bytes(300)]
     (tmp_path / "x.hex").write_text("# a comment\n" + write_frames(frames))
     assert read_frames(tmp_path / "x.hex") == frames

@@ -1,4 +1,4 @@
-"""Values that cannot travel stay home, however they look, and all others go on to travel."""
+"""Hostile values are refused at the sender, and all other values still arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["start"]
 
 
 class Rude:
-    """Raises whatever is asked of it."""
+    """Raise in every method."""
 
     def _raise(self, *_: object) -> Any:
         raise RuntimeError("do not touch")
@@ -77,7 +77,7 @@ class Lying:
 @register(name="test_hostile_values.Exits")
 @dataclasses.dataclass
 class Exits:
-    """Is built by its sender, and raises SystemExit when a receiver builds it."""
+    """Raises SystemExit when a receiver constructs it."""
 
     number: int
 
@@ -106,7 +106,7 @@ def holding_itself() -> list[Any]:
 
 
 def doubled(times: int) -> list[Any]:
-    """Return a list that takes next to no memory and has 2 ** times items."""
+    """Return a nested list that uses little memory and has 2 ** times items."""
     tree: list[Any] = [1, 2]
     for _ in range(times - 1):
         tree = [tree, tree]
@@ -153,7 +153,7 @@ UNSENDABLE: dict[str, Any] = {
     "a million numbers": [1.5] * 2**20,
 }
 QUICK = [name for name in UNSENDABLE if name != "doubled"]
-"""Those that are refused at once: on a node that is busy for seconds its peers are lost."""
+"""Values that must be refused quickly: a node that is busy for seconds loses its peers."""
 SENDABLE: dict[str, Any] = {
     "largest int": 2**64 - 1,
     "smallest int": -(2**63),
@@ -167,14 +167,14 @@ SENDABLE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", UNSENDABLE)
 @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: {"a": [1, (v, 2)]}, lambda v: Lying(1, v)])
-def test_what_cannot_travel_raises_codec_error_at_the_sender(name: str, wrap: Any) -> None:
+def test_values_that_cannot_be_encoded_raise_at_the_sender(name: str, wrap: Any) -> None:
     with pytest.raises(CodecError) as caught:
         encode(wrap(UNSENDABLE[name]))
     assert len(str(caught.value)) < 1_000
 
 
 @pytest.mark.parametrize("name", SENDABLE)
-def test_what_is_at_the_edge_of_what_can_travel_arrives(name: str) -> None:
+def test_values_at_the_limits_arrive(name: str) -> None:
     found = travel([SENDABLE[name]])[0]
     if isinstance(SENDABLE[name], torch.Tensor):
         assert torch.equal(found, SENDABLE[name].detach())
@@ -187,17 +187,17 @@ def test_a_tensor_of_bools_made_of_other_bytes_arrives_as_bools() -> None:
     assert travel(sent).tolist() == [False, True, True, True]
 
 
-def test_the_value_that_raises_is_named_by_its_path() -> None:
+def test_the_error_has_the_path_of_the_value() -> None:
     with pytest.raises(CodecError, match=r"`ctx\['a'\]\[1\]` is .* raises AttributeError"):
         encode({"a": [0, without_a_field()]}, name="ctx")
 
 
 class Named(str):
-    """Stands for a value that hypothesis could not print."""
+    """A placeholder for a value that hypothesis cannot print."""
 
 
 def put_in(tree: Any) -> Any:
-    """Put the values in the places of those that stand for them."""
+    """Replace placeholders by their values."""
     if type(tree) is Named:
         return UNSENDABLE[tree]
     if type(tree) in (list, tuple):
@@ -242,7 +242,7 @@ def within(value: Any, depth: int) -> Any:
 
 @settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
 @given(trees)
-def test_any_value_arrives_as_it_was_or_raises_codec_error_at_the_sender(tree: Any) -> None:
+def test_any_value_arrives_unchanged_or_raises_at_the_sender(tree: Any) -> None:
     tree = put_in(tree)
     try:
         encoded = encode(tree)
@@ -251,7 +251,7 @@ def test_any_value_arrives_as_it_was_or_raises_codec_error_at_the_sender(tree: A
     assert same(decode(encoded.meta, encoded.buffers), tree)
 
 
-def test_what_another_thread_changes_meanwhile_arrives_as_it_was_at_some_moment() -> None:
+def test_a_concurrently_changed_value_arrives_as_one_of_its_states() -> None:
     tree: dict[str, Any] = {"list": [0] * 50, "dict": {k: k for k in range(50)}, "set": {0}}
     is_over = threading.Event()
 
@@ -285,7 +285,7 @@ def test_what_another_thread_changes_meanwhile_arrives_as_it_was_at_some_moment(
 # -- on a node --------------------------------------------------------------------------------
 
 
-def test_what_cannot_travel_stays_home_with_one_warning_and_the_rest_of_the_ctx_arrives(
+def test_a_ctx_value_that_cannot_be_encoded_is_left_out_with_one_warning(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     routers = start(2)
@@ -305,9 +305,7 @@ def test_what_cannot_travel_stays_home_with_one_warning_and_the_rest_of_the_ctx_
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_an_argument_that_cannot_travel_raises_codec_error_where_it_is_given(
-    start: Start, name: str
-) -> None:
+def test_an_argument_that_cannot_be_encoded_raises_at_the_caller(start: Start, name: str) -> None:
     routers = start(2)
     ears = Ears(routers[1])
     value = UNSENDABLE[name]
@@ -327,7 +325,7 @@ def test_an_argument_that_cannot_travel_raises_codec_error_where_it_is_given(
 
 
 @pytest.mark.parametrize("event", ["\ud800", 5, None, MyStr("said")])
-def test_a_name_that_cannot_travel_raises_codec_error(start: Start, event: Any) -> None:
+def test_a_name_that_cannot_be_encoded_raises(start: Start, event: Any) -> None:
     routers = start(2)
     with pytest.raises(CodecError):
         routers[0].emit(event)
@@ -337,7 +335,7 @@ def test_a_name_that_cannot_travel_raises_codec_error(start: Start, event: Any) 
 
 
 @pytest.mark.parametrize("size", [200_000, 600_000, MAX_META_BYTES - 1_100])
-def test_events_of_much_text_arrive_however_many_are_under_way(start: Start, size: int) -> None:
+def test_many_large_text_events_arrive(start: Start, size: int) -> None:
     routers = start(2)
     ears = Ears(routers[1])
     for number in range(20):
@@ -352,7 +350,7 @@ class RudeError(Exception):
         raise RuntimeError("no words")
 
 
-def test_every_result_and_every_error_of_a_handler_is_an_answer(start: Start) -> None:
+def test_every_result_and_error_of_a_handler_is_answered(start: Start) -> None:
     routers = start(2)
     cancelled: Future[None] = Future()
     cancelled.cancel()
@@ -388,9 +386,7 @@ def test_every_result_and_every_error_of_a_handler_is_an_answer(start: Start) ->
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(1), asyncio.CancelledError()])
-def test_a_listener_that_raises_costs_nothing_but_its_own_call(
-    start: Start, error: BaseException
-) -> None:
+def test_an_error_of_a_listener_affects_only_its_call(start: Start, error: BaseException) -> None:
     routers = start(2)
 
     def fail(*_: object) -> None:
@@ -405,7 +401,7 @@ def test_a_listener_that_raises_costs_nothing_but_its_own_call(
     assert routers[0].call(1, "double", 4, timeout=10.0) == 8
 
 
-def test_an_event_whose_record_cannot_be_built_costs_no_other_event(start: Start) -> None:
+def test_an_event_with_a_failing_constructor_affects_no_other_event(start: Start) -> None:
     routers = start(2)
     ears = Ears(routers[1])
     for number in range(100):
@@ -417,9 +413,7 @@ def test_an_event_whose_record_cannot_be_built_costs_no_other_event(start: Start
     assert routers[1].num_rejected == 10
 
 
-def test_a_ctx_value_whose_record_cannot_be_built_leaves_the_node_alive(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_ctx_value_with_a_failing_constructor_is_dropped(start: Start, tmp_path: Path) -> None:
     routers = start(2)
     ears = Ears(routers[1])
     routers[0].publish_ctx({"exits": Exits(1)})

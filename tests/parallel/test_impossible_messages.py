@@ -1,4 +1,4 @@
-"""What a holder of the key may say that cannot be: it is refused or dropped, and it is counted."""
+"""Impossible messages from a peer with the key are refused or dropped, and counted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def session() -> Session:
 
 
 @pytest.mark.parametrize("changes", IMPOSSIBLE, ids=lambda changes: repr(changes)[:60])
-def test_a_greeting_that_cannot_be_is_refused_and_changes_nothing(changes: dict[str, Any]) -> None:
+def test_an_impossible_handshake_is_refused_without_effect(changes: dict[str, Any]) -> None:
     here = session()
     with pytest.raises(CodecError) as caught:
         here.greet(hello(**changes), 0.0)
@@ -60,7 +60,7 @@ def test_a_greeting_that_cannot_be_is_refused_and_changes_nothing(changes: dict[
         envelope.frames()  # every number in them fits its place
 
 
-def test_a_greeting_of_the_same_incarnation_cannot_skip_events_that_have_not_come() -> None:
+def test_a_handshake_of_the_same_incarnation_cannot_skip_events() -> None:
     here = session()
     here.greet(hello(), 0.0)
     with pytest.raises(CodecError, match="has not got the 1th yet"):
@@ -70,7 +70,7 @@ def test_a_greeting_of_the_same_incarnation_cannot_skip_events_that_have_not_com
     )  # a new incarnation may: its events began before
 
 
-def test_what_has_not_been_sent_cannot_be_acknowledged() -> None:
+def test_an_acknowledgement_of_unsent_events_is_refused() -> None:
     here = session()
     here.greet(hello(), 0.0)
     here.post(encode(["said", None]))
@@ -84,7 +84,7 @@ def test_what_has_not_been_sent_cannot_be_acknowledged() -> None:
 
 
 @pytest.mark.parametrize("first_kept", [0, -5, 2**64 - 1])
-def test_a_node_that_greets_with_an_impossible_number_disturbs_no_other(
+def test_a_handshake_with_an_impossible_number_affects_no_other_node(
     job: Job, first_kept: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     context: zmq.Context[Any] = zmq.Context()
@@ -98,7 +98,7 @@ def test_a_node_that_greets_with_an_impossible_number_disturbs_no_other(
     assert "could not be handled" not in caplog.text
 
 
-# -- everything that is dropped is counted -------------------------------------------------------
+# -- dropped messages are counted ----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ DROPPED: dict[str, Callable[[], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", DROPPED)
-def test_whatever_is_dropped_is_counted(
+def test_every_dropped_message_is_counted(
     cluster: Cluster, rogue: tuple[End, Link], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     end, link = rogue
@@ -177,7 +177,7 @@ def test_whatever_is_dropped_is_counted(
     assert 1 in hub.peers
 
 
-def test_what_comes_before_a_greeting_is_counted(cluster: Cluster, rogue: tuple[End, Link]) -> None:
+def test_messages_before_a_handshake_are_counted(cluster: Cluster, rogue: tuple[End, Link]) -> None:
     end, link = rogue
     hub = cluster.routers[0]
     before = hub.num_rejected
@@ -185,7 +185,7 @@ def test_what_comes_before_a_greeting_is_counted(cluster: Cluster, rogue: tuple[
     wait_until(lambda: hub.num_rejected == before + 1)
 
 
-def test_a_large_message_that_does_not_come_to_its_end_is_counted(job: Job) -> None:
+def test_an_incomplete_large_message_is_counted(job: Job) -> None:
     context: zmq.Context[Any] = zmq.Context()
     with context, as_node_2(context, job, Lane.BULK) as lane:
         before = job.hub.num_rejected

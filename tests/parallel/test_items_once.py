@@ -1,4 +1,4 @@
-"""Each item of a stream is taken once, also by learners that are cut off and live on."""
+"""Each stream item is taken once, also when learners are cut off for a while."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.parallel.tcp import hub_spec, leaf_spec
 from tests.parallel.test_clusters import wait_until
 
 CUT_S = 8
-"""How long a learner is cut off: longer than it takes to be missed."""
+"""Seconds of a cut: more than the peer timeout."""
 
 
 class Takers:
-    """Takes items at several nodes, on a thread of each, and lets a test wait for them."""
+    """Take items on a thread of each node, and wait for them."""
 
     def __init__(self, *routers: NodeRouter, pause_s: float = 0.0) -> None:
         self.taken: list[tuple[int, ItemId]] = []
@@ -67,7 +67,7 @@ def taking(*routers: NodeRouter, pause_s: float = 0.0) -> Iterator[Takers]:
 
 
 def check(takers: Takers, count: int) -> None:
-    """Check that each item was taken once, and that no two had one id."""
+    """Check that each item was taken once, and that ids are unique."""
     taken = Counter(value for value, _ in takers.taken)
     assert taken == Counter(range(count)), {k: n for k, n in taken.items() if n != 1}
     assert len({item_id for _, item_id in takers.taken}) == count
@@ -75,7 +75,7 @@ def check(takers: Takers, count: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("topology", ["mesh", "tree:2"])
-def test_a_learner_that_is_cut_off_for_8_s_takes_no_item_that_another_one_gets(
+def test_a_learner_cut_off_for_8_s_takes_no_item_of_another(
     clock: ManualClock, topology: str, seed: int
 ) -> None:
     rng, count = random.Random(seed), 0
@@ -102,7 +102,7 @@ def test_a_learner_that_is_cut_off_for_8_s_takes_no_item_that_another_one_gets(
 
 @pytest.mark.slow
 @pytest.mark.deadline(300)
-def test_a_learner_behind_a_wire_that_is_dead_for_8_s_takes_no_item_that_another_one_gets() -> None:
+def test_a_learner_behind_a_dead_wire_for_8_s_takes_no_item_of_another() -> None:
     with ExitStack() as stack:
         hub = stack.enter_context(closing(NodeRouter(hub_spec(3))))
         wires = [stack.enter_context(Proxy(str(hub.address))) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Two nodes over a bad wire: it is cut, clogged, slow, or lets nothing through for a while."""
+"""Two nodes over a faulty wire: cut, blocked, slow or silent for a while."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEGABYTE = 2**20
 
 @dataclass
 class Job:
-    """Node 0, which listens, node 1, which dials, and the wire between them."""
+    """Node 0, which listens, node 1, which dials, and the proxy between them."""
 
     hub: NodeRouter
     leaf: NodeRouter
@@ -32,14 +32,14 @@ class Job:
     leaf_ears: Ears
 
     def both_have(self, *events: str) -> None:
-        """Wait until each node has been told these of the other, in this order."""
+        """Wait until each node has these events of the other, in this order."""
         for ears, peer in ((self.hub_ears, 1), (self.leaf_ears, 0)):
             expected = [(peer, event, (peer,)) for event in events]
             ears.wait(lambda ears=ears: len(fates(ears)) >= len(events))  # type: ignore[misc]
             assert fates(ears) == expected
 
     def work_goes_on(self) -> None:
-        """Check that events, calls and the ctx come through in both directions."""
+        """Check that events, calls and ctx values arrive in both directions."""
         for node, peer, ears in (
             (self.hub, self.leaf, self.leaf_ears),
             (self.leaf, self.hub, self.hub_ears),
@@ -78,14 +78,14 @@ def job() -> Iterator[Job]:
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_a_cut_is_noticed_on_both_sides_and_healed(job: Job, reset: bool) -> None:
+def test_a_cut_is_detected_on_both_sides_and_recovers(job: Job, reset: bool) -> None:
     for number in range(1, 4):
         job.wire.cut(reset=reset)
         job.both_have(*["node_lost", "node_joined"] * number)
     job.work_goes_on()
 
 
-def test_20_000_events_come_once_and_in_order_across_random_cuts(job: Job) -> None:
+def test_20_000_events_arrive_once_and_in_order_across_random_cuts(job: Job) -> None:
     chance = random.Random(1)
     for number in range(20_000):
         if number % 500 == 0:
@@ -102,7 +102,7 @@ def test_20_000_events_come_once_and_in_order_across_random_cuts(job: Job) -> No
 
 
 @pytest.mark.parametrize("way", [UP, DOWN])
-def test_a_large_event_that_is_cut_in_the_middle_comes_once(job: Job, way: str) -> None:
+def test_a_large_event_cut_in_the_middle_arrives_once(job: Job, way: str) -> None:
     sender, ears = (job.leaf, job.hub_ears) if way == UP else (job.hub, job.leaf_ears)
     for number in range(6):
         job.wire.cut_after(200_000 * number + 1_000, way, reset=number % 2 == 0)
@@ -116,7 +116,7 @@ def test_a_large_event_that_is_cut_in_the_middle_comes_once(job: Job, way: str) 
             assert (args[1] == args[0]).all()
 
 
-def test_the_newest_state_comes_whole_however_it_is_cut(job: Job) -> None:
+def test_the_newest_ctx_arrives_complete_after_cuts(job: Job) -> None:
     for number in range(12):
         job.wire.cut_after(MEGABYTE * (number % 4) + 1_000, reset=number % 2 == 0)
         job.leaf.publish_ctx({"n": number, "w": np.full(4 * MEGABYTE // 8, number)})
@@ -126,7 +126,7 @@ def test_the_newest_state_comes_whole_however_it_is_cut(job: Job) -> None:
     assert (job.hub_ears.ctx[1]["w"] == 11).all()
 
 
-def test_items_of_a_stream_come_once_each_across_cuts(job: Job) -> None:
+def test_items_arrive_once_across_cuts(job: Job) -> None:
     chance = random.Random(2)
     received: list[int] = []
 
@@ -145,7 +145,7 @@ def test_items_of_a_stream_come_once_each_across_cuts(job: Job) -> None:
     assert job.wire.num_connections > 2
 
 
-def test_a_call_under_way_ends_with_the_link_each_time(job: Job) -> None:
+def test_a_pending_call_fails_with_its_link(job: Job) -> None:
     job.hub.register("never", Future)
     for number in range(1, 4):
         answer = job.leaf.ask(0, "never")
@@ -157,8 +157,8 @@ def test_a_call_under_way_ends_with_the_link_each_time(job: Job) -> None:
     job.work_goes_on()
 
 
-def test_wherever_a_greeting_or_an_event_is_cut_it_comes_once(job: Job) -> None:
-    """The first bytes of a connection are its handshake and the greetings, then come events."""
+def test_a_handshake_or_event_cut_anywhere_arrives_once(job: Job) -> None:
+    """The first bytes of a connection are the handshakes, then come events."""
     cuts = [(way, num_bytes) for way in (UP, DOWN) for num_bytes in range(1, 1_600, 160)]
     for number, (way, num_bytes) in enumerate(cuts):
         job.wire.cut()
@@ -176,8 +176,8 @@ def test_wherever_a_greeting_or_an_event_is_cut_it_comes_once(job: Job) -> None:
 
 
 @pytest.mark.parametrize("way", [UP, DOWN])
-def test_a_partition_is_found_on_both_sides_and_ends_without_a_trace(job: Job, way: str) -> None:
-    """What is late when it heals does no harm: it is in order, and the ctx is the newest."""
+def test_a_partition_is_detected_on_both_sides_and_recovers(job: Job, way: str) -> None:
+    """Late messages arrive in order, and the ctx is the newest."""
     job.hub.register("never", Future)
     answer = job.leaf.ask(0, "never")
     job.wire.blackhole(way)
@@ -202,7 +202,7 @@ def test_a_partition_is_found_on_both_sides_and_ends_without_a_trace(job: Job, w
     job.work_goes_on()
 
 
-def test_who_is_cut_off_is_missed_by_nobody_else() -> None:
+def test_a_cut_link_affects_no_other_link() -> None:
     with ExitStack() as stack:
         hub = stack.enter_context(closing(NodeRouter(hub_spec(3))))
         wire = stack.enter_context(Proxy(str(hub.address)))
@@ -232,7 +232,7 @@ def test_a_redialled_node_is_back_though_its_peer_still_holds_the_old_link(job: 
 # -- slow and in pieces --------------------------------------------------------------------
 
 
-def test_bytes_that_come_one_by_one_make_the_same_messages(job: Job) -> None:
+def test_bytes_written_one_by_one_make_the_same_messages(job: Job) -> None:
     job.wire.split()
     job.wire.cut()  # so that the greetings are split too
     job.both_have("node_lost", "node_joined")
@@ -243,7 +243,7 @@ def test_bytes_that_come_one_by_one_make_the_same_messages(job: Job) -> None:
     assert job.hub.num_rejected == job.leaf.num_rejected == 0
 
 
-def test_a_wire_with_much_delay_is_no_loss(job: Job) -> None:
+def test_a_long_delay_is_no_loss(job: Job) -> None:
     job.wire.delay(0.3)
     job.work_goes_on()
     for number in range(20):
@@ -257,10 +257,10 @@ def test_a_wire_with_much_delay_is_no_loss(job: Job) -> None:
 
 @pytest.mark.deadline(40)
 @pytest.mark.parametrize(("way", "num_bytes"), [(UP, 6 * MEGABYTE), (DOWN, 12 * MEGABYTE)])
-def test_a_large_event_on_a_slow_wire_comes_at_the_first_attempt(
+def test_a_large_event_on_a_slow_wire_arrives_at_the_first_attempt(
     job: Job, way: str, num_bytes: int
 ) -> None:
-    """It takes longer than a silent peer is waited for, be it one frame or many chunks."""
+    """It takes longer than the peer timeout, as one frame and as many chunks."""
     sender, ears = (job.leaf, job.hub_ears) if way == UP else (job.hub, job.leaf_ears)
     job.wire.throttle(num_bytes / 5.0)
     sender.emit("n", 0, np.zeros(num_bytes, np.uint8))

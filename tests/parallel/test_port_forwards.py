@@ -1,4 +1,4 @@
-"""A port forward that is up before the node behind it: a joining node waits for that node."""
+"""Port forwards that accept connections before their node listens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Forward:
-    """What `ssh -L`, `kubectl port-forward` and load balancers do before there is a backend.
+    """A port forward that accepts connections without a backend, as `ssh -L` does.
 
     Args:
         manner: "closes" or "resets" each connection, "stays silent", or "hears, then closes": it
@@ -42,12 +42,12 @@ class Forward:
         self._start(self._accept)
 
     def lead_to(self, address: str) -> None:
-        """Let connections through from now on."""
+        """Forward connections from now on."""
         place = Address.parse(address)
         self._target = place.place, place.port
 
     def wait_refused(self, number: int) -> None:
-        """Wait until so many connections came to nothing."""
+        """Wait for a number of failed connections."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.num_refused >= number, 15.0)
 
@@ -106,7 +106,7 @@ def forward(manner: str) -> Iterator[Forward]:
     ("manner", "times"),
     [("closes", 12), ("resets", 12), ("hears, then closes", 12), ("stays silent", 4)],
 )
-def test_a_node_waits_for_node_0_behind_a_forward_that_is_up_before_it(
+def test_a_node_waits_for_node_0_behind_an_early_forward(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manner: str, times: int
 ) -> None:
     monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 500)
@@ -122,7 +122,7 @@ def test_a_node_waits_for_node_0_behind_a_forward_that_is_up_before_it(
                 assert (hub.peers, leaf.peers) == ((1,), (0,))
 
 
-def test_a_forward_with_no_node_behind_it_is_named_when_the_time_is_over(
+def test_a_timeout_names_a_forward_without_a_backend(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = str(make_key(tmp_path / "key"))
@@ -133,7 +133,7 @@ def test_a_forward_with_no_node_behind_it_is_named_when_the_time_is_over(
     assert f"what listens at {wire.address} hangs up without a word" in caplog.text
 
 
-def test_a_wrong_key_is_still_a_refusal_through_a_forward(tmp_path: Path) -> None:
+def test_a_wrong_key_is_refused_through_a_forward(tmp_path: Path) -> None:
     key, wrong = (str(make_key(tmp_path / name)) for name in ("key", "wrong"))
     with forward("closes") as wire:
         leaf = NodeRouter(leaf_spec(1, wire.address, 2, key_file=wrong))

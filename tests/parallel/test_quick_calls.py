@@ -1,4 +1,4 @@
-"""Calls whose answers are quick run on the thread that reads messages."""
+"""Quick handlers run on the thread that reads messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ding_lite.errors import RemoteError
 from ding_lite.testing import Cluster
 
 
-def test_a_quick_handler_changes_no_thread_and_may_fail_like_any() -> None:
+def test_a_quick_handler_runs_on_the_reading_thread_and_may_raise() -> None:
     with Cluster(2) as cluster:
         asker, answerer = cluster.routers
         answerer.register("quick", lambda: threading.current_thread().name, quick=True)

@@ -1,4 +1,4 @@
-"""Strangers at the port, and a peer that sends rubbish: the node lives on, and so does its job."""
+"""A node and its job survive unauthenticated connections and a peer that sends garbage."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 
 
 def greeting(mechanism: bytes) -> bytes:
-    """Return how a peer of ZMTP 3.1 begins."""
+    """Return the greeting of ZMTP 3.1."""
     return SIGNATURE + b"\x03\x01" + mechanism.ljust(20, b"\0") + bytes(32)
 
 
 @dataclass
 class Job:
-    """Node 0, under attack, and node 1, whose work must go on."""
+    """Node 0, under attack, and node 1, which must not be affected."""
 
     hub: NodeRouter
     leaf: NodeRouter
@@ -56,7 +56,7 @@ class Job:
         return address.place, address.port
 
     def goes_on(self) -> None:
-        """Check that an event of node 1 arrives, and none of anybody else."""
+        """Check that an event of node 1 arrives, and no other event."""
         self.leaf.emit("work", self.sent)
         self.sent += 1
         self.ears.wait(lambda: self.of_leaf() == list(range(self.sent)))
@@ -81,19 +81,19 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
 
 
 def rss() -> int:
-    """Return the bytes of memory that this process has in use."""
+    """Return the memory use of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def flood(connection: socket.socket, part: bytes, total: int) -> None:
-    """Send until so much is sent, or the other side has enough of it."""
+    """Send until so much is sent, or the other side closes."""
     with suppress(OSError):
         for _ in range(total // max(1, len(part))):
             connection.sendall(part)
 
 
 def wait_until(ready: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Look again and again; nobody tells when a node has taken note of something."""
+    """Poll until a condition holds; there is no notification for it."""
     deadline = monotonic() + seconds
     while not ready():
         assert monotonic() < deadline
@@ -101,7 +101,7 @@ def wait_until(ready: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def is_cut(connection: socket.socket, seconds: float = 5.0) -> bool:
-    """Tell whether the other side hangs up in time."""
+    """Tell whether the other side closes in time."""
     connection.settimeout(seconds)
     with suppress(ConnectionError):
         while True:
@@ -114,7 +114,7 @@ def is_cut(connection: socket.socket, seconds: float = 5.0) -> bool:
 
 
 def endless(start: bytes, part: bytes, total: int) -> Callable[[socket.socket], None]:
-    """Begin, and go on and on."""
+    """Start a command, and continue without an end."""
 
     def attack(connection: socket.socket) -> None:
         flood(connection, start, len(start))
@@ -151,7 +151,7 @@ COUNTED = {name for name in ATTACKS if name.startswith(("no ", "a ", "endless"))
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_stranger_at_the_port_does_no_harm(job: Job, name: str) -> None:
+def test_an_unauthenticated_connection_does_no_harm(job: Job, name: str) -> None:
     job.goes_on()
     before = rss()
     for _ in range(3):
@@ -170,7 +170,7 @@ def test_a_stranger_at_the_port_does_no_harm(job: Job, name: str) -> None:
 @pytest.mark.parametrize(
     "start", [b"", SIGNATURE, greeting(b"CURVE")[:40], greeting(b"CURVE")], ids=len
 )
-def test_who_falls_silent_in_the_handshake_is_cut_off(
+def test_a_connection_silent_in_the_handshake_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes
 ) -> None:
     monkeypatch.setitem(OPTIONS, zmq.HANDSHAKE_IVL, 200)
@@ -201,7 +201,7 @@ def test_a_node_joins_past_two_hundred_idle_connections(job: Job) -> None:
 
 
 def hello() -> Envelope:
-    """Introduce node 2 so that the golden events are the next ones to come from it."""
+    """Perform the handshake of node 2 so that the golden events are its next ones."""
     greeting = {"num_nodes": 3, "labels": ["node.2"], "first_kept": 17, "seen_epoch": 0, "seen": 0}
     return Envelope(kind=Kind.HELLO, src=2, dst=0, incarnation=2, meta=encode(greeting).meta)
 
@@ -236,7 +236,7 @@ def mutant(rng: random.Random, seeds: list[list[bytes]]) -> list[bytes]:
 
 
 def catch_up(peer: Any, number: int) -> None:
-    """Wait until node 0 has read all that was sent: it answers what is asked at the end."""
+    """Wait until node 0 has read everything: it answers a call at the end."""
     body = encode(["caught up", None])
     question = Envelope(kind=Kind.CALL, src=2, dst=0, incarnation=2, seq=number + 1, meta=body.meta)
     for _ in range(100):  # what is still on its way on the other lane may undo the greeting
@@ -250,7 +250,7 @@ def catch_up(peer: Any, number: int) -> None:
 
 
 def as_node_2(context: zmq.Context[Any], job: Job, lane: Lane) -> Any:
-    """Connect a bare socket that is let in as node 2."""
+    """Connect a bare socket that is authenticated as node 2."""
     key = load_key(job.key_file)
     own = z85.encode(key.of_dialler(2))
     peer = context.socket(zmq.DEALER)
@@ -263,7 +263,7 @@ def as_node_2(context: zmq.Context[Any], job: Job, lane: Lane) -> Any:
 
 
 @pytest.mark.deadline(120)
-def test_a_peer_that_sends_rubbish_disturbs_nobody_else(
+def test_a_peer_that_sends_garbage_affects_no_other_node(
     job: Job, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(7)

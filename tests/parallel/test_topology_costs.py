@@ -1,4 +1,4 @@
-"""What a step costs the nodes of a star and of a tree, in messages; bench_topology has the time."""
+"""Messages for each step in a star and in a tree; bench_topology measures the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ITEM = np.zeros(8, np.float32)
 
 
 @pytest.mark.parametrize("num_nodes", [12, 40, 80])
-def test_the_root_of_a_tree_sends_the_weights_to_its_children_and_no_further(
+def test_the_root_of_a_tree_sends_weights_to_its_children_only(
     num_nodes: int,
 ) -> None:
     with CountedCluster(num_nodes, "tree") as cluster:
@@ -27,7 +27,7 @@ def test_the_root_of_a_tree_sends_the_weights_to_its_children_and_no_further(
 
 
 @pytest.mark.parametrize("num_nodes", [12, 40])
-def test_the_hub_of_a_star_sends_them_to_all(num_nodes: int) -> None:
+def test_the_hub_of_a_star_sends_weights_to_all(num_nodes: int) -> None:
     with CountedCluster(num_nodes, "star") as cluster:
         with cluster.counting():
             cluster.publish(WEIGHTS)
@@ -35,7 +35,7 @@ def test_the_hub_of_a_star_sends_them_to_all(num_nodes: int) -> None:
         assert cluster.traffic[0].messages == 6 * (num_nodes - 1)
 
 
-def test_an_item_takes_a_call_and_an_answer_a_link_and_few_wait_at_the_root() -> None:
+def test_an_item_costs_a_call_and_an_answer_for_each_link() -> None:
     with CountedCluster(80, "tree") as cluster:
         with cluster.counting():
             most_waiting = cluster.collect(ITEM)

@@ -1,4 +1,4 @@
-"""A hundred thousand broken messages: every one is read or refused, and none takes much memory.
+"""A hundred thousand broken messages: each is decoded or refused, within little memory.
 
 FUZZ_MUTANTS=10000000 in the environment tries more; each has a seed of its own, which a failure
 names.
@@ -34,7 +34,7 @@ NASTY: list[Any] = [
     *({"a": 1}, msgspec.msgpack.Ext(1, b"x"), [8, True, 0], [7, "f4", True, 0], [4, 0, True]),
 ]
 Frames = list[bytes]
-"""A message that is to be broken: its header, its meta, its buffers. They travel as `joined`."""
+"""A message to break: its header, meta and buffers; `joined` is its wire form."""
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def golden() -> list[Frames]:
 
 
 def split(frames: list[bytes]) -> Frames:
-    """Part the header of a message from its meta."""
+    """Split a message into header and meta."""
     head, *buffers = frames
     return [head[:HEADER_BYTES], head[HEADER_BYTES:], *buffers]
 
 
 def joined(frames: Frames) -> list[bytes]:
-    """Put the first two together again, as they travel."""
+    """Join header and meta again, as they are sent."""
     return [b"".join(frames[:2]), *frames[2:]]
 
 
@@ -172,7 +172,7 @@ def mutant(seed: int, golden: list[Frames]) -> Frames:
 
 
 @pytest.mark.deadline(120.0 + NUM_MUTANTS / 500)
-def test_every_broken_message_is_read_or_refused(golden: list[Frames]) -> None:
+def test_every_broken_message_is_decoded_or_refused(golden: list[Frames]) -> None:
     fates = Counter(refusal(mutant(seed, golden), seed) for seed in range(NUM_MUTANTS))
 
     # The mutants reach every corner: some get through, and nearly every check refuses some.
@@ -182,7 +182,7 @@ def test_every_broken_message_is_read_or_refused(golden: list[Frames]) -> None:
 
 
 @pytest.mark.deadline(120.0 + NUM_MUTANTS / 500)
-def test_no_broken_message_takes_much_memory(golden: list[Frames]) -> None:
+def test_no_broken_message_uses_much_memory(golden: list[Frames]) -> None:
     for frames in golden:
         read_message(joined(frames))  # what is made once and kept, as a table of torch's dtypes
     with traced():
@@ -226,13 +226,13 @@ def refusal(frames: Frames, seed: int) -> tuple[str, int] | None:
     ],
     ids=bytes.hex,
 )
-def test_a_meta_takes_at_most_a_hundred_times_its_size(unit: bytes) -> None:
+def test_decoding_a_meta_uses_at_most_a_hundred_times_its_size(unit: bytes) -> None:
     count = (MAX_META_BYTES - 7) // len(unit)
     bomb = b"\x92\x00\xdd" + struct.pack(">I", count) + unit * count
     assert memory_of_refusing(lambda: decode(bomb, [])) < 100 * MAX_META_BYTES
 
 
-def test_a_batch_takes_at_most_a_hundred_times_its_size() -> None:
+def test_decoding_a_batch_uses_at_most_a_hundred_times_its_size() -> None:
     bomb = pack_batch([b""] * (MAX_META_BYTES // 2 - 5))
     envelope = Envelope(kind=Kind.EVENT, src=1, dst=0, meta=bomb)
     frames = [bytes(frame) for frame in envelope.frames()]
@@ -240,7 +240,7 @@ def test_a_batch_takes_at_most_a_hundred_times_its_size() -> None:
 
 
 def memory_of_refusing(read: Callable[[], object]) -> int:
-    """Return the most bytes that it takes to find out that something is no message."""
+    """Return the peak memory of refusing a message."""
     with traced():
         with pytest.raises(CodecError):
             read()
@@ -249,7 +249,7 @@ def memory_of_refusing(read: Callable[[], object]) -> int:
 
 @contextmanager
 def traced() -> Iterator[None]:
-    """Count the memory that a block takes."""
+    """Measure the peak memory of a block."""
     tracemalloc.start()
     try:
         yield

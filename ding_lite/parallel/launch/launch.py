@@ -125,7 +125,7 @@ class Parallel:
             roles: One entry a node: a role, or a set of roles.
             node_ids: With `attach_to`, [the number of the place to take]: one of the job's that
                 a node has left or lost. Not in this version without it.
-            auto_recover: Start a node again whose process has failed, under the same number.
+            auto_recover: Restart a failed node under the same number.
                 Without it a failure ends the job.
             max_retries: How often each node is started again.
             key_file: The key that the nodes of a job share over `tcp`. The default is a key of
@@ -224,9 +224,9 @@ def _run_where_launched(plan: JobPlan, place: Placement) -> Runner[Any]:
     spec = node_of_launcher(plan, place)
     advice = (
         f"{place.launcher} has started this process as node {place.node_id} of "
-        f"{place.num_nodes}, whose ports count from {plan.chosen_ports[0]} on: DING_LITE_PORTS "
-        f"chooses another one for all of them. DING_LITE_ENGINE=local lets this process start "
-        f"the nodes instead."
+        f"{place.num_nodes}, with ports from {plan.chosen_ports[0]} on: DING_LITE_PORTS "
+        f"chooses another first port. DING_LITE_ENGINE=local lets this process start the nodes "
+        f"instead."
     )
     return _run_as_node(spec, plan.settings, starter=place.launcher, advice=advice)
 

@@ -155,7 +155,7 @@ class JobPlan:
         return Growth(self.kind, self.num_nodes if self.kind == "mesh" else first_id)
 
     def specs(self, directory: PrivateDirectory) -> tuple[NodeSpec, ...]:
-        """Return the spec of each node; choose free ports where none were given."""
+        """Return the spec of each node; choose free ports if needed."""
         where = self._addresses(directory)
         return self.specs_at(where, job=job_name(directory.path), directory=str(directory.path))
 

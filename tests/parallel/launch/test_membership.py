@@ -26,7 +26,7 @@ from tests.parallel.tcp import Ears, hub_spec
 
 
 class Job:
-    """An elastic job whose first nodes are 0 and 1, all in this process."""
+    """An elastic job with the first nodes 0 and 1, all in this process."""
 
     def __init__(self, topology: str = "star") -> None:
         [port] = free_ports(LOOPBACK, 1)

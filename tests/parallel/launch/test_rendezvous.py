@@ -174,7 +174,7 @@ def together(functions: Iterable[Callable[[], object]]) -> None:
 
 @pytest.fixture
 def make_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
-    """Return a factory of jobs whose nodes are closed after the test."""
+    """Return a factory of jobs that are closed after the test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     jobs: list[Nodes] = []
 

@@ -1,4 +1,4 @@
-"""Calls that come before their handlers wait for them, and not for ever."""
+"""Early calls wait for their handlers for a limited time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def call(number: int, name: str = "sample") -> CallArrived:
 
 
 class TestEarlyCalls:
-    """Each is given back once."""
+    """Each early call is taken once."""
 
-    def test_a_handler_gets_those_of_its_name_in_order(self) -> None:
+    def test_a_handler_gets_its_calls_in_order(self) -> None:
         early = EarlyCalls(ManualClock())
         for number in range(3):
             assert early.hold(1, call(number))
@@ -26,7 +26,7 @@ class TestEarlyCalls:
         assert early.take("sample") == []
         assert len(early.close()) == 3
 
-    def test_one_that_has_waited_long_enough_is_given_back(self) -> None:
+    def test_an_overdue_call_is_taken(self) -> None:
         clock = ManualClock()
         early = EarlyCalls(clock)
         early.hold(1, call(1))
@@ -37,19 +37,19 @@ class TestEarlyCalls:
         assert early.overdue() == [(1, call(1))]
         assert early.take("sample") == [(1, call(2))]
 
-    def test_those_of_a_lost_node_are_dropped(self) -> None:
+    def test_calls_of_a_lost_node_are_dropped(self) -> None:
         early = EarlyCalls(ManualClock())
         early.hold(1, call(1))
         early.hold(2, call(1))
         early.forget(1)
         assert early.take("sample") == [(2, call(1))]
 
-    def test_there_is_no_room_for_any_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_number_of_waiting_calls_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rpc, "MAX_EARLY", 3)
         early = EarlyCalls(ManualClock())
         assert [early.hold(1, call(number)) for number in range(5)] == [True] * 3 + [False] * 2
 
-    def test_none_waits_where_the_node_is_leaving(self) -> None:
+    def test_a_leaving_node_queues_no_calls(self) -> None:
         early = EarlyCalls(ManualClock())
         early.hold(1, call(1))
         assert early.close() == [(1, call(1))]

@@ -1,4 +1,4 @@
-"""Groups of nodes: barriers, gathering, broadcasts, values with names."""
+"""Groups of nodes: barrier, all_gather, broadcast, paired values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ding_lite.runtime.messaging.router import use_router
 
 
 def on_nodes(main: Callable[[World], object], *, roles: list[str]) -> list[Any]:
-    """Run `main(world)` on a node a role, each on a thread; raise the first exception."""
+    """Run `main(world)` on a thread for each role; raise the first exception."""
     results: dict[int, Any] = {}
 
     def run(router: LocalRouter) -> None:
@@ -40,7 +40,7 @@ def on_nodes(main: Callable[[World], object], *, roles: list[str]) -> list[Any]:
 ROLES = ["learner", "learner", "collector", "collector"]
 
 
-def test_all_gather_gives_every_member_all_values_by_rank() -> None:
+def test_all_gather_returns_all_values_by_rank() -> None:
     def main(world: World) -> object:
         group = world.group("collector")
         if not group.is_member:
@@ -51,14 +51,14 @@ def test_all_gather_gives_every_member_all_values_by_rank() -> None:
     assert on_nodes(main, roles=ROLES) == [None, None, expected, expected]
 
 
-def test_broadcast_gives_the_value_of_one_member() -> None:
+def test_broadcast_returns_the_value_of_one_member() -> None:
     def main(world: World) -> object:
         return world.group(range(world.num_nodes)).broadcast(f"from {world.node_id}", src=2)
 
     assert on_nodes(main, roles=ROLES) == ["from 2"] * 4
 
 
-def test_nobody_passes_a_barrier_before_all_are_there() -> None:
+def test_a_barrier_blocks_until_all_members_have_called() -> None:
     arrived: list[int] = []
 
     def main(world: World) -> int:
@@ -69,7 +69,7 @@ def test_nobody_passes_a_barrier_before_all_are_there() -> None:
     assert on_nodes(main, roles=ROLES) == [4] * 4
 
 
-def test_a_member_that_does_not_come_is_a_deadline() -> None:
+def test_a_missing_member_raises_deadline_exceeded() -> None:
     def main(world: World) -> None:
         if world.node_id == 0:
             world.group("learner").barrier(timeout=0.05)
@@ -92,7 +92,7 @@ def test_members_are_named_by_labels_or_ids() -> None:
     assert on_nodes(main, roles=ROLES) == [expected] * 4
 
 
-def test_values_with_a_name_can_be_fetched_and_taken_back() -> None:
+def test_paired_values_can_be_fetched_and_removed() -> None:
     def main(world: World) -> object:
         group = world.group("node.*")
         if world.node_id == 1:
@@ -110,7 +110,7 @@ def test_values_with_a_name_can_be_fetched_and_taken_back() -> None:
     assert on_nodes(main, roles=ROLES) == [{"n": 7}] * 4
 
 
-def test_a_node_alone_is_a_group_of_one() -> None:
+def test_a_single_node_is_a_group_of_one() -> None:
     world = World.current()
     group = world.group("node.*")
     group.barrier()
@@ -125,12 +125,12 @@ def test_seeds_differ_by_node_and_not_by_run() -> None:
 
 
 @pytest.mark.parametrize("members", ["evaluator", [7], [], ["learner", 9]])
-def test_a_group_that_cannot_be_is_refused_with_what_there_is(members: Any) -> None:
+def test_an_impossible_group_is_refused_with_known_nodes_and_labels(members: Any) -> None:
     with pytest.raises(ConfigError, match=r"No group can be made of .*nodes 0 to 3 .*collector"):
         on_nodes(lambda world: world.group(members), roles=ROLES)
 
 
-def test_a_rank_of_a_stranger_and_of_nobody_is_refused() -> None:
+def test_ranks_outside_of_the_group_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"Node \d is no member of the group \[0, 1\]"):
         on_nodes(lambda world: world.group("learner").rank, roles=ROLES)
     with pytest.raises(ConfigError, match=r"`src` is 4.*ranks 0 to 3"):

@@ -54,7 +54,7 @@ Start = Callable[..., list[NodeRouter]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the routers of a job; they end with the test."""
+    """Start the routers of a job; they are closed after the test."""
     with ExitStack() as stack:
 
         def start(num_nodes: int, topology: str = "mesh") -> list[NodeRouter]:
@@ -70,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 class Ears:
-    """Takes what arrives at a node, and lets a test wait for it."""
+    """Record arrivals at a node, and wait for them."""
 
     def __init__(self, router: NodeRouter) -> None:
         self.events: list[tuple[int, str, tuple[Any, ...]]] = []
@@ -94,13 +94,13 @@ class Ears:
 
 
 @pytest.mark.parametrize(("topology", "of_two"), [("star", (0,)), ("mesh", (0, 1)), ("alone", ())])
-def test_peers_find_each_other(start: Start, topology: str, of_two: tuple[int, ...]) -> None:
+def test_peers_connect(start: Start, topology: str, of_two: tuple[int, ...]) -> None:
     routers = start(3, topology)
     assert routers[2].peers == of_two
     assert [router.is_active for router in routers] == [topology != "alone"] * 3
 
 
-def test_a_burst_of_events_arrives_whole_and_in_order(start: Start) -> None:
+def test_a_burst_of_events_arrives_complete_and_in_order(start: Start) -> None:
     routers = start(3, "star")
     ears = [Ears(router) for router in routers]
     for number in range(20_000):
@@ -113,7 +113,7 @@ def test_a_burst_of_events_arrives_whole_and_in_order(start: Start) -> None:
         np.testing.assert_array_equal(ears[leaf].events[0][2][0], np.arange(5_000.0))
 
 
-def test_the_newest_ctx_arrives_also_where_the_labels_choose(start: Start) -> None:
+def test_the_newest_ctx_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
     routers = start(3)
     ears = [Ears(router) for router in routers]
     for number in range(500):
@@ -127,7 +127,7 @@ def test_the_newest_ctx_arrives_also_where_the_labels_choose(start: Start) -> No
     assert "only" not in ears[1].ctx[0]
 
 
-def test_a_node_can_look_at_what_it_has_offered_as_it_was_then(start: Start) -> None:
+def test_published_returns_a_snapshot_of_the_last_value(start: Start) -> None:
     router, _ = start(2)
     assert router.published("w") is None
     small, large = torch.ones(3), torch.ones(200_000)  # in a message, and in shared memory
@@ -140,7 +140,7 @@ def test_a_node_can_look_at_what_it_has_offered_as_it_was_then(start: Start) -> 
     assert router.published("w")["large"].sum() == 2e5
 
 
-def test_who_waits_for_what_a_node_watches_looks_again_when_a_peer_comes_or_goes(
+def test_a_watch_wakes_when_a_peer_connects_or_leaves(
     tmp_path: Path,
 ) -> None:
     here, there = specs(tmp_path, 2, "mesh")
@@ -166,7 +166,7 @@ def test_who_waits_for_what_a_node_watches_looks_again_when_a_peer_comes_or_goes
             watch.wake()
 
 
-def test_what_cannot_travel_stays_home_with_one_warning(
+def test_a_value_that_cannot_be_encoded_is_not_sent_with_one_warning(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     routers = start(2)
@@ -188,7 +188,7 @@ def test_a_missing_peer_is_named(tmp_path: Path) -> None:
 
 
 class InterruptedClock(SystemClock):
-    """Lets Ctrl-C come in the midst of the main thread's first wait."""
+    """Send SIGINT during the first wait of the main thread."""
 
     def __init__(self) -> None:
         self._is_pressed = False
@@ -200,8 +200,8 @@ class InterruptedClock(SystemClock):
         super().wait(condition, timeout)
 
 
-def test_ctrl_c_while_a_node_waits_for_others_comes_when_no_lock_is_held(tmp_path: Path) -> None:
-    """Raised by the signal itself, it can leave behind a lock for which closing waits in vain."""
+def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:
+    """An exception in the signal handler could leave a lock held that `close` needs."""
     router = NodeRouter(specs(tmp_path, 3, "mesh")[0], clock=InterruptedClock())
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -212,7 +212,7 @@ def test_ctrl_c_while_a_node_waits_for_others_comes_when_no_lock_is_held(tmp_pat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_node_that_leaves_in_order_is_not_lost(start: Start) -> None:
+def test_a_node_that_leaves_with_a_good_bye_is_not_lost(start: Start) -> None:
     routers = start(2)
     ears = Ears(routers[0])
     routers[1].emit("last words")
@@ -222,8 +222,8 @@ def test_a_node_that_leaves_in_order_is_not_lost(start: Start) -> None:
     assert routers[0].peers == ()
 
 
-def test_nodes_that_leave_at_once_have_met_all_their_peers(tmp_path: Path) -> None:
-    """What a node sends last must be read before it disconnects."""
+def test_nodes_that_close_at_once_have_connected_to_all_peers(tmp_path: Path) -> None:
+    """The last messages of a node must be read before it disconnects."""
     failures: list[BaseException] = []
 
     def live(spec: NodeSpec) -> None:
@@ -248,10 +248,8 @@ def test_nodes_that_leave_at_once_have_met_all_their_peers(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_restarted_node_is_lost_and_joins_again_with_the_newest_ctx(
-    tmp_path: Path, node: int
-) -> None:
-    """Without its good-bye a close looks like a crash to the other side."""
+def test_a_restarted_node_rejoins_and_gets_the_newest_ctx(tmp_path: Path, node: int) -> None:
+    """A close without a good-bye looks like a crash to the other side."""
     made = specs(tmp_path, 2, "star")
     routers = [NodeRouter(spec) for spec in made]
     try:
@@ -313,9 +311,7 @@ def test_tasks_on_two_nodes_share_their_ctx_and_their_end(start: Start) -> None:
     assert seen[-1] >= 100
 
 
-def test_a_listener_of_the_router_that_raises_is_logged_and_stops_nothing(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_a_listener_is_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     routers = start(2)
     routers[1].on("e", lambda: 1 / 0)
     ears = Ears(routers[1])
@@ -326,9 +322,9 @@ def test_a_listener_of_the_router_that_raises_is_logged_and_stops_nothing(
 
 
 class TestAdmission:
-    """Two nodes that do not belong together tell why, both of them."""
+    """Two nodes of different jobs both report why."""
 
-    def test_both_sides_say_why_a_node_was_turned_away(self, tmp_path: Path) -> None:
+    def test_both_sides_report_why_a_node_was_refused(self, tmp_path: Path) -> None:
         here, other = specs(tmp_path, 2, "mesh")
         with ExitStack() as stack:
             waiting = NodeRouter(here)
@@ -343,9 +339,9 @@ class TestAdmission:
 
 
 class TestCalls:
-    """One node asks, another answers."""
+    """Calls between nodes."""
 
-    def test_an_answer_comes_back_also_a_large_one(self, start: Start) -> None:
+    def test_small_and_large_answers_return(self, start: Start) -> None:
         routers = start(2)
         routers[1].register("scale", lambda x, by=1: x * by)
         assert routers[0].call(1, "scale", 3, by=4) == 12
@@ -353,7 +349,7 @@ class TestCalls:
         np.testing.assert_array_equal(routers[0].call(1, "scale", large, by=2), 2 * large)
         assert routers[1].call(1, "scale", 3) == 3
 
-    def test_what_the_other_node_raises_comes_with_its_traceback(self, start: Start) -> None:
+    def test_a_remote_error_has_its_traceback(self, start: Start) -> None:
         def _divide(x: int) -> float:
             return x / 0
 
@@ -363,7 +359,7 @@ class TestCalls:
             routers[0].call(1, "divide", 3)
         assert "return x / 0" in caught.value.remote_traceback
 
-    def test_a_call_waits_for_a_handler_that_is_not_registered_yet(self, start: Start) -> None:
+    def test_a_call_waits_for_its_handler_to_be_registered(self, start: Start) -> None:
         routers = start(2)
         early = [routers[0].ask(1, "double", number) for number in range(3)]
         other = routers[0].ask(1, "treble", 1)
@@ -372,7 +368,7 @@ class TestCalls:
         assert [answer.result(10.0) for answer in early] == [0, 2, 4]
         assert not other.done()
 
-    def test_an_unknown_name_gets_a_suggestion(self, start: Start) -> None:
+    def test_an_unknown_name_is_refused_with_a_suggestion(self, start: Start) -> None:
         routers = start(2)
         routers[1].register("sample", len)
         answer = routers[0].ask(1, "smaple", [1])
@@ -381,13 +377,13 @@ class TestCalls:
         with pytest.raises(RemoteError, match=r'Did you mean "sample"\?'):
             answer.result(10.0)
 
-    def test_an_answer_that_cannot_travel_is_the_asker_s_error(self, start: Start) -> None:
+    def test_an_answer_that_cannot_be_encoded_raises_at_the_caller(self, start: Start) -> None:
         routers = start(2)
         routers[1].register("lock", threading.Lock)
         with pytest.raises(RemoteError, match="CodecError on node 1"):
             routers[0].call(1, "lock")
 
-    def test_a_late_answer_is_a_deadline(self, start: Start) -> None:
+    def test_a_late_answer_raises_deadline_exceeded(self, start: Start) -> None:
         routers = start(2)
         never: Future[int] = Future()
         routers[1].register("never", lambda: never)
@@ -396,7 +392,7 @@ class TestCalls:
         never.set_result(3)
         assert routers[0].call(1, "never") == 3
 
-    def test_a_lost_node_ends_the_calls_that_wait_for_it(self, start: Start) -> None:
+    def test_the_loss_of_a_node_fails_calls_to_it(self, start: Start) -> None:
         routers = start(2)
         asked = threading.Event()
         never: Future[int] = Future()
@@ -409,9 +405,7 @@ class TestCalls:
         with pytest.raises(PeerLost, match=r"not connected"):
             routers[0].call(1, "never")
 
-    def test_an_answer_that_is_being_made_is_given_before_its_node_leaves(
-        self, start: Start
-    ) -> None:
+    def test_a_node_answers_running_calls_before_it_leaves(self, start: Start) -> None:
         routers = start(2)
         asked, may_answer = threading.Event(), threading.Event()
 
@@ -430,7 +424,7 @@ class TestCalls:
         assert answer.result(10.0) == "answer"
         closing.join()
 
-    def test_a_node_that_leaves_ends_the_calls_that_it_has_put_off(self, start: Start) -> None:
+    def test_a_leaving_node_fails_deferred_calls(self, start: Start) -> None:
         routers = start(2)
         asked = threading.Event()
         never: Future[int] = Future()
@@ -441,9 +435,7 @@ class TestCalls:
         with pytest.raises(PeerLost, match=r"Node 1 is gone"):
             answer.result(10.0)
 
-    def test_a_new_incarnation_of_a_node_gets_no_answer_to_a_call_of_its_former_one(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_new_incarnation_gets_no_answer_to_an_earlier_call(self, tmp_path: Path) -> None:
         hub_spec, leaf_spec = specs(tmp_path, 2, "star")
         old, new = Future[str](), Future[str]()
         answers = iter([old, new])
@@ -474,13 +466,13 @@ class TestCalls:
             new.set_result("of this one")
             assert answer.result(10.0) == "of this one"
 
-    def test_handlers_may_ask_back(self, start: Start) -> None:
+    def test_a_handler_may_call_its_caller(self, start: Start) -> None:
         routers = start(2)
         routers[0].register("name", lambda: "zero")
         routers[1].register("greet", lambda: f"hello {routers[1].call(0, 'name')}")
         assert routers[0].call(1, "greet") == "hello zero"
 
-    def test_two_functions_of_one_name_are_refused(self, start: Start) -> None:
+    def test_a_second_handler_of_a_name_is_refused(self, start: Start) -> None:
         (router,) = start(1)
         router.register("f", len)
         router.register("f", len)
@@ -497,7 +489,7 @@ def taken_from(router: NodeRouter) -> Item:
 class TestStreams:
     """Each item goes to exactly one receiver."""
 
-    def test_items_are_shared_out_and_none_is_lost_or_doubled(self, start: Start) -> None:
+    def test_each_item_goes_to_exactly_one_receiver(self, start: Start) -> None:
         routers = start(4, "star")
         taken: list[Item] = []
         lock = threading.Lock()
@@ -519,7 +511,7 @@ class TestStreams:
         assert sorted(item.value for item in taken) == list(range(300))
         assert {item.node_id for item in taken} == {0}
 
-    def test_a_sender_waits_for_room_and_not_for_ever(self, start: Start) -> None:
+    def test_a_sender_waits_for_room_until_its_timeout(self, start: Start) -> None:
         routers = start(2)
         for number in range(3):
             routers[0].send("work", number, to="node.1", in_flight=3)
@@ -529,14 +521,14 @@ class TestStreams:
         routers[0].send("work", 3, to="node.1", in_flight=3, timeout=10.0)
         assert [taken_from(routers[1]).value for _ in range(3)] == [1, 2, 3]
 
-    def test_nobody_to_receive_and_nothing_to_receive_say_so(self, start: Start) -> None:
+    def test_a_timeout_names_missing_receivers_or_items(self, start: Start) -> None:
         routers = start(2)
         with pytest.raises(DeadlineExceeded, match=r"\['learner'\] matches: none"):
             routers[0].send("work", 1, to="learner", timeout=0.01)
         with pytest.raises(DeadlineExceeded, match=r"No item of stream `work` came within 0.01 s"):
             routers[0].receive("work", timeout=0.01)
 
-    def test_what_a_receiver_that_stays_away_has_not_taken_goes_to_another(
+    def test_items_of_an_absent_receiver_go_to_another(
         self, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(streams, "DOUBT_S", 1.0)
@@ -551,7 +543,7 @@ class TestStreams:
         assert sorted(got) == [1, 2, 3]
         assert not arrived.is_set()
 
-    def test_a_wait_ends_when_its_reason_to_go_on_has_gone(self, start: Start) -> None:
+    def test_until_ends_a_wait(self, start: Start) -> None:
         routers = start(2)
         over = threading.Event()
         for _ in range(2):
@@ -583,7 +575,7 @@ class TestStreams:
         assert item is not None
         assert (item.node_id, item.value, item.id.number) == (0, 1, 1)
 
-    def test_a_node_may_send_to_itself(self, start: Start) -> None:
+    def test_a_node_may_send_items_to_itself(self, start: Start) -> None:
         (router,) = start(1)
         sent = {"w": np.zeros(3)}
         assert router.send("work", sent, to="hub")

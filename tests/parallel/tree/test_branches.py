@@ -1,4 +1,4 @@
-"""Branches: which peer of a node of a tree leads to whom."""
+"""Routes of the nodes of a tree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def branches(num_nodes: int, children: int, *, knows: bool = True) -> list[Branc
 
 
 @given(sizes)
-def test_who_follows_the_ways_comes_to_every_node(size: tuple[int, int]) -> None:
+def test_routes_lead_to_every_node(size: tuple[int, int]) -> None:
     tree, (num_nodes, children) = branches(*size), size
     links = edges(f"tree:{children}", num_nodes)
     for start in range(0, num_nodes, 7):
@@ -48,7 +48,7 @@ def test_who_follows_the_ways_comes_to_every_node(size: tuple[int, int]) -> None
 
 
 @given(sizes, st.integers(0, 59))
-def test_what_one_node_says_comes_to_all_above_and_below_it_and_to_nobody_twice(
+def test_a_broadcast_reaches_ancestors_and_descendants_once(
     size: tuple[int, int], said_by: int
 ) -> None:
     tree, said_by = branches(*size), said_by % size[0]
@@ -75,7 +75,7 @@ def _line(tree: list[Branches], node: int) -> list[int]:
 
 
 @given(sizes)
-def test_a_peer_gets_what_is_for_labels_that_it_or_a_node_behind_it_has(
+def test_addressed_values_go_to_peers_that_lead_to_matching_nodes(
     size: tuple[int, int],
 ) -> None:
     for node, tree in enumerate(branches(*size)):
@@ -84,7 +84,7 @@ def test_a_peer_gets_what_is_for_labels_that_it_or_a_node_behind_it_has(
         assert tree.towards(["role1"]) == {tree.way_to(other) for other in wanted}
 
 
-def test_where_labels_are_not_known_everyone_is_asked() -> None:
+def test_with_unknown_labels_all_peers_are_used() -> None:
     [root, *_] = branches(10, 3, knows=False)
     assert root.towards(["learner"]) == {1, 2, 3}
     assert root.matching(["learner"]) == []

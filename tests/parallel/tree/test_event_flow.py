@@ -1,4 +1,4 @@
-"""Events behind hubs: a node that is stuck loses none, and their sender waits for it."""
+"""Relayed events: no loss, and back-pressure from a hung node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Ears:
-    """Takes the numbers that come to a node."""
+    """Record the numbers that arrive at a node."""
 
     def __init__(self, router: NodeRouter) -> None:
         self.numbers: dict[int, list[int]] = {}
@@ -60,7 +60,7 @@ class Ears:
         assert came, f"{len(self.numbers.get(sender, ()))} of {count} events of node {sender} came"
 
     def check(self, sender: int, count: int = NUM_EVENTS) -> None:
-        """Check that all have come, each once and in order."""
+        """Check that all have arrived once and in order."""
         self.wait(sender, count)
         assert self.numbers[sender] == list(range(count))
 
@@ -70,7 +70,7 @@ class Ears:
 
 
 class Job:
-    """A tree of nodes, one of which emits on a thread of its own."""
+    """A tree of nodes, with one that emits on a thread."""
 
     def __init__(self, cluster: Cluster, pool: ThreadPoolExecutor) -> None:
         self.cluster = cluster
@@ -89,7 +89,7 @@ class Job:
         return self.cluster.routers[node]._links.sessions[peer]
 
     def wait_until_full(self, *path: int) -> None:
-        """Wait until no node of a path has room for the next one, from the far end on."""
+        """Wait until the windows of all nodes on a path are full."""
         for node, peer in reversed([*pairwise(path)]):
             wait_until(
                 lambda node=node, peer=peer: not self.session(node, peer).has_room,
@@ -111,7 +111,7 @@ def tree(num_nodes: int = 7, topology: str = "tree:2") -> Iterator[Job]:
 
 @pytest.mark.parametrize("size", [0, 4 * KILOBYTE])
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_a_sender_waits_for_a_node_behind_a_hub_and_loses_nothing(size: int, is_cut: bool) -> None:
+def test_a_sender_blocks_for_a_hung_node_behind_a_hub(size: int, is_cut: bool) -> None:
     with tree() as job:
         if is_cut:
             job.network.cut(1, 3)
@@ -130,7 +130,7 @@ def test_a_sender_waits_for_a_node_behind_a_hub_and_loses_nothing(size: int, is_
             job.ears[node].check(0)
 
 
-def test_a_sender_behind_a_hub_waits_for_a_root_that_is_stuck() -> None:
+def test_a_sender_behind_a_hub_blocks_for_a_hung_root() -> None:
     with tree() as job:
         job.network.hold(1, 0)
         emitting = [job.emit(node) for node in (1, 3, 4)]
@@ -145,7 +145,7 @@ def test_a_sender_behind_a_hub_waits_for_a_root_that_is_stuck() -> None:
             job.ears[0].check(node)
 
 
-def test_the_sender_waits_however_many_hubs_are_between_it_and_a_node_that_is_stuck() -> None:
+def test_a_sender_blocks_for_a_hung_node_behind_several_hubs() -> None:
     with tree(5, "tree:1") as job:
         job.network.hold(3, 4)
         emitting = job.emit(0)
@@ -158,7 +158,7 @@ def test_the_sender_waits_however_many_hubs_are_between_it_and_a_node_that_is_st
             job.ears[node].check(0)
 
 
-def test_a_sender_is_told_of_a_node_behind_a_hub_that_stays_stuck(
+def test_emit_raises_when_a_node_behind_a_hub_stays_hung(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(router_module, "EMIT_TIMEOUT_S", 0.2)
@@ -171,7 +171,7 @@ def test_a_sender_is_told_of_a_node_behind_a_hub_that_stays_stuck(
         job.ears[3].check(0, num_emitted)  # and what was sent before is not lost
 
 
-def test_nodes_that_are_not_stuck_wait_for_one_that_is_and_not_longer_than_it_is_there() -> None:
+def test_other_nodes_wait_for_a_hung_node_until_it_is_gone() -> None:
     with tree() as job:
         job.network.hold(3, 1)
         emitting = job.emit(0)
@@ -183,7 +183,7 @@ def test_nodes_that_are_not_stuck_wait_for_one_that_is_and_not_longer_than_it_is
             job.ears[node].check(0)
 
 
-def test_what_waits_for_a_node_that_was_killed_goes_to_its_next_incarnation() -> None:
+def test_queued_events_go_to_the_next_incarnation_of_a_killed_node() -> None:
     with tree() as job:
         job.network.cut(1, 3)
         emitting = job.emit(0)
@@ -195,7 +195,7 @@ def test_what_waits_for_a_node_that_was_killed_goes_to_its_next_incarnation() ->
         ears.check(0)
 
 
-def test_calls_items_and_the_end_of_the_job_pass_a_branch_whose_events_are_stuck() -> None:
+def test_calls_items_and_finish_pass_a_branch_with_blocked_events() -> None:
     with tree() as job:
         job.network.hold(1, 3)
         emitting = job.emit(0)
@@ -212,7 +212,7 @@ def test_calls_items_and_the_end_of_the_job_pass_a_branch_whose_events_are_stuck
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_events_come_once_and_in_order_behind_hubs_whose_links_break_and_stall(seed: int) -> None:
+def test_events_arrive_once_and_in_order_over_broken_and_stalled_links(seed: int) -> None:
     rng = random.Random(seed)
     links = [(0, 1), (0, 2), (1, 3), (1, 4), (2, 5), (2, 6)]
     with tree() as job:
@@ -237,11 +237,11 @@ def test_events_come_once_and_in_order_behind_hubs_whose_links_break_and_stall(s
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_events_come_once_and_in_order_when_hubs_on_their_way_are_killed(seed: int) -> None:
+def test_events_arrive_once_and_in_order_when_hubs_are_killed(seed: int) -> None:
     rng = random.Random(seed)
     with tree() as job:
         if seed % 2:
-            job.network.hold(3, 1)  # so a hub is killed with a window that is full
+            job.network.hold(3, 1)  # so a hub is killed with a full window
         emitting = [job.emit(node, size=rng.choice([0, 200, 2_000])) for node in (0, 3, 6)]
         if seed % 2:
             job.wait_until_full(0, 1)

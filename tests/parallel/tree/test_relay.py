@@ -1,4 +1,4 @@
-"""A tree of hubs: what its nodes say reaches whom it is for, over others, and with its promise."""
+"""Relaying in a tree: ctx values, events, calls and items reach their receivers over hubs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROLES = ["learner", "hub", "hub", "collector", "collector", "collector", "evalua
 
 
 class Ears:
-    """Takes what arrives at a node."""
+    """Record arrivals at a node."""
 
     def __init__(self, router: NodeRouter) -> None:
         self.events: list[tuple[int, str, Any]] = []
@@ -68,10 +68,10 @@ def tree(**given: Any) -> Iterator[tuple[Cluster, list[Ears]]]:
         yield cluster, [Ears(router) for router in cluster.routers]
 
 
-# -- state -----------------------------------------------------------------------------------
+# -- ctx values -----------------------------------------------------------------------------------
 
 
-def test_what_the_root_publishes_reaches_all_and_says_who_it_is_of() -> None:
+def test_ctx_values_of_the_root_reach_all_nodes_with_their_sender() -> None:
     with tree() as (cluster, ears):
         weights = np.arange(100_000.0)
         cluster.routers[0].publish_ctx({"weights": weights, "version": 3})
@@ -80,21 +80,21 @@ def test_what_the_root_publishes_reaches_all_and_says_who_it_is_of() -> None:
             assert (ears[node].ctx[0]["weights"] == weights).all()
 
 
-def test_a_hub_is_heard_below_and_by_its_own_hub_and_nowhere_else() -> None:
+def test_broadcasts_of_a_hub_reach_its_descendants_and_its_parent_only() -> None:
     with tree() as (cluster, ears):
         cluster.routers[1].publish_ctx({"load": 0.5})
         for node in (0, 3, 4):
             ears[node].wait_ctx(1, "load", 0.5)
         cluster.routers[4].publish_ctx({"load": 0.1})
         ears[1].wait_ctx(4, "load", 0.1)
-        cluster.routers[1].emit("later")  # by the same ways
+        cluster.routers[1].emit("later")  # over the same routes
         for node in (0, 3):
             ears[node].wait_events(1)
         assert [node for node in range(7) if 4 in ears[node].ctx] == [1]
         assert [node for node in range(7) if 1 in ears[node].ctx] == [0, 3, 4]
 
 
-def test_labels_choose_who_gets_state_wherever_that_is() -> None:
+def test_labels_choose_the_receivers_of_ctx_values_anywhere() -> None:
     with tree() as (cluster, ears):
         cluster.routers[6].publish_ctx({"eval_value": 475.0}, to="learner")
         ears[0].wait_ctx(6, "eval_value", 475.0)
@@ -105,7 +105,7 @@ def test_labels_choose_who_gets_state_wherever_that_is() -> None:
         assert [node for node in range(7) if ears[node].ctx.get(3)] == [4, 6]
 
 
-def test_of_what_a_slow_branch_has_missed_the_newest_comes() -> None:
+def test_a_slow_branch_gets_the_newest_value() -> None:
     with tree() as (cluster, ears):
         cluster.network.hold(1, 3)
         for version in range(50):
@@ -119,7 +119,7 @@ def test_of_what_a_slow_branch_has_missed_the_newest_comes() -> None:
         assert (ears[3].ctx[0]["weights"] == 49).all()
 
 
-def test_a_restarted_hub_and_all_below_it_get_the_newest_state(clock: ManualClock) -> None:
+def test_a_restarted_hub_and_its_descendants_get_the_newest_values(clock: ManualClock) -> None:
     with tree(clock=clock) as (cluster, ears):
         cluster.routers[0].publish_ctx({"version": 1})
         ears[4].wait_ctx(0, "version", 1)
@@ -136,7 +136,7 @@ def test_a_restarted_hub_and_all_below_it_get_the_newest_state(clock: ManualCloc
 # -- events ----------------------------------------------------------------------------------
 
 
-def test_an_event_reaches_all_above_and_below_once_and_in_order() -> None:
+def test_an_event_reaches_ancestors_and_descendants_once_and_in_order() -> None:
     with tree() as (cluster, ears):
         for number in range(300):
             cluster.routers[0].emit("down", number)
@@ -152,7 +152,7 @@ def test_an_event_reaches_all_above_and_below_once_and_in_order() -> None:
                 assert heard == [(number,) for number in range(300)]
 
 
-def test_the_end_of_the_job_reaches_all_whoever_sets_it() -> None:
+def test_finish_of_any_node_reaches_all_nodes() -> None:
     def main(last: int) -> bool:
         with Task() as task:
             task.use(lambda ctx: finish_late(ctx, last))
@@ -171,7 +171,7 @@ def test_the_end_of_the_job_reaches_all_whoever_sets_it() -> None:
 # -- calls -----------------------------------------------------------------------------------
 
 
-def test_a_call_reaches_any_node_and_its_answer_comes_back() -> None:
+def test_a_call_reaches_any_node_and_its_answer_returns() -> None:
     with tree() as (cluster, _):
         cluster.routers[6].register("double", lambda x: 2 * x)
         for node in (0, 1, 2, 3, 5, 6):
@@ -187,7 +187,7 @@ def test_a_call_reaches_any_node_and_its_answer_comes_back() -> None:
         assert "in fail" in caught.value.remote_traceback
 
 
-def test_who_calls_over_a_hub_that_is_gone_learns_so(clock: ManualClock) -> None:
+def test_a_call_over_a_lost_hub_raises_peer_lost(clock: ManualClock) -> None:
     with tree(clock=clock) as (cluster, ears):
         asked = threading.Event()
         cluster.routers[0].register("ask", lambda: (asked.set(), Deadline.after(5.0).wait)[0])
@@ -200,12 +200,12 @@ def test_who_calls_over_a_hub_that_is_gone_learns_so(clock: ManualClock) -> None
 
 @pytest.mark.parametrize("asker", range(7))
 @pytest.mark.parametrize("node", [7, 8, 99, -1, 2**40])
-def test_who_calls_a_node_that_there_is_not_learns_so(asker: int, node: int) -> None:
+def test_a_call_to_an_unknown_node_raises_peer_lost(asker: int, node: int) -> None:
     with tree() as (cluster, _), pytest.raises(PeerLost, match=r"the job has no node"):
         cluster.routers[asker].call(node, "ask", timeout=5.0)
 
 
-def test_a_call_that_comes_to_a_hub_before_its_way_upwards_is_there_waits_for_it(
+def test_a_call_waits_until_a_hub_is_connected_to_its_parent(
     clock: ManualClock,
 ) -> None:
     with tree(clock=clock) as (cluster, ears):
@@ -218,7 +218,7 @@ def test_a_call_that_comes_to_a_hub_before_its_way_upwards_is_there_waits_for_it
         assert answer.result(10.0) == 8
 
 
-def test_a_group_meets_whoever_its_members_are() -> None:
+def test_collectives_work_for_any_members() -> None:
     def main() -> list[int]:
         world = World.current()
         with Task():
@@ -258,7 +258,7 @@ def take_all(router: NodeRouter, count: int) -> list[tuple[int, int]]:
     return taken
 
 
-def test_items_of_all_leaves_come_to_the_root_once_each() -> None:
+def test_items_of_all_leaves_reach_the_root_once() -> None:
     with tree() as (cluster, _), ThreadPoolExecutor(8) as pool:
         sending = [pool.submit(send_all, cluster.routers[node], 60) for node in (1, 3, 4, 5, 6)]
         taken = take_all(cluster.routers[0], 300)
@@ -267,7 +267,7 @@ def test_items_of_all_leaves_come_to_the_root_once_each() -> None:
     assert sorted(taken) == [(node, number) for node in (1, 3, 4, 5, 6) for number in range(60)]
 
 
-def test_a_receiver_that_takes_nothing_holds_up_its_senders_and_little_waits_anywhere() -> None:
+def test_an_idle_receiver_blocks_its_senders_with_bounded_queues() -> None:
     with tree() as (cluster, _), ThreadPoolExecutor(8) as pool:
         leaves = [cluster.routers[node] for node in (3, 4, 5, 6)]
         for router in leaves:
@@ -277,7 +277,7 @@ def test_a_receiver_that_takes_nothing_holds_up_its_senders_and_little_waits_any
         for each in stuck:
             with pytest.raises(DeadlineExceeded, match=r"Nodes that \['learner'\] matches: \[0\]"):
                 each.result(10.0)
-        # Of the eight, each of two hubs has passed on as many as its own credits allow.
+        # Of the eight, each of two hubs has relayed as many as its credits allow.
         root = cluster.routers[0]
         taken = []
         for left in range(8, 0, -1):
@@ -289,7 +289,7 @@ def test_a_receiver_that_takes_nothing_holds_up_its_senders_and_little_waits_any
     assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(2)]
 
 
-def test_an_item_finds_a_receiver_on_any_branch() -> None:
+def test_an_item_reaches_a_receiver_on_any_branch() -> None:
     with tree() as (cluster, _):
         send_all(cluster.routers[6], 3, to="collector.0", in_flight=3)
         assert sorted(take_all(cluster.routers[3], 3)) == [(6, 0), (6, 1), (6, 2)]
@@ -298,7 +298,7 @@ def test_an_item_finds_a_receiver_on_any_branch() -> None:
         assert sorted(found) == [(0, number) for number in range(4)]
 
 
-def test_items_go_on_after_each_hub_on_their_way_has_been_restarted(clock: ManualClock) -> None:
+def test_items_continue_after_restarts_of_hubs_on_their_route(clock: ManualClock) -> None:
     with tree(clock=clock) as (cluster, _), ThreadPoolExecutor(8) as pool:
         senders = [cluster.routers[node] for node in (3, 4, 5, 6)]
         sending = [pool.submit(send_all, router, 40, in_flight=3) for router in senders]
@@ -313,14 +313,14 @@ def test_items_go_on_after_each_hub_on_their_way_has_been_restarted(clock: Manua
     assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(40)]
 
 
-def test_what_a_killed_receiver_has_not_taken_its_next_life_gets(clock: ManualClock) -> None:
+def test_items_of_a_killed_receiver_go_to_its_next_incarnation(clock: ManualClock) -> None:
     with tree(clock=clock) as (cluster, _):
         send_all(cluster.routers[5], 2)
         again = cluster.restart(0)
         assert sorted(take_all(again, 2)) == [(5, 0), (5, 1)]
 
 
-def test_what_a_receiver_that_stays_away_has_not_taken_another_one_gets(
+def test_items_of_an_absent_receiver_go_to_another(
     clock: ManualClock,
 ) -> None:
     with tree(clock=clock) as (cluster, ears):
@@ -337,7 +337,7 @@ def test_what_a_receiver_that_stays_away_has_not_taken_another_one_gets(
         cluster.network.heal()
 
 
-def test_what_one_that_comes_back_had_is_withdrawn_where_another_one_has_it(
+def test_items_that_another_receiver_has_are_withdrawn_from_the_first(
     clock: ManualClock,
 ) -> None:
     with tree(clock=clock) as (cluster, ears):
@@ -350,22 +350,22 @@ def test_what_one_that_comes_back_had_is_withdrawn_where_another_one_has_it(
         ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events, "no cut")
         clock.advance(DOUBT_S + 0.1)
         cluster.network.heal()
-        clock.advance(DOUBT_S + 0.1)  # its sender asks it again after a while
+        clock.advance(DOUBT_S + 0.1)  # its sender retries after a while
         assert take_all(router, 1) == [(0, 0)]
         assert not router._streams.num_waiting
 
 
-def test_who_sends_to_a_receiver_that_has_left_is_told_in_time() -> None:
+def test_a_send_to_a_receiver_that_has_left_fails_in_time() -> None:
     with tree() as (cluster, _):
         cluster.routers[3].close()
-        # The hub tells its sender, who takes none for there meanwhile.
+        # The hub reports this to the sender, which sends no items there meanwhile.
         assert cluster.routers[6].send("work", 1, to="node.3", timeout=5.0)
         with pytest.raises(DeadlineExceeded, match="No receiver of stream `work`"):
             send_all(cluster.routers[6], 3, to="node.3", timeout=0.5)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_item_is_taken_once_while_links_break_and_hubs_die(
+def test_each_item_is_taken_once_despite_broken_links_and_killed_hubs(
     clock: ManualClock, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -385,10 +385,10 @@ def test_each_item_is_taken_once_while_links_break_and_hubs_die(
     assert sorted(taken) == [(node, number) for node in (3, 4, 5, 6) for number in range(50)]
 
 
-# -- what is no message ------------------------------------------------------------------------
+# -- malformed messages ----------------------------------------------------------------------
 
 
-def test_what_a_peer_says_in_the_name_of_who_is_not_behind_it_is_dropped() -> None:
+def test_messages_with_a_sender_that_is_not_behind_the_peer_are_dropped() -> None:
     with tree() as (cluster, ears):
         router, events, names = cluster.routers[1], [], []
         for origin in (0, 2, 6, 1, -1, "3", None):
@@ -411,13 +411,13 @@ def test_what_a_peer_says_in_the_name_of_who_is_not_behind_it_is_dropped() -> No
 
 
 class Strangers(Cluster):
-    """Nodes that were started one by one, so that none was told the labels of the others."""
+    """Nodes with specs that lack the labels of the others."""
 
     def _make(self, spec: NodeSpec) -> NodeRouter:
         return super()._make(replace(spec, world=()))
 
 
-def test_nodes_that_were_started_one_by_one_come_to_know_each_others_labels() -> None:
+def test_nodes_without_common_specs_exchange_labels() -> None:
     with Strangers(7, "tree:2", roles=ROLES) as cluster:
         send_all(cluster.routers[6], 1, to="collector.1")
         assert take_all(cluster.routers[4], 1) == [(6, 0)]

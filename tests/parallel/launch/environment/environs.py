@@ -1,4 +1,4 @@
-"""The variables that launchers set, as a process of each of them has found them."""
+"""Environment variables recorded in processes of each launcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which launcher has the say about this process, and when none has."""
+"""Detection of launchers, and the precedence of settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.parallel.launch.environment.environs import (
 )
 
 EPHEMERAL = 32_768
-"""Where the ports begin that Linux gives to outgoing connections, unless it is told otherwise."""
+"""The first ephemeral port of Linux by default."""
 
 
 def found(environ: dict[str, str]) -> Placement:
@@ -36,37 +36,37 @@ def found(environ: dict[str, str]) -> Placement:
     return place
 
 
-def test_without_a_launcher_there_is_no_place() -> None:
+def test_without_a_launcher_nothing_is_detected() -> None:
     assert detect({}) is None
     assert detect({"PATH": "/bin", "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}) is None
 
 
 @pytest.mark.parametrize("environ", [TORCHRUN, OPEN_MPI, MPICH, SLURM, KUBERNETES])
-def test_each_launcher_is_found_among_all(environ: dict[str, str]) -> None:
+def test_each_launcher_is_detected(environ: dict[str, str]) -> None:
     found_by = [place for of_one in LAUNCHERS if (place := of_one(environ)) is not None]
     assert found_by == [found(environ)]
 
 
-def test_the_innermost_launcher_has_the_say() -> None:
+def test_the_innermost_launcher_takes_precedence() -> None:
     allocated = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
     assert found({**KUBERNETES, **allocated}).launcher == "srun"
     assert found({**KUBERNETES, **allocated, **OPEN_MPI}).launcher == "mpirun"
     assert found({**KUBERNETES, **allocated, **OPEN_MPI, **TORCHRUN}).launcher == "torchrun"
 
 
-def test_a_launcher_of_one_process_leaves_it_alone_and_so_do_those_around() -> None:
+def test_a_launcher_of_one_process_and_outer_ones_are_ignored() -> None:
     alone = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     assert detect(alone) is None
     assert detect({**SLURM, **alone}) is None
 
 
 @pytest.mark.parametrize("size", ["-1", "two", "1.5", "0x3"])
-def test_what_is_no_number_is_refused_by_its_variable(size: str) -> None:
+def test_a_value_that_is_no_number_is_refused_with_its_variable(size: str) -> None:
     with pytest.raises(ConfigError, match=f"WORLD_SIZE is '{size}'; a whole number was expected"):
         detect({**TORCHRUN, "WORLD_SIZE": size})
 
 
-def test_a_rank_beyond_the_size_is_refused() -> None:
+def test_a_rank_above_the_world_size_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"torchrun has started this process as node 3 of 3"):
         detect({**TORCHRUN, "RANK": "3"})
 
@@ -88,7 +88,7 @@ def test_a_rank_beyond_the_size_is_refused() -> None:
         ),
     ],
 )
-def test_all_that_an_environment_tells_is_read(
+def test_all_variables_of_a_launcher_are_read(
     environ: dict[str, str], place: tuple[object, ...]
 ) -> None:
     seen = detect_cluster(environ)
@@ -100,11 +100,11 @@ def test_all_that_an_environment_tells_is_read(
 @pytest.mark.parametrize(
     "environ", [{}, SLURM_BATCH, SLURM_SHELL, {**TORCHRUN, "DING_LITE_ENGINE": "local"}]
 )
-def test_what_is_no_launch_is_not_taken_for_one(environ: dict[str, str]) -> None:
+def test_other_environments_are_no_launch(environ: dict[str, str]) -> None:
     assert detect_cluster(environ) is None
 
 
-def test_nodes_meet_where_node_0_is() -> None:
+def test_the_rendezvous_is_at_node_0() -> None:
     places = [detect_cluster({**SLURM, "SLURM_PROCID": str(rank)}) for rank in range(5)]
     assert {place.rendezvous for place in places if place} == {f"gpu08:{found(SLURM).port}"}
     assert found(TORCHRUN).rendezvous == f"127.0.0.1:{found(TORCHRUN).port}"
@@ -118,7 +118,7 @@ def test_nodes_meet_where_node_0_is() -> None:
 # -- ports ---------------------------------------------------------------------------------
 
 
-def test_all_nodes_of_a_job_derive_the_same_port_and_those_of_others_another_one() -> None:
+def test_nodes_of_a_job_derive_the_same_port_and_other_jobs_another() -> None:
     ports = {found({**TORCHRUN, "RANK": str(rank)}).port for rank in range(3)}
     ports |= {found({**SLURM, "SLURM_PROCID": str(rank)}).port for rank in range(5)}
     assert len(ports) == 2
@@ -127,7 +127,7 @@ def test_all_nodes_of_a_job_derive_the_same_port_and_those_of_others_another_one
         assert found({**TORCHRUN, **change}).port not in ports
 
 
-def test_derived_ports_are_those_that_nobody_is_given_by_chance() -> None:
+def test_derived_ports_are_outside_of_the_ephemeral_range() -> None:
     for job in range(2_000):
         place = Placement(
             launcher="srun", node_id=0, num_nodes=700, job=f"{job}", on_one_machine=True
@@ -138,7 +138,7 @@ def test_derived_ports_are_those_that_nobody_is_given_by_chance() -> None:
 # -- settings come first -------------------------------------------------------------------
 
 
-def test_a_launcher_is_asked_where_the_settings_say_nothing() -> None:
+def test_a_launcher_is_detected_without_settings() -> None:
     assert placement_of(Settings(), TORCHRUN) == found(TORCHRUN)
     assert placement_of(Settings(num_nodes=3, node_id=None), TORCHRUN) == found(TORCHRUN)
     assert placement_of(Settings(node_id=1), TORCHRUN) == found(TORCHRUN)
@@ -153,7 +153,7 @@ def test_a_launcher_is_asked_where_the_settings_say_nothing() -> None:
         Settings(attach_to=("tcp://127.0.0.1:50515",)),
     ],
 )
-def test_settings_that_say_it_all_win(settings: Settings) -> None:
+def test_complete_settings_override_a_launcher(settings: Settings) -> None:
     assert placement_of(settings, TORCHRUN) is None
     assert placement_of(settings, {**TORCHRUN, "WORLD_SIZE": "none of our business"}) is None
 
@@ -172,6 +172,6 @@ def test_settings_that_contradict_a_launcher_are_refused(
         placement_of(Settings(**given), TORCHRUN)
 
 
-def test_what_a_launcher_says_can_be_shown_as_settings() -> None:
+def test_a_placement_can_be_shown_as_settings() -> None:
     place = found(TORCHRUN)
     assert as_settings(place) == {"num_nodes": 3, "node_id": 1, "ports": (place.port,)}

@@ -1,4 +1,4 @@
-"""What mpirun and mpiexec tell a process."""
+"""Detection of mpirun and mpiexec."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ding_lite.parallel.launch.environment.mpi import detect
 from tests.parallel.launch.environment.environs import MPICH, OPEN_MPI, SLURM
 
 
-def test_open_mpi_gives_a_rank_a_size_and_the_name_of_the_job() -> None:
+def test_open_mpi_provides_rank_size_and_job() -> None:
     place = detect(OPEN_MPI)
     assert place is not None
     assert (place.launcher, place.node_id, place.num_nodes) == ("mpirun", 1, 4)
@@ -17,7 +17,7 @@ def test_open_mpi_gives_a_rank_a_size_and_the_name_of_the_job() -> None:
     assert named.job == "338447"
 
 
-def test_where_node_0_is_on_other_machines_only_a_user_can_tell() -> None:
+def test_the_host_of_node_0_on_several_machines_is_left_to_the_user() -> None:
     apart = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     place = detect(apart)
     assert place is not None
@@ -28,21 +28,21 @@ def test_where_node_0_is_on_other_machines_only_a_user_can_tell() -> None:
     assert told.hosts == {0: "gpu08"}
 
 
-def test_mpich_is_read_too() -> None:
+def test_mpich_is_detected() -> None:
     place = detect(MPICH)
     assert place is not None
     assert (place.node_id, place.num_nodes, place.on_one_machine) == (2, 5, False)
     assert place.hosts == {0: "gpu08"}
 
 
-def test_mpiexec_within_a_step_of_slurm_has_the_say_and_srun_without_it() -> None:
+def test_mpiexec_within_a_slurm_step_takes_precedence() -> None:
     one_proxy_a_machine = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}
     place = detect({**one_proxy_a_machine, **MPICH})
     assert place is not None
     assert (place.node_id, place.num_nodes) == (2, 5)
-    assert detect({**SLURM, **MPICH}) is None  # srun speaks to MPICH itself
+    assert detect({**SLURM, **MPICH}) is None  # srun has started MPICH directly
 
 
-def test_half_of_the_variables_are_none() -> None:
+def test_incomplete_variables_are_ignored() -> None:
     assert detect({"OMPI_COMM_WORLD_RANK": "1"}) is None
     assert detect({"PMI_SIZE": "2"}) is None

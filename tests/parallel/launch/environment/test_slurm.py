@@ -1,4 +1,4 @@
-"""What srun tells a process."""
+"""Detection of srun."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ding_lite.parallel.launch.environment.slurm import (
 from tests.parallel.launch.environment.environs import SLURM, SLURM_BATCH, SLURM_SHELL
 
 
-def test_a_task_of_srun_is_a_node_and_knows_the_machines_of_all() -> None:
+def test_a_task_of_srun_is_a_node_with_all_host_names() -> None:
     place = detect(SLURM)
     assert place is not None
     assert (place.launcher, place.node_id, place.num_nodes) == ("srun", 2, 5)
@@ -23,7 +23,7 @@ def test_a_task_of_srun_is_a_node_and_knows_the_machines_of_all() -> None:
     assert place.hosts == {0: "gpu08", 1: "gpu08", 2: "gpu09", 3: "gpu09", 4: "gpu12"}
 
 
-def test_a_step_on_one_machine_is_one_whatever_the_allocation() -> None:
+def test_a_step_on_one_machine_is_detected_in_any_allocation() -> None:
     step = {
         "SLURM_STEP_NODELIST": "gpu12",
         "SLURM_STEP_NUM_NODES": "1",
@@ -41,12 +41,12 @@ def test_steps_of_a_job_are_different_jobs() -> None:
     assert first.job != second.job
 
 
-def test_a_batch_script_is_no_task_and_an_interactive_shell_the_only_one() -> None:
+def test_a_batch_script_and_an_interactive_shell_are_no_nodes() -> None:
     assert detect(SLURM_BATCH) is None
     assert detect_any(SLURM_SHELL) is None
 
 
-def test_srun_from_such_a_shell_is_srun() -> None:
+def test_srun_from_an_interactive_shell_is_detected() -> None:
     place = detect_any({**SLURM_SHELL, **SLURM})
     assert place is not None
     assert place.num_nodes == 5
@@ -65,17 +65,17 @@ def test_srun_from_such_a_shell_is_srun() -> None:
         ("gpu-a[1-2],gpu-b[1,3-4].site", "gpu-a1 gpu-a2 gpu-b1.site gpu-b3.site gpu-b4.site"),
     ],
 )
-def test_a_list_of_machines_is_spelt_out(text: str, names: list[str] | str) -> None:
+def test_a_host_list_is_expanded(text: str, names: list[str] | str) -> None:
     assert expand_names(text) == (names.split() if isinstance(names, str) else names)
 
 
 @pytest.mark.parametrize("text", ["n[1-]", "n[a-b]", "n[1;2]", "n[]", "n[1", "n1]"])
-def test_a_list_of_machines_that_is_none_is_refused(text: str) -> None:
+def test_a_malformed_host_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"SLURM_STEP_NODELIST is .* cannot be read"):
         expand_names(text)
 
 
-def test_counts_of_tasks_are_spelt_out() -> None:
+def test_task_counts_are_expanded() -> None:
     assert expand_counts("2(x3),1") == [2, 2, 2, 1]
     assert expand_counts("4") == [4]
     assert expand_counts("") == []
@@ -95,10 +95,10 @@ def test_counts_of_tasks_are_spelt_out() -> None:
         ("arbitrary", "a"),
     ],
 )
-def test_tasks_are_where_their_distribution_puts_them_or_unknown(how: str, hosts: str) -> None:
+def test_hosts_of_tasks_follow_the_distribution(how: str, hosts: str) -> None:
     assert hosts_of_tasks(["a", "b", "c"], [3, 1, 2], how) == hosts.split()
 
 
-def test_of_counts_that_do_not_fit_only_the_first_machine_is_taken() -> None:
+def test_with_inconsistent_counts_only_the_first_host_is_known() -> None:
     assert hosts_of_tasks(["a", "b"], [], "block") == ["a"]
     assert hosts_of_tasks([], [], "block") == []
