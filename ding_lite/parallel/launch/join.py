@@ -145,7 +145,7 @@ def joining_node(
             startup_timeout=plan.startup_timeout,
         )
     except DeadlineExceeded as error:
-        raise DeadlineExceeded(f"{error} {what_is_at(desk)}") from error
+        raise DeadlineExceeded(f"{error} {probe(desk)}") from error
 
 
 def _addresses_to_dial(
@@ -421,7 +421,7 @@ def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:
     except DeadlineExceeded as error:
         said = [str(error)]
         missing = {peer: at for peer, at in spec.dials.items() if peer not in router.peers}
-        said += [what_is_at(at) for at in missing.values() if at]
+        said += [probe(at) for at in missing.values() if at]
         unheard = [peer for peer, at in missing.items() if not at]
         if unheard and HUB not in missing:
             said.append(f"Node 0 has not sent the addresses of the nodes {unheard}.")
@@ -430,7 +430,7 @@ def _connect(node: RendezvousNode, spec: NodeSpec, advice: str) -> None:
         raise DeadlineExceeded(" ".join([*said, advice]).rstrip()) from error
 
 
-def what_is_at(address: str) -> str:
+def probe(address: str) -> str:
     """Describe in a sentence the result of a connection to a tcp address."""
     there = Address.parse(address)
     try:

@@ -6,7 +6,7 @@ a time, so that each knows all earlier members and dials them. Node 0 sends the 
 and addresses of all members, to every node.
 
 The place of a joined node is free again when the node says good-bye, or when it has been lost for
-`GRACE_S`.
+`LOST_GRACE_S`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ROSTER = "ding_lite.roster"
 """The call by which node 0 sends a node the roster; the answer is the node's address."""
 ENTRANCES = range(2**32 - 64, 2**32)
 """Ids under which nodes connect before they have one of their own."""
-GRACE_S = 10.0
+LOST_GRACE_S = 10.0
 """Seconds that the place of a lost node is reserved for it."""
 NUM_EXPECTED = 256
 """Ids beyond the first nodes that a restarted node accepts before it has the roster: ZeroMQ never
 dials a node again that has refused its key once."""
-COME_S = 10.0
+JOIN_TIMEOUT_S = 10.0
 """Seconds within which a node must take an assigned place."""
 
 logger = logging.getLogger(__name__)
@@ -150,9 +150,9 @@ class ElasticRouter(NodeRouter):
     def _adopt(self, peer: int) -> bool:
         return self._membership.adopt(peer)
 
-    def _turn(self) -> None:
-        super()._turn()
-        self._membership.turn()
+    def _tick(self) -> None:
+        super()._tick()
+        self._membership.tick()
 
 
 class Registry:
@@ -174,7 +174,7 @@ class Registry:
         """Joined nodes, with the deadline by which a disconnected one must be connected."""
         self._seen: set[int] = set()
         self._queue: deque[_Request] = deque()
-        self._coming: int | None = None
+        self._joining: int | None = None
 
     # -- joining -----------------------------------------------------------------------------
 
@@ -203,22 +203,22 @@ class Registry:
         return request.answer
 
     def _admit_next(self) -> None:
-        while self._coming is None and self._queue:
+        while self._joining is None and self._queue:
             request = self._queue.popleft()
             try:
                 node = self._free_id(request.wish)
             except ConfigError as error:
                 request.answer.set_exception(error)
                 continue
-            self._coming = node
+            self._joining = node
             self._admit(node, request)
 
     def _admit(self, node: int, request: _Request) -> None:
         labels = self._labels_for(node, request)
-        self._joined[node] = Deadline.after(COME_S, SYSTEM_CLOCK)
+        self._joined[node] = Deadline.after(JOIN_TIMEOUT_S, SYSTEM_CLOCK)
         self._seen.add(node)
         self._router.admit(node)
-        self._note(node, Member(labels))
+        self._record(node, Member(labels))
         answer = {
             "node_id": node,
             "num_nodes": self._spec.num_nodes,
@@ -239,7 +239,7 @@ class Registry:
                 request.answer.set_result(answer | {"there": there, "nodes": known})
 
         for peer in others:
-            self._tell(peer).add_done_callback(partial(note_answer, peer))
+            self._send_roster(peer).add_done_callback(partial(note_answer, peer))
         if not others:
             note_answer(HUB, None)
 
@@ -277,25 +277,25 @@ class Registry:
             labels = self._router.labels_of(peer)
             known = self._members.get(peer)
             if known is None or known.labels != labels:
-                self._note(peer, Member(labels, "" if known is None else known.address))
+                self._record(peer, Member(labels, "" if known is None else known.address))
             if peer in self._joined:
                 self._joined[peer] = Deadline.after(None)
-            self._tell(peer).add_done_callback(lambda _: self._is_in(peer))
+            self._send_roster(peer).add_done_callback(lambda _: self._finish_join(peer))
         elif peer in self._joined:
             if self._router.has_left(peer):
                 self._remove(peer, "node_left")
             else:
-                self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
+                self._joined[peer] = Deadline.after(LOST_GRACE_S, SYSTEM_CLOCK)
 
     def adopt(self, peer: int) -> bool:
         """Admit a node that joined an earlier incarnation of node 0, unless its place was freed."""
         if peer in self._members:
             return False
-        self._joined[peer] = Deadline.after(GRACE_S, SYSTEM_CLOCK)
+        self._joined[peer] = Deadline.after(LOST_GRACE_S, SYSTEM_CLOCK)
         self._router.admit(peer)
         return True
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Free the places of nodes that have been disconnected for too long."""
         for node in [node for node, back_by in self._joined.items() if back_by.expired]:
             self._remove(node, "node_lost")
@@ -311,28 +311,28 @@ class Registry:
     def wait_complete(self, deadline: Deadline) -> None:
         """Do nothing: node 0 is complete when all its peers are connected."""
 
-    def _is_in(self, peer: int) -> None:
+    def _finish_join(self, peer: int) -> None:
         """Send the roster to the others once a node has sent its address; admit the next node."""
         for other in self._router.peers:
             if other != peer:
-                self._tell(other)
-        if peer == self._coming:
-            self._coming = None
+                self._send_roster(other)
+        if peer == self._joining:
+            self._joining = None
             self._admit_next()
 
-    def _tell(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
+    def _send_roster(self, peer: int, gone: Mapping[int, str] | None = None) -> Future[Any]:
         """Send the roster to a node, and record the address that it answers."""
         nodes = {node: member.as_tree() for node, member in self._members.items() if member.labels}
         answer = self._router.ask(peer, ROSTER, nodes, dict(gone or {}))
-        answer.add_done_callback(partial(self._hear, peer))
+        answer.add_done_callback(partial(self._record_address, peer))
         return answer
 
-    def _hear(self, peer: int, answer: Future[Any]) -> None:
+    def _record_address(self, peer: int, answer: Future[Any]) -> None:
         if answer.exception() is not None or peer not in self._members:
             return  # it is gone; it sends its address when it is back
         self._members[peer] = replace(self._members[peer], address=str(answer.result()))
 
-    def _note(self, node: int, member: Member) -> None:
+    def _record(self, node: int, member: Member) -> None:
         self._members[node] = member
         self._router.note_labels(node, member.labels)
 
@@ -343,9 +343,9 @@ class Registry:
         self._router.dismiss(node)
         self._router.note_labels(node, frozenset())
         for peer in self._router.peers:
-            self._tell(peer, {node: event})
-        if node == self._coming:
-            self._coming = None
+            self._send_roster(peer, {node: event})
+        if node == self._joining:
+            self._joining = None
             self._admit_next()
 
 
@@ -365,7 +365,7 @@ class Roster:
         self._known = {node: (labels, "") for node, labels in enumerate(spec.world) if labels}
         self._dialled = dict(spec.dials)
         self._gone: set[int] = set()
-        self._has_heard = False
+        self._has_roster = False
 
     def take(self, asker: int, nodes: Any, gone: Any) -> str:
         """Apply a roster from node 0; return the address of this node.
@@ -385,7 +385,7 @@ class Roster:
                 self._gone.add(node)
                 self._dismiss(node, str(event))
         with self._router.changed:
-            self._has_heard = True
+            self._has_roster = True
             self._router.changed.notify_all()
         towards = self._spec.dials.get(HUB) or self._spec.desk
         return reachable_at(self._router.address, towards)
@@ -400,7 +400,7 @@ class Roster:
             if address and self._dialled.get(node, address) != address:
                 self._dialled[node] = address
                 self._router.redial(node, address)
-        is_news = is_new and self._has_heard and not is_peer
+        is_news = is_new and self._has_roster and not is_peer
         self._router.note_labels(node, labels, "node_joined" if is_news else "")
 
     def _dismiss(self, node: int, event: str) -> None:
@@ -422,7 +422,7 @@ class Roster:
         if not is_there and peer in self._gone:
             self._dismiss(peer, "node_left")
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Do nothing: the deadlines are kept by node 0."""
 
     def wait_complete(self, deadline: Deadline) -> None:

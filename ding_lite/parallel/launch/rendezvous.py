@@ -71,7 +71,7 @@ class AddressBook:
         answer: Future[dict[int, str]] = Future()
         self._waiting[peer] = known, answer  # a second request replaces the first
         for asker in (peer, *[other for other in self._waiting if other != peer]):
-            self._tell(asker)
+            self._answer_if_changed(asker)
         return answer
 
     def note(self, peer: int, is_there: bool) -> None:
@@ -80,7 +80,7 @@ class AddressBook:
             self._where.pop(peer, None)
             self._waiting.pop(peer, None)
 
-    def _tell(self, asker: int) -> None:
+    def _answer_if_changed(self, asker: int) -> None:
         known, answer = self._waiting[asker]
         news = {
             node: self._where[node]
@@ -158,9 +158,9 @@ class AddressFollower:
             address = reachable_at(router.address, self._spec.desk)
             answer = desk.ask(HUB, ANNOUNCE, address, dict(self._known))
             self._asked = answer
-        answer.add_done_callback(partial(self._hear, router))
+        answer.add_done_callback(partial(self._apply_answer, router))
 
-    def _hear(self, router: NodeRouter, answer: Future[Any]) -> None:
+    def _apply_answer(self, router: NodeRouter, answer: Future[Any]) -> None:
         if answer is not self._asked or isinstance(answer.exception(), PeerLost):
             return  # superseded, or to be repeated when node 0 is back
         try:

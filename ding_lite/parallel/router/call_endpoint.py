@@ -199,7 +199,7 @@ class CallEndpoint:
 
     # -- deadlines and closing ---------------------------------------------------------------
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Answer calls that have waited for a handler for too long."""
         self._start(self._early.overdue())
 

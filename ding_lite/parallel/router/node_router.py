@@ -108,7 +108,7 @@ class NodeRouter:
             memory=memory,
             on_arrival=self._deliver,
             on_lost=self._note_lost,
-            on_tick=self._turn,
+            on_tick=self._tick,
         )
         self._links.on_ctx_sent = self.traced.ctx_sent
         self._links.on_unknown_node = self._adopt
@@ -586,10 +586,10 @@ class NodeRouter:
     def _make_routing(self) -> DirectRouting:
         return DirectRouting(self._links, self._endpoint)
 
-    def _turn(self) -> None:
+    def _tick(self) -> None:
         self._streams.look()
-        self._routing.turn()
-        self._endpoint.turn()
+        self._routing.tick()
+        self._endpoint.tick()
         self._reporter.turn()
 
     def _incarnation_of(self, peer: int) -> int:

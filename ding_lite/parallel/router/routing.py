@@ -81,5 +81,5 @@ class DirectRouting:
     def stay(self) -> None:
         """Block until no other node needs this one as a relay."""
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Handle expired deadlines."""

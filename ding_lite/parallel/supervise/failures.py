@@ -97,7 +97,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def verdict(failures: Sequence[Failure]) -> Exception:
+def root_failure_error(failures: Sequence[Failure]) -> Exception:
     """Choose the root failure and return the error to raise for it.
 
     Args:
@@ -131,7 +131,9 @@ def verdict(failures: Sequence[Failure]) -> Exception:
     return failed
 
 
-def too_late(late: Iterable[tuple[int, Stage]], others: Iterable[int], timeout: float) -> Exception:
+def startup_timeout_error(
+    late: Iterable[tuple[int, Stage]], others: Iterable[int], timeout: float
+) -> Exception:
     """Make the error of a job with nodes that were not ready in time.
 
     Args:
@@ -147,7 +149,7 @@ def too_late(late: Iterable[tuple[int, Stage]], others: Iterable[int], timeout: 
     )
 
 
-def what_cannot_travel(parts: Mapping[str, object], error: Exception) -> str:
+def explain_unpicklable(parts: Mapping[str, object], error: Exception) -> str:
     """Name the first of several objects that cannot be pickled.
 
     Args:

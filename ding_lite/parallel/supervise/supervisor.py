@@ -30,10 +30,10 @@ from ding_lite.parallel.memory.segments import remove_left_over
 from ding_lite.parallel.supervise.failures import (
     Failure,
     crashed,
+    explain_unpicklable,
     raised,
-    too_late,
-    verdict,
-    what_cannot_travel,
+    root_failure_error,
+    startup_timeout_error,
 )
 from ding_lite.parallel.supervise.fork_server import END_GRACE_S
 from ding_lite.parallel.supervise.fork_server_client import (
@@ -102,7 +102,7 @@ class _Supervisor:
         self._timeout = job.specs[0].startup_timeout
         self._nodes = Nodes()
         self._failures: list[Failure] = []
-        self._verdict: Exception | None = None
+        self._error: Exception | None = None
         """The error to raise when no failure of a node explains the end."""
         self._signal: int | None = None
         self._give_up_at: Deadline | None = None
@@ -170,12 +170,12 @@ class _Supervisor:
     @property
     def failure(self) -> Exception | None:
         """The error to raise; None after success or an end by request."""
-        if self._verdict is not None:
-            return self._verdict
+        if self._error is not None:
+            return self._error
         failures = self._failures
         if self._signal is not None:
             failures = [failure for failure in failures if not failure.was_asked_for]
-        return verdict(failures) if failures else None
+        return root_failure_error(failures) if failures else None
 
     # -- the loop ------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class _Supervisor:
         if late and self._signal is None and self._timeout is not None:
             ready = set(self._nodes) - {node.spec.node_id for node in late}
             stages = [(node.spec.node_id, node.stage) for node in late]
-            self._verdict = too_late(stages, sorted(ready), self._timeout)
+            self._error = startup_timeout_error(stages, sorted(ready), self._timeout)
             self._end_all()
 
     def _read_messages(self, node: NodeRecord) -> None:
@@ -285,7 +285,7 @@ class _Supervisor:
             parts = {"`main`": job.main, "the router's factory": job.make_router}
             parts |= {f"argument {n} of `main`": arg for n, arg in enumerate(job.args, 1)}
             parts |= {f"argument `{n}` of `main`": arg for n, arg in job.kwargs.items()}
-            raise ConfigError(what_cannot_travel(parts, error)) from error
+            raise ConfigError(explain_unpicklable(parts, error)) from error
 
     def _read_fork_server(self) -> None:
         message = self._fork_server.receive()
@@ -446,8 +446,8 @@ class _Supervisor:
     def _lose_fork_server(self, how: str) -> None:
         """End the job without the fork server, which alone knows the state of the nodes."""
         node_id = next(node.spec.node_id for node in self._nodes.values() if not node.is_over)
-        if self._verdict is None and not self._failures:
-            self._verdict = NodeFailed(
+        if self._error is None and not self._failures:
+            self._error = NodeFailed(
                 f"The fork server, the parent of the nodes, {how}, so the nodes were killed. Its "
                 f"last output, if any, is on standard error.",
                 node_id=node_id,

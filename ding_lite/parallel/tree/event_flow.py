@@ -42,8 +42,8 @@ class EventFlow:
         """The incarnation and the number of the last event of each node."""
         self._under_way: defaultdict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
         """Unacknowledged events by source and next hop, as pairs of outgoing and source number."""
-        for way, session in links.sessions.items():
-            session.on_acknowledged = partial(self._settle, way)
+        for hop, session in links.sessions.items():
+            session.on_acknowledged = partial(self._settle, hop)
 
     def is_new(self, origin: Origin) -> bool:
         """Record an event; return False for a duplicate."""
@@ -53,20 +53,20 @@ class EventFlow:
         self._newest[origin.node] = origin.incarnation, origin.number
         return True
 
-    def pass_on(self, event: Encoded, number: int, *, source: int, ways: Iterable[int]) -> None:
+    def pass_on(self, event: Encoded, number: int, *, source: int, hops: Iterable[int]) -> None:
         """Queue an event for peers.
 
         Args:
             event: The encoded event.
             number: Its sequence number on the link of the source.
             source: The peer from which it has arrived.
-            ways: The peers to which to relay it.
+            hops: The peers to which to relay it.
         """
         with self._links.changed:
-            for way in ways:
-                session = self._links.sessions[way]
+            for hop in hops:
+                session = self._links.sessions[hop]
                 if not session.has_left:
-                    self._under_way[source, way].append((session.post(event), number))
+                    self._under_way[source, hop].append((session.post(event), number))
                     self._links.sessions[source].hold_back(number)
             self._links.say()
 
@@ -76,10 +76,10 @@ class EventFlow:
             for key in [key for key in self._under_way if key[0] == source]:
                 del self._under_way[key]
 
-    def _settle(self, way: int, seen: int) -> None:
+    def _settle(self, hop: int, seen: int) -> None:
         """Acknowledge events to their sources once all peers have; with the lock held."""
         for (source, to), under_way in self._under_way.items():
-            if to == way and under_way and under_way[0][0] <= seen:
+            if to == hop and under_way and under_way[0][0] <= seen:
                 while under_way and under_way[0][0] <= seen:
                     under_way.popleft()
                 self._links.sessions[source].release(self._first_under_way(source))

@@ -13,7 +13,7 @@ labels, items and calls) go only to their receivers, wherever those are.
 
 A hub stays after the end of its program until all nodes below it have left.
 
-`Branches` computes the routes; relayed messages use the sessions of the hub as its own do.
+`RoutingTable` computes the routes; relayed messages use the sessions of the hub as its own do.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from ding_lite.parallel.router.call_endpoint import CallEndpoint
 from ding_lite.parallel.router.ctx_outbox import CtxOutbox
 from ding_lite.parallel.router.item_streams import ITEM, WITHDRAW
 from ding_lite.parallel.router.routing import DirectRouting
-from ding_lite.parallel.tree.branches import Branches
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
 from ding_lite.parallel.tree.hop_queue import HopQueue, ItemId, QueuedItem
+from ding_lite.parallel.tree.routing_table import RoutingTable
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
     CallArrived,
@@ -90,7 +90,7 @@ class Relay(DirectRouting):
         self._outbox = outbox
         self._clock = clock
         self._streams: Streams | None = None
-        self._branches = Branches(spec)
+        self._table = RoutingTable(spec)
         self._flow = EventFlow(links)
         self._hop_queue = HopQueue(self._send_onward, self._is_there)
         self._absent: dict[int, Deadline] = {}
@@ -106,21 +106,21 @@ class Relay(DirectRouting):
 
     def reaches(self, patterns: Iterable[str]) -> list[int]:
         """Return the reachable nodes beyond the peers with matching labels."""
-        return [node for node in self._branches.matching(patterns) if self._is_reached(node)]
+        return [node for node in self._table.matching(patterns) if self._is_reached(node)]
 
     def leads_to(self, peer: int, patterns: Iterable[str]) -> bool:
         """Tell whether the labels of a peer match, or those of a node behind it."""
-        return peer in self._branches.towards(patterns)
+        return peer in self._table.next_hops(patterns)
 
     @property
     def far(self) -> list[int]:
         """The reachable nodes beyond the peers."""
-        return [node for node in self._branches.nodes if self._is_reached(node)]
+        return [node for node in self._table.nodes if self._is_reached(node)]
 
     @property
     def labels(self) -> dict[int, frozenset[str]]:
         """The known labels of the nodes."""
-        return dict(self._branches.labels)
+        return dict(self._table.labels)
 
     def _publish_labels(self) -> None:
         """Send the labels of this node to all nodes, which do not have them in their specs."""
@@ -134,7 +134,7 @@ class Relay(DirectRouting):
         return is_far and node not in self._absent and self._is_there(node)
 
     def _is_there(self, node: int) -> bool:
-        session = self._links.sessions.get(self._branches.way_to(node))
+        session = self._links.sessions.get(self._table.next_hop(node))
         return session is not None and session.is_open
 
     # -- ctx values --------------------------------------------------------------------------
@@ -165,28 +165,28 @@ class Relay(DirectRouting):
                 self._learn(origin, value)
             elif to is None or matches(self._spec.labels, to):
                 own.setdefault(origin, {})[key] = value
-            ways = self._ways(peer, to)
-            if ways:
-                onward.setdefault(ways, {})[name] = value
-        for ways, passed in onward.items():
+            hops = self._hops(peer, to)
+            if hops:
+                onward.setdefault(hops, {})[name] = value
+        for hops, passed in onward.items():
             slots = self._outbox.fill(passed)
             with self._links.changed:
-                for way in ways:
-                    self._links.sessions[way].offer(slots)
+                for hop in hops:
+                    self._links.sessions[hop].offer(slots)
         if onward:
             self._links.wake()
         return own
 
     def _learn(self, node: int, labels: Any) -> None:
-        self._branches.learn(node, check_labels(labels))
+        self._table.learn(node, check_labels(labels))
         if self._streams is not None:
             self._streams.wake()  # a blocked sender may wait for such a receiver
 
-    def _ways(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
+    def _hops(self, peer: int, to: Sequence[str] | None) -> frozenset[int]:
         """Return the peers to which to relay a value of a peer."""
         if to is not None:
-            return self._branches.towards(to) - {peer}
-        return self._branches.onwards(peer) if peer == self._branches.parent else frozenset()
+            return self._table.next_hops(to) - {peer}
+        return self._table.relay_hops(peer) if peer == self._table.parent else frozenset()
 
     def _read_addressed_key(self, peer: int, name: str) -> tuple[int, list[str] | None, str]:
         try:
@@ -201,8 +201,8 @@ class Relay(DirectRouting):
         Raises:
             CodecError: It is not behind that peer.
         """
-        is_other = origin in self._branches.nodes and origin != self._spec.node_id
-        if isinstance(origin, int) and is_other and self._branches.way_to(origin) == peer:
+        is_other = origin in self._table.nodes and origin != self._spec.node_id
+        if isinstance(origin, int) and is_other and self._table.next_hop(origin) == peer:
             return origin
         raise CodecError(
             f"Node {peer} relays a message of node {origin!r:.20}, which is not behind it."
@@ -222,10 +222,10 @@ class Relay(DirectRouting):
             return None
         if origin.node != peer and not self._flow.is_new(origin):
             return None
-        ways = self._branches.onwards(peer)
-        if ways and came.event != FINISH:  # each task emits FINISH itself
+        hops = self._table.relay_hops(peer)
+        if hops and came.event != FINISH:  # each task emits FINISH itself
             encoded = encode_event(RELAYED, (*origin, came.event, *came.args), came.kwargs)
-            self._flow.pass_on(encoded, came.number, source=peer, ways=ways)
+            self._flow.pass_on(encoded, came.number, source=peer, hops=hops)
         return origin.node, came
 
     def _read_event(self, peer: int, came: EventArrived) -> tuple[Origin, EventArrived]:
@@ -279,38 +279,38 @@ class Relay(DirectRouting):
 
     def _pass_on(self, to: int, origin: int, credits: int, body: Any) -> Future[Any]:
         outcome: Future[Any] = Future()
-        way = self._way_to(to)
-        if way is None:
+        hop = self._next_hop(to)
+        if hop is None:
             outcome.set_result([_LOST, f"the job has no node {to}.", to])
             return outcome
         request = encode_call(ONWARD, (to, origin, credits, body), {})
 
         def send() -> None:
-            self._endpoint.send(way, ONWARD, request).add_done_callback(
-                lambda answer: outcome.set_result(self._outcome(answer, way, is_last=way == to))
+            self._endpoint.send(hop, ONWARD, request).add_done_callback(
+                lambda answer: outcome.set_result(self._outcome(answer, hop, is_last=hop == to))
             )
 
         with self._links.changed:
-            is_early = self._links.sessions[way].peer is None
+            is_early = self._links.sessions[hop].peer is None
             if is_early:  # children may be ready before the parent is
-                self._early[way].append(send)
+                self._early[hop].append(send)
         if not is_early:
             send()
         return outcome
 
-    def _way_to(self, node: int) -> int | None:
+    def _next_hop(self, node: int) -> int | None:
         """Return the next hop to a node; None where there is no such node."""
-        way = self._branches.way_to(node) if node in self._branches.nodes else None
-        return way if way in self._links.sessions else None
+        hop = self._table.next_hop(node) if node in self._table.nodes else None
+        return hop if hop in self._links.sessions else None
 
-    def _outcome(self, answer: Future[Any], way: int, *, is_last: bool) -> list[Any]:
+    def _outcome(self, answer: Future[Any], hop: int, *, is_last: bool) -> list[Any]:
         """Encode the answer of a peer, or its failure, as an outcome."""
         error = answer.exception()
         if error is None:
             return [_DONE, answer.result()] if is_last else _checked(answer.result())
         if isinstance(error, RemoteError):
             return [_RAISED, error.node_id, error.kind, str(error), error.remote_traceback]
-        return [_LOST, f"node {self._spec.node_id} is not connected to node {way}.", None]
+        return [_LOST, f"node {self._spec.node_id} is not connected to node {hop}.", None]
 
     # -- items of streams --------------------------------------------------------------------
 
@@ -327,8 +327,8 @@ class Relay(DirectRouting):
         return answer
 
     def _keep(self, item: QueuedItem) -> Future[Any]:
-        way = self._way_to(item.to)
-        if way is None or self._links.sessions[way].has_left:
+        hop = self._next_hop(item.to)
+        if hop is None or self._links.sessions[hop].has_left:
             item.taken.set_result(_lost(item.to))
             return item.taken
         return self._hop_queue.keep(item)
@@ -369,18 +369,18 @@ class Relay(DirectRouting):
                     item_id.number for item_id in given_up if item_id[:2] == (origin, incarnation)
                 ]
                 self._pass_on(peer, origin, 0, [WITHDRAW, None, incarnation, numbers])
-        self._hop_queue.resume(lambda to: self._branches.way_to(to) == peer)
+        self._hop_queue.resume(lambda to: self._table.next_hop(to) == peer)
 
     def gone(self, peer: int) -> None:
         """Keep the items for a lost peer; give up those for a peer that has left."""
         if self._links.sessions[peer].has_left:
-            self._hop_queue.give_up(lambda to: self._branches.way_to(to) == peer, _lost(peer))
+            self._hop_queue.give_up(lambda to: self._table.next_hop(to) == peer, _lost(peer))
         else:
             self._missing.setdefault(peer, Deadline.after(DOUBT_S, self._clock))
 
     def stay(self) -> None:
         """Block until all children have left, as long as the parent is connected."""
-        parent = self._branches.parent
+        parent = self._table.parent
         if parent is None:
             return
         sessions = self._links.sessions
@@ -394,7 +394,7 @@ class Relay(DirectRouting):
                 ),
             )
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Give up items of peers lost for too long, and retry nodes after their pause."""
         for peer in [peer for peer, doubt in self._missing.items() if doubt.expired]:
             self._given_up[peer] += self._hop_queue.give_up(partial(eq, peer), _lost(peer))

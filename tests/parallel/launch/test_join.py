@@ -20,7 +20,7 @@ from ding_lite.parallel.launch.join import (
     connected,
     node_of_environment,
     node_of_launcher,
-    what_is_at,
+    probe,
 )
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.address import LOOPBACK, PrivateDirectory, free_ports
@@ -404,8 +404,8 @@ def test_the_error_reports_what_listens_at_the_address_of_a_missing_peer(ports: 
 
 def test_the_result_of_a_test_connection_is_a_sentence(ports: list[int]) -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
-        said = what_is_at(f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
+        said = probe(f"tcp://{LOOPBACK}:{server.getsockname()[1]}")
     assert said.startswith("Something listens on tcp://127.0.0.1:")
-    assert "(Connection refused)" in what_is_at(f"tcp://{LOOPBACK}:{ports[0]}")
+    assert "(Connection refused)" in probe(f"tcp://{LOOPBACK}:{ports[0]}")
     no_name = "x" * 64
-    assert what_is_at(f"tcp://{no_name}:1").startswith(f"The host `{no_name}` cannot be looked up")
+    assert probe(f"tcp://{no_name}:1").startswith(f"The host `{no_name}` cannot be looked up")

@@ -132,7 +132,7 @@ def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(
     here.leave(2, good_bye=False)
     ears[0].wait(lambda: (2, "node_lost", (2,)) in ears[0].events)
     assert here.grow().node_id == 3
-    monkeypatch.setattr(membership, "GRACE_S", 0.1)
+    monkeypatch.setattr(membership, "LOST_GRACE_S", 0.1)
     here.leave(3, good_bye=False)
     ears[1].wait(lambda: (3, "node_lost", (3,)) in ears[1].events)
     here.wait(lambda: 3 not in hub._links.sessions)  # so nothing is kept for it any more
@@ -164,7 +164,7 @@ def test_a_place_that_is_not_taken_in_time_is_assigned_again(
 ) -> None:
     here = job()
     with monkeypatch.context() as patch:
-        patch.setattr(membership, "COME_S", 0.2)
+        patch.setattr(membership, "JOIN_TIMEOUT_S", 0.2)
         assert here.ask().node_id == 2  # and does not connect
     assert here.grow().node_id == 2  # with all the time that it needs to connect
 

@@ -12,9 +12,9 @@ from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.supervise.failures import (
     Failure,
     crashed,
-    too_late,
-    verdict,
-    what_cannot_travel,
+    explain_unpicklable,
+    root_failure_error,
+    startup_timeout_error,
 )
 from ding_lite.parallel.supervise.node_process import IMPORTING, RUNNING
 
@@ -32,7 +32,7 @@ def failure(node_id: int, error: BaseException, *, at: float = 0.0, **more: Any)
 def test_the_failure_of_a_lost_peer_is_the_cause_and_not_the_loss() -> None:
     killed = crashed(spec(2), RUNNING, -signal.SIGKILL, 1234)
     lost = failure(0, PeerLost("node 2 has gone"), at=killed.at - 0.5)
-    error = verdict([lost, killed])
+    error = root_failure_error([lost, killed])
     assert isinstance(error, NodeFailed)
     assert error.node_id == 2
     assert str(error).startswith("Node 2 (process 1234) was killed by SIGKILL while running")
@@ -40,13 +40,15 @@ def test_the_failure_of_a_lost_peer_is_the_cause_and_not_the_loss() -> None:
 
 
 def test_a_lost_peer_alone_is_the_cause() -> None:
-    error = verdict([failure(0, PeerLost("node 2 has gone"))])
+    error = root_failure_error([failure(0, PeerLost("node 2 has gone"))])
     assert isinstance(error.__cause__, PeerLost)
 
 
 def test_nodes_that_ended_by_request_are_not_reported() -> None:
     ended = failure(1, SystemExit(143), at=0.1)
-    error = verdict([failure(0, KeyError("x")), ended, crashed(spec(2), RUNNING, -15, 1)])
+    error = root_failure_error(
+        [failure(0, KeyError("x")), ended, crashed(spec(2), RUNNING, -15, 1)]
+    )
     assert isinstance(error.__cause__, KeyError)
     assert "In the same second" not in str(error)
 
@@ -55,7 +57,7 @@ def test_failures_within_a_second_are_an_exception_group() -> None:
     first, soon, later = (
         failure(node_id, KeyError(node_id), at=at) for node_id, at in ((0, 0.0), (1, 0.9), (2, 1.1))
     )
-    error = verdict([first, soon, later])
+    error = root_failure_error([first, soon, later])
     assert isinstance(error.__cause__, ExceptionGroup)
     assert error.__cause__.exceptions == (first.error, soon.error)
     assert "In the same second: node 1 failed: KeyError." in str(error)
@@ -63,7 +65,7 @@ def test_failures_within_a_second_are_an_exception_group() -> None:
 
 def test_a_config_error_during_import_is_raised_as_it_is() -> None:
     fault = failure(0, ConfigError("no guard"), stage=IMPORTING)
-    error = verdict([fault, failure(1, ConfigError("no guard"), stage=IMPORTING)])
+    error = root_failure_error([fault, failure(1, ConfigError("no guard"), stage=IMPORTING)])
     assert isinstance(error, ConfigError)
     assert str(error) == "no guard"
     assert not fault.may_pass
@@ -73,12 +75,12 @@ def test_a_config_error_during_import_is_raised_as_it_is() -> None:
 def test_a_crash_names_the_exit_code_or_signal_and_the_incarnation() -> None:
     assert "ended with exit code 7" in crashed(spec(0), RUNNING, 7, 12).what
     assert "killed by signal 62" in crashed(spec(0), RUNNING, -62, 12).what
-    again = verdict([failure(0, KeyError("x"), spec=spec(0, incarnation=3))])
+    again = root_failure_error([failure(0, KeyError("x"), spec=spec(0, incarnation=3))])
     assert "It was incarnation 3 of this node." in str(again)
 
 
 def test_a_startup_timeout_names_late_nodes_and_their_stages() -> None:
-    error = too_late([(1, IMPORTING), (3, "connecting")], [0, 2], 60.0)
+    error = startup_timeout_error([(1, IMPORTING), (3, "connecting")], [0, 2], 60.0)
     assert isinstance(error, DeadlineExceeded)
     assert "node 1 was still importing `main`; node 3 was still connecting" in str(error)
     assert "Ready were: 0, 2." in str(error)
@@ -86,10 +88,10 @@ def test_a_startup_timeout_names_late_nodes_and_their_stages() -> None:
 
 def test_the_object_that_cannot_be_pickled_is_named() -> None:
     parts = {"the first": 1, "the second": (lambda: None), "the third": "x" * 200}
-    said = what_cannot_travel(parts, TypeError("no"))
+    said = explain_unpicklable(parts, TypeError("no"))
     assert said.startswith("the second is <function")
     assert said.endswith("make it inside of `main`.")
-    assert "cannot be passed to another process: no." in what_cannot_travel({}, TypeError("no"))
+    assert "cannot be passed to another process: no." in explain_unpicklable({}, TypeError("no"))
 
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SystemExit"])

@@ -27,7 +27,7 @@ from ding_lite.parallel.launch.membership import ElasticRouter
 from ding_lite.parallel.launch.plan import JobPlan
 from ding_lite.parallel.network.security import SECRET_BYTES, load_key
 from ding_lite.parallel.network.topology import HUB, NodeSpec
-from ding_lite.parallel.supervise.failures import Failure, verdict
+from ding_lite.parallel.supervise.failures import Failure, root_failure_error
 from ding_lite.parallel.supervise.node_process import RUNNING, STARTING, Stage, Work
 from ding_lite.parallel.supervise.ray.cluster import (
     Resources,
@@ -243,7 +243,7 @@ class _RayJob:
                 Failure(spec=node.spec, stage=STARTING, at=SYSTEM_CLOCK.now(), what=what)
             )
         if late:
-            raise self._verdict()
+            raise self._end_with_error()
 
     def _note_end(self, node: _Node, result: object) -> None:
         """Record the result of a node: the job ends on all nodes or on none."""
@@ -271,7 +271,7 @@ class _RayJob:
             return
         if self._is_ending or node.num_restarts >= self.max_retries:
             self._failures.append(failure)
-            raise self._verdict()
+            raise self._end_with_error()
         logger.warning("node %d %s; Ray starts it again", node.spec.node_id, failure.what)
         node.num_restarts += 1
         node.stage = STARTING
@@ -296,7 +296,7 @@ class _RayJob:
                     other.actor.redial.remote(me, address)
         self._let_run(node)
 
-    def _verdict(self) -> Exception:
+    def _end_with_error(self) -> Exception:
         """End the other nodes in order, collect their failures, and return the error to raise."""
         running = [ref for ref, (what, _) in self._under_way.items() if what == "run"]
         for _, node in self._under_way.values():
@@ -312,7 +312,7 @@ class _RayJob:
                 self._failures.append(_raised(node, error))
             except self.ray.exceptions.RayError as error:
                 self._failures.append(_died(node, error))
-        return verdict(self._failures)
+        return root_failure_error(self._failures)
 
     def dismiss(self) -> None:
         """Kill all actors, including those that still run `main`."""

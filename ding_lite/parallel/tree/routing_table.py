@@ -11,7 +11,7 @@ MAX_PATTERNS = 1_000
 """The most cached sets of patterns."""
 
 
-class Branches:
+class RoutingTable:
     """The routes of one node of a tree: to each child's branch, and to the parent for the rest.
 
     Args:
@@ -29,13 +29,13 @@ class Branches:
         self.parent = None if spec.node_id == HUB else hub_of(spec.node_id, spec.fan_out)
         """The hub of this node; None at the root."""
 
-    def way_to(self, node: int) -> int:
+    def next_hop(self, node: int) -> int:
         """Return the next hop to another node: the peer that leads to it or is it.
 
         Example:
             >>> spec = NodeSpec(node_id=1, num_nodes=9, labels=frozenset(), fan_out=2)
-            >>> branches = Branches(spec)
-            >>> [branches.way_to(node) for node in (0, 3, 7, 4, 6)]
+            >>> table = RoutingTable(spec)
+            >>> [table.next_hop(node) for node in (0, 3, 7, 4, 6)]
             [0, 3, 3, 4, 0]
         """
         child = node
@@ -71,16 +71,16 @@ class Branches:
             self._matching[patterns] = found
         return found
 
-    def towards(self, patterns: Iterable[str]) -> frozenset[int]:
+    def next_hops(self, patterns: Iterable[str]) -> frozenset[int]:
         """Return the next hops to all nodes with matching labels.
 
         Return all peers where some labels are unknown.
         """
         if len(self.labels) < self._num_nodes:
             return self._peers
-        return frozenset(map(self.way_to, self.matching(patterns)))
+        return frozenset(map(self.next_hop, self.matching(patterns)))
 
-    def onwards(self, came_from: int) -> frozenset[int]:
+    def relay_hops(self, came_from: int) -> frozenset[int]:
         """Return the peers to which to relay a broadcast.
 
         A broadcast from the parent goes to all children, and one from a child to the parent.

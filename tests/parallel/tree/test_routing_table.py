@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given, strategies as st
 
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
-from ding_lite.parallel.tree.branches import Branches
+from ding_lite.parallel.tree.routing_table import RoutingTable
 from ding_lite.runtime.messaging.labels import node_labels
 
 sizes = st.tuples(st.integers(2, 60), st.integers(1, 9))
 
 
-def branches(num_nodes: int, children: int, *, knows: bool = True) -> list[Branches]:
+def routing_tables(num_nodes: int, children: int, *, knows: bool = True) -> list[RoutingTable]:
     links = edges(f"tree:{children}", num_nodes)
     world = tuple(
         node_labels(node, distributed=True, roles=[f"role{node % 3}"]) for node in range(num_nodes)
     )
     return [
-        Branches(
+        RoutingTable(
             NodeSpec(
                 node_id=node,
                 num_nodes=num_nodes,
@@ -34,40 +34,40 @@ def branches(num_nodes: int, children: int, *, knows: bool = True) -> list[Branc
 
 @given(sizes)
 def test_routes_lead_to_every_node(size: tuple[int, int]) -> None:
-    tree, (num_nodes, children) = branches(*size), size
+    tree, (num_nodes, children) = routing_tables(*size), size
     links = edges(f"tree:{children}", num_nodes)
     for start in range(0, num_nodes, 7):
         for goal in range(num_nodes):
             at, seen = start, {start}
             while at != goal:
-                way = tree[at].way_to(goal)
-                assert (min(at, way), max(at, way)) in links
-                assert way not in seen, "a way in a circle"
-                seen.add(way)
-                at = way
+                hop = tree[at].next_hop(goal)
+                assert (min(at, hop), max(at, hop)) in links
+                assert hop not in seen, "a route with a cycle"
+                seen.add(hop)
+                at = hop
 
 
 @given(sizes, st.integers(0, 59))
 def test_a_broadcast_reaches_ancestors_and_descendants_once(
     size: tuple[int, int], said_by: int
 ) -> None:
-    tree, said_by = branches(*size), said_by % size[0]
+    tree, said_by = routing_tables(*size), said_by % size[0]
     links = edges(f"tree:{size[1]}", size[0])
     heard: list[int] = []
     under_way = [(said_by, peer) for peer in neighbours(links, said_by)]
     while under_way:
         speaker, listener = under_way.pop()
         heard.append(listener)
-        under_way += [(listener, way) for way in tree[listener].onwards(speaker)]
+        under_way += [(listener, hop) for hop in tree[listener].relay_hops(speaker)]
     line = {node for node in range(size[0]) if _is_on_one_line(tree, node, said_by)}
     assert sorted(heard) == sorted(line - {said_by})
 
 
-def _is_on_one_line(tree: list[Branches], one: int, other: int) -> bool:
+def _is_on_one_line(tree: list[RoutingTable], one: int, other: int) -> bool:
     return one in _line(tree, other) or other in _line(tree, one)
 
 
-def _line(tree: list[Branches], node: int) -> list[int]:
+def _line(tree: list[RoutingTable], node: int) -> list[int]:
     line = [node]
     while (parent := tree[line[-1]].parent) is not None:
         line.append(parent)
@@ -78,17 +78,17 @@ def _line(tree: list[Branches], node: int) -> list[int]:
 def test_addressed_values_go_to_peers_that_lead_to_matching_nodes(
     size: tuple[int, int],
 ) -> None:
-    for node, tree in enumerate(branches(*size)):
+    for node, tree in enumerate(routing_tables(*size)):
         wanted = [other for other in range(size[0]) if other % 3 == 1 and other != node]
         assert tree.matching(["role1"]) == wanted
-        assert tree.towards(["role1"]) == {tree.way_to(other) for other in wanted}
+        assert tree.next_hops(["role1"]) == {tree.next_hop(other) for other in wanted}
 
 
 def test_with_unknown_labels_all_peers_are_used() -> None:
-    [root, *_] = branches(10, 3, knows=False)
-    assert root.towards(["learner"]) == {1, 2, 3}
+    [root, *_] = routing_tables(10, 3, knows=False)
+    assert root.next_hops(["learner"]) == {1, 2, 3}
     assert root.matching(["learner"]) == []
     assert root.matching(["node.7", "node.9"]) == [7, 9]  # a node's number is known
     root.learn(7, frozenset({"node.7", "learner"}))
     assert root.matching(["learner"]) == [7]
-    assert root.towards(["learner"]) == {1, 2, 3}  # it may not be the only one
+    assert root.next_hops(["learner"]) == {1, 2, 3}  # it may not be the only one
