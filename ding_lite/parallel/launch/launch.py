@@ -120,7 +120,7 @@ class Parallel:
                 job the address of node 0 is enough, which gives the node its number.
             elastic: Let further nodes join the job while it runs, by `attach_to`, and leave it
                 again: `n_parallel_workers` (or DING_LITE_NUM_NODES) is a minimum then. For a star
-                or a mesh; the nodes meet over tcp. With `attach_to`: be such a node.
+                or a mesh over tcp. With `attach_to`: join as such a node.
             labels: Labels of all nodes beside those they have anyway.
             roles: One entry a node: a role, or a set of roles.
             node_ids: With `attach_to`, [the number of the place to take]: one of the job's that

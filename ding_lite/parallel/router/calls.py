@@ -29,7 +29,7 @@ from ding_lite.parallel.wire.messages import CallArrived, encode_reply
 Handler = Callable[..., Any]
 """Answers a call; may return a `Future` to answer later without holding a thread."""
 REGISTRATION_S = 5.0
-"""How long a call waits for its handler, which a `main` may register a little later."""
+"""Seconds that a call waits for its handler, which a `main` may register later."""
 MAX_EARLY = 1_000
 """The most calls that wait for a handler."""
 _LONGEST_TEXT = 64 * 1024
@@ -143,8 +143,8 @@ class Calls:
         handler = self._handlers.get(name)
         if handler is None:
             raise NotRegistered(
-                f"This node has no handler for `{name}`, and it was not registered "
-                f"in time.{did_you_mean(name, self._handlers)} Registered are: "
+                f"No call is answered under the name `{name}` on this node, and no handler "
+                f"was registered in time.{did_you_mean(name, self._handlers)} Registered are: "
                 f"{', '.join(sorted(self._handlers)) or 'none'}."
             )
         return handler(*args, **kwargs)

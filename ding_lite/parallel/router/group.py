@@ -186,7 +186,7 @@ class Group:
 
         Raises:
             DeadlineExceeded: A member did not call in time.
-            CodecError: The value cannot travel.
+            CodecError: The value cannot be encoded.
         """
         rank, size = self.rank, len(self.members)
         if size == 1:
@@ -198,7 +198,7 @@ class Group:
             values = self._router.call(point, COLLECTIVE, key, size, rank, value, timeout=timeout)
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
-                f"Not all members of {key} have come within {timeout:g} s; node "
+                f"Not all members of {key} have called within {timeout:g} s; node "
                 f"{self._router.node_id} waited. Did one of them fail, or call fewer collective "
                 f"operations than the others?"
             ) from error
@@ -226,7 +226,7 @@ class Group:
         return self.all_gather(value if self.rank == src else None, timeout=timeout)[src]
 
     def pair(self, name: str, value: object) -> None:
-        """Let the other members fetch a value of this node by a name."""
+        """Publish a value of this node under a name, for other members to fetch."""
         self._router.collectives.pair(name, value)
 
     def unpair(self, name: str) -> None:
@@ -259,7 +259,7 @@ class Group:
             timeout: Seconds that a member waits for the others each time.
 
         Raises:
-            PeerLost: In a later call: a member has died, has left, or has not come in time.
+            PeerLost: In a later call: a member has died, has left, or was too slow.
         """
         if len(self.members) == 1:
             return _stay
@@ -284,8 +284,8 @@ class Group:
             except RuntimeError as error:
                 raise PeerLost(
                     f"The mean over the nodes {list(self.members)} cannot be taken: one of them "
-                    f"has died, has left, or has not come within {timeout:g} s ({error}). What "
-                    f"it was to change is as it was; start all of them again."
+                    f"has died, has left, or was not there within {timeout:g} s ({error}). "
+                    f"Nothing was updated; restart all of them."
                 ) from error
             if is_small:
                 torch.mean(all_of_them, 0, out=tensor)

@@ -79,5 +79,5 @@ class JobView:
                 return node
         raise ConfigError(
             f"The nodes {[*members]} share no node that all of them are connected to, so they "
-            f"cannot meet. Add edges, or use a mesh or a star."
+            f"cannot form a group. Add edges, or use a mesh or a star."
         )

@@ -57,7 +57,7 @@ from ding_lite.settings import check_all, whole
 logger = logging.getLogger(__name__)
 
 EMIT_TIMEOUT_S = 30.0
-"""How long `emit` waits for a slow peer."""
+"""Seconds that `emit` waits for a slow peer."""
 
 
 class NodeRouter:

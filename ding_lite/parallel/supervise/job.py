@@ -26,7 +26,7 @@ class Job:
     directory: PrivateDirectory
     """The private directory; deleted when the job has ended."""
     max_retries: int = 0
-    """How often each node is restarted after a failure."""
+    """The most restarts of each node."""
     preload: tuple[str, ...] = ()
     """Slow modules that are safe to import before a fork."""
 

@@ -50,7 +50,7 @@ class SupervisedRouter(Router, Protocol):
 
     @property
     def deferred_sigint(self) -> DeferredSigint:
-        """What Ctrl-C is to have there."""
+        """Defers Ctrl-C in the main thread."""
         ...
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -104,7 +104,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Finish:
-    """Command: end the job on this node, since no peer can tell it to."""
+    """Command: end the job on this node, since the FINISH of a peer cannot reach it."""
 
 
 @dataclass(frozen=True)

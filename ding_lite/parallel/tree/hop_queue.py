@@ -26,9 +26,9 @@ class ItemId(NamedTuple):
     origin: int
     """The node that has sent it."""
     incarnation: int
-    """That of the node."""
+    """The incarnation of that node."""
     number: int
-    """In that node's count."""
+    """The sequence number of the item at that node."""
 
 
 @dataclass(eq=False)

@@ -74,7 +74,7 @@ def test_a_missing_member_raises_deadline_exceeded() -> None:
         if world.node_id == 0:
             world.group("learner").barrier(timeout=0.05)
 
-    with pytest.raises(DeadlineExceeded, match=r"group 0,1, operation 1 have come within 0.05 s"):
+    with pytest.raises(DeadlineExceeded, match=r"group 0,1, operation 1 have called within 0.05 s"):
         on_nodes(main, roles=ROLES)
 
 
