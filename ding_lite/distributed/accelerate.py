@@ -87,8 +87,8 @@ class Processes:
         if self.size > 1:
             if torch.distributed.get_backend() == "nccl":
                 self._device = self.accelerator.device
-            # One of our own, whose operations end by themselves: a process that has given up
-            # could not even exit while one of Accelerate's, with half an hour, is under way.
+            # A process group of our own, with a timeout of its operations: a process that has
+            # given up could not exit during an operation of Accelerate's, with half an hour.
             self._group = torch.distributed.new_group(timeout=timedelta(seconds=timeout))
             leave_groups_at_exit(self._let_go)
 
@@ -278,8 +278,8 @@ class PreparedReplay:
         check_all(whole(1, block_batches=block_batches))
         if isinstance(replay, Prioritized):
             raise ConfigError(
-                f"`replay` is a {type(replay).__name__}, whose samples belong to priorities that "
-                f"change with each update; a ReplayBuffer was expected. Sample it directly."
+                f"`replay` is a {type(replay).__name__}, and blocks would be sampled by outdated "
+                f"priorities; a ReplayBuffer was expected. Sample this one directly."
             )
         self.replay = replay
         self.loader = self._prepared(accelerator)

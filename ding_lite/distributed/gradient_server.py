@@ -86,7 +86,7 @@ class _PendingGradient:
 
     grad_P: NumpyArray
     incarnation: int
-    """The incarnation of the server whose weights it is of."""
+    """The incarnation of the server that it pulled weights from."""
     version: int
     answer: Future[Receipt | None]
     is_alone: bool = False

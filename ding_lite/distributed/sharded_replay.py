@@ -50,7 +50,7 @@ MOST_DRAWN = 1 << 20
 BLOCK_BYTES = 1 << 20
 """The most bytes of a block; of larger batches fewer are requested at a time."""
 MOST_WAITING = 32
-"""The batches whose new priorities may be kept for the next request."""
+"""The batches of new priorities that may be kept for the next request."""
 
 
 class ShardedReplay:
@@ -216,7 +216,7 @@ class ShardedReplay:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The nodes whose shards cannot be reached at the moment."""
+        """The nodes of shards that cannot be reached at the moment."""
         return self._shards.lost
 
     def wait_for(

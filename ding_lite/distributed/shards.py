@@ -109,7 +109,7 @@ class Shards:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The nodes whose shards cannot be reached."""
+        """The nodes of shards that cannot be reached."""
         return tuple(s.node for s in self._shards if not (s.is_here or s.is_own))
 
     @property

@@ -241,7 +241,7 @@ class Population:
             if not agent.num_new_evaluations and agent.fault is None:
                 raise ConfigError(
                     f"Agent {agent.place} was not evaluated in generation {self.generation}, so "
-                    f"nobody can tell what it is worth. Put `evaluate_population` before `evolve`, "
+                    f"its fitness is unknown. Put `evaluate_population` before `evolve`, "
                     f"with an `every` that is not longer."
                 )
         if all(agent.fault is not None for agent in self.agents):

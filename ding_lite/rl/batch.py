@@ -138,7 +138,7 @@ class Rollout:
     cut_env: npt.NDArray[np.int64]
     """The environments of these episodes, [K]."""
     cut_obs: NumpyArray
-    """The last observations of these episodes, [K, ...], whose values are bootstrapped."""
+    """The last observations of these episodes, [K, ...]; their values are bootstrapped."""
     version: int = 0
     """The version of the weights that acted; 0 if unknown."""
 

@@ -88,7 +88,7 @@ def play_each(
     """Play whole episodes of several players in the same environments, and return their returns.
 
     Each player plays a fixed number of episodes, and each episode that was begun counts, however
-    long it is. An environment whose episode has ended takes the next one, of any player, so that
+    long it is. After an episode an environment takes the next one, of any player, so that
     no environment waits before the last episodes are under way.
 
     Args:

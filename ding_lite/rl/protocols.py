@@ -81,7 +81,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class ReducesGradient(Policy, Protocol):
-    """A policy whose gradients may be averaged over several learners."""
+    """A policy that may average its gradients with other learners."""
 
     reduce_gradient: Callable[[Tensor], None] | None
     """Called with each flat gradient before the step along it, to change it in place."""

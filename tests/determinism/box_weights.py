@@ -1,4 +1,4 @@
-"""Train a policy for box actions for a moment and print the hash of its weights."""
+"""Train a policy for box actions briefly and print the hash of its weights."""
 
 from __future__ import annotations
 

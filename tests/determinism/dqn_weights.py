@@ -1,4 +1,4 @@
-"""Train a DQN for a moment and print the hash of its weights: run by the test next door."""
+"""Train a DQN briefly and print the hash of its weights; run by test_dqn."""
 
 from __future__ import annotations
 

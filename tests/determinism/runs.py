@@ -22,7 +22,7 @@ KILLABLE = ("open", "fsync", "replace", "unlink")
 
 
 def kill_at_operation(count: int) -> None:
-    """Kill this process just before its so-maniest operation on a file."""
+    """Kill this process just before its n-th operation on a file."""
     left = count
 
     def patch(owner: Any, name: str) -> None:
@@ -42,7 +42,7 @@ def kill_at_operation(count: int) -> None:
 
 
 def run(given: dict[str, Any]) -> None:
-    """Train as a line says, and end."""
+    """Train by the settings of a line, and exit."""
     if "kill_at_operation" in given:
         kill_at_operation(given.pop("kill_at_operation"))
     if "largest_file" in given:
@@ -53,7 +53,7 @@ def run(given: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Fork a run for each line, tell its process id, and then how it ended."""
+    """Fork a run for each line; print its process id, then its exit code."""
     with tempfile.TemporaryDirectory() as folder:  # imports what a run needs only on its way
         train("dqn", "CartPole-v1", max_env_steps=200, out=folder, quiet=True)
     for line in sys.stdin:

@@ -66,7 +66,7 @@ class Runs:
         self._process = process
 
     def start(self, directory: Path, **given: Any) -> int:
-        """Begin a run, or go on with it; return its process id."""
+        """Start or resume a run; return its process id."""
         assert self._process.stdin is not None
         base = COMMON if "policy" in given else CARTPOLE
         line = json.dumps({**base, **given, "out": str(directory), "resume": True})
@@ -104,7 +104,7 @@ def runs() -> Iterator[Runs]:
 
 @pytest.fixture(scope="module")
 def whole(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of a run that nobody has killed."""
+    """Return the directory of a run that was not killed."""
     directory = tmp_path_factory.mktemp("whole")
     assert runs.to_the_end(directory) == 0
     return directory
@@ -117,7 +117,7 @@ def num_rows(directory: Path) -> int:
 
 
 def flat(state: Any) -> dict[Any, Any]:
-    """Return all leaves of a checkpoint by their paths, but for those that time decides."""
+    """Return all leaves of a checkpoint by path, without those that depend on time."""
     found = {}
     for path, leaf in leaves(state):
         # `auto` takes the mode that is faster, and the curve shows how fast it was.
@@ -135,7 +135,7 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_end(directory: Path, whole: Path) -> None:
-    """Compare everything that two runs know at their ends, bit for bit."""
+    """Compare the final states of two runs, bit for bit."""
     found = load_checkpoint(directory / "checkpoint")
     expected = load_checkpoint(whole / "checkpoint")
     assert found.meta == expected.meta
@@ -156,7 +156,7 @@ def assert_same_end(directory: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize("time", range(10))
-def test_a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been(
+def test_a_killed_and_resumed_run_ends_like_an_uninterrupted_one(
     runs: Runs, whole: Path, tmp_path: Path, time: int
 ) -> None:
     rows = random.Random(time).randrange(num_rows(whole))
@@ -170,7 +170,7 @@ def test_a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been(
     assert_same_end(tmp_path, whole)
 
 
-def test_a_run_may_be_killed_again_and_again(runs: Runs, whole: Path, tmp_path: Path) -> None:
+def test_a_run_may_be_killed_several_times(runs: Runs, whole: Path, tmp_path: Path) -> None:
     rng = random.Random(0)
     while (rows := num_rows(tmp_path)) < num_rows(whole) - 20:
         pid = runs.start(tmp_path)
@@ -193,7 +193,7 @@ def test_a_run_may_be_killed_at_any_operation_on_a_file(
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_runs_of_every_kind_go_on_exactly(runs: Runs, tmp_path: Path, kind: str) -> None:
+def test_runs_of_every_policy_resume_exactly(runs: Runs, tmp_path: Path, kind: str) -> None:
     changes = OTHERS[kind]
     assert runs.to_the_end(tmp_path / "whole", **changes) == 0
     pid = runs.start(tmp_path / "killed", **changes)
@@ -206,7 +206,7 @@ def test_runs_of_every_kind_go_on_exactly(runs: Runs, tmp_path: Path, kind: str)
 
 
 @pytest.mark.parametrize("size", [10_000, 20_000])
-def test_a_run_that_has_filled_the_disk_goes_on_when_there_is_room(
+def test_a_run_resumes_after_a_full_disk(
     runs: Runs, whole: Path, tmp_path: Path, size: int
 ) -> None:
     assert runs.to_the_end(tmp_path, largest_file=size) == 1

@@ -1,4 +1,4 @@
-"""What processes of Accelerate do together, as far as one process can show it."""
+"""Collective operations with Accelerate, in a single process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replay() -> ReplayBuffer:
     return replay
 
 
-def test_one_process_is_all_of_them(processes: Processes) -> None:
+def test_a_single_process_is_the_whole_group(processes: Processes) -> None:
     assert (processes.rank, processes.size, processes.is_main) == (0, 1, True)
     assert processes.gather("numbers", [1.0, 2.0]).tolist() == [[1.0, 2.0]]
     assert processes.broadcast("tree", {"a": (1,)}) == {"a": (1,)}
@@ -49,7 +49,7 @@ def test_one_process_is_all_of_them(processes: Processes) -> None:
     assert mean is not given
 
 
-def test_what_is_averaged_are_the_weights_and_not_the_counters(processes: Processes) -> None:
+def test_only_weights_are_averaged_and_not_counters(processes: Processes) -> None:
     weight = torch.ones(2)
     state = {"w": {"a": weight}, "rng": np.ones(6, np.uint64), "n": 3, "i": torch.arange(2)}
     [averaged] = mean_of_states(processes, "states", [state])
@@ -88,7 +88,7 @@ def test_batches_of_one_block_do_not_overlap(processes: Processes, replay: Repla
     assert first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
 
 
-def test_what_is_added_is_sampled_two_blocks_later_at_the_latest(processes: Processes) -> None:
+def test_new_transitions_are_sampled_two_blocks_later_at_the_latest(processes: Processes) -> None:
     replay = ReplayBuffer(SPEC, capacity=100)
     prepared = PreparedReplay(processes.accelerator, replay, block_batches=1)
     old, new = some_transitions(SPEC, 100, seed=1), some_transitions(SPEC, 100, seed=2)
@@ -100,7 +100,7 @@ def test_what_is_added_is_sampled_two_blocks_later_at_the_latest(processes: Proc
     assert all(tuple(obs) in newest for obs in prepared.sample(64).obs.tolist())
 
 
-def test_a_replay_with_little_in_it_is_drawn_from_as_far_as_it_goes(processes: Processes) -> None:
+def test_a_replay_with_few_transitions_can_be_sampled(processes: Processes) -> None:
     prepared = processes.prepare(ReplayBuffer(SPEC, capacity=1_000))
     with pytest.raises(ConfigError, match="holds 0 transitions"):
         prepared.sample(8)
@@ -137,15 +137,15 @@ def test_a_prepared_replay_is_saved_as_the_replay_that_it_is(
     assert torch.equal(*[torch.as_tensor(batch.obs) for batch in same])
 
 
-def test_priorities_are_refused(processes: Processes) -> None:
-    with pytest.raises(ConfigError, match="PrioritizedReplay, whose samples belong to"):
+def test_a_prioritized_replay_is_refused(processes: Processes) -> None:
+    with pytest.raises(ConfigError, match="PrioritizedReplay, and blocks would be sampled by"):
         processes.prepare(PrioritizedReplay(SPEC, capacity=10))
 
 
 # -- what travels --------------------------------------------------------------------------
 
 
-def test_a_broadcast_comes_out_as_it_went_in() -> None:
+def test_a_broadcast_is_received_unchanged() -> None:
     tree = {"w": torch.randn(5_000), "n": [1, "two", None], "rng": np.arange(6, dtype=np.uint64)}
     again = _unpack(_pack(encode(tree)))
     assert digest_of(again) == digest_of(tree)
@@ -183,7 +183,7 @@ def test_trees_are_told_apart() -> None:
 # -- how it was started --------------------------------------------------------------------
 
 
-def test_a_launcher_that_has_started_one_instead_of_two_is_recognised() -> None:
+def test_a_launcher_that_started_one_process_instead_of_two_is_an_error() -> None:
     launched = {"ACCELERATE_MIXED_PRECISION": "no", "MASTER_PORT": "29500"}
     with pytest.raises(ConfigError, match=r"has started one.*torchrun --nproc-per-node 2"):
         _check_is_as_started(1, launched)
@@ -194,7 +194,7 @@ def test_a_launcher_that_has_started_one_instead_of_two_is_recognised() -> None:
         _check_is_as_started(1, {"WORLD_SIZE": "2"})
 
 
-def test_without_accelerate_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_accelerate_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(MissingExtraError, match=r"ding-lite\[accelerate\]"):
         Processes()

@@ -1,4 +1,4 @@
-"""Gradients pushed from afar: each counted once, none too stale, nobody held up."""
+"""The gradient server: each push is counted once, stale ones are refused, agents do not block."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def weights_of(server: GradientServer) -> np.ndarray:
     return np.concatenate([weights.flatten() for weights in policy.weights().values()])
 
 
-def test_a_push_is_one_step_of_the_optimiser_and_a_pull_brings_it() -> None:
+def test_a_push_is_one_optimiser_step_that_a_pull_loads() -> None:
     job, alone, here = Job(), make_policy(), make_policy()
     agent = job.agents[0]
     assert agent.pull(here)
@@ -87,7 +87,7 @@ def test_the_staleness_of_a_push_is_the_number_of_updates_since_its_weights() ->
     assert job.owner.take_stalenesses() == []
 
 
-def test_too_stale_a_push_is_refused_changes_nothing_and_is_counted() -> None:
+def test_too_stale_a_push_is_refused_and_counted() -> None:
     job = Job(max_staleness=1)
     first, second = job.agents
     first.pull(make_policy())
@@ -105,7 +105,7 @@ def test_too_stale_a_push_is_refused_changes_nothing_and_is_counted() -> None:
     assert second.push(gradient()).is_applied  # type: ignore[union-attr]
 
 
-def test_a_gradient_of_a_former_life_of_the_server_is_refused_where_age_matters() -> None:
+def test_a_gradient_for_a_former_incarnation_is_refused_with_max_staleness() -> None:
     job = Job(max_staleness=100)
     agent = job.agents[0]
     agent.pull(make_policy())
@@ -125,7 +125,7 @@ def test_a_gradient_of_a_former_life_of_the_server_is_refused_where_age_matters(
     st.one_of(st.none(), st.integers(0, 3)),
 )
 @settings(deadline=None, max_examples=60)
-def test_whatever_agents_do_each_push_is_counted_once_as_applied_or_refused(
+def test_each_push_is_counted_once_as_applied_or_refused(
     deeds: list[tuple[str, int]], limit: int | None
 ) -> None:
     job = Job(num_agents=3, max_staleness=limit)
@@ -158,7 +158,7 @@ def test_whatever_agents_do_each_push_is_counted_once_as_applied_or_refused(
 
 
 def wait_until(ready: Callable[[], bool], what: str) -> None:
-    """Look again and again: nobody tells when a push has come that is not answered yet."""
+    """Poll: there is no event for a push that has arrived and is not answered yet."""
     deadline = monotonic() + 10.0
     while not ready():
         assert monotonic() < deadline, what
@@ -166,7 +166,7 @@ def wait_until(ready: Callable[[], bool], what: str) -> None:
 
 
 class Gated(A2C):
-    """One whose steps wait until they may be done."""
+    """A policy that waits for a gate before each step."""
 
     gate: ClassVar[threading.Event] = threading.Event()
 
@@ -196,7 +196,7 @@ def push_behind(job: Job, agent: int, grad_P: torch.Tensor, pool: ThreadPoolExec
     return answer
 
 
-def test_a_reducer_hands_on_the_mean_of_what_has_come_meanwhile() -> None:
+def test_a_reducer_forwards_the_mean_of_the_gradients_received_meanwhile() -> None:
     Gated.gate.set()
     job, alone = Job(2, num_agents=3, kind=Gated), Gated(SPEC, CONFIG)
     with ThreadPoolExecutor(3) as pool:
@@ -219,7 +219,7 @@ def test_a_reducer_hands_on_the_mean_of_what_has_come_meanwhile() -> None:
     np.testing.assert_allclose(weights_of(job.owner), own, rtol=1e-6)
 
 
-def test_one_too_stale_gradient_at_a_reducer_costs_the_others_nothing() -> None:
+def test_a_stale_gradient_at_a_reducer_does_not_affect_the_others() -> None:
     Gated.gate.set()
     job = Job(2, num_agents=3, kind=Gated, max_staleness=1)
     first, stale, fresh = job.agents
@@ -237,7 +237,7 @@ def test_one_too_stale_gradient_at_a_reducer_costs_the_others_nothing() -> None:
     assert job.owner.take_stalenesses() == [0, 0, 0, 3, 1]
 
 
-def test_what_is_no_gradient_at_a_reducer_is_its_pushers_error_alone() -> None:
+def test_an_invalid_gradient_at_a_reducer_is_an_error_of_its_agent_only() -> None:
     Gated.gate.set()
     job = Job(2, num_agents=3, kind=Gated)
     with ThreadPoolExecutor(3) as pool:
@@ -252,7 +252,7 @@ def test_what_is_no_gradient_at_a_reducer_is_its_pushers_error_alone() -> None:
     assert (job.owner.num_applied, job.owner.num_refused) == (2, 0)
 
 
-def test_gradients_of_two_lives_of_the_server_are_not_joined() -> None:
+def test_gradients_for_two_incarnations_are_not_averaged() -> None:
     Gated.gate.set()
     job = Job(2, num_agents=3, kind=Gated, max_staleness=10)
     with ThreadPoolExecutor(3) as pool:
@@ -265,7 +265,7 @@ def test_gradients_of_two_lives_of_the_server_are_not_joined() -> None:
     assert (owner.num_applied, owner.num_refused) == (2, 1)
 
 
-def test_a_reducer_that_has_lost_the_owner_says_so_and_goes_on() -> None:
+def test_a_reducer_without_the_owner_answers_with_an_error_and_goes_on() -> None:
     with Cluster(3, roles=["server", "server", "agent"]) as cluster:
         servers = [
             GradientServer(World(router).group([0, 1]), make_policy(), timeout=10.0)
@@ -310,7 +310,7 @@ def test_an_agent_waits_for_a_server_that_a_new_process_has_not_made_yet(
         assert pulled.result(10.0)
 
 
-def test_a_node_that_makes_no_server_is_told_of_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_a_server_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
     with Cluster(2) as cluster:
         agent = GradientServer(World(cluster.routers[1]).group([0]), make_policy(), timeout=4.0)
@@ -344,7 +344,7 @@ def test_a_server_goes_on_where_it_was_saved() -> None:
 
 
 @pytest.mark.parametrize("num_servers", [1, 3])
-def test_every_push_is_applied_or_refused_whatever_comes_at_once(num_servers: int) -> None:
+def test_concurrent_pushes_are_each_applied_or_refused(num_servers: int) -> None:
     num_agents, num_pushes = 4, 25
     receipts: list[Any] = []
 
@@ -368,7 +368,7 @@ def test_every_push_is_applied_or_refused_whatever_comes_at_once(num_servers: in
     assert version <= applied  # several that were reduced are one update
 
 
-def test_an_agent_that_dies_harms_nobody() -> None:
+def test_other_agents_go_on_after_one_has_died() -> None:
     with Cluster(3, roles=["server", "agent", "agent"]) as cluster:
         server, dead, agent = (
             GradientServer(World(router).group([0]), make_policy()) for router in cluster.routers
@@ -381,7 +381,7 @@ def test_an_agent_that_dies_harms_nobody() -> None:
         assert server.num_applied == 2
 
 
-def test_an_agent_waits_for_a_server_that_is_gone_until_it_is_told_or_in_time() -> None:
+def test_an_agent_waits_for_a_lost_server_until_told_or_timed_out() -> None:
     with Cluster(2, roles=["server", "agent"]) as cluster:
         group = World(cluster.routers[1]).group([0])
         agent = GradientServer(group, make_policy(), timeout=0.1)
@@ -395,7 +395,7 @@ def test_an_agent_waits_for_a_server_that_is_gone_until_it_is_told_or_in_time() 
             agent.pull(make_policy())
 
 
-def test_gradients_of_another_network_are_refused_with_what_is_wrong() -> None:
+def test_gradients_of_another_network_are_refused_with_the_reason() -> None:
     with Cluster(2) as cluster:
         GradientServer(World(cluster.routers[0]).group([0]), make_policy())
         agent = GradientServer(World(cluster.routers[1]).group([0]), make_policy())
@@ -403,7 +403,7 @@ def test_gradients_of_another_network_are_refused_with_what_is_wrong() -> None:
             agent.push(torch.ones(3))
 
 
-def test_what_cannot_be_improved_from_afar_is_refused() -> None:
+def test_policies_that_cannot_apply_gradients_are_refused() -> None:
     group = Group(LocalRouter(), (0,))
     with pytest.raises(ConfigError, match="it has no `apply_gradient`"):
         GradientServer(group, DQN(SPEC))  # type: ignore[arg-type]
@@ -447,7 +447,7 @@ def test_a3c_runs_as_a_pipeline(roles: list[Any]) -> None:
     assert {"staleness", "gradients_refused"} <= metrics.keys()
 
 
-def test_who_serves_waits_for_pushes_and_ends_with_the_job() -> None:
+def test_serve_gradients_waits_for_pushes_and_ends_with_the_job() -> None:
     is_waiting = threading.Event()
 
     def main() -> int:

@@ -1,4 +1,4 @@
-"""Weights by name and version: the newest is at hand, and no question is asked."""
+"""The model server: weights by name and version, fetched without a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pair(name: str = "model") -> tuple[ModelServer, ModelServer, LocalRouter]:
     return ModelServer(World(first), name=name), ModelServer(World(second), name=name), second
 
 
-def test_what_is_published_is_fetched_with_its_version() -> None:
+def test_published_weights_are_fetched_with_their_version() -> None:
     publisher, reader, _ = pair()
     assert reader.fetch() is None
     weights = {"w": torch.ones(3), "steps": torch.tensor([4])}
@@ -34,7 +34,7 @@ def test_what_is_published_is_fetched_with_its_version() -> None:
     assert torch.equal(torch.as_tensor(model.weights["steps"]), torch.tensor([4]))
 
 
-def test_only_another_version_than_the_known_one_is_fetched_and_it_is_the_newest() -> None:
+def test_fetch_returns_the_newest_version_unless_it_is_known() -> None:
     publisher, reader, _ = pair()
     publisher.publish({"w": torch.ones(3)})
     assert reader.fetch() is not None
@@ -56,7 +56,7 @@ def test_asking_for_an_unchanged_version_sends_nothing(monkeypatch: pytest.Monke
     assert reader.fetch(newer_than=1) is None
 
 
-def test_half_precision_halves_the_bytes_of_what_is_long() -> None:
+def test_half_precision_halves_the_bytes_of_long_tensors() -> None:
     publisher, reader, _ = pair()
     publisher.publish({"w": torch.full((3,), 1 / 3), "n": torch.tensor([2**40])}, half=True)
     model = reader.fetch()
@@ -67,7 +67,7 @@ def test_half_precision_halves_the_bytes_of_what_is_long() -> None:
     assert n.item() == 2**40
 
 
-def test_a_version_in_half_precision_stays_as_it_is_when_others_follow() -> None:
+def test_a_fetched_half_precision_version_does_not_change_with_later_ones() -> None:
     def main() -> list[float] | None:
         server = ModelServer()
         sizes = (300_000, 300_000, 400_000)  # the last one takes other memory
@@ -96,13 +96,13 @@ def test_weights_may_be_on_a_gpu(half: bool) -> None:
     assert torch.as_tensor(model.weights["w"]).float().tolist() == [0.5] * 3
 
 
-def test_models_of_different_names_do_not_meet() -> None:
+def test_models_of_different_names_are_independent() -> None:
     actor, _, other = pair("actor")
     actor.publish({"w": torch.ones(3)})
     assert ModelServer(World(other), name="critic").fetch() is None
 
 
-def test_who_publishes_fetches_its_own_as_it_was_then() -> None:
+def test_a_publisher_fetches_its_own_weights_as_published() -> None:
     def main() -> None:
         server = ModelServer()
         if current_router().node_id == 0:
@@ -133,7 +133,7 @@ def test_a_publisher_that_was_restarted_is_followed() -> None:
     assert not torch.as_tensor(model.weights["w"]).any()
 
 
-def test_who_waits_gets_the_next_version_or_an_error_in_time() -> None:
+def test_wait_returns_the_next_version_or_times_out() -> None:
     is_waiting = threading.Event()
 
     def main() -> Any:

@@ -1,4 +1,4 @@
-"""What `ding_lite.distributed` offers, and what that costs."""
+"""The names of `ding_lite.distributed`, and their imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The members of a population on several nodes: handed out, given back, and never lost."""
+"""The population server: members are handed out, given back, and never lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_population(size: int = 5) -> Population:
 
 
 class Job:
-    """A breeder and two learners in one process, whose network may be cut."""
+    """A breeder and two learners in one process, on a network that can be cut."""
 
     def __init__(self, *, timeout: float = 30.0, size: int = 5) -> None:
         self.size, self.timeout = size, timeout
@@ -58,7 +58,7 @@ def job() -> Iterator[Job]:
 
 
 def train(server: PopulationServer, value: float = 1.0) -> None:
-    """Give back what was taken, with an evaluation and a weight that say who it was."""
+    """Give back the members, each with an evaluation and a weight of its learner."""
     assert server.held is not None
     population, share = make_population(len(server.population)), server.held
     for place, state in share.states.items():
@@ -71,7 +71,7 @@ def train(server: PopulationServer, value: float = 1.0) -> None:
     assert server.give(states, COUNTED)
 
 
-def test_all_members_go_out_come_back_and_are_bred(job: Job) -> None:
+def test_members_are_handed_out_given_back_and_evolved(job: Job) -> None:
     first, second = job.learners
     shares = [learner.take() for learner in (first, second)]
     assert [[*share.states] for share in shares if share] == [[0, 2, 4], [1, 3]]
@@ -136,7 +136,7 @@ def test_members_of_a_lost_node_begin_their_generation_again_elsewhere(job: Job)
     assert job.owner.num_restored == 2
 
 
-def test_a_restarted_node_gets_again_what_it_had(job: Job) -> None:
+def test_a_restarted_node_gets_its_members_again(job: Job) -> None:
     first, second = job.learners
     first.take()
     taken = second.take()
@@ -170,7 +170,7 @@ def test_a_learner_waits_for_a_server_that_a_new_process_has_not_made_yet(
         assert taken.result(10.0) is not None
 
 
-def test_a_node_that_makes_no_server_is_told_of_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_a_server_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "REGISTRATION_S", 0.05)
     job = Job(timeout=0.2)
     with job.cluster:
@@ -180,7 +180,7 @@ def test_a_node_that_makes_no_server_is_told_of_in_time(monkeypatch: pytest.Monk
             job.learners[0].take()
 
 
-def test_what_comes_back_twice_or_too_late_is_of_no_use(job: Job) -> None:
+def test_members_given_back_twice_or_too_late_are_not_accepted(job: Job) -> None:
     first, second = job.learners
     share = first.take()
     assert share is not None
@@ -196,7 +196,7 @@ def test_what_comes_back_twice_or_too_late_is_of_no_use(job: Job) -> None:
     assert not first.give(share.states, COUNTED)
 
 
-def test_members_that_nobody_can_train_are_named() -> None:
+def test_members_without_a_learner_are_named() -> None:
     job = Job(timeout=0.2, size=2)
     with job.cluster:
         first, _ = job.learners
@@ -208,7 +208,7 @@ def test_members_that_nobody_can_train_are_named() -> None:
             job.owner.gather()
 
 
-def test_a_learner_does_not_wait_for_ever_for_a_server_that_is_gone() -> None:
+def test_waiting_for_a_lost_server_times_out() -> None:
     job = Job(timeout=0.2)
     with job.cluster:
         job.cluster.network.remove(0)
@@ -217,7 +217,7 @@ def test_a_learner_does_not_wait_for_ever_for_a_server_that_is_gone() -> None:
             job.learners[0].take()
 
 
-def test_a_run_goes_on_from_its_last_whole_generation(job: Job) -> None:
+def test_a_loaded_server_goes_on_from_its_last_complete_generation(job: Job) -> None:
     for learner in job.learners:
         learner.take()
         train(learner)
@@ -239,7 +239,7 @@ def test_a_run_goes_on_from_its_last_whole_generation(job: Job) -> None:
                 )
 
 
-def test_one_node_may_do_both() -> None:
+def test_one_node_may_be_owner_and_learner() -> None:
     with use_router(LocalRouter()) as router:
         alone = World(router).group([0])
         server = PopulationServer(alone, alone, make_population(2))
@@ -253,7 +253,7 @@ def test_one_node_may_do_both() -> None:
             server.hand_out()
 
 
-def test_misuse_is_explained(job: Job) -> None:
+def test_misuse_raises_an_error_with_advice(job: Job) -> None:
     world = World(job.cluster.routers[0])
     with pytest.raises(ConfigError, match="2 learners for a population of 1"):
         PopulationServer(world.group("breeder"), world.group("learner"), make_population(1))

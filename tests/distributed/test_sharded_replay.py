@@ -1,4 +1,4 @@
-"""A replay in shards: sampled as one, never blocked by who adds, unharmed by who dies."""
+"""The sharded replay: sampled as one replay, without blocking, also after lost shards."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALPHA, BETA = 0.6, 0.4
 
 
 def numbered(numbers: Any) -> Transitions:
-    """Make transitions that tell their numbers."""
+    """Make transitions with their numbers as observations."""
     numbers = np.asarray(numbers)
     obs = np.repeat(numbers[:, None], 4, axis=1).astype(np.float32)
     nothing = np.zeros(len(numbers), bool)
@@ -96,7 +96,7 @@ def set_priorities(replay: ShardedReplay | PrioritizedReplay, priority_of: np.nd
 
 
 def settle(learner: ShardedReplay) -> None:
-    """Let the shards know their priorities and the learner their sums; nothing is on its way."""
+    """Send all priorities and update all sums, so that no message is under way."""
     learner._pass_on()
     learner._shards.refresh()
     learner._block = learner._coming = None
@@ -106,7 +106,7 @@ def values_of(priority_of: np.ndarray) -> np.ndarray:
     return (priority_of.astype(np.float32) + np.float32(1e-6)) ** np.float32(ALPHA)
 
 
-def test_it_is_what_the_middleware_ask_for() -> None:
+def test_it_implements_the_protocols_of_the_middleware() -> None:
     replay = Job().learner
     assert isinstance(replay, Prioritized)
     assert isinstance(replay, FilledElsewhere)
@@ -128,7 +128,7 @@ def test_importance_weights_are_those_of_one_central_replay() -> None:
         assert batch.weight.dtype == torch.float32
 
 
-def test_weights_are_those_of_the_chances_that_the_draws_had_where_sums_are_out_of_date() -> None:
+def test_weights_are_those_of_the_actual_probabilities_with_outdated_sums() -> None:
     job = Job()
     job.fill(40, 40)
     job.learner.sample(20)  # which asks for more in halves
@@ -162,7 +162,7 @@ def test_transitions_are_drawn_as_often_as_from_one_central_replay() -> None:
         assert statistic < 104, type(replay)
 
 
-def test_what_is_drawn_follows_the_sums_also_while_shards_grow() -> None:
+def test_draws_follow_the_sums_while_shards_grow() -> None:
     """The sums by which batches are divided are 16 batches old on average, and so are the shares.
 
     With equal priorities the second shard's grows from 1/6 to 2/3 while it is filled: 16 batches
@@ -179,7 +179,7 @@ def test_what_is_drawn_follows_the_sums_also_while_shards_grow() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 60])
-def test_a_batch_has_its_size_however_small_a_share_is(batch_size: int) -> None:
+def test_a_batch_has_its_size_with_small_shards(batch_size: int) -> None:
     job = Job(3)
     job.fill(58, 1, 1)
     for _ in range(20):
@@ -198,7 +198,7 @@ def test_a_shard_may_be_asked_for_more_than_it_holds() -> None:
 
 
 def set_priorities_of_all(job: Job, priority_of: np.ndarray) -> None:
-    """Set them shard by shard: by sampling alone a low one would wait for ever."""
+    """Set them shard by shard: by sampling alone a low priority would hardly be set."""
     for collector in job.collectors:
         assert collector._own is not None
         drawn = collector._own.draw(500)
@@ -223,7 +223,7 @@ def test_a_batch_is_learned_from_at_most_one_and_a_half_times_prefetch_later(
         assert sum(is_old) <= at_most
 
 
-def test_several_batches_cost_one_question_to_each_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_batches_cost_one_request_to_each_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str, int]] = []
     ask = LocalRouter.ask
 
@@ -260,7 +260,7 @@ def test_each_of_several_batches_is_spread_over_the_whole_sum() -> None:
     assert 0 < first < 16 * 7  # not always the same one of its part
 
 
-def test_new_priorities_wait_for_a_question_but_not_for_ever() -> None:
+def test_new_priorities_are_sent_with_a_request_or_after_a_limit() -> None:
     job = Job()
     job.fill(50, 50)
     batches = [job.learner.sample(10) for _ in range(40)]
@@ -273,7 +273,7 @@ def test_new_priorities_wait_for_a_question_but_not_for_ever() -> None:
     assert (np.array(after) > before).all()
 
 
-def test_a_batch_of_another_size_is_not_the_one_asked_for() -> None:
+def test_the_batch_size_may_change_between_samples() -> None:
     job = Job()
     job.fill(50, 50)
     sizes = [len(job.learner.sample(size)) for size in (10, 20, 5, 5)]
@@ -284,7 +284,7 @@ def test_a_batch_of_another_size_is_not_the_one_asked_for() -> None:
 
 
 def update_all(job: Job, batch: ShardedTransitions) -> int:
-    """Update a batch; return how many of its transitions were there."""
+    """Update a batch; return how many of its transitions were still held."""
     before = job.learner.num_skipped
     passed_on = job.learner.update_priorities(batch, np.full(len(batch), 5.0))
     job.learner._pass_on()
@@ -304,7 +304,7 @@ def test_updates_reach_the_shard_that_the_transition_is_of() -> None:
         np.testing.assert_allclose(drawn.value[updated], value, rtol=1e-6)
 
 
-def test_an_update_of_what_was_overwritten_is_skipped() -> None:
+def test_an_update_of_an_overwritten_transition_is_skipped() -> None:
     job = Job(shard_capacity=10)
     job.fill(10, 10)
     batch = job.learner.sample(20)
@@ -312,7 +312,7 @@ def test_an_update_of_what_was_overwritten_is_skipped() -> None:
     assert update_all(job, batch) == (batch.shard == 1).sum()
 
 
-def test_an_update_of_what_was_cleared_is_skipped_also_when_the_slots_are_full_again() -> None:
+def test_an_update_of_a_cleared_transition_is_skipped_after_the_slots_are_reused() -> None:
     job = Job(shard_capacity=10)
     job.fill(10, 10)
     batch = job.learner.sample(20)
@@ -322,7 +322,7 @@ def test_an_update_of_what_was_cleared_is_skipped_also_when_the_slots_are_full_a
     assert update_all(job, batch) == 0
 
 
-def test_an_update_of_a_former_life_of_a_shard_is_skipped() -> None:
+def test_an_update_for_a_former_incarnation_of_a_shard_is_skipped() -> None:
     job = Job()
     job.fill(10, 10)
     batch = job.learner.sample(20)
@@ -331,7 +331,7 @@ def test_an_update_of_a_former_life_of_a_shard_is_skipped() -> None:
     assert update_all(job, batch) == (batch.shard == 1).sum()
 
 
-def test_an_update_of_what_a_shard_held_before_it_was_resumed_is_skipped() -> None:
+def test_an_update_from_before_a_shard_was_loaded_is_skipped() -> None:
     job = Job()
     job.fill(10, 10)
     batch = job.learner.sample(20)
@@ -342,7 +342,7 @@ def test_an_update_of_what_a_shard_held_before_it_was_resumed_is_skipped() -> No
     assert update_all(job, batch) == (batch.shard == 1).sum()
 
 
-def test_priorities_that_are_none_change_nothing() -> None:
+def test_invalid_priorities_change_nothing() -> None:
     job = Job()
     job.fill(10, 10)
     batch = job.learner.sample(4)
@@ -357,10 +357,10 @@ def test_priorities_that_are_none_change_nothing() -> None:
     assert job.learner.num_passed_on == 0
 
 
-# -- who adds, and who may ----------------------------------------------------------------------
+# -- adding, and requests -----------------------------------------------------------------------
 
 
-def test_adding_says_nothing_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adding_sends_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job()
     for name in ("ask", "call", "emit", "publish_ctx", "send"):
         monkeypatch.delattr(LocalRouter, name)
@@ -380,7 +380,7 @@ def test_more_than_the_shards_hold_cannot_be_sampled() -> None:
         job.learner.sample(8)
 
 
-def test_nobody_may_draw_without_bound() -> None:
+def test_the_draws_of_a_request_are_bounded() -> None:
     job = Job()
     with pytest.raises(ConfigError, match="cannot be drawn at a time"):
         job.collectors[0]._draw_from_own(1 << 40)
@@ -413,7 +413,7 @@ def on_node(cluster: Cluster, node: int) -> ShardedReplay:
     return ShardedReplay(group, SPEC, shard_capacity=50)
 
 
-def test_a_shard_that_dies_is_skipped_and_reported_and_taken_up_when_it_is_back(
+def test_a_lost_shard_is_skipped_with_a_warning_and_used_again_when_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with connected() as (cluster, replays):
@@ -444,7 +444,7 @@ def test_a_shard_that_a_new_process_has_not_made_yet_is_left_out(
     with connected() as (cluster, replays):
         learner = replays[0]
         learner.sample(90)
-        settle(learner)  # no question is under way whose loss would tell
+        settle(learner)  # no request is under way that would reveal the loss
         cluster.restart(2).wait_ready(10.0)
         cluster.routers[0].wait_ready(10.0)
         batch = learner.sample(90)
@@ -455,7 +455,7 @@ def test_a_shard_that_a_new_process_has_not_made_yet_is_left_out(
         assert not learner.lost
 
 
-def test_a_shard_that_raises_is_no_shard_that_is_gone() -> None:
+def test_a_shard_that_raises_is_not_a_lost_shard() -> None:
     with connected() as (_, replays):
         learner = replays[0]
         learner.sample(90)
@@ -464,7 +464,7 @@ def test_a_shard_that_raises_is_no_shard_that_is_gone() -> None:
             settle(learner)
 
 
-def test_updates_for_a_dead_shard_go_nowhere() -> None:
+def test_updates_for_a_lost_shard_are_dropped() -> None:
     with connected() as (cluster, replays):
         learner = replays[0]
         batch = learner.sample(90)
@@ -473,7 +473,7 @@ def test_updates_for_a_dead_shard_go_nowhere() -> None:
         assert learner.update_priorities(batch, np.ones(90)) == (batch.shard != 1).sum()
 
 
-def test_without_any_shard_a_sample_says_who_is_out_of_reach_and_a_step_goes_without() -> None:
+def test_without_any_shard_sample_names_the_lost_nodes_and_train_skips_the_step() -> None:
     with connected() as (cluster, replays):
         learner = replays[0]
         policy = DQN(SPEC, DQNConfig(hidden=(4,), batch_size=30))
@@ -490,7 +490,7 @@ def test_without_any_shard_a_sample_says_who_is_out_of_reach_and_a_step_goes_wit
         assert ctx.train_iter == 0
 
 
-def test_who_waits_for_shards_that_nobody_fills_is_told() -> None:
+def test_waiting_for_shards_that_are_not_filled_times_out() -> None:
     with (
         connected() as (_, replays),
         pytest.raises(DeadlineExceeded, match=r"hold 150 of 200 .* none was added for 0.1 s"),
@@ -537,7 +537,7 @@ def test_ape_x_runs_as_a_pipeline(roles: list[Any]) -> None:
     assert [result[1] for result in results[1:]] == [0] * (len(roles) - 1)
 
 
-def test_one_node_has_no_batch_on_its_way() -> None:
+def test_a_single_node_prefetches_no_batch() -> None:
     def main() -> list[int]:
         router = current_router()
         replay = ShardedReplay(World(router).group([0]), SPEC, shard_capacity=100)

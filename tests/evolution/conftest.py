@@ -1,4 +1,4 @@
-"""What the tests of evolution share."""
+"""Fixtures of the tests of evolution."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def part(batch: Transitions, start: int, size: int) -> Transitions:
 
 
 def given(batch: Transitions, count: int) -> Transitions:
-    """Stand for a replay that draws this."""
+    """Sample these transitions, like a replay."""
     assert len(batch) == count
     return batch

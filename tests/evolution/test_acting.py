@@ -1,4 +1,4 @@
-"""Agents that act in one vector of environments choose what each would choose alone."""
+"""Batched acting chooses the actions that each agent would choose alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def agents_of(spec: EnvSpec, hiddens: Sequence[tuple[int, ...]]) -> list[Agent]:
     ],
     ids=["one shape", "three shapes", "alone"],
 )
-def test_each_acts_as_it_would_alone(spec: EnvSpec, hiddens: Sequence[tuple[int, ...]]) -> None:
+def test_each_agent_acts_as_it_would_alone(
+    spec: EnvSpec, hiddens: Sequence[tuple[int, ...]]
+) -> None:
     agents = agents_of(spec, hiddens)
     act = ActTogether(agents)
     rng = np.random.default_rng(0)
@@ -53,7 +55,7 @@ def test_each_acts_as_it_would_alone(spec: EnvSpec, hiddens: Sequence[tuple[int,
     assert chosen == {0, 1}
 
 
-def test_some_may_have_nothing_to_do(spec: EnvSpec) -> None:
+def test_an_agent_may_have_no_observations(spec: EnvSpec) -> None:
     agents = agents_of(spec, [(8,), (8,), (8,), (4,)])
     obs = np.ones((2, *spec.obs_shape), dtype=np.float32)
     actions = ActTogether(agents)(obs, np.array([3, 3]))
@@ -61,7 +63,7 @@ def test_some_may_have_nothing_to_do(spec: EnvSpec) -> None:
 
 
 @pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
-def test_continuous_actions_are_chosen_together_too(box_spec: EnvSpec, kind: Any) -> None:
+def test_continuous_actions_are_batched_too(box_spec: EnvSpec, kind: Any) -> None:
     config = kind(box_spec).config
     policies = [kind(box_spec, replace(config, hidden=(8,), seed=seed)) for seed in range(3)]
     policies.append(kind(box_spec, replace(config, hidden=(4,), seed=3)))

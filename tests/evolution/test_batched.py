@@ -1,4 +1,4 @@
-"""A population as a batch: each agent ends where it would have ended alone."""
+"""Batched DQNs: each policy ends as it would have ended alone."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def assert_same(together: Sequence[DQN], alone: Sequence[DQN], *, atol: float = 
     ],
     ids=["huber", "mse", "single", "tanh", "deep"],
 )
-def test_a_hundred_updates_together_are_a_hundred_updates_alone(
+def test_a_hundred_batched_updates_are_those_of_each_policy_alone(
     spec: EnvSpec, shape: DQNConfig
 ) -> None:
     together, alone = policies(spec, shape), policies(spec, shape)
@@ -80,7 +80,7 @@ def test_a_hundred_updates_together_are_a_hundred_updates_alone(
     assert_same(together, alone)
 
 
-def test_each_does_as_many_updates_as_it_is_due(spec: EnvSpec) -> None:
+def test_each_policy_does_its_own_number_of_updates(spec: EnvSpec) -> None:
     together, alone = policies(spec), policies(spec)
     sizes = [policy.config.batch_size for policy in together]
     updates = [2, 0, 5, 1, 5, 3]
@@ -105,7 +105,7 @@ def test_each_does_as_many_updates_as_it_is_due(spec: EnvSpec) -> None:
     assert_same(together, alone)
 
 
-def test_one_that_breaks_stops_and_the_others_go_on(spec: EnvSpec) -> None:
+def test_a_policy_with_a_fault_stops_and_the_others_go_on(spec: EnvSpec) -> None:
     together, alone = policies(spec, count=3), policies(spec, count=3)
     for policy in (together[1], alone[1]):
         weights, _ = policy.flat_weights
@@ -125,7 +125,7 @@ def test_one_that_breaks_stops_and_the_others_go_on(spec: EnvSpec) -> None:
     assert_same([together[0], together[2]], [alone[0], alone[2]])
 
 
-def test_values_of_all_at_once_are_those_of_each(spec: EnvSpec) -> None:
+def test_batched_values_are_those_of_each_policy(spec: EnvSpec) -> None:
     several = policies(spec)
     obs = np.random.default_rng(0).normal(size=(6, 9, 4)).astype(np.float32)
     values = DQNStack(several[0], 6).q_values(several, obs)
@@ -133,7 +133,7 @@ def test_values_of_all_at_once_are_those_of_each(spec: EnvSpec) -> None:
         np.testing.assert_allclose(own_values, policy.q_values(own_obs), atol=1e-6)
 
 
-def test_only_what_needs_the_same_arithmetic_learns_together(spec: EnvSpec) -> None:
+def test_only_policies_of_the_same_architecture_are_batched(spec: EnvSpec) -> None:
     key = stack_key(DQN(spec, SHAPE))
     assert key is not None
     assert all(stack_key(policy) == key for policy in policies(spec))

@@ -1,4 +1,4 @@
-"""Actors for box actions, and their critics, as a batch: each ends where it would have alone."""
+"""Batched DDPG, TD3 and SAC: each policy ends as it would have ended alone."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def assert_same(together: Sequence[Any], alone: Sequence[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_hundred_updates_together_are_a_hundred_updates_alone(
+def test_a_hundred_batched_updates_are_those_of_each_policy_alone(
     box_spec: EnvSpec, name: str
 ) -> None:
     together, alone = policies(box_spec, name), policies(box_spec, name)
@@ -74,7 +74,7 @@ def test_a_hundred_updates_together_are_a_hundred_updates_alone(
 
 
 @pytest.mark.parametrize("name", ["td3", "sac"])
-def test_each_does_as_many_updates_as_it_is_due(box_spec: EnvSpec, name: str) -> None:
+def test_each_policy_does_its_own_number_of_updates(box_spec: EnvSpec, name: str) -> None:
     together, alone = policies(box_spec, name), policies(box_spec, name)
     sizes, updates = [policy.config.batch_size for policy in together], [2, 0, 5, 3]
     drawn: list[Transitions] = []
@@ -94,9 +94,9 @@ def test_each_does_as_many_updates_as_it_is_due(box_spec: EnvSpec, name: str) ->
     assert_same(together, alone)
 
 
-@pytest.mark.parametrize(("prefix", "whose"), [("critics.", "critics"), ("actor.", "actor")])
-def test_one_that_breaks_stops_and_the_others_go_on(
-    box_spec: EnvSpec, prefix: str, whose: str
+@pytest.mark.parametrize(("prefix", "owner"), [("critics.", "critics"), ("actor.", "actor")])
+def test_a_policy_with_a_fault_stops_and_the_others_go_on(
+    box_spec: EnvSpec, prefix: str, owner: str
 ) -> None:
     together, alone = policies(box_spec, "sac"), policies(box_spec, "sac")
     for policy in (together[1], alone[1]):
@@ -114,7 +114,7 @@ def test_one_that_breaks_stops_and_the_others_go_on(
     assert_same(together[:1] + together[2:], alone[:1] + alone[2:])
 
 
-def test_only_the_same_kind_and_shape_learns_together(box_spec: EnvSpec) -> None:
+def test_only_policies_of_the_same_kind_and_shape_are_batched(box_spec: EnvSpec) -> None:
     keys = {name: stack_key(policies(box_spec, name)[0]) for name in KINDS}
     assert None not in keys.values()
     assert len(set(keys.values())) == len(keys)

@@ -1,4 +1,4 @@
-"""Mutations: growth keeps the function, optimisers go on, and targets stay where they were."""
+"""Mutations: growth preserves the function, the moments of Adam and the distance to targets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def only(kind: str, **more: Any) -> Mutation:
 
 
 def make(kind: str, hidden: tuple[int, ...], *, seed: int = 0, updates: int = 3) -> Agent:
-    """Make an agent that has learned a little, so that its optimiser remembers something."""
+    """Make an agent that has learned a little, so that its optimiser has moments."""
     policy, config = KINDS[kind]
     env = "Pendulum-v1" if policy in (DDPG, TD3, SAC) else "CartPole-v1"
     with make_envs(env, 1) as envs:
@@ -64,7 +64,7 @@ def make(kind: str, hidden: tuple[int, ...], *, seed: int = 0, updates: int = 3)
 
 
 def computes(agent: Agent) -> list[FloatArray]:
-    """Return what all networks of an agent say to some observations, targets included."""
+    """Return the outputs of all networks of an agent, targets included."""
     spec, policy = agent.spec, agent.policy
     obs = np.random.default_rng(1).normal(size=(32, *spec.obs_shape)).astype(np.float32)
     action: Any = agent.act(obs, explore=False)
@@ -99,7 +99,7 @@ def _target_says(policy: DDPG | SAC, obs: FloatArray, action: FloatArray) -> lis
     seed=st.integers(0, 10_000),
     new_layer_prob=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_growth_keeps_what_every_network_computes(
+def test_growth_preserves_the_function_of_every_network(
     kind: str, hidden: tuple[int, ...], seed: int, new_layer_prob: float
 ) -> None:
     agent = make(kind, hidden, seed=seed)
@@ -117,7 +117,7 @@ def test_growth_keeps_what_every_network_computes(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_networks_shrink_and_go_on_learning(kind: str) -> None:
+def test_shrunken_networks_go_on_learning(kind: str) -> None:
     agent = make(kind, (24, 16, 12))
     shrink = only(
         "architecture", remove_prob=1.0, new_layer_prob=0.4, num_nodes=(3, 6), min_nodes=4, seed=3
@@ -134,7 +134,7 @@ def test_networks_shrink_and_go_on_learning(kind: str) -> None:
     assert all(np.isfinite(values).all() for values in computes(agent))
 
 
-def test_a_layer_that_only_hands_on_is_taken_out_without_a_trace() -> None:
+def test_removing_an_identity_layer_preserves_the_function() -> None:
     agent = make("dqn", (16, 16))
     before = computes(agent)
     only("architecture", new_layer_prob=1.0, remove_prob=0.0, seed=4).mutate(agent)
@@ -148,7 +148,7 @@ def test_a_layer_that_only_hands_on_is_taken_out_without_a_trace() -> None:
         np.testing.assert_allclose(now, was, atol=1e-5)
 
 
-def test_units_that_say_nothing_go_first() -> None:
+def test_units_of_the_least_importance_are_removed_first() -> None:
     agent = make("dqn", (16,))
     before = computes(agent)
     only("architecture", new_layer_prob=0.0, remove_prob=0.0, num_nodes=(8,)).mutate(agent)
@@ -159,7 +159,7 @@ def test_units_that_say_nothing_go_first() -> None:
 
 
 def moments(agent: Agent) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return what Adam remembers of each tensor."""
+    """Return the moments of Adam for each tensor."""
     tensors = layout_of(agent.policy).open(agent.policy.state_dict())
     return {
         name: (means[name], squares[name]) for means, squares in tensors.moments for name in means
@@ -167,7 +167,7 @@ def moments(agent: Agent) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("kind", ["dqn", "td3", "sac"])
-def test_the_optimiser_remembers_the_old_part_of_a_grown_network(kind: str) -> None:
+def test_growth_keeps_the_moments_of_the_old_part(kind: str) -> None:
     agent = make(kind, (8, 6))
     old = moments(agent)
     num_updates = agent.policy.state_dict()
@@ -191,7 +191,7 @@ def test_the_optimiser_remembers_the_old_part_of_a_grown_network(kind: str) -> N
         assert agent.policy.state_dict()[key]["num_updates"] == num_updates[key]["num_updates"]
 
 
-def test_the_target_stays_behind_the_network_as_far_as_before() -> None:
+def test_noise_preserves_the_difference_to_the_target() -> None:
     agent = make("dqn", (8, 6), updates=20)
     state = agent.policy.state_dict()
     lag = {name: state["q_net"][name] - state["target_net"][name] for name in state["q_net"]}
@@ -236,7 +236,7 @@ def test_a_hyperparameter_changes_alone(search: Search) -> None:
     assert all(torch.equal(now["q_net"][name], state["q_net"][name]) for name in now["q_net"])
 
 
-def test_the_new_step_size_is_the_one_that_is_taken() -> None:
+def test_a_mutated_step_size_is_used() -> None:
     agent = make("dqn", (8,))
     agent.searched = ("lr",)
     low = Search(lr=log_uniform(1e-9, 2e-9, shrink=1e-7))
@@ -247,7 +247,7 @@ def test_the_new_step_size_is_the_one_that_is_taken() -> None:
     assert float(moved) < 1e-7
 
 
-def test_each_kind_comes_as_often_as_it_is_likely() -> None:
+def test_each_kind_is_as_frequent_as_its_probability() -> None:
     agent = make("dqn", (8,), updates=0)
     agent.searched = ("lr",)
     odds = {"none": 2.0, "architecture": 1.0, "weights": 0.5, "hyperparameters": 0.5}
@@ -259,7 +259,7 @@ def test_each_kind_comes_as_often_as_it_is_likely() -> None:
         assert said[name] / 400 == pytest.approx(share, abs=0.06)
 
 
-def test_the_same_seed_does_the_same_and_a_saved_one_goes_on() -> None:
+def test_the_same_seed_mutates_the_same_and_a_saved_one_goes_on() -> None:
     first, second, third = (only("architecture", seed=5) for _ in range(3))
     agents = [make("dqn", (16, 16)) for _ in range(3)]
     assert [first.mutate(agents[0]) for _ in range(5)] == [
@@ -270,7 +270,9 @@ def test_the_same_seed_does_the_same_and_a_saved_one_goes_on() -> None:
     assert first.mutate(agents[0]) == third.mutate(agents[2])
 
 
-def test_what_cannot_happen_to_a_policy_is_refused(spec: EnvSpec, box_spec: EnvSpec) -> None:
+def test_mutations_that_do_not_apply_to_a_policy_are_refused(
+    spec: EnvSpec, box_spec: EnvSpec
+) -> None:
     with pytest.raises(ConfigError, match="ReLUs only"):
         only("activation").check(SAC(box_spec))
     with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
@@ -281,9 +283,9 @@ def test_what_cannot_happen_to_a_policy_is_refused(spec: EnvSpec, box_spec: EnvS
         Mutation(min_layers=2, max_layers=1)
 
 
-def test_networks_of_a_policy_of_ones_own_are_left_alone_or_refused(spec: EnvSpec) -> None:
+def test_networks_of_custom_policies_are_kept_or_refused(spec: EnvSpec) -> None:
     class Own:
-        """No policy that this package knows."""
+        """A policy of an unknown class."""
 
         config = DQNConfig()
 

@@ -1,4 +1,4 @@
-"""Populations: what each agent has of its own, what a generation changes, and exact resume."""
+"""Populations: independent agents, generations, lineage and exact resume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = DQNConfig(hidden=(8, 8))
 
 
 def judge(population: Population, *, best: int = 0) -> None:
-    """Give every agent an evaluation; the later its place behind the best, the worse."""
+    """Give every agent an evaluation, the worse the further its place is behind the best."""
     for agent in population:
         agent.note_evaluation(100.0 - (agent.place - best) % len(population))
 
@@ -44,7 +44,7 @@ def states_equal(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
-def test_agents_differ_in_weights_and_in_what_is_searched(spec: EnvSpec, search: Search) -> None:
+def test_agents_differ_in_weights_and_hyperparameters(spec: EnvSpec, search: Search) -> None:
     population = Population.of(DQN, spec, search, size=6, seed=0, config=SMALL)
     assert len({agent.config.seed for agent in population}) == 6
     assert len({agent.config.lr for agent in population}) == 6
@@ -99,7 +99,7 @@ def test_nothing_is_mutated_before_the_first_generation_is_over(spec: EnvSpec) -
     assert [agent.birth.id for agent in population] == [0, 1, 2, 3]
 
 
-def test_an_agent_stands_wherever_its_policy_does(spec: EnvSpec, box_spec: EnvSpec) -> None:
+def test_an_agent_can_be_used_as_a_policy(spec: EnvSpec, box_spec: EnvSpec) -> None:
     for policy, env, is_critic in ((DQN, spec, False), (SAC, box_spec, False), (PPO, spec, True)):
         agent = Population.of(policy, env, size=1)[0]
         assert isinstance(agent, Policy)
@@ -110,7 +110,7 @@ def test_an_agent_stands_wherever_its_policy_does(spec: EnvSpec, box_spec: EnvSp
         )
 
 
-def test_the_elite_goes_on_unchanged(spec: EnvSpec, search: Search) -> None:
+def test_the_elite_stays_unchanged(spec: EnvSpec, search: Search) -> None:
     population = Population.of(DQN, spec, search, size=4, config=SMALL)
     mutation = Mutation(search, none=0.0)
     for _ in range(5):
@@ -121,7 +121,7 @@ def test_the_elite_goes_on_unchanged(spec: EnvSpec, search: Search) -> None:
         assert (population[2].config, population[2].birth) == before[1:]
 
 
-def test_the_elite_changes_too_where_that_is_asked_for(spec: EnvSpec, search: Search) -> None:
+def test_mutate_elite_mutates_the_elite_too(spec: EnvSpec, search: Search) -> None:
     population = Population.of(DQN, spec, search, size=4, config=SMALL)
     mutation = Mutation(search, none=0.0, architecture=0.0, mutate_elite=True)
     judge(population, best=2)
@@ -129,7 +129,7 @@ def test_the_elite_changes_too_where_that_is_asked_for(spec: EnvSpec, search: Se
     assert population[2].birth.mutation != "first"
 
 
-def test_no_agent_shares_anything_with_another(spec: EnvSpec, search: Search) -> None:
+def test_agents_share_no_state(spec: EnvSpec, search: Search) -> None:
     population = Population.of(DQN, spec, search, size=4, config=SMALL)
     judge(population, best=1)
     population.evolve(Tournament(size=4), Mutation(none=1.0))  # all are copies of one
@@ -148,7 +148,7 @@ def test_no_agent_shares_anything_with_another(spec: EnvSpec, search: Search) ->
     assert all(agent.config is not first.config for agent in population if agent is not first)
 
 
-def test_copies_try_out_different_things(spec: EnvSpec) -> None:
+def test_copies_explore_differently(spec: EnvSpec) -> None:
     population = Population.of(DQN, spec, size=3, config=SMALL)
     judge(population)
     population.evolve(Tournament(size=3), Mutation(none=1.0))
@@ -157,7 +157,7 @@ def test_copies_try_out_different_things(spec: EnvSpec) -> None:
     assert tried[0] != tried[1] != tried[2]
 
 
-def test_lineage_says_who_came_from_whom(spec: EnvSpec, search: Search) -> None:
+def test_the_lineage_names_the_parent_of_each_agent(spec: EnvSpec, search: Search) -> None:
     population = Population.of(DQN, spec, search, size=4, config=SMALL)
     mutation = Mutation(search, none=0.3)
     for _ in range(6):
@@ -178,7 +178,7 @@ def test_lineage_says_who_came_from_whom(spec: EnvSpec, search: Search) -> None:
     assert all(by_id[life.id] == (life.parent, life.mutation) for life in population.lives)
 
 
-def test_who_was_not_evaluated_cannot_be_selected(spec: EnvSpec) -> None:
+def test_evolving_without_evaluations_is_an_error(spec: EnvSpec) -> None:
     population = Population.of(DQN, spec, size=3, config=SMALL)
     with pytest.raises(ConfigError, match="Agent 0 was not evaluated in generation 0"):
         population.evolve(Tournament(), Mutation())
@@ -231,7 +231,7 @@ def test_a_saved_population_goes_on_exactly(spec: EnvSpec, search: Search, tmp_p
         assert states_equal(part.state_dict(), twin.state_dict())
 
 
-def test_a_population_of_another_size_cannot_go_on(spec: EnvSpec) -> None:
+def test_a_state_of_another_population_size_is_refused(spec: EnvSpec) -> None:
     small, large = (Population.of(DQN, spec, size=size, config=SMALL) for size in (2, 3))
     with pytest.raises(CheckpointError, match="has 3 agents, this one 2"):
         small.load_state_dict(large.state_dict())
@@ -266,7 +266,7 @@ def test_a_clone_of_an_agent_is_independent(spec: EnvSpec, search: Search) -> No
     assert not states_equal(twin.state_dict(), agent.state_dict())
 
 
-def test_agents_are_made_for_places() -> None:
+def test_invalid_agents_and_populations_are_refused() -> None:
     with pytest.raises(ConfigError, match="needs agents"):
         Population([])
     with make_envs("CartPole-v1", 1) as envs, pytest.raises(ConfigError, match="`learn_every`"):

@@ -1,4 +1,4 @@
-"""What may be searched, how values are drawn and changed, and what is refused."""
+"""Search spaces: drawing and mutating values, and invalid searches."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_choice_becomes_another_one() -> None:
         (lambda: Search(learn_every=integer(0, 4)), "`learn_every` is 0"),
     ],
 )
-def test_a_search_that_makes_no_sense_is_refused(make: Any, said: str) -> None:
+def test_an_invalid_search_is_refused(make: Any, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
     assert said in str(caught.value)
@@ -101,13 +101,13 @@ def test_a_search_that_makes_no_sense_is_refused(make: Any, said: str) -> None:
         (Search(loss=choice("huber", "hubert")), "'hubert'"),
     ],
 )
-def test_what_a_policy_does_not_have_cannot_be_searched(search: Search, said: str) -> None:
+def test_settings_that_a_policy_lacks_cannot_be_searched(search: Search, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         search.check(DQNConfig())
     assert said in str(caught.value)
 
 
-def test_what_a_policy_has_can_be_searched() -> None:
+def test_settings_of_a_policy_can_be_searched() -> None:
     Search(gamma=uniform(0.9, 0.99), learn_every=integer(1, 8)).check(DQNConfig(n_step=1))
     Search(loss=choice("huber", "mse"), double=choice(True, False)).check(DQNConfig())
     Search(max_grad_norm=uniform(0.5, 10.0)).check(DQNConfig())

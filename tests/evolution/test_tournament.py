@@ -1,4 +1,4 @@
-"""Tournaments: who lives on, where, and by which evaluations."""
+"""Tournaments: the elite, parents and their places, and fitness."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_elite_is_the_best_and_keeps_its_place(spec: EnvSpec) -> None:
         assert selection.parents[2] == 2
 
 
-def test_without_elitism_the_best_may_die_out(spec: EnvSpec) -> None:
+def test_without_elitism_the_best_may_be_lost(spec: EnvSpec) -> None:
     agents = agents_with(spec, (1.0,), (2.0,), (9.0,), (3.0,))
     survived = [
         2 in Tournament(size=1, elitism=False, seed=seed).select(agents).parents
@@ -46,7 +46,7 @@ def test_larger_tournaments_favour_the_fittest(spec: EnvSpec) -> None:
     assert 3.0 < sum(small) / len(small) < 4.6
 
 
-def test_who_is_a_parent_keeps_its_own_place(spec: EnvSpec) -> None:
+def test_a_parent_keeps_its_own_place(spec: EnvSpec) -> None:
     agents = agents_with(spec, *((float(value),) for value in range(6)))
     for seed in range(30):
         parents = Tournament(seed=seed).select(agents).parents
@@ -61,7 +61,7 @@ def test_fitness_is_the_mean_of_the_last_evaluations(spec: EnvSpec) -> None:
     assert Tournament(window=100).select(agents).elite == 2
 
 
-def test_what_is_broken_never_wins(spec: EnvSpec) -> None:
+def test_a_broken_agent_never_wins(spec: EnvSpec) -> None:
     agents = agents_with(spec, (1.0,), (2.0,), (3.0,))
     agents[2].fault = "its numbers are no longer finite"
     for seed in range(10):

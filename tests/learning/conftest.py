@@ -1,4 +1,4 @@
-"""The tests of this folder leave whole runs behind, with the pictures of them."""
+"""The tests of this folder keep the directories of their runs, with plots."""
 
 from __future__ import annotations
 

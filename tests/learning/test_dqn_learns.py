@@ -21,7 +21,7 @@ def test_cartpole_is_solved_with_every_seed(goal, seed):
 
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_has_solved_cartpole_is_kept_whatever_is_learned_later(seed, tmp_path):
+def test_the_best_policy_of_cartpole_is_kept_during_later_learning(seed, tmp_path):
     ding_lite.train(
         "dqn", "CartPole-v1", seed=seed, target=1e6, max_env_steps=40_000, out=tmp_path, quiet=True
     )
@@ -46,7 +46,7 @@ def test_the_defaults_solve_cartpole_with_one_update_every_eight_env_steps(seed)
 
 
 @pytest.mark.deadline(600)
-def test_a_game_of_pixels_is_played_perfectly():
+def test_catch_is_solved_from_pixels():
     envs = make_envs("ding_lite/Catch-v0", 8, seed=0, frame_stack=2)
     eval_envs = make_envs("ding_lite/Catch-v0", 20, seed=1_000, frame_stack=2)
     config = DQNConfig(
@@ -66,7 +66,7 @@ def test_a_game_of_pixels_is_played_perfectly():
 
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("seed", range(3))
-def test_acrobot_swings_up_with_every_seed(seed, tmp_path):
+def test_acrobot_is_solved_with_every_seed(seed, tmp_path):
     result = ding_lite.train("dqn", "Acrobot-v1", seed=seed, out=tmp_path / "run", quiet=True)
     assert result.solved, result.numbers
 
@@ -77,7 +77,7 @@ def test_acrobot_swings_up_with_every_seed(seed, tmp_path):
 )
 @pytest.mark.deadline(1_200)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_moon_is_landed_on_with_every_seed(seed, tmp_path):
+def test_lunarlander_is_solved_with_every_seed(seed, tmp_path):
     result = ding_lite.train("dqn", "LunarLander-v3", seed=seed, out=tmp_path / "run", quiet=True)
     assert result.solved, result.numbers
     assert result.numbers["env_steps"] <= 300_000

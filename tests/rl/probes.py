@@ -1,4 +1,4 @@
-"""Environments that show what `Envs` does with them, well-behaved and not; under `probe/`, too."""
+"""Probe environments that show what `Envs` does with them; registered under `probe/`, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def f32(values):
 
 
 class Counter(Probe):
-    """See (episode, step) count up; an episode of `length` steps ends for good."""
+    """Shows (episode, step); an episode terminates after `length` steps."""
 
     observation_space = Box(-np.inf, np.inf, (2,), dtype=np.float32)
 
@@ -44,7 +44,7 @@ class Counter(Probe):
 
 
 class TurnsNaN(Counter):
-    """Gives NaN in its third step, in one of its numbers."""
+    """Shows a NaN in its third step."""
 
     def see(self):
         obs = super().see()
@@ -53,7 +53,7 @@ class TurnsNaN(Counter):
 
 
 class RewardNaN(Counter):
-    """Earns NaN in its second step."""
+    """Has a reward of NaN in its second step."""
 
     def play(self, action):
         reward, terminated = super().play(action)
@@ -90,7 +90,7 @@ class Pull(Probe):
 
 
 class Aim(Probe):
-    """One step: earns the less, the further two numbers are from `best`, each by its bounds."""
+    """One step: the reward falls with the distance of two numbers from `best`, by their bounds."""
 
     action_space = Box(f32([-2.0, 0.0]), f32([3.0, 10.0]))
     best = f32([2.0, 3.0])
@@ -114,7 +114,7 @@ class Room(Probe):
 
 
 class Picture(Probe):
-    """Shows a picture whose pixels tell channel, row, column, and how many steps were taken."""
+    """Shows an image of channel, row, column, and the number of steps."""
 
     def __init__(self, layout="last", dtype="uint8"):
         super().__init__()
@@ -136,7 +136,7 @@ class Picture(Probe):
 
 
 class Wanders(Probe):
-    """Walks at random from where its generator says; an episode ends now and then."""
+    """A random walk by its generator, with episodes of random length."""
 
     def first(self):
         return float(self.np_random.normal())
@@ -147,7 +147,7 @@ class Wanders(Probe):
 
 
 class WandersElsewhere(Wanders):
-    """Draws from a generator that nobody knows of."""
+    """Draws from a generator of its own, which cannot be saved."""
 
     def first(self):
         return float(np.random.default_rng().normal())
@@ -162,7 +162,7 @@ EXITS = {
 
 
 class Weak(Probe):
-    """Fails in the step that its action 1 asks for, as `how` says."""
+    """Fails in a step with action 1, in the way of `how`."""
 
     def __init__(self, how="raise", who=0):
         super().__init__()
@@ -198,7 +198,7 @@ class SeesDict(Probe):
 
 
 class SeesFilm(Probe):
-    """Has another one."""
+    """Has another unsupported space."""
 
     observation_space = Box(0, 255, (2, 8, 8, 3), dtype=np.uint8)
 
@@ -210,7 +210,7 @@ class ActsDict(Probe):
 
 
 class ActsTwice(Probe):
-    """Has another one."""
+    """Has another unsupported space."""
 
     action_space = MultiDiscrete([2, 2])
 

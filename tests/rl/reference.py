@@ -1,4 +1,4 @@
-"""Slow, obvious twins of the formulas in ding_lite/rl: one number at a time, no cleverness."""
+"""Slow, obvious references of the formulas in ding_lite/rl, one number at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def n_step(steps, *, n, gamma):
         steps: (obs, action, reward, next_obs, terminated, truncated) of consecutive env steps.
 
     Returns:
-        (obs, action, reward, next_obs, terminated, truncated, num_steps) of each env step whose
-        n steps are all there or whose episode has ended.
+        (obs, action, reward, next_obs, terminated, truncated, num_steps) of each env step with
+        n steps or the end of its episode after it.
     """
     joined = []
     for start, (obs, action, *_) in enumerate(steps):
@@ -55,7 +55,7 @@ def mlp(named, x_BI, *, num_hidden):
 
 
 class PlainDQN:
-    """One DQN update after the other, as a tutorial would write it."""
+    """DQN updates as a tutorial would write them."""
 
     def __init__(self, weights, *, config, convs=()):
         """Start with the weights of another DQN."""
@@ -98,7 +98,7 @@ class PlainDQN:
         return loss.item()
 
     def step_size(self):
-        """Return how far the next update goes."""
+        """Return the step size of the next update."""
         config = self.config
         if config.lr_end is None:
             return config.lr
@@ -156,7 +156,7 @@ class PlainTree:
         self.values = [0.0] * capacity
 
     def draw(self, uniforms):
-        """Walk along the running sum to each share of the total."""
+        """Walk along the running sum to each part of the total."""
         slots = []
         for part, uniform in enumerate(uniforms):
             rest = (uniform + part) * (sum(self.values) / len(uniforms))
@@ -179,7 +179,7 @@ class PlainPrioritized:
         self.held = {}
 
     def add(self, rows):
-        """Append one transition after the other; each begins as the most surprising one."""
+        """Append one transition after the other, each with the highest priority."""
         highest = max((value for _, value in self.held.values()), default=1.0)
         for row in rows:
             self.held[self.count] = (row, highest)
@@ -188,7 +188,7 @@ class PlainPrioritized:
             del self.held[serial]
 
     def update(self, serials, priorities):
-        """Change what is still there; return how many numbers that were."""
+        """Update the transitions that are still held; return their number."""
         found = 0
         for serial, priority in zip(serials, priorities, strict=True):
             if serial in self.held:
@@ -223,7 +223,7 @@ def gae(discounts, rewards, values, next_values, truncated, *, gae_lambda):
 
 
 def vtrace(log_rhos, discounts, rewards, values, next_values, truncated, *, rho_clip, c_clip):
-    """Espeholt et al. 2018, equation 1, for one trajectory: a sum of products for each step.
+    """Espeholt et al. 2018, equation 1, for one environment: a sum of products for each step.
 
     Returns:
         The targets, and the advantages rho_s (r_s + gamma v_(s+1) - V(x_s)).

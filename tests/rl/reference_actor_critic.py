@@ -14,7 +14,7 @@ from tests.rl import reference
 
 
 class PlainActorCritic:
-    """One update after the other, with gradients from autograd."""
+    """Updates with gradients from autograd."""
 
     def __init__(self, weights, *, spec, config, convs=()):
         """Start with the weights of another policy."""
@@ -116,7 +116,7 @@ class PlainActorCritic:
         return torch.tensor(advantages), torch.tensor(targets)
 
     def normalized(self, advantage):
-        """Bring to mean 0 and spread 1."""
+        """Normalise to mean 0 and standard deviation 1."""
         if not self.config.normalize_advantage:
             return advantage
         return (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
@@ -206,7 +206,7 @@ class PlainIMPALA(PlainActorCritic):
         return np.exp(np.minimum(log_rho, np.log(self.config.rho_clip)))
 
     def clipped(self, advantage, ratio):
-        """Leave out what PPO's minimum has no gradient for."""
+        """Drop the advantages for which PPO's minimum has no gradient."""
         clip = self.config.clip
         if clip is None:
             return advantage
@@ -215,7 +215,7 @@ class PlainIMPALA(PlainActorCritic):
         return torch.tensor(kept, dtype=torch.float32)
 
     def normalized_by_rho(self, advantage, rho):
-        """Bring what the ratios multiply to a mean of 0 and a spread of 1, counted by them."""
+        """Normalise advantages to mean 0 and deviation 1, weighted by the ratios."""
         if not self.config.normalize_advantage:
             return advantage
         shape = advantage.shape

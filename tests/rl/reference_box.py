@@ -1,4 +1,4 @@
-"""Slow, obvious twins of DDPG, TD3 and SAC: the papers' formulas, with autograd and plain Adam."""
+"""Slow, obvious references of DDPG, TD3 and SAC, with autograd and plain Adam."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Critic(nn.Module):
 
 
 class PlainBoxPolicy(ABC):
-    """What the three have in common; it starts with the weights of another policy.
+    """The base of the three; it starts with the weights of another policy.
 
     Args:
-        policy: Whose weights and random numbers to take over.
+        policy: The policy to copy weights and random numbers from.
         draws: As the policy's own generator: a fresh one in the same state.
     """
 
@@ -72,11 +72,11 @@ class PlainBoxPolicy(ABC):
 
     @abstractmethod
     def next_values(self, next_obs):
-        """Estimate what is worth having got there."""
+        """Estimate the values of the next observations."""
 
     @abstractmethod
     def improve_actor(self, obs):
-        """Step the actor along what the critics say."""
+        """Step the actor along the critics' values."""
 
     def learn(self, batch):
         """Do one update."""
@@ -97,7 +97,7 @@ class PlainBoxPolicy(ABC):
         return torch.tensor(bootstrapped_targets(*rows, gamma=self.config.gamma))
 
     def td_error(self):
-        """Tell how far off each value was, as a mean over the critics."""
+        """Return the error of each value, as a mean over the critics."""
         return sum(error.detach().abs() for error in self.errors) / len(self.errors)
 
     def follow(self, targets, sources):

@@ -1,4 +1,4 @@
-"""Rollouts made up at random, as environments might have given them."""
+"""Random rollouts like those of environments."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_every_environment_plays_the_same_number_of_episodes(rounds):
 
 
 class Watcher(DQN):
-    """Keeps what it sees."""
+    """Records its observations."""
 
     def __init__(self, spec):
         super().__init__(spec)
@@ -38,7 +38,7 @@ class Watcher(DQN):
         return np.zeros(len(obs), dtype=np.int64)
 
 
-def test_it_starts_afresh_and_leaves_nothing_behind():
+def test_evaluation_resets_the_environments_and_leaves_no_episodes():
     envs = make_envs("probe/Counter-v0", 1)
     policy = Watcher(envs.spec)
     for _ in range(4):
@@ -48,7 +48,7 @@ def test_it_starts_afresh_and_leaves_nothing_behind():
     assert envs.finished == []
 
 
-def test_every_env_step_of_it_is_counted_waiting_ones_too():
+def test_env_steps_of_waiting_environments_are_counted():
     envs = make_envs("CartPole-v0", 2, seed=0)
     played = play(ShortOrLong(envs.spec), envs)
     assert played.env_steps == 2 * 200  # of which the first environment needs about 10
@@ -59,7 +59,7 @@ def test_every_env_step_of_it_is_counted_waiting_ones_too():
     assert counted.env_steps == 9
 
 
-def test_it_does_not_count_as_acting():
+def test_evaluation_does_not_count_env_steps_of_the_policy():
     envs = make_envs("CartPole-v1", 3)
     policy, twin = DQN(envs.spec), DQN(envs.spec)
     mean_return(policy, envs)
@@ -67,15 +67,15 @@ def test_it_does_not_count_as_acting():
     assert policy.act(envs.obs, epsilon=1.0).tolist() == twin.act(envs.obs, epsilon=1.0).tolist()
 
 
-def test_an_uneven_number_of_episodes_is_refused():
+def test_episodes_must_be_a_multiple_of_the_environments():
     envs = make_envs("CartPole-v1", 3)
     for episodes in (4, 0, -3):
         with pytest.raises(ConfigError, match=rf"`episodes` is {episodes}.*3 environments"):
             mean_return(DQN(envs.spec), envs, episodes=episodes)
 
 
-def test_several_players_share_the_environments_and_each_plays_its_episodes():
-    """Player 0 falls at once and player 1 balances; who falls does not play more of them."""
+def test_several_players_share_the_environments():
+    """Player 0 falls at once and player 1 balances; both play the same number of episodes."""
     envs = make_envs("CartPole-v0", 3, seed=0)
     acted = []
 
@@ -93,7 +93,7 @@ def test_several_players_share_the_environments_and_each_plays_its_episodes():
     assert envs.finished == []
 
 
-def test_environments_without_an_episode_to_play_wait_and_count():
+def test_steps_of_environments_without_an_episode_are_counted():
     envs = make_envs("probe/Counter-v0", 4)
     seen = []
 

@@ -18,7 +18,7 @@ def test_streams_of_one_seed_are_independent():
 
 
 @given(st.integers(0, 2**64), st.integers(0, 20))
-def test_a_generator_goes_on_where_its_state_was_taken(seed, draws):
+def test_a_generator_continues_from_a_loaded_state(seed, draws):
     rng, other = make_rng(seed, "a"), make_rng(0, "b")
     rng.integers(0, 7, size=draws, dtype=np.uint32)
     set_rng_state(other, rng_state(rng))

@@ -1,9 +1,9 @@
 """Large arrays of a checkpoint, as content-addressed files.
 
 A replay of a million transitions changes little from one save to the next. So an array is cut
-along its first axis, each part goes into a file named by a hash of its bytes, and a part whose
-file exists is not written again: a save writes only what has changed, and never changes a file of
-an older checkpoint.
+along its first axis, each part goes into a file named by a hash of its bytes, and a part with an
+existing file is not written again: a save writes only what has changed, and never changes a file
+of an older checkpoint.
 """
 
 from __future__ import annotations

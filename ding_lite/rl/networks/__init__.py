@@ -1,1 +1,1 @@
-"""Networks: a torso reads the observation, a head answers what the policy asks."""
+"""Networks: torsos, heads, flat weights, and observation normalisation."""

@@ -1,8 +1,7 @@
-"""Action values: from an observation and a box action to the return, by several networks at once.
+"""Critics for box actions: several networks that estimate the return, computed together.
 
-The networks of a stack lie side by side in memory and are computed together: each layer is one
-call for all of them. Forward and backward are written out, as in `torso`; a test compares both
-with autograd.
+The weights of the networks are stacked, and each layer is one call for all of them. Forward and
+backward are written out, as in `torso`; a test compares both with autograd.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class NamedTensors(Protocol):
     """Tensors by name, as `FlatWeights` has them."""
 
     def __getitem__(self, name: str, /) -> Tensor:
-        """Return one of them."""
+        """Return the tensor of a name."""
 
 
 class StackedLinear:
@@ -69,7 +68,7 @@ class StackedLinear:
     def backward_input(self, grad_EBO: Tensor, *, last: int = 0) -> Tensor:
         """Compute the gradient of x, [E, B, I], given that of y; only of the `last` inputs if any.
 
-        Those of the others are not needed where only actions are improved.
+        The gradient of the action needs no others.
         """
         return torch.bmm(grad_EBO, self._weight_EOI[:, :, -last:])
 
@@ -105,7 +104,7 @@ class ActionValues:
         return shapes
 
     def forward(self, obs_BI: Tensor, action_BA: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, [E, B], and what a backward needs: the input of each layer."""
+        """Compute the values, [E, B], and the input of each layer, for the backward."""
         x_EBI = torch.cat((obs_BI, action_BA), dim=1).expand(self._stacked)
         inputs = [x_EBI]
         *hidden_layers, last_layer = self._layers
@@ -144,6 +143,6 @@ def draw_stacked_weights(weights: FlatWeights, rng: np.random.Generator) -> None
 
 
 def _through_relu(grad: Tensor, output: Tensor) -> Tensor:
-    """Pass a gradient back through a ReLU, in place."""
+    """Backpropagate through a ReLU, in place."""
     torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
     return grad

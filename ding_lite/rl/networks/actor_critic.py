@@ -1,8 +1,8 @@
-"""Networks that say what to do and what to expect: an actor and a critic.
+"""Actor-critic networks.
 
-For vectors they are two MLPs with their backward written out, for images one torso of
-convolutions under both, with autograd's. On another device than the CPU all leave it to autograd.
-A test holds both against plain PyTorch.
+For vectors they are two MLPs with a written-out backward, for images one torso of convolutions
+under both, with autograd. On another device than the CPU all use autograd. A test compares both
+with plain PyTorch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ding_lite.rl.networks.torso import MLP, Activation, Linear
 
 
 class ActorCriticNetwork(Protocol):
-    """From observations to an actor's outputs and values, and back to the weights' gradient."""
+    """Computes an actor's outputs and values, and the gradient of the weights."""
 
     weights: FlatWeights
     grads: FlatWeights
@@ -37,7 +37,7 @@ class ActorCriticNetwork(Protocol):
         """Compute the values, [N], as an array; nothing is recorded."""
 
     def forward(self, obs: NumpyArray) -> tuple[FloatArray, FloatArray, Any]:
-        """Compute both, [B, D] and [B], and keep what `backward` needs."""
+        """Compute both, [B, D] and [B], and return the activations for `backward`."""
 
     def backward(
         self,
@@ -45,16 +45,16 @@ class ActorCriticNetwork(Protocol):
         outputs_grad_BD: FloatArray,
         value_grad_B: FloatArray,
     ) -> None:
-        """Write `grads`, given what was kept and the gradients of both."""
+        """Write `grads`, given the saved activations and the gradients of both."""
 
 
 class MLPActorCritic:
-    """Two MLPs that share nothing, for vectors; images are taken as long vectors.
+    """Two separate MLPs, for vectors; images are flattened.
 
     Args:
         num_inputs: The length of an observation.
         hidden: The widths of the hidden layers of each.
-        num_outputs: How many numbers the actor gives.
+        num_outputs: The number of the actor's outputs.
         activation: Of the hidden layers.
         more_shapes: Further tensors among the weights.
     """
@@ -91,7 +91,7 @@ class MLPActorCritic:
     def forward(
         self, obs: NumpyArray
     ) -> tuple[FloatArray, FloatArray, tuple[list[Tensor], list[Tensor]]]:
-        """Compute both, and keep the output of each layer."""
+        """Compute both, and return the output of each layer for `backward`."""
         vectors_BI = _tensor(_vectors(obs))
         outputs_BD, of_actor = self._actor.forward(vectors_BI)
         value_B1, of_critic = self._critic.forward(vectors_BI)
@@ -103,7 +103,7 @@ class MLPActorCritic:
         outputs_grad_BD: FloatArray,
         value_grad_B: FloatArray,
     ) -> None:
-        """Write `grads`, given what was kept and the gradients of both."""
+        """Write `grads`, given the saved activations and the gradients of both."""
         of_actor, of_critic = saved
         self._actor.backward(of_actor, torch.from_numpy(outputs_grad_BD))
         self._critic.backward(of_critic, torch.from_numpy(value_grad_B[:, None]))
@@ -144,13 +144,13 @@ class _Half:
 
 
 class RecordedActorCritic:
-    """The same with autograd, on any device: two MLPs for vectors, one torso for images.
+    """An actor-critic network with autograd, on any device: two MLPs, or one torso for images.
 
     Args:
         obs_shape: Of an observation.
         convs: The convolutions; none for vectors.
         hidden: The widths of the hidden layers.
-        num_outputs: How many numbers the actor gives.
+        num_outputs: The number of the actor's outputs.
         activation: Of the hidden layers; behind convolutions it is a ReLU.
         more_shapes: Further tensors among the weights.
         device: Where it runs.
@@ -206,7 +206,7 @@ class RecordedActorCritic:
 
     @torch.enable_grad()
     def forward(self, obs: NumpyArray) -> tuple[FloatArray, FloatArray, list[Tensor]]:
-        """Compute both, and keep what autograd recorded."""
+        """Compute both, recorded by autograd."""
         features_BI = self._features(obs)
         outputs_BD = self._run(self._actor, features_BI)
         value_B = self._run(self._critic, features_BI)[:, 0]
@@ -215,7 +215,7 @@ class RecordedActorCritic:
     def backward(
         self, saved: list[Tensor], outputs_grad_BD: FloatArray, value_grad_B: FloatArray
     ) -> None:
-        """Write `grads`, given what was kept and the gradients of both."""
+        """Write `grads`, given the saved activations and the gradients of both."""
         self._own_grads.zero_()  # autograd adds to them
         given = (torch.from_numpy(grad) for grad in (outputs_grad_BD, value_grad_B))
         torch.autograd.backward(saved, [grad.to(self._device) for grad in given])
@@ -241,7 +241,7 @@ class RecordedActorCritic:
 
 
 def mlp_shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
-    """Name the tensors of two MLPs that share nothing."""
+    """Return the shapes of the tensors of two separate MLPs, by name."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, width in (("actor", num_outputs), ("critic", 1)):
         shapes |= MLP.shapes(sizes, name=name) | Linear.shapes(f"{name}.head", sizes[-1], width)
@@ -258,7 +258,7 @@ def make_actor_critic(
     more_shapes: Mapping[str, tuple[int, ...]],
     device: torch.device,
 ) -> ActorCriticNetwork:
-    """Make the network that fits."""
+    """Make the network for the observations and the device."""
     if convs or device.type != "cpu":
         return RecordedActorCritic(
             obs_shape,
@@ -279,7 +279,7 @@ def make_actor_critic(
 
 
 def draw_orthogonal(weights: FlatWeights, rng: np.random.Generator) -> None:
-    """Draw first weights that neither stretch nor squeeze what passes through (Saxe et al. 2014).
+    """Initialise weights orthogonally (Saxe et al. 2014).
 
     The heads differ, as is usual (Huang et al. 2022, "The 37 implementation details of PPO"):
     the actor's is so small that all actions begin about equally likely. Biases are 0.
@@ -304,7 +304,7 @@ def _vectors(obs: NumpyArray) -> FloatArray:
 
 
 def _tensor(array: NumpyArray) -> Tensor:
-    """Look at an array as a tensor; what came from another node may have to be copied for it."""
+    """Return an array as a tensor; read-only arrays, as from other nodes, are copied."""
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 

@@ -1,7 +1,6 @@
-"""Actors for box actions: from an observation to numbers from -1 to 1.
+"""Actors for box actions, deterministic and squashed Gaussian, with actions from -1 to 1.
 
-One gives the action itself, the other a distribution of actions. Forward and backward are written
-out, as in `torso`; a test compares both with autograd.
+Forward and backward are written out, as in `torso`; a test compares both with autograd.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class BoxActor(ABC):
-    """Hidden layers with ReLU between them, and a linear one.
+    """Hidden layers with ReLUs, and a linear output layer.
 
     Args:
         weights: Holds the tensors of `shapes`.
@@ -38,7 +37,7 @@ class BoxActor(ABC):
     """
 
     outputs_per_action: ClassVar[int]
-    """How many numbers the last layer gives for each of an action's."""
+    """The outputs of the last layer per dimension of the action."""
 
     def __init__(self, weights: FlatWeights, grads: FlatWeights, *, sizes: Sequence[int]) -> None:
         """Take the tensors `torso.<layer>` and `head`, `.weight` and `.bias` of each."""
@@ -59,7 +58,7 @@ class BoxActor(ABC):
         """Compute the best actions of few or many observations, [N, A], as an array."""
 
     def _forward(self, obs_BI: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute what the last layer gives, and what `_backward` needs."""
+        """Compute the outputs of the last layer, and the activations for `_backward`."""
         outputs = self._hidden.forward(obs_BI)
         return self._last.forward(outputs[-1]), outputs
 
@@ -68,7 +67,7 @@ class BoxActor(ABC):
         self._hidden.backward(outputs, self._last.backward_input(grad_BO))
 
     def _look(self, obs_NI: FloatArray) -> FloatArray:
-        """Compute what the last layer gives, as an array."""
+        """Compute the outputs of the last layer, as an array."""
         if len(obs_NI) <= self._max_numpy_rows:
             return self._last.forward_numpy(self._hidden.forward_numpy(obs_NI))
         found_NO, _ = self._forward(torch.from_numpy(obs_NI).to(self._device))
@@ -77,7 +76,7 @@ class BoxActor(ABC):
 
 
 class DeterministicActor(BoxActor):
-    """An action for each observation: the tanh of what the last layer gives."""
+    """A deterministic actor: the action is the tanh of the last layer's output."""
 
     outputs_per_action = 1
 
@@ -87,7 +86,7 @@ class DeterministicActor(BoxActor):
         return np.tanh(raw_NA, out=raw_NA)
 
     def forward(self, obs_BI: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the actions, [B, A], and what `backward` needs."""
+        """Compute the actions, [B, A], and the activations for `backward`."""
         raw_BA, outputs = self._forward(obs_BI)
         return raw_BA.tanh_(), outputs
 
@@ -98,19 +97,19 @@ class DeterministicActor(BoxActor):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Actions drawn from a squashed Gaussian, and what the way back to its parameters needs."""
+    """Actions sampled from a squashed Gaussian, with the values that its gradient needs."""
 
     action_BA: Tensor
     """From -1 to 1."""
     log_prob_B: Tensor
     """The logarithm of the density of each."""
     spread_BA: Tensor
-    """How far each was drawn from the mean, before the tanh: its gradient by the log of std."""
+    """The distance of each from the mean before the tanh: its gradient by the log of std."""
     free_BA: Tensor
     """1 where the log of std was within its limits, else 0."""
 
     def backward(self, grad_BA: Tensor, *, log_prob_grad: float | Tensor) -> Tensor:
-        """Compute the gradient of mean and log of std, as the last layer gives them.
+        """Compute the gradient of mean and log of std, the outputs of the last layer.
 
         Args:
             grad_BA: The gradient of the actions.
@@ -124,7 +123,7 @@ class Sample:
 
 
 def squash(raw: Tensor, noise_BA: Tensor) -> Sample:
-    """Draw actions from what the last layer gives: means, and behind them logs of std.
+    """Sample actions from the last layer's outputs: means, then logs of std.
 
     Args:
         raw: [..., 2A].
@@ -146,22 +145,22 @@ def squash(raw: Tensor, noise_BA: Tensor) -> Sample:
 
 
 class SquashedGaussianActor(BoxActor):
-    """A distribution of actions for each observation: the tanh of a Gaussian (arXiv:1801.01290).
+    """A stochastic actor: the action is the tanh of a Gaussian sample (arXiv:1801.01290).
 
-    The last layer gives the mean and the logarithm of the standard deviation, which is kept
-    from -20 to 2, as the authors' program does.
+    The last layer's outputs are the mean and the logarithm of the standard deviation, which is
+    clipped to -20 to 2, as in the authors' program.
     """
 
     outputs_per_action = 2
 
     def act(self, obs_NI: FloatArray) -> FloatArray:
-        """Compute the actions that the means stand for, [N, A], as an array."""
+        """Compute the tanh of the means, [N, A], as an array."""
         mean_NA, _ = np.split(self._look(obs_NI), 2, axis=1)
         action_NA: FloatArray = np.tanh(mean_NA)
         return action_NA
 
     def draw(self, obs_NI: FloatArray, noise_NA: FloatArray) -> FloatArray:
-        """Draw an action for each of few or many observations, [N, A], as an array.
+        """Sample an action for each of few or many observations, [N, A], as an array.
 
         Args:
             obs_NI: The observations.
@@ -173,7 +172,7 @@ class SquashedGaussianActor(BoxActor):
         return action_NA
 
     def sample(self, obs_BI: Tensor, noise_BA: Tensor) -> tuple[Sample, list[Tensor]]:
-        """Draw an action for each observation; return also what `backward` needs.
+        """Sample an action for each observation; return also the activations for `backward`.
 
         Args:
             obs_BI: The observations.

@@ -1,4 +1,4 @@
-"""Torsos for images: convolutions, and what they are made of.
+"""Convolutional torsos for images.
 
 Gradients come from autograd: in a convolution the arithmetic takes far longer than recording it.
 The recorded tensors share their memory with the flat weights and the flat gradients.
@@ -24,13 +24,13 @@ class Conv:
     """One convolution and a ReLU."""
 
     channels: int
-    """How many pictures it makes."""
+    """The number of output channels."""
     kernel: int
-    """The side of what it looks at, in pixels."""
+    """The side of the kernel, in pixels."""
     stride: int
-    """How far apart it looks, in pixels."""
+    """The stride, in pixels."""
     padding: int = 0
-    """How many zeros are laid around a picture; without any, borders are seen less."""
+    """The zero padding; without any, borders count less."""
 
 
 CONVS: dict[str, tuple[Conv, ...]] = {
@@ -42,7 +42,7 @@ CONVS: dict[str, tuple[Conv, ...]] = {
 
 
 class ConvTorso:
-    """Convolutions, the last one's output as a vector.
+    """Convolutions with ReLUs; the last output is flattened.
 
     Args:
         weights: Holds the tensors of `shapes`.
@@ -84,7 +84,7 @@ class ConvTorso:
 
 
 def recorded(weights: FlatWeights, grads: FlatWeights, name: str) -> Tensor:
-    """Make a tensor that autograd records, in the memory of the flat weights and gradients."""
+    """Make a leaf tensor of autograd in the memory of the flat weights and gradients."""
     tensor = weights[name].detach().requires_grad_()
     tensor.grad = grads[name]
     return tensor

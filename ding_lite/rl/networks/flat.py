@@ -20,9 +20,9 @@ from ding_lite.errors import ShapeError, did_you_mean
 from ding_lite.io.memory import check_fits
 
 _LARGE = 1 << 24
-"""From so many numbers on it is checked whether there is memory for them."""
+"""The number of weights from which on free memory is checked."""
 _COPIES_THAT_LEARN = 4
-"""What learns takes its weights four times: themselves, their gradient, and two moments of Adam."""
+"""Copies of learning weights: themselves, their gradient, and two moments of Adam."""
 
 
 class FlatWeights:
@@ -30,7 +30,7 @@ class FlatWeights:
 
     Args:
         shapes: The shape of each tensor by name. The order is the order in memory.
-        device: Where they are, as PyTorch names it.
+        device: Their device, as PyTorch names it.
 
     Raises:
         ConfigError: If the machine has too little memory for weights that learn.
@@ -61,12 +61,12 @@ class FlatWeights:
         return FlatWeights(self.shapes, device=self.flat.device)
 
     def part(self, prefix: str) -> FlatWeights:
-        """Look at the tensors whose names begin so as at weights of their own, in the same memory.
+        """Return the tensors of a prefix as flat weights in the same memory.
 
-        Their names there are without the prefix.
+        Their names are without the prefix.
 
         Raises:
-            ShapeError: If there are none, or others lie between them.
+            ShapeError: If there are no such tensors, or others lie between them.
 
         Example:
             >>> whole = FlatWeights({"actor.bias": (2,), "critic.bias": (3,)})
@@ -138,14 +138,14 @@ class FlatWeights:
 class FlatAdam:
     """Adam (Kingma and Ba 2015, algorithm 1) on flat weights: one fused call per update.
 
-    The arithmetic is that of `torch.optim.Adam`, whose own bookkeeping in Python would take
-    several times as long as the update of a small network.
+    The arithmetic is that of `torch.optim.Adam`. Its overhead in Python would take several times
+    as long as the update of a small network.
 
     Args:
         weights_P: The numbers to improve, changed in place.
         lr: The step size. Higher learns faster, too high diverges; 1e-4 to 1e-3 are usual.
         betas: How slowly the means of the gradient and of its square move.
-        eps: Keeps the step small where the gradient has always been tiny.
+        eps: Bounds the step where the gradient has always been tiny.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class FlatAdam:
 
         Args:
             grad_P: It is left as it is.
-            weights_P: The numbers to improve instead of its own, such as a copy of them elsewhere.
+            weights_P: The numbers to improve instead of its own, such as a copy of them.
         """
         self._num_updates += 1
         torch._fused_adam_(

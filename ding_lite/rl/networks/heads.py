@@ -13,13 +13,13 @@ from ding_lite.rl.networks.torso import Linear
 
 
 class QHead(Protocol):
-    """From features to values."""
+    """Computes values from features."""
 
     def forward(self, features_BI: Tensor) -> Tensor:
         """Compute the values, [B, A]."""
 
     def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
-        """Compute the values for few features, for which numpy's calls are the cheaper ones."""
+        """Compute the values for few features, for which numpy has less overhead."""
 
     def backward(self, features_BI: Tensor, grad_BA: Tensor) -> Tensor:
         """Write the gradients of the weights; return that of the features, [B, I]."""
@@ -52,7 +52,7 @@ class LinearHead:
 
 
 class DuelingHead:
-    """The value of an observation, and what each action adds to it (Wang et al. 2016).
+    """The value of an observation, and the advantage of each action (Wang et al. 2016).
 
     q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a') (arXiv:1511.06581, equation 9). The
     first half of the features is for v, the second for the advantages, so that each has a last

@@ -1,4 +1,4 @@
-"""What happens to observations before the first layer."""
+"""Preprocessing of observations: scaling of bytes, and running normalisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def as_floats(obs: Tensor) -> Tensor: ...
 @overload
 def as_floats(obs: NumpyArray) -> FloatArray: ...
 def as_floats(obs: Tensor | NumpyArray) -> Tensor | NumpyArray:
-    """Scale bytes to 0 to 1; what is not bytes is already as it should be.
+    """Scale bytes to 0 to 1; return floats unchanged.
 
     Example:
         >>> as_floats(np.array([0, 255], dtype=np.uint8)).tolist()
@@ -32,7 +32,7 @@ def as_floats(obs: Tensor | NumpyArray) -> Tensor | NumpyArray:
 
 
 class RunningNorm:
-    """Brings each number of an observation to mean 0 and spread 1, as far as was seen so far.
+    """Normalises each number of an observation to mean 0 and standard deviation 1.
 
     Mean and variance are those of all observations it was updated with (Chan et al. 1979). A
     policy owns it, so that they are saved, published and loaded with its weights, and replay
@@ -40,7 +40,7 @@ class RunningNorm:
 
     Args:
         size: The length of an observation.
-        clip: Normalised numbers are cut off there: what was hardly ever seen stays bearable.
+        clip: Normalised numbers are clipped to plus and minus this, which bounds rare ones.
 
     Example:
         >>> norm = RunningNorm(1)
@@ -64,7 +64,7 @@ class RunningNorm:
         return np.clip(normed_BI, -self._clip, self._clip, out=normed_BI)
 
     def update(self, obs_BI: NumpyArray) -> None:
-        """Take more observations into account."""
+        """Update the statistics with more observations."""
         batch_BI = as_floats(obs_BI).astype(np.float64)
         mean_I = batch_BI.mean(axis=0)
         total = self._count + len(batch_BI)
@@ -76,7 +76,7 @@ class RunningNorm:
         self._derive()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Copy what was seen."""
+        """Copy the statistics."""
         arrays = {"mean": self._mean_I, "squares": self._squares_I, "count": self._count}
         return {name: torch.tensor(array, dtype=torch.float64) for name, array in arrays.items()}
 
@@ -99,7 +99,7 @@ class RunningNorm:
     def _derive(self) -> None:
         variance_I = self._squares_I / max(self._count, 1.0)
         self._shift_I = self._mean_I.astype(np.float32)
-        # A number that never changes has no spread; it becomes 0, and small changes stay small.
+        # A constant number has no deviation; it becomes 0, and small changes stay small.
         usable_I = variance_I > 1e-12
         self._scale_I = np.where(usable_I, 1.0 / np.sqrt(variance_I + 1e-12), 1.0).astype(
             np.float32

@@ -1,4 +1,4 @@
-"""What a policy may know of its observations beside its network: their mean and spread."""
+"""Running normalisation of observations as a part of a policy's weights."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NAMES = {"mean", "squares", "count"}
 
 
 def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
-    """Make what normalises observations, if that is wanted.
+    """Make the normalisation of observations, or None without `normalize_obs`.
 
     Raises:
-        ConfigError: It is wanted for images.
+        ConfigError: `normalize_obs` is set for images.
     """
     if not normalize_obs:
         return None
@@ -32,7 +32,7 @@ def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
 
 
 def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[str, Tensor]:
-    """Put a network's weights and what was seen of observations (`norm.<name>`) together."""
+    """Return a network's weights with the statistics of observations, as `norm.<name>`."""
     state = {} if norm is None else norm.state_dict()
     return {**weights, **{_PREFIX + name: value for name, value in state.items()}}
 
@@ -40,11 +40,10 @@ def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[s
 def read_norm(
     weights: Mapping[str, Any], spec: EnvSpec, *, normalize_obs: bool
 ) -> tuple[RunningNorm | None, dict[str, Any]]:
-    """Undo `with_norm`.
+    """Split weights into the statistics of observations and the network's weights.
 
     Raises:
-        ShapeError: There is no norm although there should be one, or the other way round; or it
-            is of observations of another length.
+        ShapeError: Statistics are missing or unexpected, or of observations of another length.
     """
     of_norm = {name[5:]: value for name, value in weights.items() if name.startswith(_PREFIX)}
     if set(of_norm) != (_NAMES if normalize_obs else set()):

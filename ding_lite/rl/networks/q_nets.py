@@ -1,7 +1,7 @@
 """Q-networks: one value per action.
 
-That of vectors has its backward written out; that of images leaves it to autograd. A test holds
-both against plain PyTorch. Either moves what it is given to where it runs.
+That of vectors has a written-out backward; that of images uses autograd. A test compares both with
+plain PyTorch. Both move their inputs to their own device.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.torso import MLP, Activation
 
 MAX_NUMPY_PRODUCTS = 2**17
-"""Layers of up to so many multiplications are faster in numpy; its threads start at twice that."""
+"""The most multiplications of a layer that is faster in numpy; its threads start at twice that."""
 
 
 class QNetwork(Protocol):
-    """From observations to values, and back from the values' gradient to that of the weights."""
+    """Computes values, and the gradient of the weights from that of the values."""
 
     weights: FlatWeights
     grads: FlatWeights
@@ -37,28 +37,28 @@ class QNetwork(Protocol):
         """Compute the values, [B, A]; nothing is recorded."""
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Any, Tensor]:
-        """Compute the values of both: those of obs, what `backward` needs, those of next_obs."""
+        """Compute the values of obs, the activations for `backward`, and the values of next_obs."""
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
-        """Compute the values, and keep what `backward` needs."""
+        """Compute the values, and return the activations for `backward`."""
 
     def backward(self, saved: Any, grad_BA: Tensor) -> None:  # noqa: ANN401 - each keeps its own
-        """Write `grads`, given what was kept and the gradient of the values."""
+        """Write `grads`, given the saved activations and the gradient of the values."""
 
     def values(self, obs: NumpyArray) -> FloatArray:
         """Compute the values of few or many observations, [N, A], as an array."""
 
 
 class MLPQNetwork:
-    """An MLP torso and a head, for vectors; images are taken as long vectors.
+    """An MLP torso and a head, for vectors; images are flattened.
 
     Args:
         num_inputs: The length of an observation.
         hidden: The widths of the hidden layers.
-        num_actions: How many values to give.
+        num_actions: The number of values.
         dueling: Whether the last hidden layer and the head are split in two.
         activation: Of the hidden layers.
-        device: Where it runs.
+        device: Of the network.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class MLPQNetwork:
         return self._head.forward(self._torso.forward(self._vectors(obs))[-1])
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Compute the values of both, in one go."""
+        """Compute the values of both in one forward."""
         size = len(obs)
         q_2BA, outputs = self.forward_saving(torch.cat((obs, next_obs)))
         return q_2BA[:size], [output[:size] for output in outputs], q_2BA[size:]
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, and keep the output of each layer."""
+        """Compute the values, and return the output of each layer for `backward`."""
         outputs = self._torso.forward(self._vectors(obs))
         return self._head.forward(outputs[-1]), outputs
 
     def backward(self, saved: Sequence[Tensor], grad_BA: Tensor) -> None:
-        """Write `grads`, given what was kept and the gradient of the values."""
+        """Write `grads`, given the saved activations and the gradient of the values."""
         grad_BI = self._head.backward(saved[-1], grad_BA.to(self._device))
         self._torso.backward(saved, grad_BI)
 
@@ -123,9 +123,9 @@ class ConvQNetwork:
         obs_shape: Channels, height and width.
         convs: The convolutions.
         hidden: The widths of the layers after them.
-        num_actions: How many values to give.
+        num_actions: The number of values.
         dueling: Whether the last hidden layer and the head are split in two.
-        device: Where it runs.
+        device: Of the network.
     """
 
     def __init__(
@@ -163,13 +163,13 @@ class ConvQNetwork:
         return q_BA, saved, self.forward(next_obs)
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the values, and keep what autograd recorded."""
+        """Compute the values, recorded by autograd."""
         with torch.enable_grad():
             q_BA = self._values(obs)
         return q_BA.detach(), q_BA
 
     def backward(self, saved: Tensor, grad_BA: Tensor) -> None:
-        """Write `grads`, given what was kept and the gradient of the values."""
+        """Write `grads`, given the saved activations and the gradient of the values."""
         self.grads.flat.zero_()  # autograd adds to them
         torch.autograd.backward([saved], [grad_BA.to(self._device)])
 
@@ -204,7 +204,7 @@ def make_q_network(
     activation: Activation = "relu",
     device: str | torch.device = "cpu",
 ) -> QNetwork:
-    """Make the network that fits: one with convolutions, and ReLUs, where there are any."""
+    """Make the network for the observations: with convolutions and ReLUs, or an MLP."""
     if convs:
         return ConvQNetwork(
             obs_shape, convs, hidden, num_actions=num_actions, dueling=dueling, device=device
@@ -229,5 +229,5 @@ def draw_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
 
 
 def _widths(hidden: Sequence[int], *, dueling: bool) -> tuple[int, ...]:
-    """Give the value and the advantages a last hidden layer each."""
+    """Return the hidden widths, the last one doubled for value and advantages."""
     return (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)

@@ -1,4 +1,4 @@
-"""Torsos: from an observation to features.
+"""MLP torsos, which compute features from observations.
 
 Forward and backward are written out on views into flat weights instead of being recorded by
 autograd: for networks of this size the recording costs more than the arithmetic. A test
@@ -19,7 +19,7 @@ from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.networks.flat import FlatWeights
 
 Activation: TypeAlias = Literal["relu", "tanh"]
-"""What a hidden layer does to its sums."""
+"""The activation function of hidden layers."""
 
 
 class Linear:
@@ -47,7 +47,7 @@ class Linear:
         return torch.addmm(self._bias_O, x_BI, self._weight_IO)
 
     def forward_numpy(self, x_BI: FloatArray) -> FloatArray:
-        """Compute y of few inputs, for which numpy's calls are the cheaper ones."""
+        """Compute y of few inputs, for which numpy has less overhead."""
         y_BO: FloatArray = x_BI @ self._weight_IO_numpy
         y_BO += self._bias_O_numpy
         return y_BO
@@ -105,7 +105,7 @@ class MLP:
         return outputs
 
     def forward_numpy(self, x_BI: FloatArray) -> FloatArray:
-        """Compute the features of few inputs, for which numpy's calls are the cheaper ones."""
+        """Compute the features of few inputs, for which numpy has less overhead."""
         for layer in self._layers:
             x_BI = layer.forward_numpy(x_BI)
             if self._is_relu:
@@ -118,7 +118,7 @@ class MLP:
         """Write the gradients of all layers.
 
         Args:
-            outputs: What `forward` returned.
+            outputs: The outputs that `forward` returned.
             grad_BO: The gradient of the features. It is overwritten.
         """
         for index in reversed(range(len(self._layers))):

@@ -27,7 +27,7 @@ class Learners(Protocol):
 
 
 class LearnsTogether(ABC):
-    """A policy whose gradients may be averaged over several learners."""
+    """A policy that may average its gradients with other learners."""
 
     reduce_gradient: Callable[[Tensor], None] | None
 

@@ -1,6 +1,6 @@
 """A sum tree: draws slots in proportion to their values.
 
-A tree of sums (Schaul et al. 2016, appendix B.2.1) whose nodes have eight children each, cut off at
+A tree of sums (Schaul et al. 2016, appendix B.2.1) with eight children for each node, cut off at
 the top: above a level of some hundred nodes a running sum and one binary search are quicker than
 further levels. A whole batch walks down and up together, in a few numpy calls a level or, with the
 extra `fast`, in compiled loops. Both do the same sums in the same order, and so find the same

@@ -1,4 +1,4 @@
-"""A checkpoint that is loaded while another process saves the next one there."""
+"""Loading a checkpoint while another process saves the next one to the same directory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROWS = 1_500_000
 
 
 def save_number(directory: Path, number: int) -> None:
-    """Save a state whose parts, the tensors' file and the last of several others, tell a number."""
+    """Save a state with a number in the tensors' file and in the last of several others."""
     large = np.zeros(ROWS)
     large[-1000:] = number
     state = {"small": torch.full((5,), float(number)), "large": large}
@@ -41,7 +41,7 @@ def save_number(directory: Path, number: int) -> None:
 
 
 def save_for_ever(directory: Path) -> None:
-    """Save one checkpoint after the other, until this process is killed."""
+    """Save checkpoints until this process is killed."""
     number = 1
     while True:
         save_number(directory, number)
@@ -49,7 +49,7 @@ def save_for_ever(directory: Path) -> None:
 
 
 def number_of(found: Checkpoint) -> int:
-    """Return the number that all parts of a checkpoint tell."""
+    """Return the number in all parts of a checkpoint."""
     number: int = found.meta["number"]
     assert (found.state["small"] == number).all()
     assert (found.state["large"][-1000:] == number).all()
@@ -58,7 +58,7 @@ def number_of(found: Checkpoint) -> int:
 
 @contextmanager
 def writer(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Let another process save for ever."""
+    """Start a process that saves until it is killed."""
     save_number(directory, 0)
     with subprocess.Popen([sys.executable, "-c", WRITER, str(directory)]) as process:
         try:
@@ -94,7 +94,7 @@ def test_each_load_gets_one_checkpoint_whole_while_a_run_saves(
 
 
 def no_locks(fd: int, operation: int) -> None:
-    """Fail as where the file system has no locks."""
+    """Fail like a file system without locks."""
     raise OSError(errno.ENOLCK, "No locks available")
 
 
@@ -109,7 +109,7 @@ def test_a_save_leaves_the_files_that_a_reader_needs_to_the_next_save(tmp_path: 
     assert num_files(tmp_path) == len(before)
 
 
-def test_a_reader_that_was_stopped_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_a_suspended_reader_does_not_fill_the_disk(tmp_path: Path) -> None:
     with Folder(folder_with(tmp_path, number=0)):
         for number in range(1, 20):
             save_checkpoint(tmp_path, {"x": np.full(2**20, float(number))})  # 8 MiB
@@ -140,7 +140,7 @@ def test_a_child_that_was_forked_during_a_load_does_not_keep_the_lock(tmp_path: 
         os.close(write_end)
 
 
-def test_a_checkpoint_that_is_always_replaced_is_given_up_in_the_end(tmp_path: Path) -> None:
+def test_loading_a_checkpoint_that_is_always_replaced_times_out(tmp_path: Path) -> None:
     clock = ManualClock()
     save_number(tmp_path, 0)
     tries = 0

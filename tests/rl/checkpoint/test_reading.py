@@ -33,7 +33,7 @@ NASTY: list[Any] = [
 
 
 def write(folder: Path, body: Any) -> None:
-    """Write a manifest whose checksum is right."""
+    """Write a manifest with a valid checksum."""
     encoded = json.dumps(body).encode()
     whole = b'{"format_version":2,"body_crc32":%d,"body":%s}' % (zlib.crc32(encoded), encoded)
     (folder / MANIFEST).write_bytes(whole)
@@ -56,7 +56,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def mutate(rng: random.Random, value: Any) -> Any:
-    """Replace something somewhere in a tree."""
+    """Replace a random value in a tree."""
     if rng.random() < 0.3 or not isinstance(value, dict | list) or not value:
         return rng.choice(NASTY)
     copy = value.copy()
@@ -115,7 +115,7 @@ def test_mutated_tensors_are_read_or_refused(saved: Path) -> None:
     assert NUM_MUTANTS // 4 < refused <= NUM_MUTANTS
 
 
-def test_a_mutated_byte_of_any_kind_is_noticed(saved: Path) -> None:
+def test_a_mutated_byte_is_detected(saved: Path) -> None:
     whole = (saved / MANIFEST).read_bytes()
     for seed in range(NUM_MUTANTS):
         rng = random.Random(seed)
@@ -146,7 +146,7 @@ for code in sys.argv[2:]:
 """
 
 
-def test_a_dtype_that_is_none_of_numbers_is_refused_before_numpy_hears_of_it(saved: Path) -> None:
+def test_a_dtype_that_is_not_of_numbers_is_refused_before_numpy_sees_it(saved: Path) -> None:
     codes = [
         *("|O8", "|O", "O", "object", "<M8[s]", "<m8[ns]", "|V8", "<U2", "|S8", "<c8", "<f16"),
         *("f8,i8", "(2,)<i4", "i8", "<i8 ", "=i8", "int64", "", "<", "<b1", "<i3", "<f3"),
@@ -159,7 +159,7 @@ def test_a_dtype_that_is_none_of_numbers_is_refused_before_numpy_hears_of_it(sav
     assert len(lines) == len(codes)
 
 
-def test_what_can_be_saved_has_dtypes_of_the_one_list(tmp_path: Path) -> None:
+def test_dtypes_that_can_be_saved_are_those_of_the_list(tmp_path: Path) -> None:
     for dtype in DTYPES.values():
         for count in (3, MIB):
             array = np.ones(count, dtype)
@@ -188,7 +188,7 @@ def test_a_manifest_names_no_files_elsewhere(saved: Path, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device", "loop"])
 @pytest.mark.parametrize("which", ["manifest", "tensors", "rows"])
-def test_something_in_place_of_a_file_is_refused(saved: Path, kind: str, which: str) -> None:
+def test_a_path_that_is_no_file_is_refused(saved: Path, kind: str, which: str) -> None:
     body = body_of(saved)
     rows = saved / body["state"]["large"]["$rows"]["files"][0]
     file = {"manifest": saved / MANIFEST, "tensors": saved / body["tensors_file"], "rows": rows}

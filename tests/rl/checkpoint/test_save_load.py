@@ -60,7 +60,7 @@ def assert_same(found, expected):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=trees)
-def test_what_is_saved_is_what_is_loaded(tmp_path, tree):
+def test_a_loaded_state_equals_the_saved_one(tmp_path, tree):
     save_checkpoint(tmp_path, tree, meta={"env_step": 3})
     checkpoint = load_checkpoint(tmp_path)
     assert_same(checkpoint.state, tree)
@@ -75,7 +75,7 @@ def test_views_of_one_tensor_are_saved_apart(tmp_path):
     assert state["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
 
 
-def test_half_precision_stays_what_it_is(tmp_path):
+def test_half_precision_is_saved_as_half_precision(tmp_path):
     save_checkpoint(tmp_path, [torch.ones(2, dtype=torch.bfloat16), np.float32(0.5)])
     tensor, number = load_checkpoint(tmp_path).state
     assert tensor.dtype == torch.bfloat16
@@ -130,7 +130,7 @@ def test_the_old_checkpoint_survives_a_failure_at_any_moment(
     assert len(list(tmp_path.iterdir())) <= num_files
 
 
-def test_every_damaged_byte_is_noticed(tmp_path):
+def test_every_damaged_byte_is_detected(tmp_path):
     save_checkpoint(tmp_path, {"x": torch.arange(4.0), "n": 12}, meta={"env": "CartPole-v1"})
     for path in sorted(tmp_path.iterdir()):
         whole = path.read_bytes()
@@ -163,7 +163,7 @@ def large():
     ],
     ids=["plain", "every second row", "turned", "big-endian", "long rows", "column by column"],
 )
-def test_a_large_array_is_loaded_as_it_was(tmp_path, array):
+def test_a_large_array_is_loaded_unchanged(tmp_path, array):
     save_checkpoint(tmp_path, {"replay": [array]})
     found = load_checkpoint(tmp_path).state["replay"][0]
     assert found.dtype == array.dtype
@@ -174,7 +174,7 @@ def rows_of(directory):
     return {p.name: p.stat().st_ino for p in directory.glob("rows-*")}
 
 
-def test_of_a_large_array_only_what_has_changed_is_written_again(tmp_path):
+def test_only_changed_parts_of_a_large_array_are_written(tmp_path):
     array = np.random.default_rng(0).random((4_000_000,))  # 32 MB
     save_checkpoint(tmp_path, {"replay": array})
     before = rows_of(tmp_path)
@@ -186,14 +186,14 @@ def test_of_a_large_array_only_what_has_changed_is_written_again(tmp_path):
     np.testing.assert_array_equal(load_checkpoint(tmp_path).state["replay"], array)
 
 
-def test_files_that_no_checkpoint_needs_any_more_are_removed(tmp_path):
+def test_unused_files_are_removed(tmp_path):
     save_checkpoint(tmp_path, {"replay": large()})
     assert rows_of(tmp_path)
     save_checkpoint(tmp_path, {"replay": np.zeros(3)})
     assert not rows_of(tmp_path)
 
 
-def test_a_large_array_that_has_changed_on_disk_is_noticed(tmp_path):
+def test_a_large_array_that_has_changed_on_disk_is_detected(tmp_path):
     save_checkpoint(tmp_path, {"replay": large()})
     file = sorted(tmp_path.glob("rows-*"))[0]
     content = bytearray(file.read_bytes())
@@ -206,7 +206,7 @@ def test_a_large_array_that_has_changed_on_disk_is_noticed(tmp_path):
         load_checkpoint(tmp_path)
 
 
-def test_what_is_not_wanted_is_not_read(tmp_path):
+def test_keys_that_are_not_selected_are_not_read(tmp_path):
     save_checkpoint(tmp_path, {"policy": {"x": torch.ones(2)}, "replay": large()}, meta={"n": 1})
     for file in tmp_path.glob("rows-*"):
         file.unlink()
@@ -216,7 +216,7 @@ def test_what_is_not_wanted_is_not_read(tmp_path):
     assert found.meta == {"n": 1}
 
 
-def test_what_is_not_there_is_named(tmp_path):
+def test_a_missing_checkpoint_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"no checkpoint in .*nowhere.*manifest.json"):
         load_checkpoint(tmp_path / "nowhere")
     save_checkpoint(tmp_path, {"x": torch.ones(1)})
@@ -242,7 +242,7 @@ def test_another_version_is_named(tmp_path):
         ({"bad": float("nan")}, "`state.bad` is nan"),
     ],
 )
-def test_what_cannot_be_saved_is_named(tmp_path, state, message):
+def test_a_value_that_cannot_be_saved_is_named(tmp_path, state, message):
     with pytest.raises(CheckpointError, match=message):
         save_checkpoint(tmp_path, state)
     with pytest.raises(CheckpointError, match=message.replace("state", "meta")):
@@ -250,7 +250,7 @@ def test_what_cannot_be_saved_is_named(tmp_path, state, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_policy_goes_on_where_it_was_saved(tmp_path):
+def test_a_saved_policy_goes_on_exactly(tmp_path):
     spec = make_envs("CartPole-v1", 1).spec
     policy = DQN(spec, DQNConfig(hidden=(8,)))
     obs = np.zeros((4, 4), dtype=np.float32)
@@ -278,14 +278,14 @@ def test_a_full_disk_leaves_no_half_file_and_the_old_checkpoint(
     assert load_checkpoint(tmp_path).state["x"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_parts_whose_names_join_to_the_same_path_are_kept_apart(tmp_path: Path) -> None:
+def test_keys_that_join_to_the_same_path_are_kept_apart(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, {"a": {"b": torch.zeros(2)}, "a.b": torch.ones(2)})
     state = load_checkpoint(tmp_path).state
     assert state["a"]["b"].tolist() == [0.0, 0.0]
     assert state["a.b"].tolist() == [1.0, 1.0]
 
 
-def test_a_tree_that_is_too_deep_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+def test_too_deep_a_tree_is_refused_at_save(tmp_path: Path) -> None:
     def nested(depth: int) -> list[Any]:
         tree: list[Any] = []
         for _ in range(depth - 1):
@@ -302,14 +302,14 @@ def test_a_tree_that_is_too_deep_is_refused_when_it_is_saved(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("state", [{"x": "\ud800"}, {"\ud800": 1}])
-def test_a_text_that_no_file_can_hold_is_refused_when_it_is_saved(
+def test_a_text_that_is_not_valid_unicode_is_refused_at_save(
     tmp_path: Path, state: dict[str, Any]
 ) -> None:
     with pytest.raises(CheckpointError, match="UTF-8 cannot hold"):
         save_checkpoint(tmp_path, state)
 
 
-def test_a_file_in_another_place_is_not_read_through_a_link(tmp_path: Path) -> None:
+def test_a_link_to_a_file_elsewhere_is_not_followed(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     save_checkpoint(folder, {"x": torch.ones(2)})
     (tensors,) = folder.glob("tensors-*")
@@ -319,7 +319,7 @@ def test_a_file_in_another_place_is_not_read_through_a_link(tmp_path: Path) -> N
         load_checkpoint(folder)
 
 
-def test_an_array_larger_than_memory_is_refused_before_memory_is_taken(
+def test_an_array_larger_than_memory_is_refused_before_allocation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_checkpoint(tmp_path, {"x": np.zeros(1 << 20), "y": np.zeros(1 << 20)})

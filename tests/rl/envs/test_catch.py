@@ -1,4 +1,4 @@
-"""The pixel game: what is shown, what is earned, and that it can be played perfectly."""
+"""Catch: its images and rewards, and that it can be played perfectly."""
 
 import gymnasium
 import numpy as np
@@ -18,7 +18,7 @@ def paddle_of(picture):
 
 
 def perfect(before, now):
-    """Go where the ball comes down: it drifts as it did between two pictures."""
+    """Move to where the ball will land, by its drift between two frames."""
     (row, column), size = ball_of(now), len(now)
     last_row, last_column = ball_of(before)
     drift = column - last_column if row == last_row + 1 else 0
@@ -44,11 +44,11 @@ def play(choose, *, seed, **settings):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_looks_at_two_pictures_catches_every_ball(seed):
+def test_two_stacked_frames_suffice_to_catch_every_ball(seed):
     assert sum(play(perfect, seed=seed)) == 10.0
 
 
-def test_who_looks_at_one_picture_misses_some():
+def test_one_frame_does_not_suffice_to_catch_every_ball():
     def naive(before, now):
         return perfect(now, now)
 
@@ -78,7 +78,7 @@ def test_a_picture_shows_the_ball_and_the_paddle():
     assert paddle_of(picture) == 14
 
 
-def test_the_paddle_goes_where_the_action_says():
+def test_the_paddle_follows_the_action():
     game = Catch(size=16)
     picture, _ = game.reset(seed=0)
     at = [paddle_of(picture)]
@@ -88,7 +88,7 @@ def test_the_paddle_goes_where_the_action_says():
     assert at == [8, 7, 6, 6, 7, 8, 9]
 
 
-def test_it_is_drawn_in_colours_for_people():
+def test_rendering_is_in_colours_and_enlarged():
     game = gymnasium.make(CATCH_ID, size=16, render_mode="rgb_array")
     game.reset(seed=0)
     drawn = game.render()

@@ -35,7 +35,7 @@ class _Unshown:
 
 
 class Faulty(gymnasium.Env):
-    """Answers what it is told to; an exception among the answers is raised."""
+    """Returns given answers; an exception among them is raised."""
 
     action_space: Space[Any] = Discrete(2)
 
@@ -99,7 +99,7 @@ RAISES = {
 
 @pytest.mark.parametrize("method", ["step", "reset", "close"])
 @pytest.mark.parametrize("fault", RAISES)
-def test_an_error_is_told_with_its_environment_and_method(method, fault):
+def test_an_error_names_its_environment_and_method(method, fault):
     error, told = RAISES[fault]
     settings = {"closed" if method == "close" else method: error}
     with pytest.raises(EnvError, match="Environment 0 of probe/Faulty-v0 " + told.format(method)):
@@ -107,7 +107,7 @@ def test_an_error_is_told_with_its_environment_and_method(method, fault):
 
 
 @pytest.mark.parametrize("fault", RAISES)
-def test_an_error_in_the_constructor_is_told_with_the_environment(fault):
+def test_an_error_in_the_constructor_names_the_environment(fault):
     error, told = RAISES[fault]
     with pytest.raises(EnvError, match="probe/Faulty-v0 " + told.format("__init__")):
         play(made=error)
@@ -205,7 +205,7 @@ def test_an_observation_outside_of_its_space_is_refused(space, obs):
         ("discrete", np.array(2)),
     ],
 )
-def test_what_can_be_meant_in_one_way_only_is_taken(space, obs):
+def test_unambiguous_values_of_other_types_are_accepted(space, obs):
     seen = play(space=space, reset=(obs, {}), step=step(obs=obs)).next_obs[1]
     expected = np.eye(3)[int(obs) - 2] if space == "discrete" else obs
     np.testing.assert_array_equal(seen, expected)
@@ -221,7 +221,7 @@ def test_what_can_be_meant_in_one_way_only_is_taken(space, obs):
         (True, 0),
     ],
 )
-def test_numbers_and_flags_of_numpy_are_taken(reward, flag):
+def test_numbers_and_flags_of_numpy_are_accepted(reward, flag):
     seen = play(step=step(reward=reward, terminated=flag, truncated=flag))
     assert seen.reward.tolist() == [1.0, 1.0]
     assert not seen.terminated.any()
@@ -282,7 +282,7 @@ def test_a_wrapper_that_fails_is_named():
         play(wrappers=[lambda env: None])
 
 
-def test_environments_that_were_made_are_closed_where_the_next_cannot_be():
+def test_environments_are_closed_if_the_next_one_cannot_be_made():
     open_ones: list[object] = []
 
     class Opens(gymnasium.Wrapper):
@@ -302,7 +302,7 @@ def test_environments_that_were_made_are_closed_where_the_next_cannot_be():
     assert open_ones == [first]
 
 
-def test_all_environments_are_closed_where_one_raises_in_close():
+def test_all_environments_are_closed_if_one_raises_in_close():
     closed = []
 
     class Closes(gymnasium.Wrapper):
@@ -316,7 +316,7 @@ def test_all_environments_are_closed_where_one_raises_in_close():
     assert len(closed) == 4
 
 
-def test_an_environment_without_spaces_is_told():
+def test_an_environment_without_spaces_is_an_error():
     class Bare(Faulty):
         def __init__(self):
             pass
@@ -330,7 +330,7 @@ def test_an_environment_without_spaces_is_told():
     del gymnasium.registry["probe/Bare-v0"]
 
 
-def test_an_action_that_is_written_to_stays_what_was_asked():
+def test_an_environment_that_writes_to_its_action_changes_only_a_copy():
     class Greedy(gymnasium.ActionWrapper):
         def __init__(self, env):
             super().__init__(env)

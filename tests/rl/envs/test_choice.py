@@ -1,4 +1,4 @@
-"""`mode="auto"` measures; here on a clock that only the environment moves."""
+"""Measurements of `mode="auto"`, on a clock that only the environment advances."""
 
 import logging
 
@@ -14,7 +14,7 @@ from ding_lite.testing.probes import Endless, OneReward
 
 
 class Slow(Endless):
-    """Takes as long for each step as it is told to."""
+    """Takes a given time for each step."""
 
     def __init__(self, clock, durations):
         super().__init__()
@@ -41,7 +41,7 @@ class Slow(Endless):
         (100e-6, 64, 16, "async"),
     ],
 )
-def test_processes_are_chosen_where_they_clearly_pay(clock, step_s, num_envs, num_cores, mode):
+def test_processes_are_chosen_if_they_are_clearly_faster(clock, step_s, num_envs, num_cores, mode):
     env = Slow(clock, [step_s])
     choice = choose_mode(env, num_envs, num_cores=num_cores, clock=clock)
     assert choice.mode == mode
@@ -76,7 +76,7 @@ def test_episodes_that_end_are_begun_again_while_measuring(clock):
 
 
 class ArrayProgram(Source):
-    """Steps all environments at once, and takes as long as it is told to."""
+    """Steps all environments at once, in a given time."""
 
     def __init__(self, clock, step_s, *, length=20):
         self.clock = clock
@@ -132,14 +132,14 @@ def test_an_array_program_is_chosen_where_it_is_faster(
         assert f"{native_s * 1e6:.0f} us as one array program" in choice.why
 
 
-def test_what_takes_an_array_program_to_begin_episodes_is_not_measured(clock):
+def test_resets_of_an_array_program_are_not_measured(clock):
     native = ArrayProgram(clock, 30e-6)
     choice = choose_mode(Slow(clock, [10e-6]), 8, num_cores=2, native=native, clock=clock)
     assert native.num_resets >= 3
     assert "30 us as one array program" in choice.why
 
 
-def test_what_is_chosen_is_said(caplog):
+def test_the_choice_is_logged(caplog):
     with caplog.at_level(logging.INFO, logger="ding_lite.rl.envs.choice"):
         assert make_envs("probe/Counter-v0", 8).mode == "sync"
         assert make_envs("CartPole-v1", 64).mode == "native"
@@ -152,5 +152,5 @@ def test_what_is_chosen_is_said(caplog):
     )
 
 
-def test_one_cartpole_is_no_vector():
+def test_a_single_cartpole_is_not_stepped_as_a_vector():
     assert make_envs("CartPole-v1", 1).mode == "sync"

@@ -1,4 +1,4 @@
-"""Environments that end the program, or are broken off, in the middle of a run."""
+"""Environments that exit, or are interrupted, during a run."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_an_exit_in_a_step_is_an_error_that_names_the_environment(how):
         run(envs, [0, 0, 1, 0])
 
 
-def test_an_exit_in_a_reset_or_in_the_making_is_an_error():
+def test_an_exit_in_a_reset_or_in_the_constructor_is_an_error():
     class Exits(gymnasium.Wrapper):
         def reset(self, **_):
             raise SystemExit(0)
@@ -52,7 +52,7 @@ def test_an_exit_in_a_reset_or_in_the_making_is_an_error():
         make_envs("probe/Counter-v0", 2, mode="sync", wrappers=[exits])
 
 
-def test_ctrl_c_in_an_environment_without_a_run_is_ctrl_c():
+def test_ctrl_c_outside_a_run_is_a_keyboard_interrupt():
     class Signals(gymnasium.Wrapper):
         def step(self, action):
             os.kill(os.getpid(), signal.SIGINT)

@@ -29,7 +29,7 @@ def zeros(num_envs):
         ((5, 5, 5), (5, 5, 5)),
     ],
 )
-def test_images_are_handed_on_with_their_channels_first(shape, seen):
+def test_images_have_their_channels_first(shape, seen):
     for frame_stack in (1, 4):
         one = spec(Box(0, 255, shape, dtype=np.uint8), frame_stack=frame_stack)
         assert one.obs_shape == (frame_stack * seen[0], *seen[1:])
@@ -42,7 +42,7 @@ def test_all_but_bytes_become_float32(dtype):
     assert spec(Box(0, 1, (3,), dtype=dtype)).obs_dtype is np.float32
 
 
-def test_one_number_of_many_becomes_a_vector_with_a_single_one():
+def test_a_discrete_observation_becomes_a_one_hot_vector():
     envs = make_envs("probe/Room-v0", 2, seed=0)
     assert envs.spec.obs_shape == (5,)
     seen = [envs.obs[0].tolist()]
@@ -55,7 +55,7 @@ def test_one_number_of_many_becomes_a_vector_with_a_single_one():
 
 @pytest.mark.parametrize("layout", ["last", "first", "none"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_a_pixel_stays_what_and_where_it_was(layout, dtype):
+def test_pixels_keep_their_value_and_place(layout, dtype):
     envs = make_envs("probe/Picture-v0", 2, settings={"layout": layout, "dtype": dtype})
     channels = 1 if layout == "none" else 3
     assert envs.obs.shape == (2, channels, 6, 5)
@@ -80,7 +80,7 @@ def test_a_pixel_stays_what_and_where_it_was(layout, dtype):
     ],
     ids=str,
 )
-def test_a_batch_is_written_as_its_rows_are(space):
+def test_a_batch_is_written_like_single_rows(space):
     form = Form(spec(space))
     space.seed(0)
     raw = [space.sample() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What `Envs.state_dict` saves is enough to go on exactly, or is said not to be."""
+"""Loading the state of `Envs` resumes exactly, or warns."""
 
 import logging
 
@@ -22,7 +22,7 @@ CASES = [
 
 
 def play(envs, steps):
-    """Act at random; return all that was seen."""
+    """Act at random; return all steps."""
     seen = []
     for _ in range(steps):
         step = envs.step(envs.random_actions())
@@ -63,7 +63,7 @@ def test_a_loaded_environment_can_be_saved_again():
     assert_same(play(envs, 40), play(plain, 40))
 
 
-def test_long_runs_of_short_episodes_remember_only_the_last_ones():
+def test_the_history_has_only_the_current_episodes():
     envs = make_envs("probe/Wanders-v0", 2, seed=0, mode="sync")
     play(envs, 5_000)
     assert isinstance(envs._source, SyncSource)
@@ -73,7 +73,7 @@ def test_long_runs_of_short_episodes_remember_only_the_last_ones():
     assert_same(play(loaded, 50), play(envs, 50))
 
 
-def test_an_episode_too_long_to_be_remembered_is_begun_anew(monkeypatch, caplog):
+def test_an_episode_with_too_long_a_history_begins_anew(monkeypatch, caplog):
     monkeypatch.setattr("ding_lite.rl.envs.sources.MAX_HISTORY", 1_000)
     envs = make_envs("probe/Shifted-v0", 2, seed=0, mode="sync")
     play(envs, 2_100)
@@ -87,7 +87,7 @@ def test_an_episode_too_long_to_be_remembered_is_begun_anew(monkeypatch, caplog)
 @pytest.mark.parametrize(
     "env_id", ["probe/WandersElsewhere-v0", "probe/Counter-v0", "probe/DisabledCounters-v0"]
 )
-def test_environments_that_cannot_be_saved_begin_new_episodes_and_say_so(env_id, caplog):
+def test_environments_that_cannot_be_saved_begin_new_episodes_with_a_warning(env_id, caplog):
     envs = make_envs(env_id, 2, seed=0)
     play(envs, 10)
     state = envs.state_dict()
@@ -101,7 +101,7 @@ def test_environments_that_cannot_be_saved_begin_new_episodes_and_say_so(env_id,
     np.testing.assert_array_equal(loaded.step(loaded.random_actions()).obs[:, -1].shape, (2,))
 
 
-def test_episodes_that_nobody_took_yet_are_saved_too():
+def test_finished_episodes_not_yet_taken_are_saved():
     envs = make_envs("probe/OneReward-v0", 2, mode="sync")
     envs.step(envs.random_actions())
     loaded = make_envs("probe/OneReward-v0", 2, mode="sync")
@@ -109,7 +109,7 @@ def test_episodes_that_nobody_took_yet_are_saved_too():
     assert loaded.take_finished() == envs.take_finished() != []
 
 
-def test_a_state_of_something_else_is_refused():
+def test_a_state_of_another_kind_is_refused():
     envs = make_envs("CartPole-v1", 2, mode="native")
     with pytest.raises(CheckpointError, match="no state of 3 environments of CartPole-v1"):
         make_envs("CartPole-v1", 3).load_state_dict(envs.state_dict())
@@ -122,9 +122,7 @@ def test_a_state_of_something_else_is_refused():
 
 
 @pytest.mark.parametrize(("saved", "chosen"), [("native", "sync"), ("sync", "native")])
-def test_environments_that_were_free_to_choose_go_on_in_the_mode_that_was_saved(
-    saved, chosen, monkeypatch, caplog
-):
+def test_auto_mode_loads_the_saved_mode(saved, chosen, monkeypatch, caplog):
     def make(mode):
         monkeypatch.setattr("ding_lite.rl.envs.vector.choose", lambda *_: mode)
         return make_envs("CartPole-v1", 3, seed=1)

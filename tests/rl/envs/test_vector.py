@@ -54,7 +54,7 @@ def test_every_transition_is_one_that_a_plain_cartpole_makes(mode, controller):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_to_act_on_next_is_the_true_next_obs_or_a_fresh_start(mode):
+def test_obs_is_next_obs_or_the_first_of_a_new_episode(mode):
     envs = make_envs("CartPole-v0", 4, seed=0, mode=mode)
     steps = play(envs, random_actions(1, 4), steps=120)
     num_ended = 0
@@ -84,7 +84,7 @@ def test_the_time_limit_truncates_and_shows_the_true_last_observation(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_returns_and_lengths_are_those_of_a_tally_by_hand(mode):
+def test_returns_and_lengths_are_those_counted_by_hand(mode):
     envs = make_envs("CartPole-v1", 3, seed=5, mode=mode)
     tally, expected = [0, 0, 0], []
     for step in play(envs, random_actions(2, 3), steps=300):
@@ -162,7 +162,7 @@ def test_an_array_program_takes_the_settings_of_the_environment():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_neighbouring_seeds_share_no_episode(mode):
+def test_adjacent_seeds_share_no_episode(mode):
     starts = [make_envs("CartPole-v1", 4, seed=seed, mode=mode).obs for seed in range(3)]
     assert len(np.unique(np.concatenate(starts), axis=0)) == 12
 
@@ -234,7 +234,7 @@ def test_nan_at_the_start_of_an_episode_names_the_environment():
         play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=3)
 
 
-def test_what_an_environment_raises_says_which_one_it_was():
+def test_an_error_of_an_environment_names_it():
     envs = make_envs("probe/Weak-v0", 3, mode="sync")
     with pytest.raises(EnvError, match=r"Environment 1 of .* does not work out\.") as caught:
         envs.step(np.array([0, 1, 0]))
@@ -263,7 +263,7 @@ def test_an_unsupported_space_is_named(env_id, space, advice):
         make_envs(f"probe/{env_id}", 2)
 
 
-def test_what_is_not_supported_becomes_so_with_a_wrapper():
+def test_a_wrapper_can_make_a_space_supported():
     with make_envs("probe/SeesDict-v0", 2, wrappers=[FlattenObservation]) as envs:
         assert envs.spec.obs_shape == (1,)
 
@@ -318,7 +318,7 @@ def test_rewards_are_scaled_and_returns_are_not():
 
 
 @pytest.mark.parametrize("kind", ["SameStepCounters", "DisabledCounters"])
-def test_a_vector_environment_of_somebody_elses_keeps_the_same_rule(kind):
+def test_a_vector_environment_of_another_package_keeps_the_episode_rule(kind):
     envs = make_envs(f"probe/{kind}-v0", 2)
     assert envs.mode == "native"
     steps = play(envs, lambda obs: np.zeros(2, dtype=np.int64), steps=7)
@@ -330,7 +330,7 @@ def test_a_vector_environment_of_somebody_elses_keeps_the_same_rule(kind):
     assert envs.take_finished() == [Episode(index, 6.0, 3) for index in (0, 1, 0, 1)]
 
 
-def test_a_vector_environment_that_makes_transitions_up_is_passed_over():
+def test_a_vector_environment_with_late_resets_is_not_used():
     assert make_envs("probe/NextStepCounters-v0", 2).mode == "sync"
 
 
@@ -342,7 +342,7 @@ def test_wrong_actions_are_refused():
         envs.step(np.array([0, 2]))
 
 
-def test_closing_twice_is_fine():
+def test_close_may_be_called_twice():
     for mode in MODES:
         with make_envs("CartPole-v1", 2, mode=mode) as envs:
             play(envs, random_actions(0, 2), steps=3)

@@ -23,7 +23,7 @@ def runs(draw):
 
 
 def steps_of(run):
-    """Make `Step`s whose observations tell time and environment."""
+    """Make `Step`s with time and environment as observations."""
     steps = []
     for time, row in enumerate(run):
         num_envs = len(row)
@@ -98,7 +98,7 @@ def test_after_a_reset_nothing_is_pending():
     assert reference.rows_of(n_step(third))[0][0] == (1.0, 0.0)
 
 
-def test_what_is_pending_is_dropped_where_an_environment_has_begun_anew():
+def test_pending_steps_of_a_reset_environment_are_dropped():
     before = NStep(2, 0.9, 2)
     first, second = steps_of([[(1.0, (False, False))] * 2] * 2)
     before(first)
@@ -111,8 +111,8 @@ def test_what_is_pending_is_dropped_where_an_environment_has_begun_anew():
 
 
 @given(run=runs(), n=st.integers(1, 5), gamma=st.floats(0.1, 1.0), cut=st.integers(0, 6))
-def test_what_is_flushed_ends_where_the_steps_do(run, n, gamma, cut):
-    """As if the run had been truncated there, but for the flag."""
+def test_flushed_transitions_end_with_the_last_step(run, n, gamma, cut):
+    """They are those of a run that was truncated there, but for the flag."""
     steps = list(steps_of(run))
     before, after = steps[:cut], steps[cut:]
     if not before:
@@ -145,7 +145,7 @@ def test_what_is_flushed_ends_where_the_steps_do(run, n, gamma, cut):
         np.testing.assert_array_equal(n_step(step).num_steps, fresh(step).num_steps)
 
 
-def test_n_step_refuses_nonsense():
+def test_n_step_refuses_invalid_arguments():
     with pytest.raises(ConfigError, match=r"`n` is 0.*`gamma` is 1.5"):
         NStep(0, 1.5, 1)
     with pytest.raises(ShapeError, match=r"2 environments came to an NStep of 3"):
@@ -172,7 +172,7 @@ def test_targets_agree_with_adding_one_at_a_time(rows, gamma):
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("before", [0, 1, 7])
-def test_joining_goes_on_exactly_where_it_was_saved(n, before):
+def test_a_resumed_n_step_goes_on_exactly(n, before):
     rng = np.random.default_rng(0)
     ends = [(False, False), (False, False), (True, False), (False, True)]
     run = [[(rng.normal(), ends[rng.integers(4)]) for _ in range(3)] for _ in range(20)]
@@ -194,7 +194,7 @@ numbers = st.floats(-5.0, 5.0, width=32)
 
 @st.composite
 def trajectories(draw):
-    """Draw T steps of B trajectories: log ratios, discounts, rewards, two values, truncated."""
+    """Draw T steps of B environments: log ratios, discounts, rewards, two values, truncated."""
     num_steps, num_envs = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     gamma = draw(st.sampled_from([0.0, 0.5, 0.99, 1.0]))
     count = num_steps * num_envs
@@ -236,7 +236,7 @@ def test_vtrace_agrees_with_a_sum_of_products_for_each_step(data, clips):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @given(trajectories(), st.sampled_from([(1.0, 1.0), (2.0, 0.5), (np.inf, 1.0)]))
-def test_on_a_device_both_say_the_same(device, data, clips):
+def test_on_device_formulas_agree_with_those_of_numpy(device, data, clips):
     rho_clip, c_clip = clips
     log_rho, *rest = (torch.from_numpy(column).to(device) for column in data)
     for found, expected in (
@@ -254,7 +254,7 @@ def test_on_a_device_both_say_the_same(device, data, clips):
         np.testing.assert_array_equal(tensor.cpu(), column)  # what was given is as it was
 
 
-def test_on_a_device_sums_reach_over_many_steps():
+def test_on_device_sums_reach_over_many_steps():
     one, no = torch.ones(1_000, 1), torch.zeros(1_000, 1, dtype=torch.bool)
     found = gae_on_device(one, one, 0 * one, 0 * one, no, gae_lambda=1.0)
     assert found.target_TB[:, 0].tolist() == list(range(1_000, 0, -1))
@@ -269,7 +269,7 @@ def test_gae_by_hand():
     assert found.advantage_TB[:, 0].tolist() == [first, middle, last]
 
 
-def test_a_truncated_step_is_worth_its_last_observation_and_nothing_of_the_next_episode():
+def test_a_truncated_step_bootstraps_from_its_last_observation():
     steps = column([0.5] * 3), column([1, 1, 1]), column([0, 0, 100]), column([0, 8, 0])
     cut = flags([0, 1, 0])
     for found in (gae(*steps, cut, gae_lambda=1.0), vtrace(column([0] * 3), *steps, cut)):
@@ -285,13 +285,13 @@ def test_with_equal_policies_vtrace_is_gae_with_lambda_one():
     np.testing.assert_allclose(left.target_TB, right.target_TB, rtol=1e-5, atol=1e-5)
 
 
-def test_huge_ratios_are_cut_and_no_overflow():
+def test_huge_ratios_are_clipped_without_overflow():
     one = column([1.0, 1.0])
     found = vtrace(column([1e4, -1e4]), 0.5 * one, one, 0 * one, 0 * one, flags([0, 0]))
     assert found.target_TB[:, 0].tolist() == [1.0, 0.0]
 
 
-def test_advantages_refuse_what_does_not_fit():
+def test_advantages_refuse_inputs_of_different_shapes():
     one = column([1.0, 1.0])
     row, no = torch.ones(1, 2), torch.zeros(2, 1, dtype=torch.bool)
     with pytest.raises(ShapeError, match=r"\(1, 2\), \(1, 2\), \(1, 2\), \(1, 2\), \(2, 1\)"):

@@ -8,7 +8,7 @@ from ding_lite.rl import constant, exponential, linear
 from ding_lite.rl_utils import get_epsilon_greedy_fn
 
 
-def test_linear_goes_straight_and_stays():
+def test_a_linear_schedule_is_straight_and_then_constant():
     epsilon = linear(1.0, 0.2, steps=100)
     assert [epsilon(x) for x in (-5, 0, 25, 50, 100, 1e9)] == pytest.approx(
         [1, 1, 0.8, 0.6, 0.2, 0.2]

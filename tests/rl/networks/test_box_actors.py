@@ -62,7 +62,7 @@ def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks
         torch.testing.assert_close(grads[name], tensor.grad)
 
 
-def test_the_first_critic_can_be_looked_at_alone():
+def test_the_first_critic_can_be_evaluated_alone():
     both, _, _ = make_critics((8, 6))
     first, _, _ = make_critics((8, 6), first=1)
     obs, action = normal(BATCH, NUM_OBS), normal(BATCH, NUM_ACTIONS, seed=1)
@@ -76,7 +76,7 @@ def test_the_first_critic_can_be_looked_at_alone():
     torch.testing.assert_close(found_BA, expected_BA)
 
 
-def test_each_stacked_critic_begins_as_a_layer_of_torch_does():
+def test_stacked_critics_are_initialised_as_layers_of_torch():
     _, weights, _ = make_critics((64, 64))
     for layer, num_inputs in enumerate((NUM_OBS + NUM_ACTIONS, 64, 64)):
         for part in ("weight", "bias"):
@@ -120,7 +120,7 @@ def test_gradients_of_a_deterministic_actor_are_those_of_autograd():
 
 @pytest.mark.parametrize("scale", [1.0, 40.0])
 def test_gradients_of_a_squashed_gaussian_are_those_of_autograd(scale):
-    """With the larger scale the log of std leaves its limits at both ends, here and there."""
+    """With the larger scale the log of std exceeds both limits at times."""
     actor, weights, grads = make_actor(SquashedGaussianActor)
     weights["head.weight"][NUM_ACTIONS:] *= scale
     weights["head.bias"][NUM_ACTIONS:] *= scale

@@ -18,7 +18,7 @@ def test_named_tensors_and_the_flat_one_are_the_same_memory():
     assert weights["torso.0.bias"].tolist() == [5.0, 0.0, 0.0]
 
 
-def test_a_snapshot_does_not_follow():
+def test_a_snapshot_does_not_change_with_the_weights():
     weights = FlatWeights(SHAPES)
     snapshot = weights.snapshot()
     weights.flat.fill_(1.0)
@@ -43,7 +43,7 @@ def test_a_part_is_the_same_memory_under_shorter_names():
 
 
 @pytest.mark.parametrize("prefix", ["tail.", "a"])
-def test_what_is_not_side_by_side_is_no_part(prefix):
+def test_tensors_that_are_not_adjacent_are_not_a_part(prefix):
     with pytest.raises(ShapeError, match="do not lie side by side, or there are none"):
         FlatWeights({"a.bias": (1,), "b.bias": (1,), "a.weight": (1,)}).part(prefix)
 
@@ -79,7 +79,7 @@ def test_weights_that_do_not_fit_change_nothing(change, message):
     assert not weights.flat.any()
 
 
-def test_adam_does_what_torch_does_over_a_hundred_updates():
+def test_a_hundred_updates_of_adam_are_those_of_torch():
     generator = torch.Generator().manual_seed(0)
     ours = torch.randn(300, generator=generator)
     theirs = ours.clone().requires_grad_()
@@ -108,7 +108,7 @@ def test_adam_goes_on_exactly_where_it_was_saved():
 
 
 @pytest.mark.parametrize("hidden", [(8,), (16, 12), (5, 6, 7)])
-def test_the_written_out_network_does_what_autograd_does(hidden):
+def test_written_out_gradients_are_those_of_autograd(hidden):
     rng = np.random.default_rng(0)
     net = MLPQNetwork(4, hidden, num_actions=3)
     draw_weights(net.weights, rng)

@@ -6,7 +6,7 @@ from ding_lite.errors import ShapeError
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
 
 
-def test_bytes_are_scaled_and_floats_left():
+def test_bytes_are_scaled_and_floats_are_not():
     raw = np.arange(256, dtype=np.uint8)
     np.testing.assert_allclose(as_floats(raw), np.arange(256) / 255.0, rtol=1e-6)
     np.testing.assert_array_equal(as_floats(torch.from_numpy(raw)).numpy(), as_floats(raw))
@@ -15,7 +15,7 @@ def test_bytes_are_scaled_and_floats_left():
 
 
 @pytest.mark.parametrize("sizes", [[1] * 60, [60], [7, 1, 40, 12], [32, 28]])
-def test_mean_and_spread_are_those_of_all_that_was_seen(sizes):
+def test_mean_and_deviation_are_those_of_all_observations(sizes):
     rng = np.random.default_rng(0)
     obs = (rng.normal(size=(60, 3)) * [0.1, 1.0, 100.0] + [1.0, 0.0, -5_000.0]).astype(np.float32)
     norm, begin = RunningNorm(3), 0
@@ -32,7 +32,7 @@ def test_nothing_changes_before_the_first_update():
     np.testing.assert_array_equal(RunningNorm(2)(obs), obs)
 
 
-def test_a_number_that_never_changes_becomes_zero_and_what_is_rare_is_cut_off():
+def test_a_constant_number_becomes_zero_and_outliers_are_clipped():
     norm = RunningNorm(2)
     norm.update(np.array([[5.0, 0.0], [5.0, 1.0]], dtype=np.float32))
     seen = norm(np.array([[5.0, 1e6], [5.5, -1e6]], dtype=np.float32))

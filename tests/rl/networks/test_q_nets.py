@@ -59,7 +59,7 @@ def test_values_and_gradients_are_those_of_autograd(kind, hidden, dueling):
 
 @KINDS
 @pytest.mark.parametrize("dueling", [False, True])
-def test_a_pair_is_evaluated_as_both_are_alone(kind, dueling):
+def test_a_pair_is_evaluated_as_two_single_batches_are(kind, dueling):
     net, _ = make(kind, dueling=dueling)
     obs, next_obs = (
         torch.from_numpy(draw_obs(kind, 20))[part].clone() for part in (slice(10), slice(10, 20))
@@ -89,7 +89,7 @@ def test_few_and_many_observations_get_the_same_values(kind, dueling):
 
 
 @KINDS
-def test_the_weights_of_all_layers_lie_in_one_piece(kind):
+def test_the_weights_of_all_layers_are_contiguous(kind):
     net, _ = make(kind, dueling=True)
     obs = draw_obs(kind, 4)
     before = net.values(obs)
@@ -127,7 +127,7 @@ def test_the_nature_network_has_the_size_of_the_paper():
         ("nature", (4, 84, 84), CONVS["nature"]),
     ],
 )
-def test_what_fits_the_image_is_taken(torso, shape, convs):
+def test_auto_chooses_the_convolutions_by_image_size(torso, shape, convs):
     assert torso_for(torso, shape, env_id="x") == convs
     network = make_q_network(shape, convs, (8,), num_actions=2, dueling=False)
     assert isinstance(network, ConvQNetwork if convs else MLPQNetwork)

@@ -1,4 +1,4 @@
-"""A2C, PPO and IMPALA: against plain PyTorch, and where the answer is known."""
+"""A2C, PPO and IMPALA, compared with plain PyTorch and on tasks with known answers."""
 
 import math
 from dataclasses import replace
@@ -130,7 +130,7 @@ def test_the_minibatches_of_impala_take_every_step_once_an_epoch_and_are_clipped
     assert ("clip_fraction" in metrics) == (clip is not None)
 
 
-def test_many_updates_of_the_same_steps_stay_near_with_a_clip():
+def test_a_clip_bounds_many_updates_of_the_same_steps():
     rollout = draw_rollout(0, CARTPOLE)
     went = {}
     for clip in (None, 0.1):
@@ -142,7 +142,7 @@ def test_many_updates_of_the_same_steps_stay_near_with_a_clip():
 
 
 @pytest.mark.parametrize("reward", [-1.0, 1.0])
-def test_what_impala_would_not_do_any_more_teaches_its_actor_nothing(reward):
+def test_actions_that_impala_would_no_longer_take_have_no_policy_gradient(reward):
     policy = make("IMPALA", value_coef=0.0, gamma=0.01, max_grad_norm=None)
     rollout = draw_rollout(0, CARTPOLE)
     own = own_log_prob(policy, rollout)
@@ -179,7 +179,7 @@ def test_the_minibatches_of_ppo_take_every_step_once_an_epoch():
     )
 
 
-def test_ppo_stops_once_it_is_far_from_who_made_the_rollout():
+def test_ppo_stops_its_updates_above_target_kl():
     rollout = draw_rollout(0, CARTPOLE)
     policy = make("PPO", target_kl=0.01, lr=3e-2)
     acted = replace(rollout, log_prob=own_log_prob(policy, rollout))
@@ -188,7 +188,7 @@ def test_ppo_stops_once_it_is_far_from_who_made_the_rollout():
     assert metrics["approx_kl"] > 0.01
 
 
-def test_ppo_pulls_no_further_at_what_has_moved_far_enough():
+def test_ppo_has_no_gradient_beyond_the_clip():
     policy = make("PPO", CARTPOLE, value_coef=0.0, normalize_advantage=False, gae_lambda=0.0)
     rollout = draw_rollout(0, CARTPOLE, num_steps=1, num_envs=1, ends=0.0)
     # Advantage about 5: more is wanted. It is twice as likely as it was, so nothing pulls.
@@ -202,7 +202,7 @@ def test_ppo_pulls_no_further_at_what_has_moved_far_enough():
 
 
 def own_log_prob(policy, rollout):
-    """Return what a policy itself would say of a rollout's actions."""
+    """Return a policy's own log-probabilities of a rollout's actions."""
     spec = policy.spec
     flat = rollout.obs.reshape(-1, *spec.obs_shape)
     outputs = policy._net.act(flat)
@@ -215,7 +215,7 @@ def own_log_prob(policy, rollout):
 
 @EVERY_SPEC
 @EVERY_KIND
-def test_learning_is_stepping_along_the_gradient(kind, actions):
+def test_learn_is_gradients_and_apply_gradient(kind, actions):
     spec = SPECS[actions]
     one = make(kind, spec, **({} if kind == "A2C" else {"epochs": 1}))
     other = one.clone()
@@ -258,7 +258,7 @@ def test_learners_that_average_their_gradients_stay_the_same(kind):
     assert_same(ours.weights(), theirs.weights(), rtol=0, atol=0)
 
 
-def test_a_gradient_is_left_as_it_was():
+def test_apply_gradient_does_not_change_its_argument():
     policy = make("A2C", max_grad_norm=1e-3)
     gradient, _ = policy.gradients([draw_rollout(0, CARTPOLE)])
     before = gradient.clone()
@@ -341,7 +341,7 @@ def test_values_follow_the_observation(variant):
 
 
 @EVERY_KIND
-def test_a_late_reward_is_discounted(kind):
+def test_a_delayed_reward_is_discounted(kind):
     policy = learn_in(kind, "probe/LateReward-v0", gamma=0.5)
     assert value(policy, 0.0) == pytest.approx(0.5, abs=0.05)
     assert value(policy, 1.0) == pytest.approx(1.0, abs=0.05)
@@ -349,7 +349,7 @@ def test_a_late_reward_is_discounted(kind):
 
 @pytest.mark.parametrize("unroll", [3, 8])
 @EVERY_KIND
-def test_a_truncated_episode_is_worth_what_an_endless_one_is(kind, unroll):
+def test_a_truncated_episode_has_the_value_of_an_endless_one(kind, unroll):
     # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth less.
     policy = learn_in(kind, "probe/Endless-v0", gamma=0.5, unroll=unroll)
     assert value(policy, 0.0) == pytest.approx(2.0, abs=0.1)
@@ -384,8 +384,8 @@ def test_the_right_number_depends_on_the_observation(kind):
     assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.15)
 
 
-def test_impala_learns_from_who_acts_quite_differently():
-    """A collector that draws at random, with v-trace, teaches the value of the best action."""
+def test_impala_learns_from_a_very_different_policy():
+    """With V-trace, random actions suffice to learn the value of the best one."""
     with make_envs("probe/RightAction-v0", 8, seed=0) as envs:
         collector = make("IMPALA", envs.spec)
         learner = make("IMPALA", envs.spec, lr=1e-2, rho_clip=2.0, gamma=0.9)
@@ -402,7 +402,7 @@ def test_impala_learns_from_who_acts_quite_differently():
 
 @EVERY_SPEC
 @EVERY_KIND
-def test_it_says_how_likely_its_actions_were(kind, actions):
+def test_explore_returns_the_log_probability_of_each_action(kind, actions):
     spec = SPECS[actions]
     policy = make(kind, spec)
     obs = draw_obs(np.random.default_rng(0), spec, (40,))
@@ -434,7 +434,7 @@ def test_without_exploring_it_takes_the_likeliest_action_and_draws_nothing(actio
 
 
 @pytest.mark.parametrize("actions", ["number", "numbers"])
-def test_acting_stays_within_what_the_environment_takes(actions):
+def test_actions_stay_within_the_action_space(actions):
     spec = SPECS[actions]
     policy = make("PPO", spec, log_std_start=1.0)
     obs = draw_obs(np.random.default_rng(0), spec, (200,))
@@ -443,7 +443,7 @@ def test_acting_stays_within_what_the_environment_takes(actions):
     assert not all(spec.action_space.contains(action) for action in drawn)
 
 
-def test_actions_are_drawn_as_often_as_is_said():
+def test_actions_are_drawn_as_often_as_their_log_probability_says():
     policy = make("A2C", SCREEN, lr=3e-2)
     rollout = draw_rollout(0, SCREEN)
     for _ in range(5):
@@ -490,7 +490,7 @@ def test_the_same_seed_learns_the_same_bit_for_bit(kind):
     assert not torch.equal(one.weights()["actor.0.weight"], other.weights()["actor.0.weight"])
 
 
-def test_weights_of_another_process_are_acted_with():
+def test_weights_of_another_process_can_be_loaded():
     source, target = make("IMPALA"), make("IMPALA", seed=1)
     obs = draw_obs(np.random.default_rng(0), CARTPOLE, (9,))
     assert (source.values(obs) != target.values(obs)).any()
@@ -502,7 +502,7 @@ def test_weights_of_another_process_are_acted_with():
         np.testing.assert_array_equal(tensor, published[name])
 
 
-def test_weights_and_states_of_something_else_are_refused():
+def test_weights_and_states_of_another_kind_are_refused():
     policy = make("PPO")
     before = policy.weights()
     with pytest.raises(ShapeError, match=r"'actor.0.weight' .*\(8, 4\).*\(16, 4\)"):
@@ -518,7 +518,7 @@ def test_weights_and_states_of_something_else_are_refused():
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, 3e38])
 @EVERY_KIND
-def test_a_loss_that_is_not_finite_is_refused_before_it_does_harm(kind, poison, recwarn):
+def test_a_loss_that_is_not_finite_raises_and_leaves_the_weights(kind, poison, recwarn):
     policy = make(kind, normalize_advantage=False)
     before = policy.weights()
     rollout = draw_rollout(0, CARTPOLE)
@@ -531,7 +531,7 @@ def test_a_loss_that_is_not_finite_is_refused_before_it_does_harm(kind, poison, 
     assert math.isfinite(policy.learn([draw_rollout(1, CARTPOLE)])["loss"])
 
 
-def test_observations_of_something_else_are_refused():
+def test_observations_of_another_environment_are_refused():
     policy = make("A2C")
     with pytest.raises(ShapeError, match=r"`obs` has shape .* CartPole-v1"):
         policy.explore(np.zeros((2, 3), dtype=np.float32))
@@ -544,7 +544,7 @@ def test_images_are_not_normalized():
         make("PPO", SCREEN, normalize_obs=True)
 
 
-def test_a_device_that_is_not_here_is_refused():
+def test_a_missing_device_is_refused():
     for device in ("nothing", "cuda:99"):
         with pytest.raises(ConfigError, match=f"`device` is '{device}', which cannot be used"):
             A2C(CARTPOLE, device=device)
@@ -553,7 +553,7 @@ def test_a_device_that_is_not_here_is_refused():
 @pytest.mark.parametrize("actions", ["choice", "numbers"])
 @EVERY_KIND
 def test_on_other_devices_it_computes_the_same(kind, actions, monkeypatch):
-    """What runs there is run here: the network that leaves everything to autograd."""
+    """The autograd network of other devices also runs on the CPU."""
     spec = SPECS[actions]
     written_out = make(kind, spec, hidden=(8, 12))
 

@@ -1,4 +1,4 @@
-"""DDPG, TD3 and SAC: what they have in common is tested once for each."""
+"""DDPG, TD3 and SAC: tests of their common behaviour run for each."""
 
 import math
 from dataclasses import replace
@@ -80,7 +80,7 @@ def batch(seed, *, size=32, spec=ARM):
 
 
 def prioritized(seed, *, size=32):
-    """Draw transitions as a prioritized replay would give them."""
+    """Draw transitions like those of a prioritized replay."""
     plain = batch(seed, size=size)
     weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
     columns = {name: getattr(plain, name) for name in Transitions.__slots__}
@@ -88,7 +88,7 @@ def prioritized(seed, *, size=32):
 
 
 def learn_in(kind, env_id, *, gamma, n_step=1, updates=300):
-    """Let a small policy act at random in a probe and learn what it saw."""
+    """Train a small policy on random actions in a probe environment."""
     settings = {"hidden": (32, 32), "actor_lr": 2e-3, "critic_lr": 1e-2, "target_tau": 0.05}
     if kind == "sac":  # a bonus for entropy would be part of the values
         settings |= {"alpha": 1e-3, "learn_alpha": False}
@@ -141,7 +141,7 @@ def test_the_best_number_depends_on_the_observation(kind):
 
 
 @EVERY_KIND
-def test_several_numbers_are_found_within_bounds_of_their_own(kind):
+def test_several_numbers_are_found_within_their_own_bounds(kind):
     policy = learn_in(kind, "probe/Aim-v0", gamma=0.9)
     found = policy.act(np.zeros((1, 1), dtype=np.float32), explore=False)
     off = (found[0] - Aim.best) / (HIGH - LOW)
@@ -149,7 +149,7 @@ def test_several_numbers_are_found_within_bounds_of_their_own(kind):
 
 
 @pytest.mark.parametrize(("kind", "n_step"), KINDS_AND_STEPS)
-def test_a_late_reward_is_discounted(kind, n_step):
+def test_a_delayed_reward_is_discounted(kind, n_step):
     policy = learn_in(kind, "probe/LateReward-v1", gamma=0.5, n_step=n_step)
     assert policy.n_step == n_step
     assert value(policy, 0.0) == pytest.approx(0.5, abs=0.06)
@@ -157,7 +157,7 @@ def test_a_late_reward_is_discounted(kind, n_step):
 
 
 @pytest.mark.parametrize(("kind", "n_step"), KINDS_AND_STEPS)
-def test_a_truncated_episode_is_worth_what_an_endless_one_is(kind, n_step):
+def test_a_truncated_episode_has_the_value_of_an_endless_one(kind, n_step):
     # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth at
     # most 1.875, and 1.5 on average.
     policy = learn_in(kind, "probe/Endless-v1", gamma=0.5, n_step=n_step)
@@ -203,7 +203,7 @@ def test_thirty_updates_are_those_of_plain_torch(variant, draw):
             torch.testing.assert_close(tensor, expected[part, name], rtol=1e-3, atol=1e-4)
 
 
-def test_noise_is_normal_within_the_bounds_and_each_may_have_its_own():
+def test_noise_is_normal_within_bounds_and_may_differ_by_observation():
     policy = make("ddpg", noise=0.1)
     obs = np.zeros((4_000, 3), dtype=np.float32)
     box = BoxActions(ARM, policy="DDPG")
@@ -262,7 +262,7 @@ def test_the_density_of_an_action_at_the_edge_is_finite():
     assert torch.isfinite(policy._grads.flat).all()
 
 
-def test_the_temperature_rises_until_actions_are_as_random_as_they_should_be():
+def test_the_temperature_rises_until_the_entropy_meets_its_target():
     policy = make("sac", alpha=0.01, actor_lr=1e-2, target_entropy=-1.0)
     outputs = [policy.learn(batch(seed)) for seed in range(300)]
     assert outputs[-1]["entropy"] == pytest.approx(-1.0, abs=0.6)
@@ -273,7 +273,7 @@ def test_the_temperature_rises_until_actions_are_as_random_as_they_should_be():
 
 
 @EVERY_KIND
-def test_few_and_many_observations_are_acted_on_alike(kind):
+def test_few_and_many_observations_get_the_same_actions(kind):
     policy = make(kind)
     obs = np.random.default_rng(0).normal(size=(1_000, 3)).astype(np.float32)
     many = policy.act(np.repeat(obs, 20, axis=0), explore=False)[::20]
@@ -295,7 +295,7 @@ def test_actions_have_the_shape_of_the_space(kind):
 
 
 @EVERY_KIND
-def test_arrays_and_tensors_are_learned_from_alike(kind):
+def test_arrays_and_tensors_give_the_same_update(kind):
     one, other = make(kind), make(kind)
     tensors = batch(0)
     arrays = [getattr(tensors, name).numpy().copy() for name in Transitions.__slots__]
@@ -325,7 +325,7 @@ def test_on_a_gpu_it_learns_the_same(kind):
 
 
 @EVERY_KIND
-def test_unlikely_transitions_count_for_more(kind):
+def test_importance_weights_scale_the_loss_of_each_transition(kind):
     drawn = prioritized(0, size=2)
     drawn.weight[:] = torch.tensor([0.0, 1.0])
     policy, other = make(kind), make(kind)
@@ -341,7 +341,7 @@ def test_unlikely_transitions_count_for_more(kind):
 
 @EVERY_KIND
 @pytest.mark.parametrize("reward", [math.nan, math.inf, 3e38])
-def test_a_loss_that_is_not_finite_is_refused_before_it_does_harm(kind, reward, recwarn):
+def test_a_loss_that_is_not_finite_raises_and_leaves_the_weights(kind, reward, recwarn):
     policy = make(kind)
     policy.learn(batch(0))
     before = policy.state_dict()["weights"]
@@ -358,7 +358,7 @@ def test_a_loss_that_is_not_finite_is_refused_before_it_does_harm(kind, reward, 
 
 
 @EVERY_KIND
-def test_weights_are_what_acting_needs_and_no_more(kind):
+def test_weights_are_those_of_the_actor_only(kind):
     source, target = make(kind), make(kind, seed=1)
     obs = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
     assert (source.act(obs, explore=False) != target.act(obs, explore=False)).any()
@@ -398,7 +398,7 @@ def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind):
 
 
 @EVERY_KIND
-def test_a_state_of_something_else_is_refused(kind):
+def test_a_state_of_another_kind_is_refused(kind):
     policy = make(kind)
     name = kind.upper()
     state = policy.state_dict()
@@ -453,7 +453,7 @@ def spec_with(action_space):
 
 
 @EVERY_KIND
-def test_what_it_cannot_act_in_or_on_is_refused(kind):
+def test_unsupported_spaces_are_refused(kind):
     name = kind.upper()
     for space in (Discrete(3), Box(0, 9, (2,), dtype=np.int64)):
         with pytest.raises(ConfigError, match=rf"{name} gives numbers within bounds, but arm has"):

@@ -39,7 +39,7 @@ def draw_obs(rng, size, spec):
 
 
 def batch(seed, *, size=32, spec=CARTPOLE):
-    """Draw transitions as CartPole would give them."""
+    """Draw transitions like those of CartPole."""
     rng = np.random.default_rng(seed)
     return Transitions(
         obs=draw_obs(rng, size, spec),
@@ -53,7 +53,7 @@ def batch(seed, *, size=32, spec=CARTPOLE):
 
 
 def prioritized(seed, *, size=32, spec=CARTPOLE):
-    """Draw transitions as a prioritized replay would give them."""
+    """Draw transitions like those of a prioritized replay."""
     plain = batch(seed, size=size, spec=spec)
     weight = torch.from_numpy(np.random.default_rng(seed).random(size).astype(np.float32))
     columns = {name: getattr(plain, name) for name in Transitions.__slots__}
@@ -61,7 +61,7 @@ def prioritized(seed, *, size=32, spec=CARTPOLE):
 
 
 def learn_in(env_id, *, gamma, n_step=1, updates=400, size=64, lr=1e-2, wrappers=(), **settings):
-    """Let a small DQN act at random in an environment and learn what it saw."""
+    """Train a small DQN on random actions in an environment."""
     config = DQNConfig(lr=lr, gamma=gamma, n_step=n_step, hidden=(32,), target_tau=0.05, **settings)
     envs = make_envs(env_id, 8, seed=0, wrappers=wrappers)
     policy, replay = DQN(envs.spec, config), ReplayBuffer(envs.spec, capacity=2_000)
@@ -114,14 +114,14 @@ def test_the_right_action_depends_on_the_observation(variant):
 
 
 @EVERY_VARIANT
-def test_a_reward_two_steps_ahead_is_discounted_once(variant):
+def test_a_reward_one_step_later_is_discounted_once(variant):
     policy = learn_in("probe/LateReward-v0", gamma=0.5, **VARIANTS[variant])
     assert values(policy, 0.0) == pytest.approx([0.5, 0.5], abs=0.05)
     assert values(policy, 1.0) == pytest.approx([1.0, 1.0], abs=0.05)
 
 
 @pytest.mark.parametrize("n_step", [1, 2, 3])
-def test_a_late_reward_is_discounted(n_step):
+def test_a_delayed_reward_is_discounted(n_step):
     policy = learn_in("probe/LateReward-v0", gamma=0.5, n_step=n_step)
     assert values(policy, 0.0) == pytest.approx([0.5, 0.5], abs=0.05)
     assert values(policy, 1.0) == pytest.approx([1.0, 1.0], abs=0.05)
@@ -135,7 +135,7 @@ def test_the_right_action_is_found():
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_a_truncated_episode_is_worth_what_an_endless_one_is(n_step):
+def test_a_truncated_episode_has_the_value_of_an_endless_one(n_step):
     # 1 + 1/2 + 1/4 + ... = 2. Episodes of four steps that ended for good would be worth at
     # most 1.875, and 1.5 on average.
     policy = learn_in("probe/Endless-v0", gamma=0.5, n_step=n_step)
@@ -203,7 +203,7 @@ def test_an_update_of_the_nature_network_is_that_of_plain_torch():
     assert_learns_as_plain_torch(policy, batches, convs=CONVS["nature"])
 
 
-def test_unlikely_transitions_count_for_more():
+def test_importance_weights_scale_the_loss_of_each_transition():
     drawn = prioritized(0, size=2)
     drawn.weight[:] = torch.tensor([0.0, 1.0])
     policy, other = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, SMALL)
@@ -242,7 +242,7 @@ def test_learners_that_average_their_gradients_stay_alike():
     assert seen == []
 
 
-def test_what_normalizes_observations_travels_with_the_weights():
+def test_weights_include_the_statistics_of_observations():
     config = replace(SMALL, normalize_obs=True)
     learner, collector = DQN(CARTPOLE, config), DQN(CARTPOLE, config)
     obs = 100.0 + np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
@@ -286,7 +286,7 @@ def test_images_are_not_normalized():
         DQN(SCREEN, replace(SMALL, normalize_obs=True))
 
 
-def test_arrays_and_tensors_are_learned_from_alike():
+def test_arrays_and_tensors_give_the_same_update():
     one, other = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, SMALL)
     tensors = batch(0)
     arrays = Transitions(*(getattr(tensors, name).numpy() for name in Transitions.__slots__))
@@ -314,7 +314,7 @@ def test_epsilon_falls_with_the_env_steps_acted():
     assert policy.env_step == 1_500
 
 
-def test_an_infinite_loss_is_refused_before_it_does_harm():
+def test_an_infinite_loss_raises_and_leaves_the_weights():
     policy = DQN(CARTPOLE, SMALL)
     policy.learn(batch(0))
     before = policy.weights()
@@ -339,7 +339,7 @@ def test_a_loss_that_overflows_is_one_error_without_warnings_before_it(loss, rew
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_weights_of_another_process_are_acted_with():
+def test_weights_of_another_process_can_be_loaded():
     source, target = DQN(CARTPOLE, SMALL), DQN(CARTPOLE, replace(SMALL, seed=1))
     obs = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
     assert (source.q_values(obs) != target.q_values(obs)).any()
@@ -394,7 +394,7 @@ def test_the_step_size_falls_with_the_updates_and_stays_at_its_end():
     assert (policy.weights()["head.bias"] - before).abs().max() < 2.5e-4
 
 
-def test_a_state_of_something_else_is_refused():
+def test_a_state_of_another_kind_is_refused():
     policy = DQN(CARTPOLE, SMALL)
     state = policy.state_dict()
     state["q_nets"] = state.pop("q_net")
@@ -416,7 +416,7 @@ def test_policies_do_not_touch_the_global_generators():
     np.testing.assert_equal(np.random.get_state(legacy=False), numpy_state)
 
 
-def test_observations_of_something_else_are_refused():
+def test_observations_of_another_environment_are_refused():
     policy = DQN(CARTPOLE, SMALL)
     wrong = batch(0)
     for obs in (np.zeros((2, 3), dtype=np.float32), np.zeros(4, dtype=np.float32)):
@@ -447,12 +447,12 @@ COUNTS = ["lr_updates", "n_step", "batch_size", "target_every", "epsilon_steps",
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [1.5, True, "1", None, -1])
-def test_a_setting_that_counts_is_a_whole_number(name, value):
+def test_counts_must_be_whole_numbers(name, value):
     with pytest.raises(ConfigError, match=f"`{name}` is .*; it must be a whole number from"):
         DQNConfig(**{name: value})
 
 
-def test_a_mistyped_setting_is_answered_with_the_one_that_was_meant():
+def test_a_mistyped_setting_gets_a_suggestion():
     with pytest.raises(ConfigError) as caught:
         DQNConfig(hiden=1)  # type: ignore[call-arg]
     message = str(caught.value)

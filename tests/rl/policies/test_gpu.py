@@ -1,4 +1,4 @@
-"""On a GPU: policies learn there, and what leaves them is at home everywhere."""
+"""Policies on a GPU: they learn, and their weights and states load on any device."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVERY_POLICY = pytest.mark.parametrize("kind", list(ENV_OF), ids=lambda kind: ki
 
 
 @EVERY_POLICY
-def test_what_is_published_and_saved_on_a_gpu_goes_on_on_the_cpu(kind, tmp_path):
+def test_weights_and_states_of_a_gpu_load_on_the_cpu(kind, tmp_path):
     there, envs = learned(kind, device="cuda")
     here = kind(envs.spec)
     assert all(tensor.device.type == "cpu" for tensor in there.weights().values())
@@ -51,7 +51,7 @@ def test_what_is_published_and_saved_on_a_gpu_goes_on_on_the_cpu(kind, tmp_path)
 
 
 @EVERY_POLICY
-def test_what_was_saved_on_the_cpu_goes_on_on_a_gpu(kind, tmp_path):
+def test_states_of_the_cpu_load_on_a_gpu(kind, tmp_path):
     here, envs = learned(kind, device="cpu")
     save_checkpoint(tmp_path, here.state_dict())
     there = kind(envs.spec, device="cuda")

@@ -10,7 +10,7 @@ SPEC = make_envs("CartPole-v1", 1).spec
 
 
 class Episodes:
-    """Environments whose observations tell the episode and how many steps it has had."""
+    """Environments with the episode and its number of steps as observations."""
 
     def __init__(self, num_envs, seed=0, ends=0.25):
         self.rng, self.num_envs, self.ends = np.random.default_rng(seed), num_envs, ends
@@ -35,7 +35,7 @@ class Episodes:
 
 
 def newest(finished, capacity):
-    """Return the episodes that fit, as a list would keep them."""
+    """Return the newest episodes that fit."""
     kept: list[tuple[int, int]] = []
     for episode, length in finished:
         kept.append((episode, min(length, capacity - 1)))
@@ -51,7 +51,7 @@ def newest(finished, capacity):
     st.integers(1, 9),
     st.integers(0, 2**32),
 )
-def test_parts_are_of_one_episode_each_and_in_order(num_envs, capacity, steps, length, seed):
+def test_sequences_are_of_one_episode_and_in_order(num_envs, capacity, steps, length, seed):
     episodes = EpisodeBuffer(SPEC, capacity=capacity, num_envs=num_envs)
     envs = Episodes(num_envs, seed)
     for _ in range(steps):
@@ -82,7 +82,7 @@ def test_parts_are_of_one_episode_each_and_in_order(num_envs, capacity, steps, l
         ]
 
 
-def test_each_env_step_is_as_likely_to_be_the_first():
+def test_each_env_step_is_equally_likely_to_be_the_first():
     episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=2), Episodes(2)
     while episodes.num_episodes < 8:
         episodes.add(envs.step())
@@ -96,7 +96,7 @@ def test_each_env_step_is_as_likely_to_be_the_first():
     )
 
 
-def test_the_ends_say_how_an_episode_ended():
+def test_the_last_step_has_the_flag_of_the_episode_end():
     episodes = EpisodeBuffer(SPEC, capacity=60, num_envs=1)
     obs = np.zeros((1, 4), np.float32)
     yes, no = np.ones(1, np.bool_), np.zeros(1, np.bool_)
@@ -109,7 +109,7 @@ def test_the_ends_say_how_an_episode_ended():
     assert ends == {(False, False), (True, False), (False, True)}
 
 
-def test_of_an_episode_that_is_too_long_the_end_is_kept():
+def test_an_episode_longer_than_the_capacity_keeps_its_end():
     episodes, envs = EpisodeBuffer(SPEC, capacity=6, num_envs=1), Episodes(1, ends=0.02)
     while not envs.finished:
         episodes.add(envs.step())
@@ -129,7 +129,7 @@ def test_without_a_finished_episode_there_is_nothing_to_sample():
         episodes.sample(0, length=0)
 
 
-def test_after_a_reset_the_episodes_under_way_are_forgotten():
+def test_reset_drops_the_episodes_under_way():
     episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=1), Episodes(1, ends=0.0)
     for _ in range(3):
         episodes.add(envs.step())

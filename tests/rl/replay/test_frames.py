@@ -40,14 +40,14 @@ class Screens:
         self.obs = np.concatenate([self.picture(num_envs)] * spec.frame_stack, axis=1)
 
     def picture(self, count):
-        """Draw new pictures, or old ones where there are only a few."""
+        """Draw new pictures, or old ones if there are only a few."""
         if self.few is not None:
             return self.few[self.rng.integers(0, len(self.few), size=count)]
         pictures = self.rng.integers(0, 255, (count, *self.spec.frame_shape))
         return pictures.astype(self.spec.obs_dtype)
 
     def step(self):
-        """Play one env step everywhere."""
+        """Step all environments."""
         obs, new = self.obs, self.picture(self.num_envs)
         next_obs = np.concatenate((obs[:, new.shape[1] :], new), axis=1)
         ends = self.rng.random((2, self.num_envs)) < 0.5 / self.episode_length
@@ -60,7 +60,7 @@ class Screens:
 
 
 def assert_holds(replay, given):
-    """Compare what is sampled with what was added under the same number."""
+    """Compare sampled transitions with those added under the same serial."""
     for _ in range(10):
         batch = replay.sample(min(len(replay), 100))
         for field in fields(Transitions):
@@ -69,7 +69,7 @@ def assert_holds(replay, given):
 
 
 def collect(replay, screens, steps, *, n=1, given=None):
-    """Add what happens in some env steps; note each transition under its number."""
+    """Add the transitions of some env steps, and record each by its serial."""
     given = [] if given is None else given
     n_step = NStep(n, 0.9, screens.num_envs)
     for _ in range(steps):
@@ -83,7 +83,7 @@ def collect(replay, screens, steps, *, n=1, given=None):
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("num_envs", [1, 5])
 @pytest.mark.parametrize("stack", [1, 4])
-def test_observations_of_several_environments_come_out_as_they_went_in(stack, num_envs, n):
+def test_observations_of_several_environments_are_sampled_unchanged(stack, num_envs, n):
     spec = spec_of(stack)
     replay = PrioritizedReplay(spec, capacity=100)
     screens = Screens(spec, num_envs, episode_length=6)
@@ -97,7 +97,7 @@ def test_observations_of_several_environments_come_out_as_they_went_in(stack, nu
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("shape", [(8, 8, 3), (3, 8, 8), (7, 9), (2, 3)])
-def test_images_of_any_kind_come_out_as_they_went_in(shape, dtype):
+def test_images_of_any_kind_are_sampled_unchanged(shape, dtype):
     spec = spec_of(2, shape=shape, dtype=dtype)
     replay = PrioritizedReplay(spec, capacity=40)
     given = collect(replay, Screens(spec, 3, episode_length=5), 40)
@@ -105,7 +105,7 @@ def test_images_of_any_kind_come_out_as_they_went_in(shape, dtype):
     assert to_numpy(replay.sample(4).obs).dtype == dtype
 
 
-def test_few_pictures_that_come_again_and_again_are_told_apart():
+def test_few_repeated_frames_are_told_apart():
     spec = spec_of(3)
     replay = PrioritizedReplay(spec, capacity=60)
     given = collect(replay, Screens(spec, 4, num_pictures=5), 500)
@@ -127,7 +127,7 @@ def test_a_frame_is_kept_once():
 
 
 @pytest.mark.parametrize(("num_envs", "n"), [(1, 1), (16, 3), (64, 5)])
-def test_a_replay_of_stacks_holds_as_many_as_it_was_made_for(num_envs, n, caplog):
+def test_a_replay_of_stacks_holds_its_full_capacity(num_envs, n, caplog):
     spec = spec_of(4)
     capacity = 2_000 if num_envs == 1 else 5_000
     replay = ReplayBuffer(spec, capacity=capacity)
@@ -176,7 +176,7 @@ def test_frames_of_one_hash_are_told_apart():
             )
 
 
-def test_more_at_once_than_it_holds_keeps_the_newest():
+def test_adding_more_than_the_capacity_keeps_the_newest():
     spec = spec_of(4)
     small, large = ReplayBuffer(spec, capacity=20), ReplayBuffer(spec, capacity=1_000)
     collect(large, Screens(spec, 1), 1_000)

@@ -17,7 +17,7 @@ def address(array):
     return torch.as_tensor(array).data_ptr()
 
 
-def test_memory_is_used_again_once_nobody_holds_it():
+def test_memory_without_references_is_reused():
     outputs = Outputs()
     first = torch.from_numpy(outputs.take(SOURCE, INDEX))
     used = address(first)
@@ -35,7 +35,7 @@ def test_memory_is_used_again_once_nobody_holds_it():
         lambda tensor: tensor.reshape(-1).split(100)[7],
     ],
 )
-def test_memory_that_somebody_looks_at_is_left_alone(keep):
+def test_memory_in_use_is_not_overwritten(keep):
     outputs = Outputs()
     held = keep(torch.from_numpy(outputs.take(SOURCE, INDEX)))
     before = numbers_in(held)
@@ -44,7 +44,7 @@ def test_memory_that_somebody_looks_at_is_left_alone(keep):
     np.testing.assert_array_equal(numbers_in(held), before)
 
 
-def test_who_holds_many_batches_gets_fresh_memory():
+def test_memory_is_allocated_while_many_batches_are_in_use():
     outputs = Outputs()
     held = [outputs.take(SOURCE, INDEX + shift) for shift in range(MOST_KEPT + 4)]
     assert len({address(array) for array in held}) == MOST_KEPT + 4
@@ -52,7 +52,7 @@ def test_who_holds_many_batches_gets_fresh_memory():
         np.testing.assert_array_equal(array, SOURCE[INDEX + shift])
 
 
-def test_memory_of_another_size_is_given_back():
+def test_memory_of_another_size_is_released():
     outputs = Outputs()
     for size in range(20, 50):
         np.testing.assert_array_equal(outputs.take(SOURCE, np.arange(size)), SOURCE[:size])

@@ -41,7 +41,7 @@ def batch_of(replay, serials):
 
 
 def numbers(batch):
-    """Tell transitions apart as `transitions` has made them."""
+    """Return the numbers that `transitions` gave to transitions."""
     return to_numpy(batch.obs)[:, 0].astype(int).tolist()
 
 
@@ -60,7 +60,7 @@ steps = st.one_of(
     st.floats(0.0, 1.0),
     st.lists(steps, max_size=14),
 )
-def test_it_does_what_a_list_of_priorities_does(fast, capacity, alpha, beta, history):
+def test_it_behaves_like_a_list_of_priorities(fast, capacity, alpha, beta, history):
     replay = PrioritizedReplay(SPEC, capacity=capacity, alpha=alpha, offset=0.125, fast=fast)
     plain = reference.PlainPrioritized(capacity, alpha, 0.125)
     sampled = []
@@ -95,7 +95,7 @@ def test_transitions_are_sampled_in_proportion_to_their_priorities(fast):
     assert found == pytest.approx(28_000 * np.arange(8) / 28, abs=4 * np.sqrt(7_000))
 
 
-def test_weights_make_the_mean_of_a_sample_that_of_all_transitions():
+def test_weighted_means_of_samples_are_those_of_all_transitions():
     replay, means = filled(128), []
     priority = np.where(np.arange(128) % 16 == 15, 36.0, 1 + np.arange(128) % 16)
     replay.update_priorities(batch_of(replay, range(128)), priority)
@@ -118,7 +118,7 @@ def test_weights_are_divided_by_the_highest_of_the_batch():
         assert batch.weight.tolist() == ([1.0, 0.5] if has_lowest else [1.0, 1.0])
 
 
-def test_one_transition_without_any_error_does_not_take_the_weight_of_the_others():
+def test_a_transition_with_zero_error_does_not_dominate_the_weights():
     replay = filled(8, beta=1.0)
     replay.update_priorities(batch_of(replay, range(8)), np.array([0.0] + 7 * [1.0]))
     for _ in range(100):
@@ -127,7 +127,7 @@ def test_one_transition_without_any_error_does_not_take_the_weight_of_the_others
         assert batch.weight.tolist() == [1.0] * 4
 
 
-def test_the_replays_own_beta_counts_where_no_other_is_said():
+def test_the_replays_own_beta_is_the_default():
     replay = filled(4, beta=1.0)
     replay.update_priorities(batch_of(replay, range(4)), np.array([1.0, 4.0, 4.0, 4.0]))
     weights = {tuple(replay.sample(4).weight.tolist()) for _ in range(40)}
@@ -135,7 +135,7 @@ def test_the_replays_own_beta_counts_where_no_other_is_said():
     assert {tuple(replay.sample(4, beta=0.0).weight.tolist()) for _ in range(40)} == {(1.0,) * 4}
 
 
-def test_a_new_transition_has_the_highest_priority_of_the_moment():
+def test_a_new_transition_has_the_current_highest_priority():
     replay = filled(3, capacity=6)
     replay.update_priorities(batch_of(replay, range(3)), np.array([8.0, 2.0, 1.0]))
     replay.add(transitions([3]))
@@ -153,7 +153,7 @@ def priorities(replay):
     return dict(zip(drawn.fields["obs"][:, 0].astype(int), drawn.value, strict=True))
 
 
-def test_an_update_for_an_overwritten_transition_is_left_out():
+def test_an_update_of_an_overwritten_transition_is_skipped():
     replay = filled(4)
     old = batch_of(replay, [0, 1, 2, 3])
     replay.add(transitions([4, 5]))  # in place of 0 and 1
@@ -163,7 +163,7 @@ def test_an_update_for_an_overwritten_transition_is_left_out():
     assert priority[2] == priority[3] == pytest.approx(3.0)
 
 
-def test_an_update_from_before_a_clear_is_left_out():
+def test_an_update_from_before_a_clear_is_skipped():
     replay = filled(4)
     old = batch_of(replay, range(4))
     replay.clear()
@@ -177,7 +177,7 @@ def test_an_update_from_before_a_clear_is_left_out():
 
 @fast_or_not
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, -1e-6])
-def test_priorities_that_are_none_are_refused_and_change_nothing(fast, bad):
+def test_invalid_priorities_are_refused_and_change_nothing(fast, bad):
     replay = filled(4, fast=fast)
     before = replay.state_dict()["values"].copy()
     batch = batch_of(replay, range(4))
@@ -210,7 +210,7 @@ def test_samples_follow_the_seed():
     assert draw(0) == draw(0) != draw(1)
 
 
-def test_a_sample_is_what_a_uniform_replay_gives_and_more():
+def test_a_sample_has_the_fields_of_a_uniform_one_and_weights():
     batch = filled(100).sample(10)
     uniform = ReplayBuffer(SPEC, capacity=100)
     uniform.add(transitions(range(100)))
@@ -224,7 +224,7 @@ def test_a_sample_is_what_a_uniform_replay_gives_and_more():
         filled(100).sample(101)
 
 
-def test_memory_is_told_with_the_tree():
+def test_memory_bytes_includes_the_tree():
     plain, prioritized = ReplayBuffer(SPEC, capacity=1_000), filled(1_000)
     tree_bytes = prioritized.memory_bytes - plain.memory_bytes
     assert tree_bytes == pytest.approx(2 * 1_000 * 8 * 8 / 7, rel=0.01)  # two numbers for each node
@@ -237,7 +237,7 @@ def test_settings_out_of_range_are_refused_together():
         PrioritizedReplay(SPEC, capacity=4, alpha=-0.1, beta=1.5, offset=0.0)
 
 
-def test_somebody_who_never_updates_is_told(caplog):
+def test_missing_priority_updates_are_warned_of(caplog):
     replay = filled(4)
     with caplog.at_level(logging.WARNING):
         for _ in range(999):

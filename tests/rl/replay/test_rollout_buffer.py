@@ -12,7 +12,7 @@ SPEC = make_envs("CartPole-v1", 1).spec
 
 
 def step_of(rng, num_envs, ends=0.2):
-    """Draw a step; the first number of an observation is its value, twice as much as it looks."""
+    """Draw a step; half the value of an observation is its first number."""
     obs, next_obs = rng.normal(size=(2, num_envs, 4)).astype(np.float32)
     reward = rng.normal(size=num_envs).astype(np.float32)
     terminated, truncated = rng.random((2, num_envs)) < ends
@@ -40,7 +40,7 @@ def play(rollout, steps, rng):
 
 
 def rows_of(batches):
-    """Take batches apart, into a row of plain values by observation."""
+    """Split batches into a row of plain values by observation."""
     rows = {}
     for batch in batches:
         columns = [np.asarray(getattr(batch, name)) for name in RolloutBatch.__match_args__]
@@ -53,7 +53,7 @@ def rows_of(batches):
 @given(
     st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**32), st.integers(1, 50), st.booleans()
 )
-def test_every_step_comes_once_an_epoch_with_its_advantage(
+def test_each_epoch_has_every_step_once_with_its_advantage(
     num_envs, num_steps, seed, batch_size, early
 ):
     rollout = RolloutBuffer(SPEC, num_envs=num_envs, num_steps=num_steps + early, gae_lambda=0.9)
@@ -80,7 +80,7 @@ def test_every_step_comes_once_an_epoch_with_its_advantage(
             assert found == pytest.approx([advantage, advantage + value], rel=1e-4, abs=1e-4)
 
 
-def test_values_are_asked_for_once_and_only_where_nothing_follows():
+def test_values_are_estimated_once_and_only_for_unseen_observations():
     rollout, rng = RolloutBuffer(SPEC, num_envs=3, num_steps=10), np.random.default_rng(0)
     played = play(rollout, 10, rng)
     asked = []
@@ -94,7 +94,7 @@ def test_values_are_asked_for_once_and_only_where_nothing_follows():
     assert [len(obs) for obs in asked] == [3 + cut]
 
 
-def test_each_epoch_has_another_order_that_follows_the_seed():
+def test_each_epoch_is_shuffled_by_the_seed():
     def orders(seed):
         rollout = RolloutBuffer(SPEC, num_envs=4, num_steps=8, seed=seed)
         play(rollout, 8, np.random.default_rng(0))
@@ -118,7 +118,7 @@ def test_after_finish_the_next_step_begins_a_new_round():
     assert not old.keys() & rows_of(rollout.minibatches(6)).keys()
 
 
-def test_out_of_turn_is_refused():
+def test_calls_in_the_wrong_order_are_refused():
     rollout, rng = RolloutBuffer(SPEC, num_envs=2, num_steps=2), np.random.default_rng(0)
     with pytest.raises(ConfigError, match="no step yet"):
         rollout.finish(value_of)

@@ -1,4 +1,4 @@
-"""Rollouts: checked, joined, sent to other nodes, and what each step led to."""
+"""Rollouts: checks, joining, encoding, and the values of next observations."""
 
 from dataclasses import replace
 
@@ -17,12 +17,12 @@ FIELDS = Rollout.__slots__
 
 
 def travelled(rollout):
-    """Return what another node gets."""
+    """Return a rollout after encoding and decoding."""
     encoded = encode(rollout)
     return decode(encoded.meta, [memoryview(bytes(buffer)) for buffer in encoded.buffers])
 
 
-def test_a_rollout_travels_between_nodes():
+def test_a_rollout_can_be_encoded_and_decoded():
     sent = draw_rollout(0, CARTPOLE, version=7)
     received = travelled(sent)
     assert type(received) is Rollout
@@ -35,8 +35,8 @@ def test_a_rollout_travels_between_nodes():
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "ding_lite/Catch-v0"])
 @pytest.mark.parametrize("policy", [A2C, PPO, IMPALA])
-def test_what_has_travelled_is_learned_from_as_here(policy, env_id):
-    """What comes from another node may not be written to."""
+def test_a_decoded_rollout_gives_the_same_update(policy, env_id):
+    """Arrays of decoded rollouts are read-only."""
     with make_envs(env_id, 1) as envs:
         here, there = policy(envs.spec), policy(envs.spec)
     num_envs = 4 if here.spec.is_image else 40
@@ -47,14 +47,14 @@ def test_what_has_travelled_is_learned_from_as_here(policy, env_id):
     assert here.learn([rollout, rollout]) == there.learn([received, received])
 
 
-def test_its_length_counts_the_env_steps():
+def test_the_length_of_a_rollout_counts_env_steps():
     rollout = draw_rollout(0, CARTPOLE, num_steps=4, num_envs=3)
     assert (len(rollout), rollout.num_steps, rollout.num_envs) == (12, 4, 3)
     assert merged(rollout.obs).shape == (12, 4)
     assert np.shares_memory(merged(rollout.obs), rollout.obs)
 
 
-def test_joined_rollouts_stand_side_by_side():
+def test_joined_rollouts_are_concatenated_by_environment():
     rollouts = [
         draw_rollout(x, CARTPOLE, num_envs=n, version=9 - x) for x, n in enumerate((2, 3, 1))
     ]
@@ -71,7 +71,7 @@ def test_joined_rollouts_stand_side_by_side():
     join_rollouts([together], CARTPOLE)  # its own checks pass
 
 
-def test_each_step_leads_to_the_next_to_the_end_of_its_episode_or_to_the_last():
+def test_next_values_follow_the_next_step_the_episode_end_or_the_last_obs():
     rollouts = [draw_rollout(x, CARTPOLE, num_steps=9, num_envs=4) for x in range(3)]
     together = join_rollouts(rollouts, CARTPOLE)
 
@@ -94,7 +94,7 @@ def test_each_step_leads_to_the_next_to_the_end_of_its_episode_or_to_the_last():
     assert cut
 
 
-def test_nothing_to_learn_from_is_refused():
+def test_an_empty_list_of_rollouts_is_refused():
     with pytest.raises(ConfigError, match="no rollout to learn from"):
         join_rollouts([], CARTPOLE)
 
@@ -124,7 +124,7 @@ def test_rollouts_of_other_environments_are_refused():
             join_rollouts([wrong], CARTPOLE)
 
 
-def test_ends_that_contradict_each_other_are_refused():
+def test_contradictory_episode_ends_are_refused():
     rollout = draw_rollout(0, CARTPOLE)
     assert len(rollout.cut_time) > 1
     faults = [

@@ -73,7 +73,7 @@ def apply(changes, tree, plain):
 
 @fast_or_not
 @given(trees(), st.lists(shares, min_size=1, max_size=9))
-def test_slots_are_found_as_by_a_walk_along_the_running_sum(fast, changed, uniforms):
+def test_slots_are_those_of_a_search_in_the_running_sum(fast, changed, uniforms):
     capacity, changes = changed
     tree, plain = SumTree(capacity, fast=fast), reference.PlainTree(capacity)
     apply(changes, tree, plain)
@@ -102,7 +102,7 @@ def test_the_highest_value_is_known_after_every_change(fast, changed, ask_after)
     trees(st.floats(0.0, 1e6).map(lambda value: value if value > 1e-9 else 0.0)),
     st.lists(st.sampled_from([0.0, 0.5, float(np.nextafter(1.0, 0.0))]), min_size=1),
 )
-def test_rounding_never_finds_a_slot_without_a_value(fast, changed, uniforms):
+def test_rounding_never_draws_a_slot_of_value_zero(fast, changed, uniforms):
     capacity, changes = changed
     tree, plain = SumTree(capacity, fast=fast), reference.PlainTree(capacity)
     apply(changes, tree, plain)
@@ -114,7 +114,7 @@ def test_rounding_never_finds_a_slot_without_a_value(fast, changed, uniforms):
 
 
 @fast_or_not
-def test_a_share_that_rounding_pushes_over_the_end_finds_the_last_value(fast):
+def test_a_draw_rounded_beyond_the_sum_is_the_last_value(fast):
     tree = SumTree(3_000, fast=fast)
     tree.write(0, 3_000, np.zeros(3_000))
     tree.write(100, 107, np.array([0.1, 0.0, 0.7, 0.0, 0.0, 1e-17, 0.0]))
@@ -138,7 +138,7 @@ def test_slots_are_drawn_in_proportion_to_their_values(fast):
 
 
 @fast_or_not
-def test_what_is_no_longer_held_is_left_out(fast):
+def test_serials_no_longer_held_are_skipped(fast):
     tree = SumTree(4, fast=fast)
     tree.write(0, 4, 1.0)
     numbers, amounts = np.array([2, 5, 6, 7, 8, 9, -1]), np.arange(7, dtype=np.float32)
@@ -152,7 +152,7 @@ def test_what_is_no_longer_held_is_left_out(fast):
 
 @fast_or_not
 @pytest.mark.parametrize("amount", [-1.0, -1e-9, np.nan, np.inf, -np.inf])
-def test_amounts_that_are_no_amounts_change_nothing(fast, amount):
+def test_invalid_amounts_change_no_value(fast, amount):
     tree = SumTree(4, fast=fast)
     tree.write(0, 4, np.array([1.0, 2.0, 3.0, 4.0]))
     assert update(tree, [3, 2, 1], [7.0, amount, 7.0]) == -1
@@ -161,7 +161,7 @@ def test_amounts_that_are_no_amounts_change_nothing(fast, amount):
 
 
 @fast_or_not
-def test_a_tree_without_any_value_has_nothing_to_draw(fast):
+def test_drawing_from_an_empty_tree_is_an_error(fast):
     tree = SumTree(2_000, fast=fast)
     with pytest.raises(ConfigError, match="Every value of this tree is 0"):
         tree.draw(np.array([0.5]))
@@ -173,7 +173,7 @@ def test_a_tree_without_any_value_has_nothing_to_draw(fast):
 
 
 @given(st.integers(1, 300_000))
-def test_each_level_has_its_own_place_and_room_for_all_children(capacity):
+def test_levels_do_not_overlap_and_have_room_for_all_children(capacity):
     shape = TreeShape.of(capacity)
     first, width = shape.first_top, shape.width
     assert width <= TOP_WIDTH
@@ -208,13 +208,13 @@ def test_numba_finds_the_same_slots_as_numpy():
 
 
 @pytest.mark.skipif(HAS_NUMBA, reason="numba is installed, so nothing is missing")
-def test_insisting_on_numba_names_the_extra():
+def test_fast_without_numba_names_the_extra():
     assert not SumTree(4).is_fast
     with pytest.raises(MissingExtraError, match=r'pip install "ding-lite\[fast\]"'):
         SumTree(4, fast=True)
 
 
-def test_a_tree_needs_room():
+def test_a_tree_needs_a_capacity():
     with pytest.raises(ConfigError, match="`capacity` is 0"):
         SumTree(0)
     assert SumTree.bytes_for(1_000_000) == pytest.approx(16e6 * 8 / 7, rel=0.01)

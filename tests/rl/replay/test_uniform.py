@@ -39,7 +39,7 @@ def transitions(numbers):
 
 
 @given(st.integers(1, 12), st.lists(st.integers(0, 30), max_size=12), st.integers(0, 2**32))
-def test_it_holds_what_a_queue_of_that_length_holds(capacity, sizes, seed):
+def test_it_holds_the_same_as_a_queue_of_that_length(capacity, sizes, seed):
     replay, queue = (
         ReplayBuffer(SPEC, capacity=capacity, seed=seed),
         reference.PlainReplay(capacity),
@@ -90,7 +90,7 @@ def test_a_sample_has_memory_of_its_own():
     assert sample.action.dtype == torch.int64
 
 
-def test_memory_is_told_before_it_is_taken():
+def test_memory_bytes_is_known_before_allocation():
     replay = ReplayBuffer(SPEC, capacity=1_000)
     fields_and_padding = 2 * 4 * 4 + 8 + 4 + 1 + 1 + 4 + 6
     assert replay.memory_bytes == 1_000 * fields_and_padding
@@ -135,7 +135,7 @@ def test_transitions_of_another_environment_are_refused():
     assert isinstance(replay, Replay)
 
 
-def test_without_a_spec_the_first_transitions_tell_the_shapes():
+def test_without_a_spec_the_first_transitions_set_the_shapes():
     replay = ReplayBuffer(capacity=100)
     assert replay.memory_bytes == 0
     first = transitions(range(5))
@@ -149,20 +149,20 @@ def test_without_a_spec_the_first_transitions_tell_the_shapes():
         replay.add(replace(first, obs=first.obs[:, :3]))
 
 
-def test_without_a_spec_memory_is_checked_before_it_is_taken():
+def test_without_a_spec_memory_is_checked_before_allocation():
     replay = ReplayBuffer(capacity=10**14)
     with pytest.raises(ConfigError, match=r"A replay with `capacity` 100,000,000,000,000 needs"):
         replay.add(transitions(range(5)))
     assert len(replay) == 0
 
 
-def test_what_a_full_replay_takes_is_logged_when_it_is_made(caplog):
+def test_the_size_of_a_full_replay_is_logged_at_the_start(caplog):
     with caplog.at_level(logging.INFO):
         ReplayBuffer(SPEC, capacity=1_000_000)
     assert caplog.messages == ["a replay of 1000000 transitions takes 56.0 MB when full"]
 
 
-def test_numbers_that_would_be_cut_off_are_refused():
+def test_fractions_in_an_integer_field_are_refused():
     replay, first = ReplayBuffer(SPEC, capacity=100), transitions(range(5))
     with pytest.raises(ShapeError, match=r"`transitions.action` is an array of float64.* int64"):
         replay.add(replace(first, action=first.action + 0.5))
@@ -177,7 +177,7 @@ def test_transitions_may_be_tensors():
 
 
 @pytest.mark.parametrize("obs_size", [1, 40, 400])
-def test_short_and_long_observations_come_out_as_they_went_in(obs_size):
+def test_short_and_long_observations_are_sampled_unchanged(obs_size):
     replay = ReplayBuffer(capacity=300)
     numbers = np.arange(450)
     obs = (numbers[:, None] + np.arange(obs_size) / 512).astype(np.float32)
@@ -193,7 +193,7 @@ def test_short_and_long_observations_come_out_as_they_went_in(obs_size):
         assert to_numpy(batch.obs).flags.c_contiguous
 
 
-def test_after_a_clear_only_what_came_later_is_sampled():
+def test_after_clear_only_later_transitions_are_sampled():
     replay = ReplayBuffer(SPEC, capacity=10)
     replay.add(transitions(range(7)))
     replay.clear()
@@ -233,7 +233,7 @@ def test_a_resumed_replay_needs_no_spec():
     assert reference.rows_of(first.sample(7)) == reference.rows_of(second.sample(7))
 
 
-def test_saving_takes_no_second_memory():
+def test_a_state_shares_the_memory_of_the_replay():
     replay = ReplayBuffer(SPEC, capacity=10)
     replay.add(transitions(range(4)))
     arrays = replay.state_dict()["storage"]["arrays"]
