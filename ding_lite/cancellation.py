@@ -1,4 +1,4 @@
-"""Cancel scopes: what a blocked call asks whether its result is still of use.
+"""Cancel scopes: end the blocked calls of a concurrent step that has failed.
 
 A middleware of a concurrent step may wait for something that never comes, because another one of
 the same step has raised. The step has a scope, its threads and coroutines run inside of that, and
@@ -16,7 +16,7 @@ from types import TracebackType
 from ding_lite.errors import StepCancelled
 
 Wake = Callable[[], None]
-"""Makes a blocked thread look again; called on any thread."""
+"""Wakes a blocked thread; called on any thread."""
 
 
 class CancelScope:
@@ -70,7 +70,7 @@ class CancelScope:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be the scope of this thread for the length of a `with` block."""
+        """Make this the scope of the thread for the length of a `with` block."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -78,7 +78,7 @@ class CancelScope:
             _CURRENT.reset(token)
 
     def enter(self) -> None:
-        """Be the scope of this context from now on."""
+        """Make this the scope of the context from now on."""
         _CURRENT.set(self)
 
     def _add(self, wait: Wait) -> None:
@@ -95,7 +95,7 @@ class Wait:
     """One blocked call, for the length of a `with` block; outside of a scope it never is over.
 
     Args:
-        wake: Makes the blocked thread look at `is_over` again.
+        wake: Makes the blocked thread check `is_over` again.
     """
 
     __slots__ = ("_scope", "is_over", "wake")
@@ -125,7 +125,7 @@ _CURRENT: ContextVar[CancelScope | None] = ContextVar("ding_lite_cancel_scope", 
 
 
 def cancelled() -> StepCancelled:
-    """Return the error of a call whose step has failed beside it."""
+    """Return the error of a call in a step that has failed."""
     return StepCancelled(
         "Another middleware of this step has raised, so this call was given up. `run` raises that "
         "error once all middleware of the step have ended."

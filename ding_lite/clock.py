@@ -1,4 +1,4 @@
-"""Time as an object, so that tests can hold it still.
+"""Clocks and deadlines: time as an object that tests can control.
 
 Nothing else in the package sleeps or asks for the time of a deadline. Deadlines are absolute
 instants on a clock; users write timeouts in seconds, and `None` waits for ever.
@@ -32,7 +32,7 @@ class Clock(Protocol):
     def wait(self, condition: threading.Condition, timeout: float | None) -> None:
         """Wait on a held condition until it is notified or `timeout` seconds have passed, or less.
 
-        Who waits for more than that looks again.
+        A caller that waits for longer checks and waits again.
         """
         ...
 
@@ -42,7 +42,7 @@ class Clock(Protocol):
 
 
 LOOK_UP_S = 0.5
-"""Seconds after which a wait for another thread looks whether a signal has come."""
+"""Seconds after which a wait for another thread checks for signals."""
 
 
 class SystemClock:

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class DingLiteError(Exception):
-    """Anything this package raises on purpose."""
+    """The base of all errors that this package raises on purpose."""
 
 
 class ConfigError(DingLiteError, ValueError):
@@ -90,7 +90,7 @@ class EnvError(DingLiteError, RuntimeError):
 
 
 class DeadlineExceeded(DingLiteError, TimeoutError):
-    """Something did not happen in time; says what and how long."""
+    """A wait has ended at its timeout; the message says for what and how long."""
 
 
 class TransportError(DingLiteError, OSError):
@@ -145,7 +145,7 @@ class RemoteError(DingLiteError, RuntimeError):
 
     @property
     def is_not_registered(self) -> bool:
-        """Whether nobody answers to that name there: a new `main` may not be that far yet."""
+        """Whether the node has not registered that name, or not yet."""
         return self.kind == NotRegistered.__name__
 
 

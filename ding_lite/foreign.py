@@ -6,7 +6,7 @@ import threading
 
 
 def is_for_program(error: BaseException) -> bool:
-    """Tell whether an error must go on to the program, whatever thread of ours it came through.
+    """Return whether an error must go on to the program, on any thread of ours.
 
     A signal's handler raises on the main thread, KeyboardInterrupt or SystemExit. On any other
     thread such an error is one of the function that was called, like every other.
@@ -16,7 +16,7 @@ def is_for_program(error: BaseException) -> bool:
 
 
 def words_of(error: BaseException) -> str:
-    """Return the message of an error, also of one whose class raises when it is asked for it."""
+    """Return the message of an error, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as raised:  # noqa: BLE001 - the class of an error is the program's own

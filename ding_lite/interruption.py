@@ -1,8 +1,7 @@
-"""What a signal or an exit means to code in the middle of a run.
+"""Signals and exits in the middle of a run.
 
-A run that is interrupted ends its step first. Code that waits for another process asks here
-whether that has begun, and code that calls a user's function tells a signal from an exit of the
-function's own.
+An interrupted run ends its step first. Code that waits for another process checks here whether
+that has begun, and code that calls a user's function tells a signal from an exit of the function.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Terminated(SystemExit):
 
 
 class Interruption:
-    """Which signal has asked for the end of a run, if any."""
+    """The signal that ends a run, if one has come."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -33,7 +32,7 @@ class Interruption:
         """When it came."""
 
     def raise_if_any(self) -> None:
-        """Raise what the signal would have raised: now that the step has ended.
+        """Raise the error of the signal, now that the step has ended.
 
         Raises:
             KeyboardInterrupt: It was SIGINT.
@@ -46,7 +45,7 @@ class Interruption:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be the interruption of this thread's run, for the length of a `with` block."""
+        """Make this the interruption of the thread's run for the length of a `with` block."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -64,13 +63,13 @@ def is_interrupted() -> bool:
 
 
 def refuse_exit(
-    error: SystemExit | KeyboardInterrupt, who: str, kind: type[DingLiteError], advice: str
+    error: SystemExit | KeyboardInterrupt, subject: str, kind: type[DingLiteError], advice: str
 ) -> NoReturn:
     """Raise an error for a user's function that has ended the program in the middle of a run.
 
     Args:
         error: What the function has raised.
-        who: The function, as the beginning of a sentence.
+        subject: The function, as the beginning of a sentence.
         kind: The class of the error.
         advice: What the function is to do instead, as a sentence.
 
@@ -83,7 +82,7 @@ def refuse_exit(
         raise error
     did = f"called `sys.exit({error.code!r})`" if isinstance(error, SystemExit) else "raised"
     did += " KeyboardInterrupt without Ctrl-C" if did == "raised" else ""
-    raise kind(f"{who} {did} in the middle of a run. {advice}") from error
+    raise kind(f"{subject} {did} in the middle of a run. {advice}") from error
 
 
 def is_of_a_signal(error: BaseException) -> bool:

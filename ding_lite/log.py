@@ -1,4 +1,4 @@
-"""Logging for a library: silent unless asked, and never the same line twice a second.
+"""Logging: silent unless configured, and rate-limited by cause.
 
 Modules log through `logging.getLogger(__name__)`. `configure()` gives programs one handler;
 `once` and `every` keep a warning from filling the screen.
@@ -32,7 +32,7 @@ def configure(
 
     Args:
         level: The least important level shown, by number or by name: `"debug"`.
-        node: Who is speaking, as each line shall name it; by default the node that this process
+        node: The name of the node in each line; by default the node that this process
             is, with its role, such as `node 1 collector`.
         stream: Where the lines go; standard error by default.
 
@@ -68,7 +68,7 @@ def _number_of(level: int | str) -> int:
 
 @contextmanager
 def speaking_as(name: str) -> Iterator[None]:
-    """Let this process's log lines say who it is, for the length of a `with` block.
+    """Name this process in its log lines, for the length of a `with` block.
 
     The name becomes that of the process, which `logging` knows as `%(processName)s`.
     """
@@ -83,7 +83,7 @@ def speaking_as(name: str) -> Iterator[None]:
 
 
 def is_configured(logger: logging.Logger) -> bool:
-    """Tell whether a program has said where the lines of a logger go."""
+    """Return whether a program has configured a handler for a logger."""
     here: logging.Logger | None = logger
     while here is not None:
         if any(not isinstance(handler, logging.NullHandler) for handler in here.handlers):
@@ -115,7 +115,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class Throttle:
-    """Lets a log line through once, or once in a while, per cause.
+    """Limits how often a log line is written, per cause.
 
     One throttle belongs to the object that logs; nothing is remembered between two of them.
     """

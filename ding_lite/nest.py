@@ -41,7 +41,7 @@ def _children(tree: Any) -> Iterable[tuple[str | int, Any]] | None:
 
 
 def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Build a tree of the same shape whose leaves are `fn(leaf)`; the input is left alone.
+    """Build a tree of the same shape with the leaves `fn(leaf)`; the input is left alone.
 
     Example:
         >>> map_leaves(lambda x: x + 1, {"a": [1, 2], "b": (3,)})
@@ -58,7 +58,7 @@ def map_leaves(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def path_name(path: Path, root: str = "") -> str:
-    """Spell a path as Python would: what an error message calls a leaf.
+    """Spell a path as Python would, for error messages.
 
     Example:
         >>> path_name(("state_dict", "layers", 0), root="ctx")

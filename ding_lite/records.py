@@ -1,4 +1,4 @@
-"""Dataclasses that may travel: each is known to every node by a name, and only by that.
+"""Registered dataclasses: those that messages may contain, each under a name.
 
 What arrives names a record; it never names a module to import. So a node builds objects of the
 classes that its own program has registered, and of no others.
@@ -19,7 +19,7 @@ ClassT = TypeVar("ClassT", bound=type)
 
 
 class Records:
-    """Classes by the name under which they travel."""
+    """Registered classes by name."""
 
     def __init__(self) -> None:
         self._classes: dict[str, type] = {}
@@ -29,7 +29,7 @@ class Records:
         return cls in self._descriptions
 
     def add(self, cls: type, name: str) -> None:
-        """Let a dataclass travel under a name.
+        """Register a dataclass under a name.
 
         Raises:
             ConfigError: It is no dataclass, cannot be built from its fields alone, or another
@@ -100,7 +100,7 @@ def register(*, name: str) -> Callable[[ClassT], ClassT]: ...
 def register(
     cls: ClassT | None = None, /, *, name: str = ""
 ) -> ClassT | Callable[[ClassT], ClassT]:
-    """Let the objects of a dataclass travel between nodes, field by field.
+    """Register a dataclass, so that its objects may be sent between nodes, field by field.
 
     Every node that sends or receives one must have run this, under the same name.
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, and what is refused.
+"""Settings: read from the environment or a dict, converted and checked.
 
 Three doors lead in. `Settings` reads the environment variables (nothing else in the package
 looks at the environment), `as_config` turns a dict or an EasyDict into a typed config, and
@@ -34,7 +34,7 @@ ConfigT = TypeVar("ConfigT")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the environment says about this process; explicit arguments win over it.
+    """The settings of this process from environment variables; explicit arguments win over them.
 
     Each field is read from `DING_LITE_<FIELD>`; an empty variable counts as unset.
     """
@@ -48,9 +48,9 @@ class Settings:
     roles: tuple[str, ...] = ()
     """The roles of the nodes, one entry a node, separated by commas; `+` joins several."""
     topology: str | None = None
-    """Who is connected to whom: `star`, `mesh`, `tree` or `alone`."""
+    """The connections between nodes: `star`, `mesh`, `tree` or `alone`."""
     protocol: str | None = None
-    """How nodes talk: `ipc` on one machine, `tcp` between machines."""
+    """The transport between nodes: `ipc` on one machine, `tcp` between machines."""
     address: str | None = None
     """The interface this node listens on; loopback unless set."""
     ports: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class Settings:
     key_file: str | None = None
     """The file with the key that lets nodes of different machines trust each other."""
     engine: str | None = None
-    """What starts the nodes. `local` is this process, also under torchrun or srun."""
+    """The engine that starts the nodes. `local` is this process, also under torchrun or srun."""
     linger: int = 30
     """Seconds that a node that leaves waits for a lost peer that has yet to get its events."""
     peer_timeout: int = 600
@@ -144,7 +144,7 @@ def variables_set(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 def process_environ() -> Mapping[str, str]:
     """Return the environment variables of this process as they are now, to be read only.
 
-    For those that ask who has started this process: see `ding_lite.parallel.launch.environment`.
+    Used to detect what has started this process: see `ding_lite.parallel.launch.environment`.
     """
     return types.MappingProxyType(dict(os.environ))
 
@@ -158,7 +158,7 @@ def suggest_environ(name: str, value: str) -> None:
 
 
 def state_home(environ: Mapping[str, str] | None = None) -> Path:
-    """Return where this user's programs keep what outlives them.
+    """Return the directory for state that outlives the user's programs.
 
     That is `$XDG_STATE_HOME`, or `~/.local/state` where it is not set.
 
@@ -237,7 +237,7 @@ def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
 
 
 def suggests(config_type: type[ConfigT]) -> type[ConfigT]:
-    """Make a config dataclass answer a mistyped keyword with the field that was meant.
+    """Make a config dataclass suggest the field that a mistyped keyword means.
 
     A class decorator, to stand above `@dataclass`.
     """
@@ -391,5 +391,5 @@ def _faults(
 
 
 def _is_a(kind: type[Any], value: Any) -> bool:
-    """Tell whether a value is a number of some kind, numpy's among them; a bool is none."""
+    """Return whether a value is a number of some kind, numpy's included; a bool is none."""
     return isinstance(value, kind) and not isinstance(value, bool)

@@ -21,7 +21,7 @@ def write_key(file: str) -> int:
     path = make_key(file).absolute()
     print(
         f"Wrote a new key to {path}\n"
-        f"Whoever can read it can join your jobs. Copy it to each machine of the job in a way that "
-        f"nobody else can read (scp -p), and set DING_LITE_KEY_FILE to its path there."
+        f"Any process that can read it can join your jobs. Copy it to each machine of the job over "
+        f"a private channel (scp -p), and set DING_LITE_KEY_FILE to its path there."
     )
     return DONE

@@ -327,8 +327,8 @@ def _add_run(parser: Parser) -> None:
         "--topology",
         type=arguments.topology,
         metavar="{" + ",".join(arguments.TOPOLOGIES) + ",0-1...}",
-        help="who is connected to whom: all to node 0, each to each, each to one of few hubs, "
-        "nobody, or the pairs that are: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)",
+        help="the connections: all to node 0, each to each, each to one of few hubs, none, "
+        "or pairs: 0-1,1-2 (default: DING_LITE_TOPOLOGY, else mesh)",
     )
     add(
         "--roles",
@@ -372,7 +372,7 @@ def _add_run(parser: Parser) -> None:
     add(
         "--auto-recover",
         action="store_true",
-        help="start a node again whose process has failed; without it a failure ends the job",
+        help="start a failed node again; without it a failure ends the job",
     )
     add(
         "--max-retries",

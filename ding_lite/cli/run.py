@@ -53,7 +53,7 @@ def run_program(options: argparse.Namespace) -> int:
                 f"--auto-recover. Add that, or leave --max-retries out."
             )
         main, args = _find(options.program, options.args)
-        # Else nobody would hear that a node was restarted, or ended late.
+        # Else it would not be shown that a node was restarted, or ended late.
         configure("warning")
         runner = Parallel.runner(
             num_nodes,
@@ -235,7 +235,7 @@ def _tell(error: Exception) -> int:
     """Show an error as its reader needs it; return the exit code."""
     in_program = within_program(error.__traceback__)
     if isinstance(error, DingLiteError) and in_program is None:
-        # Among these is NodeFailed, whose message has the traceback from the node.
+        # Among these is NodeFailed; its message has the traceback from the node.
         print(f"ding-lite run: {error}", file=sys.stderr)
         return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
     if in_program is None and isinstance(error, MemoryError | OSError):

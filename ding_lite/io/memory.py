@@ -1,4 +1,4 @@
-"""How much memory there is, before something large takes it, and how much is taken.
+"""Measure free and used memory, and refuse large allocations that do not fit.
 
 The system hands out memory that it does not have, and ends a process that uses it, hours later.
 So sizes are checked before anything is allocated.

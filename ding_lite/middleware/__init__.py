@@ -1,6 +1,5 @@
 """The stages of a training pipeline: `from ding_lite import middleware as mw`."""
 
-import warnings
 from typing import TYPE_CHECKING
 
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
@@ -36,6 +35,7 @@ from ding_lite.middleware.report.progress import progress
 from ding_lite.middleware.report.tensorboard import tensorboard
 from ding_lite.middleware.report.throughput import throughput
 from ding_lite.middleware.train import train
+from ding_lite.version import renamed
 
 __all__ = [
     "add_to",
@@ -80,29 +80,13 @@ __all__ = [
     "wait_for",
 ]
 
-_RENAMED = {
-    "keep_champion": "keep_best_agent",
-    "keep_pace": "rate_limit",
-    "measure": "throughput",
-    "recall": "replay_trajectories",
-    "stay_within": "env_step_budget",
-    "tally": "count_collected",
-}
-"""Former names of factories, kept for one release."""
-
 if not TYPE_CHECKING:  # a type checker knows the present names only
-
-    def __getattr__(name: str) -> object:
-        """Return a factory by its former name, with a warning."""
-        if name in _RENAMED:
-            warnings.warn(
-                f"`middleware.{name}` is now `middleware.{_RENAMED[name]}`, and the former name "
-                f"goes with the next release. Use the new one.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            return globals()[_RENAMED[name]]
-        from ding_lite.errors import did_you_mean
-
-        meant = did_you_mean(name, __all__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{meant}")
+    __getattr__ = renamed(
+        __name__,
+        keep_champion="keep_best_agent",
+        keep_pace="rate_limit",
+        measure="throughput",
+        recall="replay_trajectories",
+        stay_within="env_step_budget",
+        tally="count_collected",
+    )

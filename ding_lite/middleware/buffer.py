@@ -1,4 +1,4 @@
-"""Put transitions into a replay, and tell it what was learned from them."""
+"""Add transitions to a replay, and update its priorities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ding_lite.settings import at_least, check_all
 
 
 def add_to(replay: Replay) -> Middleware:
-    """Put the newest transitions into a replay.
+    """Add the newest transitions to a replay.
 
     Context:
         reads: transitions
@@ -39,7 +39,7 @@ def add_to(replay: Replay) -> Middleware:
 
 
 def wait_for(replay: Replay, *, size: int) -> Middleware:
-    """Hold training back until a replay holds enough transitions.
+    """Postpone training until a replay holds enough transitions.
 
     The step goes on, so that the collector of the same pipeline can fill the replay, but every
     `train` further down does nothing. A `train` of your own reads the same key:
@@ -79,7 +79,7 @@ def wait_for(replay: Replay, *, size: int) -> Middleware:
 
 
 def update_priorities(replay: Prioritized) -> Middleware:
-    """Tell a replay how surprising the transitions of the last batch were.
+    """Update the priorities of the transitions of the last batch.
 
     Their errors become their priorities. What was overwritten since it was sampled is left out.
     Place it after `train`; in a step without an update it does nothing.

@@ -1,4 +1,4 @@
-"""What several middleware refuse when they are made."""
+"""Checks that several middleware factories share."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:
     """Fill a replay with random actions before the first step does anything else.
 
     It acts once, in the first step it is part of, and only as far as the replay is short of
-    `steps` transitions: a resumed run whose replay is full goes straight on.
+    `steps` transitions: a resumed run with a full replay goes straight on.
 
     Context:
         reads: env_step

@@ -1,4 +1,4 @@
-"""End an evolution within its env steps, those of evaluations included."""
+"""End an evolution within its budget of env steps, those of evaluations included."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ding_lite.settings import at_least, check_all
 _SHARE_OF_LONGEST = 0.1
 """An evaluation is planned with its longest episodes where it takes no more than that of all."""
 _GROWTH = 1.5
-"""Else it may take that many times what the newest one took, as who learns plays longer."""
+"""Else it may take that many times what the newest one took, as better agents play longer."""
 
 
 def env_step_budget(max_env_steps: int, *, every: int, longest: int | None = None) -> EnvStepBudget:
-    """Finish once another generation, and its evaluation, might take too many env steps.
+    """End the run when another generation and its evaluation might exceed a budget of env steps.
 
     Place it behind `evaluate_population`. How long an evaluation lasts is not known before; where
     the time limit of episodes says too little, and one takes more than the newest one lets
@@ -28,7 +28,7 @@ def env_step_budget(max_env_steps: int, *, every: int, longest: int | None = Non
     Args:
         max_env_steps: How many may be made, those of evaluations included.
         every: Steps of the pipeline from one evaluation to the next.
-        longest: Env steps of an evaluation whose episodes all last as long as they may; None if
+        longest: Env steps of an evaluation in which all episodes last as long as they may; None if
             there is no limit.
 
     Raises:
@@ -39,12 +39,12 @@ def env_step_budget(max_env_steps: int, *, every: int, longest: int | None = Non
 
 
 class EnvStepBudget:
-    """What `env_step_budget` makes; its arguments are the same."""
+    """The middleware that `env_step_budget` makes, with the same arguments."""
 
     __name__ = "env_step_budget"
 
     def __init__(self, max_env_steps: int, *, every: int, longest: int | None) -> None:
-        """Begin with nothing spent."""
+        """Start with nothing spent."""
         self.max_env_steps = max_env_steps
         self._every = every
         self._longest = longest
@@ -85,17 +85,17 @@ class EnvStepBudget:
         return spent(ctx) + self._generation + evaluation > self.max_env_steps
 
     def overrun(self, ctx: Context) -> str | None:
-        """Say what took more than there was; None if nothing did."""
+        """Describe by how much the run exceeded its budget; None if it did not."""
         over = spent(ctx) - self.max_env_steps
         if over <= 0:
             return None
         return (
             f"{over:,} env steps more than {self.max_env_steps:,} were made: the newest evaluation "
-            f"took {self._newest:,}, and before it is over nobody knows how long its episodes are."
+            f"took {self._newest:,}, and the length of its episodes is not known before it is over."
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of generations and evaluations."""
+        """Return the env steps of the newest generation and evaluation."""
         return {
             "eval_steps": self._eval_steps,
             "newest": self._newest,

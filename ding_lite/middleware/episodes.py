@@ -1,4 +1,4 @@
-"""What `collect` says of the episodes that its envs have played."""
+"""Metrics of the episodes that `collect` has played."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
 
 RECENT_EPISODES = 20
-"""Episodes whose mean is `ctx.metrics["return"]`."""
+"""The number of episodes in the mean `ctx.metrics["return"]`."""
 
 
 class RecentEpisodes:

@@ -1,4 +1,4 @@
-"""Keep the policy that was best, beside the one that goes on learning."""
+"""Save the policy of the best evaluation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _KeepBest:
         return {"best": self._best if math.isfinite(self._best) else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there: what was saved later comes again, and is then as it was."""
+        """Restore the state: what was saved later is saved again, as it was."""
         self._best = -math.inf if state["best"] is None else float(state["best"])
 
 

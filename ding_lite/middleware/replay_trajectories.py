@@ -1,4 +1,4 @@
-"""Let a learner of trajectories learn from some of them again."""
+"""Replay some trajectories of earlier steps to a learner."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ding_lite.settings import check_all, whole
 
 
 def replay_trajectories(num: int) -> Middleware:
-    """Put the newest trajectories of the steps before behind those of this step.
+    """Append the newest trajectories of earlier steps to those of this step.
 
-    What older weights have made is learned from once more, beside what is new: fewer env steps are
+    The learner gets data of older weights once more, beside the new data: fewer env steps are
     needed, and each update takes longer. It is for policies that correct for older weights, as
     IMPALA does. Place it behind `collect` or `receive`, before `train`.
 
@@ -26,7 +26,7 @@ def replay_trajectories(num: int) -> Middleware:
         writes: trajectories
 
     Args:
-        num: How many come again. As many as are new in a step makes half of each update old, as
+        num: How many are replayed. As many as are new in a step makes half of each update old, as
             Espeholt et al. 2018 did; more are older, and teach less.
 
     Raises:
@@ -49,7 +49,7 @@ class _ReplayTrajectories:
             self._before = ctx.trajectories[: self._num]
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what would come again."""
+        """Copy the trajectories to replay."""
         names = [field.name for field in fields(Rollout)]
         return {"before": [{name: getattr(one, name) for name in names} for one in self._before]}
 

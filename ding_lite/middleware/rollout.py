@@ -1,4 +1,4 @@
-"""Let a policy act, and hand on what happened in order: what `collect(unroll=)` does."""
+"""Collect rollouts, which keep the order of steps, for `collect(unroll=)`."""
 
 from __future__ import annotations
 

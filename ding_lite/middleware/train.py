@@ -42,7 +42,7 @@ def train(
     trajectories. Nothing happens in a step that has brought none, in which the replay holds fewer
     transitions than a batch, or in which `wait_for` holds training back. What the newest update
     reports goes into the metrics as it is: a value that still lives on a device is fetched only
-    when somebody reports it.
+    when it is reported.
 
     With a replay that has priorities, `update_priorities` belongs further down. It gives back
     those of a step's last batch; those of the batches before it are given back at once, as the

@@ -45,7 +45,7 @@ LINEAGE = "lineage.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class EvolveResult:
-    """What came out of an evolution."""
+    """The result of an evolution."""
 
     best: Agent
     """The agent of the best evaluation, as it was then."""
@@ -62,7 +62,7 @@ class EvolveResult:
 
 @dataclass(frozen=True, kw_only=True)
 class EvolvePlan:
-    """What an evolution will do."""
+    """The plan of an evolution."""
 
     plan: RunPlan
     search: Search

@@ -48,8 +48,8 @@ class EvolutionConfig(TrainConfig):
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
     tournament_size: int = 2
-    """How many agents take part in a tournament. More favours the best, who soon are all there
-    is."""
+    """How many agents take part in a tournament. More favours the best, which soon are
+    the only ones."""
     elitism: bool = True
     """Let the best agent live on unchanged."""
     window: int = 1

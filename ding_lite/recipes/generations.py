@@ -1,4 +1,4 @@
-"""What is said of each generation to a person who watches."""
+"""Lines about each generation for the person at the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a policy that learns from replay is trained: random steps first, then collect and learn."""
+"""Train a policy that learns from replay: random steps first, then collect and learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a policy is trained that learns from its own newest experience: rollout and learn."""
+"""Train a policy that learns from its own newest experience: collect a rollout and learn."""
 
 from __future__ import annotations
 

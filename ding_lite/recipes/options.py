@@ -21,7 +21,7 @@ CriterionName: TypeAlias = Literal["greedy", "seed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What somebody chose on the command line."""
+    """The options of a run, as chosen on the command line."""
 
     env: str
     """The environment's name in gymnasium's registry."""
@@ -30,7 +30,7 @@ class Options:
     max_env_steps: int
     """Where the run ends at the latest."""
     target: float
-    """The mean return of 20 greedy episodes that counts as solved; infinity where none does."""
+    """The mean return of 20 greedy episodes that counts as solved; infinity: never."""
     smoke: bool
     """Whether this is only a test that the program runs."""
     out: Path | None

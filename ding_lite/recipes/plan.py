@@ -1,4 +1,4 @@
-"""From what was chosen to what a run will do: given values, then presets, then defaults."""
+"""Make the plan of a run from given values, presets and defaults, in this order."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _ELSEWHERE = {
     "policy_freq": "policy_delay",
     "ent_coef": "alpha",
 }
-"""What settings are called in other libraries."""
+"""Names of settings in other libraries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What somebody chose for a run; None where nothing was."""
+    """The values chosen for a run; None for those that were not chosen."""
 
     num_envs: int | None = None
     seed: int | None = None
@@ -63,7 +63,7 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a run will do, once everything is chosen."""
+    """The plan of a run: its recipe, its options and all its settings."""
 
     name: str
     recipe: Recipe[Any]
@@ -94,7 +94,7 @@ def make_plan(
     *,
     recipe: Recipe[Any] | None = None,
 ) -> RunPlan:
-    """Put together what a run will do.
+    """Make the plan of a run.
 
     A run that goes on has the settings that it was begun with, but for those that are given.
 
@@ -195,7 +195,7 @@ def _values(config: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass of any
 
 
 def checked_settings(settings: object) -> Mapping[str, Any]:
-    """Return settings that were given as one value; none are no settings.
+    """Return settings that were given as one value; without them an empty mapping.
 
     Raises:
         ConfigError: They are no mapping.

@@ -24,7 +24,7 @@ DQN_PRESETS: dict[str, dict[str, Any]] = {
     },
     # Rewards lie between -100 and 100: a squared error counts the few large ones in full.
     # Priorities count mildly and are mostly made up for: all that is new has the highest one, and
-    # that is a crash's. Who has learned not to crash hovers: shorter episodes see more landings.
+    # that is a crash's. An agent that avoids crashes hovers: shorter episodes see more landings.
     # Returns scatter by 100 and more, and one of many evaluations is always lucky: hence the
     # margin, and 100 episodes that must confirm it.
     "LunarLander-v3": {

@@ -1,4 +1,4 @@
-"""What `ding_lite.train` must know about a policy: one `Recipe`, an entry of a table."""
+"""Recipes: the facts about a policy that `ding_lite.train` needs, as entries of a table."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TrainConfig:
 
     @property
     def env_settings(self) -> dict[str, Any]:
-        """What the environments that are learned from are made with, beside the environment's own.
+        """Extra arguments for the training environments.
 
         Those of evaluations are made without it.
         """
@@ -75,7 +75,7 @@ class TrainConfig:
         return num_envs
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
-        """Refuse what the machine has too little memory for, before anything is begun.
+        """Refuse settings that need more memory than the machine has.
 
         Raises:
             ConfigError: Names the setting to lower.
@@ -87,7 +87,7 @@ ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients(Generic[ConfigT]):
-    """What a recipe makes a pipeline of."""
+    """The parts from which a recipe makes a pipeline."""
 
     policy: Policy
     envs: Envs
@@ -97,7 +97,7 @@ class Ingredients(Generic[ConfigT]):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Generic[ConfigT]):
-    """How one kind of policy is trained."""
+    """The training of one kind of policy."""
 
     policy: Callable[[EnvSpec, Any], Policy]
     """Makes the policy from what it acts on and its settings: its class."""

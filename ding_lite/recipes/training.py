@@ -23,7 +23,7 @@ from ding_lite.runtime.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class TrainResult:
-    """What came out of a training."""
+    """The result of a training."""
 
     policy: Policy
     """That of the best evaluation; the last one where there was none."""
@@ -100,7 +100,7 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
 
 
 def run_plan(plan: RunPlan, *, quiet: bool = False) -> TrainResult:
-    """Do what a plan says, and judge the trained policy.
+    """Carry out a plan, and judge the trained policy.
 
     Args:
         plan: Made by `make_plan`.

@@ -1,4 +1,4 @@
-"""What a task is made of: its middleware, their labels and locks, and the step wrappers.
+"""The composition of a task: its middleware, their labels and locks, and the step wrappers.
 
 Before the first step all this is compiled into a plain chain of callables, so that the loop
 has nothing left to decide.
@@ -106,7 +106,7 @@ class Composition:
         return [self._compile(use, id(use)) for use in here]
 
     def names(self) -> list[str]:
-        """Return what the middleware of `chain` are called; a second `train` is `train#2`."""
+        """Return the names of the middleware of `chain`; a second `train` is `train#2`."""
         return distinct([name_of(use.fn) for use in self._here()])
 
     def resources(self) -> list[AbstractContextManager[Any]]:
@@ -137,7 +137,7 @@ class Composition:
         return [use for use in self.uses if use.is_for(self._labels)]
 
     def _compile(self, use: Use, key: object) -> Middleware:
-        """Wrap and lock a middleware; no wrapper meets it twice, or it would count it twice."""
+        """Wrap and lock a middleware; each wrapper once, or it would count it twice."""
         use, fn, num_done = self._wrapped.get(key, (use, use.fn, 0))
         for wrapper in self._wrappers[num_done:]:
             fn = wrapper(fn)
@@ -156,7 +156,7 @@ def _with_parts(fn: Any) -> list[Any]:
 
 
 def _identity(fn: Middleware) -> object:
-    """Return what tells two middleware apart: a bound method is a new object at each look."""
+    """Return the identity of a middleware: a bound method is a new object at each access."""
     return fn if isinstance(fn, MethodType | BuiltinMethodType) else id(fn)
 
 

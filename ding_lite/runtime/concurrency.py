@@ -1,4 +1,4 @@
-"""Threads and the event loop, and the meeting of the two.
+"""Threads and the event loop of a task, and the barrier at which a concurrent step ends.
 
 What is ugly here and why: a step may mix plain functions, which block, with coroutines, which
 need a loop, and the task may itself be called from a running loop (a notebook). So coroutines
@@ -29,21 +29,21 @@ from ding_lite.runtime.middleware import Middleware, name_of, named, refuse_seco
 logger = logging.getLogger(__name__)
 
 WARN_AFTER_S = 10.0
-"""How long a failed step waits for its functions before it says which of them still run."""
+"""Seconds that a failed step waits before it logs which of its functions still run."""
 
 OpenGenerator = Generator[Any, Any, Any]
 """A middleware that waits at its `yield` for the way out."""
 
 
 class Wakeup(Protocol):
-    """What a thread that waits at the barrier also does; `Events` is one."""
+    """Work for the thread that waits at the barrier; `Events` is one."""
 
     def notifies(self, notify: Callable[[], None]) -> AbstractContextManager[None]:
         """Call `notify()`, from any thread, whenever there is something to deliver."""
         ...
 
     def deliver(self) -> None:
-        """Do what the wakeup has rung for, on this thread."""
+        """Do the work that `notify` announced, on this thread."""
         ...
 
 
@@ -66,7 +66,7 @@ class LoopThread:
                 if wait.is_over:
                     cancel()
                 task = done.get()
-        except BaseException:  # a second Ctrl-C: nobody waits for the result any more
+        except BaseException:  # a second Ctrl-C: the result is not needed any more
             cancel()
             raise
         return task.result()
@@ -130,7 +130,7 @@ class LoopThread:
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop, also past a coroutine that exits: its task has that as its result."""
+    """Run a loop until it is stopped, also past a coroutine that exits."""
     is_stopped = False
     while not is_stopped:
         try:
@@ -152,7 +152,7 @@ async def _end_all() -> None:
 class Workers:
     """Threads that run jobs; started at their first use.
 
-    A job must catch its own exceptions: nobody looks at a worker thread.
+    A job must catch its own exceptions: an exception on a worker thread would be lost.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -186,7 +186,7 @@ class Workers:
 
 
 class MiddlewareOutcome(NamedTuple):
-    """How the way in of one middleware of a concurrent step has ended."""
+    """The result of one middleware of a concurrent step, up to its `yield`."""
 
     name: str
     opened: OpenGenerator | None
@@ -240,7 +240,7 @@ class Executor:
         return StepBarrier(self, ctx)
 
     def resumable(self, result: Any) -> OpenGenerator | None:
-        """Make an asynchronous generator at its `yield` look like an ordinary one.
+        """Wrap an asynchronous generator at its `yield` as an ordinary one.
 
         Args:
             result: What its way in has returned; anything else than a generator has no way out.
@@ -263,7 +263,7 @@ class Executor:
 
 
 class StepBarrier:
-    """Middleware that take their way in at once, and the barrier at which they meet."""
+    """Middleware that run at the same time, and the barrier that waits for all of them."""
 
     def __init__(self, executor: Executor, ctx: Context) -> None:
         self._executor = executor
@@ -321,7 +321,7 @@ class StepBarrier:
     def _next(
         self, ended: dict[int, MiddlewareOutcome]
     ) -> tuple[int, Any, BaseException | None] | None:
-        """Wait for what ends next; name what still runs where a failed step waits for long."""
+        """Wait for the next result; log what still runs when a failed step waits for long."""
         if not self._is_failing:
             return self._done.get()
         try:
@@ -405,7 +405,7 @@ async def _advance(inner: AsyncGenerator[Any, Any]) -> _AtYield | None:
 
 
 async def _way_out(inner: AsyncGenerator[Any, Any], error: BaseException | None) -> bool:
-    """Resume an asynchronous generator; tell whether it has ended, as it should."""
+    """Resume an asynchronous generator; return whether it has ended, as it should."""
     try:
         await (anext(inner) if error is None else inner.athrow(error))
     except StopAsyncIteration:

@@ -30,7 +30,7 @@ HOUSE_KEYS = LOCAL_KEYS | {
 
 
 class Latch:
-    """The end of a job, or of this node's part in it: once set it stays set."""
+    """One-shot stop flag of a job, or of this node's part in it."""
 
     __slots__ = (
         "_job_has_ended",
@@ -44,10 +44,10 @@ class Latch:
 
     def __init__(self) -> None:
         self.step = CancelScope()
-        """What ends the waits of a concurrent step that fails, and of no other."""
+        """Ends the waits of a concurrent step that fails."""
         self.is_set = False
         self.set_by = 0
-        """The thread that has set it."""
+        """The thread that set the latch."""
         self.may_leave: Callable[[], bool] = lambda: False
         """Whether the job goes on when this node's run ends: it has joined a running job."""
         self._job_has_ended = False
@@ -55,7 +55,7 @@ class Latch:
         self._listeners: list[tuple[Callable[[], None], bool]] = []
 
     def set(self, *, only_here: bool = False) -> None:
-        """End the job; does nothing when that has been said already.
+        """End the job; does nothing the second time.
 
         Args:
             only_here: End the task of this node, which leaves; the job goes on without it.
@@ -86,17 +86,17 @@ class Latch:
         self._listeners.append((fn, of_job))
 
     def rearm(self) -> None:
-        """Let a further run begin."""
+        """Prepare a further run."""
         self.is_set = self._job_has_ended = False
 
     @property
     def ends_waits(self) -> bool:
-        """Whether nothing is to be waited for any more: the job ends, or the step has failed."""
+        """Whether all waits are over: the job ends, or the step has failed."""
         return self.is_set or self.step.is_cancelled
 
 
 class _Shared:
-    """What all the contexts of one task have in common."""
+    """State that all contexts of one task share."""
 
     __slots__ = ("kept", "latch")
 
@@ -106,7 +106,7 @@ class _Shared:
 
 
 class Context(dict[str, Any]):
-    """A dict whose items are also attributes, renewed at every step.
+    """A dict with items that are also attributes, renewed at every step.
 
     `total_step` counts the task's steps, from 0, and is the runtime's to write. `finish` is a
     latch: setting it True ends the job after this step, setting it False does nothing.
@@ -211,7 +211,7 @@ class Context(dict[str, Any]):
     # -- from step to step ---------------------------------------------------------------
 
     def keep(self, *keys: str) -> None:
-        """Hand keys on from step to step, from now on.
+        """Keep these keys from step to step, from now on.
 
         A key may be kept before it is set. `finish` and `total_step` always live on.
         """
@@ -237,7 +237,7 @@ class Context(dict[str, Any]):
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The keys that live on, in the order in which they were kept."""
+        """The kept keys, in the order in which they were kept."""
         return tuple(self._shared.kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -281,7 +281,7 @@ _GUARDED = _METHODS | _RUNTIME
 
 
 class Lineage:
-    """How the contexts of a task follow each other, step after step.
+    """Makes the contexts of a task, one a step.
 
     All of them share what they keep and their latch.
 
@@ -319,7 +319,7 @@ def set_total_step(ctx: Context, total_step: int) -> None:
 
 
 def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Context:
-    """Rebuild a copied or unpickled context: same items, a life of its own."""
+    """Rebuild a copied or unpickled context: same items, shared state of its own."""
     ctx = Context(items)
     ctx.keep(*kept)
     if finish:
@@ -333,7 +333,7 @@ def is_key(name: str) -> bool:
 
 
 class ParallelContext(Context):
-    """What the other nodes last put on their contexts.
+    """The newest ctx values of other nodes.
 
     Each key holds the newest value that any peer has sent; a ctx without a key never erases
     it. Values are written as they arrive, so two reads may see two versions: copy what must
@@ -369,7 +369,7 @@ class ParallelContext(Context):
     def wait(
         self, newer_than: Mapping[str, Any], deadline: Deadline, stop: Callable[[], bool]
     ) -> ParallelContext | None:
-        """Block until values newer than these have arrived, any at all where none are named.
+        """Block until values newer than these have arrived, any values at all without keys.
 
         Returns:
             This object, or None where `stop` ended the wait.
@@ -396,7 +396,7 @@ class ParallelContext(Context):
         return None
 
     def _arrived(self) -> str:
-        """Say what has come from each node."""
+        """Describe the values received from each node."""
         with self._changed:
             said = [
                 f"{node} sent {', '.join(f'`{k}`={v!r:.40}' for k, v in values.items())}."
@@ -405,6 +405,6 @@ class ParallelContext(Context):
         return " ".join(said) or "Nothing has come from any node."
 
     def wake(self) -> None:
-        """Let every wait look at its `stop` again."""
+        """Wake all waits so that they check `stop` again."""
         with self._changed:
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Ctrl-C as the end of a step instead of the middle of one.
+"""End a run at Ctrl-C behind the current step, and not in the middle of it.
 
 The first SIGINT or SIGTERM sets the task's latch: the step ends, open generators close,
 checkpoints are written. SIGINT ends the job on all nodes, SIGTERM this node alone: it comes to a
@@ -8,7 +8,7 @@ twice, the process and its group, so the same signal within half a second of the
 as one.
 
 A program that seems to ignore Ctrl-C is killed by its user, and saves nothing. So this is the one
-thing that is said also where nobody has asked for log lines: one line, on a terminal only, and
+thing that is shown also without log lines: one line, on a terminal only, and
 not by the processes that another one of the program has started.
 """
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeferredSigint:
-    """Ctrl-C that waits for the end of what must not be broken off, `with deferred_sigint: ...`.
+    """A SIGINT handler that defers Ctrl-C to the end of a block: `with deferred_sigint: ...`.
 
     Everywhere else on the main thread it raises KeyboardInterrupt at once, as Python does by
     itself. Entering costs next to nothing, whereas to set a handler takes microseconds.
@@ -49,7 +49,7 @@ class DeferredSigint:
         self._is_deferring = False
         self._is_pending = False
         self.is_installed = False
-        """Whether it is what Ctrl-C calls, so that the main thread may rely on it."""
+        """Whether it is the handler of SIGINT, so that the main thread may rely on it."""
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         """Take a signal."""
@@ -60,11 +60,11 @@ class DeferredSigint:
 
     @property
     def is_pending(self) -> bool:
-        """Whether Ctrl-C waits for the end of the block."""
+        """Whether Ctrl-C was pressed in the block."""
         return self._is_pending
 
     def __enter__(self) -> Self:
-        """Let Ctrl-C wait from now on; on the main thread, and not within another such block."""
+        """Defer Ctrl-C from now on; on the main thread, and not within another such block."""
         self._is_deferring = True
         return self
 
@@ -74,7 +74,7 @@ class DeferredSigint:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Raise what has waited.
+        """Raise the deferred KeyboardInterrupt, if any.
 
         Raises:
             KeyboardInterrupt: Ctrl-C has come meanwhile.
@@ -86,7 +86,7 @@ class DeferredSigint:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Be what Ctrl-C calls, for the length of a `with` block, if nothing else is."""
+        """Handle SIGINT for the length of a `with` block, unless the program handles it."""
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
@@ -172,7 +172,7 @@ def _announce(signum: int, end: Callable[[int], None]) -> None:
 
 
 def _tell_the_terminal(name: str) -> None:
-    """Say it on standard error, if that is a terminal and this the process that a user started."""
+    """Write to standard error, if it is a terminal and this the process that a user started."""
     from multiprocessing import parent_process  # not before: it is slow to import
 
     if parent_process() is not None:

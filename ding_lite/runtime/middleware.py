@@ -1,4 +1,4 @@
-"""What a middleware is: the shapes it comes in, its name, and how to do things around it.
+"""Middleware: their shapes and names, and code that runs around them.
 
 A middleware is any callable of one argument, the context. A generator function with one
 `yield` does things before and after the rest of the step; a coroutine function or an
@@ -25,11 +25,11 @@ StepWrapper = Callable[[Middleware], Middleware]
 """Takes a middleware and returns one that does something around it."""
 
 Stretch = Callable[[Context], AbstractContextManager[Any]]
-"""Makes what surrounds one stretch of a middleware's code; see `around`."""
+"""Makes the context manager around one stretch of a middleware's code; see `around`."""
 
 
 class MiddlewareShape(enum.Enum):
-    """How a middleware runs."""
+    """The ways in which a middleware runs."""
 
     FUNCTION = "function"
     GENERATOR = "generator"
@@ -43,7 +43,7 @@ class MiddlewareShape(enum.Enum):
 
 
 def shape_of(fn: Middleware) -> MiddlewareShape:
-    """Tell how a middleware runs, as far as can be told before it is called."""
+    """Return the shape of a middleware, as far as it is known before the call."""
     fn = _innermost(fn)
     call = fn if inspect.isroutine(fn) else type(fn).__call__
 
@@ -57,7 +57,7 @@ def shape_of(fn: Middleware) -> MiddlewareShape:
 
 
 def name_of(fn: Any) -> str:
-    """Return what a middleware or listener is called in messages, timings and drawings.
+    """Return the name of a middleware or listener in messages, timings and diagrams.
 
     A leading `_`, which factories give the function they return, is left out.
     """
@@ -73,7 +73,7 @@ def named(fn: Any, name: str) -> Any:
 
 
 def composed_of(fn: Any, parts: Sequence[Middleware]) -> None:
-    """Say of a middleware that it runs others."""
+    """Mark a middleware as one that runs others."""
     fn._ding_lite_parts = tuple(parts)
 
 
@@ -84,7 +84,7 @@ def parts_of(fn: Any) -> tuple[Middleware, ...]:
 
 
 def resources_of(fn: Any) -> list[AbstractContextManager[Any]]:
-    """Return what must be entered before a middleware runs: itself, or parts of it."""
+    """Return the context managers to enter before a middleware runs: itself, or parts of it."""
     found = [fn] if isinstance(fn, AbstractContextManager) else []
     for part in parts_of(fn):
         found += resources_of(part)
@@ -98,27 +98,27 @@ def _innermost(fn: Any) -> Any:
 
 
 def note_once(error: BaseException, where: str) -> None:
-    """Say where an exception came from, unless that has been said already."""
+    """Add a note on the origin of an exception, unless it has that note."""
     if not getattr(error, "_ding_lite_noted", False):
         error.add_note(where)
         error._ding_lite_noted = True  # type: ignore[attr-defined]
 
 
-def refuse_silent_exit(error: BaseException, who: str) -> BaseException:
-    """Return what to raise instead of an exit that would look as if the program had finished.
+def refuse_silent_exit(error: BaseException, subject: str) -> BaseException:
+    """Replace an exit that would look as if the program had finished by an error.
 
     An exit with another code than 0 says by itself that something is wrong, and stays.
 
     Args:
         error: What a middleware or listener has raised.
-        who: It, as the beginning of a sentence.
+        subject: The middleware or listener, as the beginning of a sentence.
     """
     if not isinstance(error, SystemExit) or error.code not in (None, 0):
         return error
     try:
         refuse_exit(
             error,
-            who,
+            subject,
             MiddlewareError,
             "That would end the program as if it had finished. Set `ctx.finish = True` to end the "
             "job after this step, or raise an error.",
@@ -128,7 +128,7 @@ def refuse_silent_exit(error: BaseException, who: str) -> BaseException:
 
 
 def check_middleware(fn: Any) -> None:
-    """Refuse what cannot be called with one ctx, and name the likely mistake.
+    """Refuse an object that cannot be called with one ctx, and name the likely mistake.
 
     Raises:
         MiddlewareError: It is no middleware.
@@ -227,7 +227,7 @@ def around(fn: Middleware, stretch: Stretch) -> Middleware:
 
 
 def around_rest(out: Any, ctx: Context, stretch: Stretch, name: str) -> Any:
-    """Surround what is still to come of a function that has returned `out`.
+    """Surround the rest of a function that has returned `out`.
 
     Args:
         out: A generator, a coroutine, or anything else, for which nothing is to come.

@@ -1,4 +1,4 @@
-"""A lock for middleware that must not run at the same time, whatever their shapes."""
+"""A lock for middleware of any shape that must not run at the same time."""
 
 from __future__ import annotations
 

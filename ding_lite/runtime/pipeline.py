@@ -1,9 +1,9 @@
-"""The engine of a task: takes a ctx through a chain of middleware, step after step.
+"""The engine of a task: passes a ctx through a chain of middleware, step after step.
 
 A step is an onion. On the way in each middleware runs, a generator up to its `yield`; on the
 way out the open generators are resumed in reverse order. An exception travels the way out
-too: each open generator may handle it around its `yield`, and whoever handles it lets the rest
-of the way out go on as usual.
+too: each open generator may handle it around its `yield`, and where one does, the rest of
+the way out goes on as usual.
 
 `Pipeline.run` is the hot loop and written for it: one plain call a middleware, one look at the
 queue of events, and nothing that was known before the loop began. All else is off that path.
@@ -34,12 +34,12 @@ from ding_lite.runtime.middleware import (
 
 
 class Onion:
-    """The generators that wait for the way out of a step.
+    """The open generators of a step, which wait for the way out.
 
     Args:
         events: Delivered after each generator that has been resumed.
         note: Called with an exception and the name of the middleware that raised it (None
-            where that is not known); adds what the user should know, and returns what to raise.
+            where that is not known); adds notes for the user, and returns the error to raise.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Pipeline:
         router: Router,
         publish: Callable[[Context], None],
     ) -> None:
-        """Take step after step, until the job's latch is set.
+        """Run step after step until the job's latch is set.
 
         The way out of the last step sees `ctx.finish` from its beginning, so that whatever
         closes there knows. Where another thread or node sets the latch while a way out is
@@ -137,8 +137,8 @@ class Pipeline:
         Args:
             num_steps: The last step is this many steps ahead; `None` sets no limit.
             concurrent: Whether the middleware of a step run at the same time.
-            router: Asked behind each step whether anybody is to hear of it.
-            publish: Called with the ctx behind each step while somebody is.
+            router: Says behind each step whether there are nodes to publish it to.
+            publish: Called with the ctx behind each step while there are.
         """
         ctx, opened, latch = self.ctx, self._onion.opened, latch_of(self.ctx)
         pending, deliver, settle = self._events.pending, self._events.deliver, self._executor.settle
@@ -196,7 +196,7 @@ class Pipeline:
     # -- one by one ----------------------------------------------------------------------
 
     def enter(self, fn: Middleware, ctx: Context) -> None:
-        """Take one middleware's way in; its way out comes with `leave`."""
+        """Run one middleware up to its `yield`; `leave` runs the rest."""
         try:
             opened = self._executor.settle(fn(ctx))
         except BaseException as error:
@@ -209,20 +209,20 @@ class Pipeline:
         self._events.deliver()
 
     def start(self, fn: Middleware, ctx: Context) -> None:
-        """Start one middleware's way in beside those started before; `sync` waits for it."""
+        """Start one middleware beside those started before; `sync` waits for it."""
         if self._barrier is None:
             self._barrier = self._executor.new_barrier(ctx)
         self._barrier.start(fn)
 
     def sync(self) -> None:
-        """Wait for every middleware that was started, and deliver what was said meanwhile."""
+        """Wait for every started middleware, and deliver the events that came meanwhile."""
         if self._barrier is not None:
             barrier, self._barrier = self._barrier, None
             self._pass_barrier(barrier)
         self._events.deliver()
 
     def leave(self) -> None:
-        """Take the way out of all that is open, the last one in first."""
+        """Resume all open generators, the last one in first."""
         self._onion.leave()
 
     def renew(self) -> None:
@@ -230,7 +230,7 @@ class Pipeline:
         self.ctx = self._lineage.next_of(self.ctx)
 
     def abandon(self, error: BaseException) -> None:
-        """Show an exception from outside to all that is open; it is the caller's to raise."""
+        """Throw an exception from outside into all open generators; the caller raises it."""
         try:
             self._onion.unwind(error)
         except BaseException as last:
@@ -273,7 +273,7 @@ def pass_barrier(
     wakeup: Wakeup | None = None,
     when: Callable[[], str] | None = None,
 ) -> None:
-    """Wait at the barrier of a concurrent step, and raise what went wrong before it.
+    """Wait at the barrier of a concurrent step, and raise the errors of its middleware.
 
     Args:
         barrier: The middleware under way.
@@ -344,7 +344,7 @@ def _push(onion: Onion, opened: OpenGenerator | None) -> None:
 
 
 def _rest(onion: Onion) -> Iterator[None]:
-    """Wait at a `yield` with what is open, and leave it by the way that the step ends."""
+    """Yield while generators are open, then leave them as the step ends."""
     if not onion.opened:
         return
     try:

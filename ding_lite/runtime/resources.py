@@ -1,4 +1,4 @@
-"""What lives as long as a run: middleware and step wrappers that are context managers."""
+"""Resources of a run: middleware and step wrappers that are context managers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task must remember to go on in another process: its ctx, and middleware with a memory."""
+"""The state of a task that goes on in another process: its ctx, and stateful middleware."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ding_lite.runtime.context import Context, set_total_step
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that can be saved and go on from there."""
+    """An object that can be saved and restored."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what to go on from: dicts, lists, arrays and plain values."""
+        """Return the state: dicts, lists, arrays and plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         ...
 
 
 def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Return what lives on from step to step, as it is behind the step of this ctx."""
+    """Return the state that lives on from step to step, as it is behind the step of this ctx."""
     return {
         "total_step": ctx.total_step,
         "kept": list(ctx.kept),
@@ -33,7 +33,7 @@ def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]
 
 
 def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
-    """Make a ctx and middleware what `state_of` found.
+    """Restore a ctx and middleware from what `state_of` returned.
 
     Raises:
         CheckpointError: The state is of a task with other middleware, or none at all.

@@ -45,7 +45,7 @@ class Task:
         labels: Labels of this node beside those it has anyway.
         attach_callback: Called with the newest ctx of a running job before the first step.
         attach_timeout: Seconds to wait for that ctx; `None` waits for ever.
-        clock: What waits are measured by.
+        clock: Measures the waits.
 
     Raises:
         ConfigError: An argument is out of range.
@@ -123,7 +123,7 @@ class Task:
         return self
 
     def at(self, *labels: str) -> LabelFilter:
-        """Return the same `use` for the nodes whose labels match one of these patterns."""
+        """Return an object with a `use` for nodes with labels that match one of these patterns."""
         return LabelFilter(self, check_patterns(labels))
 
     def use_step_wrapper(self, wrapper: StepWrapper) -> Self:
@@ -154,7 +154,7 @@ class Task:
         return parallel(fns, self._executors[-1])
 
     def share(self, *keys: str, to: str | Iterable[str] | None = None) -> Self:
-        """Choose what travels to other nodes: these ctx keys and no others.
+        """Share these ctx keys, and no others, with other nodes.
 
         May be called several times, for other keys to other nodes. Without any call every key
         travels that can be encoded, but for the batches and metrics of the node itself.
@@ -244,7 +244,7 @@ class Task:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next step depends on: the kept keys of ctx, and middleware with a memory.
+        """Return the state that the next step depends on: kept ctx keys, and stateful middleware.
 
         What middleware refer to, such as a policy or envs, is theirs to save.
         """
@@ -253,7 +253,7 @@ class Task:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on behind the step in which `state_dict` was taken, at the next `run`.
+        """Restore a `state_dict`: the next `run` goes on behind the step in which it was taken.
 
         Raises:
             MiddlewareError: The task is running.
@@ -278,7 +278,7 @@ class Task:
         return self
 
     def backward(self) -> Self:
-        """Resume what is open behind its `yield`, the last one in first."""
+        """Resume the open generators behind their `yield`, the last one in first."""
         self.sync()
         self._pipeline.leave()
         return self
@@ -290,7 +290,7 @@ class Task:
         return self
 
     def renew(self) -> Self:
-        """End the step: go all the way out, send the ctx to other nodes, begin the next."""
+        """End the step: take its way out, send the ctx to other nodes, begin the next step."""
         self.backward()
         if self._router.is_active:
             self._peers.publish(self.ctx)
@@ -328,7 +328,7 @@ class Task:
         return self
 
     def off(self, event: str, fn: Listener | None = None) -> Self:
-        """Forget one listener of an event, or all of them."""
+        """Remove one listener of an event, or all of them."""
         self._events.off(event, fn)
         return self
 
@@ -340,7 +340,7 @@ class Task:
         only_remote: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Tell the listeners of an event, on this node and on all connected ones.
+        """Emit an event to its listeners on this node and on all connected ones.
 
         On the task's own thread the listeners here have run when this returns.
 
@@ -350,7 +350,7 @@ class Task:
         """
         if only_local and only_remote:
             raise ConfigError(
-                "`only_local` and `only_remote` together would reach nobody; give one of them."
+                "`only_local` and `only_remote` together would reach no node; give one of them."
             )
         if event == FINISH:
             raise ConfigError(
@@ -398,7 +398,7 @@ class Task:
         just as it takes the item; both times it has the same `Item.id`.
 
         Returns:
-            Whether it was sent; False when the job is to end, and nobody had room before.
+            Whether it was sent; False when the job is to end, and no receiver had room before.
 
         Raises:
             DeadlineExceeded: No receiver had room in time.
@@ -417,7 +417,7 @@ class Task:
         """Wait for the next item of a stream that nodes have sent here; see `Router.receive`.
 
         Returns:
-            The item and who has sent it; None when the job is to end, and none was left.
+            The item and its sender; None when the job is to end and there is no item left.
 
         Raises:
             DeadlineExceeded: None came in time.
@@ -436,12 +436,12 @@ class Task:
 
     @property
     def router(self) -> Router:
-        """This node's way to the other nodes."""
+        """The router: sends messages to the other nodes."""
         return self._router
 
     @property
     def parallel_ctx(self) -> ParallelContext:
-        """Key by key the newest value that any other node has put on its ctx."""
+        """The newest value of each key that other nodes have put on their ctx."""
         self._peers.subscribe()
         return self._peers.parallel_ctx
 
@@ -489,7 +489,7 @@ class Task:
             self._latch.end_run()
 
     def _open(self) -> None:
-        """Take over this thread, meet the other nodes, enter what lives as long as a run."""
+        """Take over this thread, subscribe to the other nodes, enter the resources of a run."""
         self._events.owner = threading.get_ident()
         self._peers.subscribe()
         if self._attach_callback is not None:
@@ -504,7 +504,7 @@ class Task:
         self._stepped = True
 
     def _close_run(self, error: BaseException | None) -> None:
-        """Leave what lives as long as a run; close everything where there is no `with` block."""
+        """Leave the resources of a run; close the task where there is no `with` block."""
         try:
             self._resources.leave(error)
         finally:
@@ -538,7 +538,7 @@ class Task:
 
 
 class LabelFilter:
-    """The nodes whose labels match some patterns: `task.at("learner").use(...)`."""
+    """Uses middleware on nodes that label patterns match: `task.at("learner").use(...)`."""
 
     def __init__(self, task: Task, patterns: tuple[str, ...]) -> None:
         self._task = task

@@ -1,4 +1,4 @@
-"""Step wrappers: what a step spends its time on, as a table and as a time line."""
+"""Step wrappers that show the time of each middleware, as a table and as a time line."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Timing:
     mean: float
     last: float
     share: float
-    """Its part of the time of all middleware, 0 to 1."""
+    """The fraction of the time of all middleware, 0 to 1."""
 
 
 class _Stopwatch:
-    """Adds up the time of one middleware's stretches within a step."""
+    """Sums the time of one middleware within a step."""
 
     __slots__ = ("_started", "elapsed", "name", "window")
 
@@ -195,7 +195,7 @@ class Trace:
     slice for each stretch of each middleware, and an arrow for each message from the slice that
     sent it to the slice that it was for. All nodes of a job on one machine write one file, if
     their programs name the same. It is whole at any moment, but for the closing bracket as long
-    as somebody writes it, so that a run that is killed has a trace as well.
+    as it is written, so that a run that is killed has a trace as well.
 
     On several machines each has a file of its own, and no arrows between them: their clocks
     differ by more than a message takes.

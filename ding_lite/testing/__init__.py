@@ -1,4 +1,4 @@
-"""What tests of programs need: a clock to hold still, one step to look at, nodes to cut apart."""
+"""Tools for tests of programs: a manual clock, one step on its own, a cluster with faults."""
 
 from ding_lite.testing.clock import ManualClock
 from ding_lite.testing.cluster import Cluster

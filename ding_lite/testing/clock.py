@@ -13,7 +13,7 @@ from ding_lite.errors import DeadlineExceeded
 
 
 class ManualClock:
-    """A `Clock` whose time only `advance` moves.
+    """A `Clock` with a time that only `advance` moves.
 
     Example:
         >>> clock = ManualClock()
@@ -33,7 +33,7 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock ahead and wake whoever waited for an instant that has passed now.
+        """Move the clock ahead, and wake the threads that waited for an instant now passed.
 
         Not while holding the condition of a waiting thread, unless it is re-entrant.
         """

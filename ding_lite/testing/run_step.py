@@ -1,6 +1,6 @@
 """Run one middleware through one step of a real task, and say what it did to the ctx."""
 
-# ruff: noqa: ANN401 - it stands in for a Context, whose values are of any type
+# ruff: noqa: ANN401 - it stands in for a Context, with values of any type
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from ding_lite.runtime.task import Task
 
 @dataclass
 class StepRecord:
-    """What a middleware did to the ctx in one step."""
+    """The ctx keys that a middleware read, wrote and kept in one step."""
 
     reads: set[str] = field(default_factory=set)
     """Keys it asked for that it had not written itself, whether they were set or not."""

@@ -34,7 +34,7 @@ _COLORS = {"ok": "32", "warn": "33", "fail": "31"}
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look has found."""
+    """The result of one check."""
 
     level: Level
     subject: str
@@ -185,7 +185,7 @@ def satisfies(version: str, limits: str) -> bool:
     for limit in filter(None, (part.strip() for part in limits.split(","))):
         parts = re.fullmatch(r"(>=|<=|==|<|>)\s*([0-9.]+)", limit)
         if parts is None:
-            continue  # none of ours has such a limit
+            continue  # no requirement of ours has such a limit
         have, want = _numbers(version), _numbers(parts[2])
         width = max(len(have), len(want))
         have, want = have + (0,) * (width - len(have)), want + (0,) * (width - len(want))

@@ -1,6 +1,6 @@
-"""What a word on the command line may be, and what is said when it is not.
+"""Parse and check the values on the command line.
 
-The names of topologies and protocols stand here a second time: those who own them import far
+The names of topologies and protocols stand here a second time: their own modules import
 more than `--help` has time for. A test compares them.
 """
 
@@ -117,7 +117,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def topology(text: str) -> Topology:
-    """Read who is connected to whom.
+    """Parse a topology.
 
     Example:
         >>> topology("star")

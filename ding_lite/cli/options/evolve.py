@@ -1,4 +1,4 @@
-"""What may be typed after `ding-lite evolve`."""
+"""The options of `ding-lite evolve`."""
 
 from __future__ import annotations
 

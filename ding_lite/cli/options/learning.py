@@ -1,4 +1,4 @@
-"""What may be typed after `ding-lite train`, `plot`, `watch` and `doctor`.
+"""The options of `ding-lite train`, `plot`, `watch` and `doctor`.
 
 It stands apart from what they do, which imports far more than `--help` has time for.
 """

@@ -1,4 +1,4 @@
-"""What may be typed after every command that makes a run, such as `train` and `evolve`."""
+"""The options of every command that makes a run, such as `train` and `evolve`."""
 
 from __future__ import annotations
 

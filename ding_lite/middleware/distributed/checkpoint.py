@@ -2,8 +2,8 @@
 
 Each process saves its own parts, as its replay, its environments and its random numbers are its
 own. The others do so first, by turns in one of two places; then the main process saves, which is
-what makes the new checkpoint the valid one. Whoever is killed on the way, the main process's
-checkpoint is of a step that all others have saved, too.
+what makes the new checkpoint the valid one. Whichever process is killed on the way, the main
+process's checkpoint is of a step that all others have saved, too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def resume_together(
     step = processes.broadcast("the step to go on from", _step_of(places[0]))
     if step is None:
         return None
-    has_saved = processes.gather("who has saved it", [step in steps])[:, 0]
+    has_saved = processes.gather("which processes have saved it", [step in steps])[:, 0]
     if not has_saved.all():
         raise CheckpointError(
             f"The main process has saved step {step}, and rank "
@@ -102,7 +102,7 @@ class _CheckpointTogether(_Checkpoint):
         self._turn = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return also whose turn it was, and how many have saved."""
+        """Return also the turn, and how many processes have saved."""
         return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Add up what the collectors of a job have done, on a node that learns from them."""
+"""Sum the env steps and episodes of the collectors of a job, on a learner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MEANS = ("return", "episode_length")
 
 
 def count_collected(collectors: str | Iterable[str] = "collector") -> Middleware:
-    """Let a learner know how far the nodes that collect for it have come.
+    """Sum the env steps and episodes of all collectors on a learner's ctx.
 
     `ctx.env_step` becomes the sum of theirs, and the metrics say `return` and `episode_length`
     (the means of theirs) and `episodes` (the sum). So `log`, `progress`, `curve`, `tensorboard`
@@ -75,7 +75,7 @@ class _CountCollected:
 
 
 class _Ledger:
-    """What one collector has done, in all its lives."""
+    """The env steps and episodes of one collector, in all its incarnations."""
 
     def __init__(self, env_step: int = 0, episodes: int = 0) -> None:
         self.means: dict[str, float] = {}
@@ -91,7 +91,7 @@ class _Ledger:
         return self._before["episodes"] + self._done["episodes"]
 
     def note(self, values: Mapping[str, Any]) -> None:
-        """Take what it has said last."""
+        """Add its newest values."""
         collected = values.get("collected", {})
         self.means = {name: collected[name] for name in _MEANS if name in collected}
         said = {"env_step": values.get("env_step", 0), "episodes": collected.get("episodes", 0)}

@@ -19,7 +19,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least as at_least_fault, check_all, whole
 
 WAIT_S = 60.0
-"""How long `send` and `receive` wait by default for somebody who does not come."""
+"""Seconds that `send` and `receive` wait by default."""
 
 
 def send(
@@ -35,7 +35,7 @@ def send(
     never further ahead of the learners than that, and neither side needs more memory when it
     is the faster one. Items that a node had not taken when it died go to another one; those of a
     node that is cut off wait for it for two minutes. The key is gone from the ctx afterwards.
-    When the job ends, what nobody has room for is dropped.
+    When the job ends, items that no receiver has room for are dropped.
 
     Context:
         reads: trajectories
@@ -52,7 +52,7 @@ def send(
     Raises:
         ConfigError: A setting is out of range.
         LabelError: In a step: no node of the job has such a label.
-        DeadlineExceeded: In a step: nobody has taken anything for that long.
+        DeadlineExceeded: In a step: no receiver has taken anything for that long.
     """
     _check(key, timeout)
     check_all(whole(1, in_flight=in_flight))
@@ -218,12 +218,12 @@ def _check(key: object, timeout: float | None) -> None:
 
 
 def _check_receivers(router: Router, to: tuple[str, ...]) -> None:
-    """Refuse labels that nobody has, where the labels of all are known."""
+    """Refuse labels that no node has, where the labels of all are known."""
     world = router.world
     if not router.grows and all(world) and not any(matches(labels, to) for labels in world):
         known = sorted(frozenset().union(*world))
         raise LabelError(
-            f"No node of this job is matched by `to={list(to)}`, so nobody would ever take what "
-            f"is sent.{did_you_mean(to[0], known)} The labels of the nodes are: "
+            f"No node of this job is matched by `to={list(to)}`, so what is sent would never "
+            f"arrive.{did_you_mean(to[0], known)} The labels of the nodes are: "
             f"{', '.join(known)}."
         )

@@ -47,7 +47,7 @@ def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
     """Compute the gradient of this step's trajectories, and let a server step along it.
 
     The policy here stays as it is: `pull_weights` brings what became of it. It waits for the
-    server's receipt, and for nobody else. The metrics say too what the policy reports.
+    server's receipt, and for nothing else. The metrics say too what the policy reports.
 
     Context:
         reads: train_iter, trajectories
@@ -96,7 +96,7 @@ def serve_gradients(policy: Policy, server: GradientServer, *, updates: int = 25
     """Wait on the server's owner until others have improved the weights, and load them here.
 
     So the rest of the pipeline may evaluate, report and save the policy. In a job of one node
-    it does not wait, as nobody else pushes.
+    it does not wait, as no other node pushes.
 
     Context:
         writes: train_iter, weights_version, metrics (gradients_applied, gradients_refused, \
@@ -110,7 +110,7 @@ staleness)
 
     Raises:
         ConfigError: A setting is out of range; or, in a step, this node is not the owner.
-        DeadlineExceeded: In a step: nobody pushes.
+        DeadlineExceeded: In a step: no node pushes.
     """
     check_has(policy, "load_weights", "policy")
     check_has(server, "wait_for_updates", "server")

@@ -1,4 +1,4 @@
-"""Keep collectors from running away from the learners that share the machine with them."""
+"""Limit the env steps of collectors by the updates of their learner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, positive
 
 WAIT_S = 60.0
-"""How long `rate_limit` waits by default for a learner that does nothing."""
+"""Seconds that `rate_limit` waits by default for a learner."""
 
 
 def rate_limit(
@@ -22,11 +22,11 @@ def rate_limit(
     at_first: float | None = None,
     timeout: float | None = WAIT_S,
 ) -> Middleware:
-    """Let a collector wait for the learner where it makes too many env steps for its updates.
+    """Make a collector wait while it has made too many env steps for the learner's updates.
 
     A replay lets both go at their own pace, so collectors on the learner's machine take the time
     that it would learn in. It counts from the moment at which the learner has begun to learn:
-    until then nobody waits, unless `at_first` says so, and whatever the learner waits for can be
+    until then it does not wait, unless `at_first` says so, and what the learner waits for can be
     collected. In a job of one node it does nothing. Place it before `collect`.
 
     Context:

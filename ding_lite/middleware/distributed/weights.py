@@ -27,7 +27,7 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
 
     The newest wins: a node that is slow to fetch skips versions, and neither makes this one
     wait nor takes more memory. The first version is published when the run begins, so that
-    everybody starts with the same weights; then the versions count up.
+    all nodes start with the same weights; then the versions count up.
 
     A version is new where `train_iter` is; without that key each is.
 
@@ -224,7 +224,7 @@ class _Fetch:
 
 
 def _version_in(newest: Mapping[str, Any]) -> list[int]:
-    """Return the life and the number of the weights that have come; nothing where none have."""
+    """Return the incarnation and the number of the weights that have come, if any."""
     if PUBLISHED not in newest:
         return []
     version: list[int] = newest[PUBLISHED]["version"]

@@ -202,7 +202,7 @@ def share_generation(population: Population, processes: Processes, *, every: int
     def _share_generation(ctx: Context) -> None:
         if not due(ctx, every):
             return
-        # Who lived before is known to the main process alone, which reports it.
+        # Past lives are known to the main process alone, which reports them.
         bred = processes.broadcast("population", population.state_dict() | {"lives": []})
         if not processes.is_main:
             population.load_state_dict(bred)
@@ -215,7 +215,7 @@ def share_generation(population: Population, processes: Processes, *, every: int
 
 
 def _check_same(population: Population, processes: Processes) -> None:
-    """Compare the population of all processes, but for who lived before, and what they draw."""
+    """Compare the population of all processes, but for its past lives and random numbers."""
     generation, agents = population.generation, population.state_dict()["agents"]
     for agent in agents:
         agent["policy"] = {name: part for name, part in agent["policy"].items() if name != "rng"}

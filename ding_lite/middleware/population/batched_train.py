@@ -46,7 +46,7 @@ class TrainTogether:
         return done
 
     def _groups(self, contexts: Sequence[Context]) -> dict[Hashable, list[tuple[int, Policy]]]:
-        """Find those who share a shape and a replay that has enough for all of them."""
+        """Find agents that share a shape and a replay with enough transitions for all of them."""
         groups: dict[Hashable, list[tuple[int, Policy]]] = {}
         for index, (train, ctx) in enumerate(zip(self._trains, contexts, strict=True)):
             policy = train.agent.policy

@@ -33,8 +33,8 @@ def evaluate_population(
 ) -> Middleware:
     """Play greedy episodes with every agent now and then; finish once the best is good enough.
 
-    Their mean return becomes the agent's fitness. All agents play at once: an env whose episode
-    has ended takes up the next one, of whichever agent. The best of many noisy evaluations
+    Their mean return becomes the agent's fitness. All agents play at once: an env that has
+    ended an episode takes up the next one, of whichever agent. The best of many noisy evaluations
     flatters, so one that reaches `stop_at` is repeated with `confirm` fresh episodes, and only
     their mean ends the run. They are played some at a time, and no more of them once their mean
     is below `stop_at` by more than its standard error. What evaluations cost is counted, too, in
@@ -47,8 +47,8 @@ def evaluate_population(
 
     Args:
         population: Its agents act without exploration.
-        envs: Envs of their own. While the last episodes end some are idle, whose env steps count
-            as well: fewer envs than episodes waste less.
+        envs: Envs of their own. While the last episodes end some are idle, and their env steps
+            count as well: fewer envs than episodes waste less.
         every: Steps from one evaluation to the next; that of `evolve`, or a part of it.
         stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
         episodes: Episodes for each agent; as many as there are envs by default. More is less
@@ -58,7 +58,7 @@ def evaluate_population(
             are cut to save env steps, whole ones are seen in these.
         max_env_steps: Env steps of the whole run, those of evaluations included. Fresh episodes
             that might take more than are left are not played, and the run goes on. An evaluation
-            that none could confirm is no `eval_value`.
+            that could not be confirmed is no `eval_value`.
 
     Raises:
         ConfigError: A setting is out of range, or the agents were made for other envs.

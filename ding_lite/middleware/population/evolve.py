@@ -1,4 +1,4 @@
-"""Let a population learn, measure what its agents are worth, and breed the next generation."""
+"""Train the agents of a population, and breed the next generation."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _NEWEST = {"replay_size"}
 
 
 def for_each(population: Population, learn: Callable[[Agent], Sequence[Middleware]]) -> Middleware:
-    """Take every agent of a population through a pipeline of its own.
+    """Run a pipeline for each agent of a population.
 
     `learn(agent)` is called once for each agent, and returns its middleware. In each step the
     first middleware runs for one agent after the other, then the second one, and so on. Each
     agent has a ctx of its own: what one collects no other sees, unless it goes to a replay that
     they share. Counted together are `env_step` and `train_iter`.
 
-    Agents whose networks have the same shape learn as one batched computation, where all train
-    from one `ReplayBuffer`; each ends where it would have ended alone. An agent whose loss is no
-    longer finite does nothing more until a better one takes its place.
+    Agents with networks of the same shape learn as one batched computation, where all train
+    from one `ReplayBuffer`; each ends where it would have ended alone. An agent with a loss that
+    is no longer finite does nothing more until a better one takes its place.
 
     Context:
         reads: env_step, train_iter
@@ -53,7 +53,7 @@ def for_each(population: Population, learn: Callable[[Agent], Sequence[Middlewar
         keeps: env_step, train_iter
 
     Args:
-        population: Whose agents take part.
+        population: The agents that take part.
         learn: Makes the middleware of an agent, such as `[mw.collect(agent, envs, steps=64),
             mw.add_to(replay), mw.train(agent, replay)]`. Metrics are means over the agents.
 
@@ -104,7 +104,7 @@ class _ForEach:
             kept |= {name: turn.ctx[name] for name in names if name in turn.ctx}
             if turn.ctx.finish:
                 ctx.finish = True
-        # Who has ended no episode in this step says nothing of those that it has ended before.
+        # An agent that ends no episode in this step does not report the earlier ones.
         for name in _SUMS:
             for turn, sums in zip(own, self._sums, strict=True):
                 sums[name] = turn.ctx.metrics.get(name, sums.get(name, 0))
@@ -181,7 +181,7 @@ def evolve(
 
     Args:
         population: Its agents stay where they are; what lives in them changes.
-        tournament: Chooses whose copies take the places of others.
+        tournament: Chooses the agents that are copied to the places of others.
         mutation: Changes all of them but the best.
         every: Steps from one generation to the next. More gives hyper-parameters longer to show
             what they are worth.

@@ -1,4 +1,4 @@
-"""Keep the agent of a population that was best, beside those that go on learning."""
+"""Keep a copy of the best agent of a population."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def keep_best_agent(population: Population, directory: str | os.PathLike[str]) -
         reads: env_step, eval_value, total_step, train_iter
 
     Args:
-        population: Whose agents are evaluated.
+        population: The agents that are evaluated.
         directory: Made with the first evaluation, if need be.
 
     Raises:
@@ -45,7 +45,7 @@ def keep_best_agent(population: Population, directory: str | os.PathLike[str]) -
 
 
 class KeepBestAgent:
-    """What `keep_best_agent` makes; its arguments are the same."""
+    """The middleware that `keep_best_agent` makes, with the same arguments."""
 
     __name__ = "keep_best_agent"
 
@@ -76,7 +76,7 @@ class KeepBestAgent:
         return {"value": self._value, "agent": self._agent.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         self._value, self._agent = -math.inf, None
         if state["agent"] is not None:
             self._value = float(state["value"])

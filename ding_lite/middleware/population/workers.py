@@ -16,10 +16,10 @@ from ding_lite.settings import at_least, check_all
 
 
 def take_members(population: Population, server: PopulationServer) -> Middleware:
-    """Let those agents live here, for a generation, that a population server has for this node.
+    """Take the agents of a generation that a population server assigns to this node.
 
     All others are away meanwhile: `for_each` and `evaluate_population` leave them out. In the
-    first step of a generation it waits until there is somebody to train. Place it before
+    first step of a generation it waits until there are agents to train. Place it before
     `for_each`, and `return_members` behind `evaluate_population`.
 
     Context:
@@ -52,7 +52,7 @@ def take_members(population: Population, server: PopulationServer) -> Middleware
 
 
 def return_members(population: Population, server: PopulationServer, *, every: int) -> Middleware:
-    """Give a population server back what has lived here for a generation, trained and judged.
+    """Return the agents of a generation, trained and evaluated, to a population server.
 
     Context:
         reads: env_step, eval_steps, finish, total_step, train_iter
@@ -103,7 +103,7 @@ fitness_mean, restored)
 
     Raises:
         ConfigError: A setting is out of range; or, in a step, this node is not the owner.
-        DeadlineExceeded: In a step: members were lost, and nobody is there to train them.
+        DeadlineExceeded: In a step: members were lost, and no node is left to train them.
     """
     check_has(server, "gather", "server")
     check_all(at_least(1, every=every))

@@ -1,4 +1,4 @@
-"""Draw what became of a population: its fitness, its hyper-parameters, and who came from whom."""
+"""Draw the history of a population: its fitness, its hyper-parameters, and its lineage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw_lives(
     title: str,
     target: float | None = None,
 ) -> list[Path]:
-    """Draw the pictures of a population whose first generation is over.
+    """Draw the pictures of a population from the end of its first generation on.
 
     Args:
         lives: What became of each agent in each generation, `Population.lives`.
@@ -106,7 +106,7 @@ def _draw_hyperparameters(lives: Sequence[Life], path: Path, *, title: str) -> N
 
 
 def _draw_values(axes: Axes, generations: dict[int, list[Life]], name: str) -> None:
-    """Draw what agents had; the best of each generation stands out."""
+    """Draw one value of all agents; the best of each generation stands out."""
     all_values = [life.hyperparameters[name] for lives in generations.values() for life in lives]
     for number, lives in generations.items():
         best = max(lives, key=lambda life: life.fitness or 0.0)

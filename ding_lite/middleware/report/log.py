@@ -1,4 +1,4 @@
-"""Show a run: log lines; and what the other reports share.
+"""Write log lines; helpers that the other reports share.
 
 Reports look at `ctx.metrics` and remember the newest value of each metric, because most are not
 written in every step. Place them at the end of the pipeline. What they need of rich, tensorboard
@@ -153,7 +153,7 @@ class _Log:
             cells = {k: spell(v) for k, v in shown.items() if not k.startswith(_DETAILS)}
             if self._knows_env_step:
                 cells["steps/s"] = f"{rate:,.0f}"
-            else:  # others make the env steps of this job, and nobody has told how many
+            else:  # other nodes make the env steps of this job, and their number is not known here
                 del cells["env_step"]
             self._write_row(cells)
 

@@ -1,4 +1,4 @@
-"""Show where a run stands, live."""
+"""Show the progress of a run in a live line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def progress(
     title: str = "",
     clock: Clock = SYSTEM_CLOCK,
 ) -> Middleware:
-    """Show where the run stands, live.
+    """Show the progress of the run in a live line.
 
     On a terminal that is one line, rewritten ten times a second: env steps, their rate, the
     mean return, the last evaluation, the loss, epsilon, the memory that `throughput` has found, and

@@ -1,4 +1,4 @@
-"""How pictures of this package look: env steps to the right, returns upwards, little ink."""
+"""The style of all pictures: env steps to the right, returns upwards, little ink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 INK, GREY, BLUE, ORANGE, GREEN = "#1f2933", "#7b8794", "#2f6fde", "#e8590c", "#2b8a3e"
 COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c677d")
-"""Of several curves in one picture, which can be told apart."""
+"""Colours of several curves in one picture."""
 _LEFT = 0.022
 _HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
 """Of a picture, and of what there may be below it, in inches."""
@@ -110,7 +110,7 @@ def add_titles(figure: Figure, title: str, below: str) -> None:
 
 
 def add_legend(figure: Figure, *, columns: int = 3) -> None:
-    """Say what is what, on the right above the axes."""
+    """Draw the legend, on the right above the axes."""
     legend = figure.legend(
         loc="upper right",
         bbox_to_anchor=(0.978, 0.99),

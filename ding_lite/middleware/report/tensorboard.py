@@ -80,7 +80,7 @@ class _TensorBoard:
     def _write(self) -> None:
         if self._file is None:
             raise MiddlewareError(
-                "`tensorboard` was not opened: it lives as long as a run, and nobody entered it. "
+                "`tensorboard` was not opened: it lives as long as a run, and was not entered. "
                 "Give it to `task.use` itself, not to a chain or a function that calls it."
             )
         fresh, self._fresh = self._fresh, {}

@@ -1,4 +1,4 @@
-"""How fast a run is, and how much memory it takes."""
+"""Measure the speed of a run and the memory of its process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MEASURED = ("steps_per_s", "memory_mb")
 
 
 def throughput(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
-    """Tell how many env steps a run makes a second, and how much memory this process takes.
+    """Measure the env steps per second of a run, and the memory of this process.
 
-    It does so now and then, and in the step that ends the run. Both are metrics, for those who
-    report: place it before them. The rate counts all that the run does, evaluation included; the
+    It does so now and then, and in the step that ends the run. Both are metrics, for
+    reports: place it before them. The rate counts all that the run does, evaluation included; the
     memory is what is in use (the resident set), in MB.
 
     Context:

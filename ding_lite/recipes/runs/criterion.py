@@ -1,4 +1,4 @@
-"""When a run of several nodes is solved: by greedy episodes, or by those that collectors play."""
+"""The criterion by which a run of several nodes is solved: greedy or collected episodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MET = "ding_lite.criterion_met"
 
 
 class Criterion:
-    """What ends a run, as `--criterion` says.
+    """Ends a run when it is solved, as `--criterion` says.
 
     With `greedy` that is `evaluate` on the learner, and nothing here does anything. With `seed`
     it is what Machin's tutorial looks at: each collector smooths the returns of the episodes that
@@ -26,7 +26,7 @@ class Criterion:
     Every node makes one. Where returns are below 0, the smoothed one begins at the first.
 
     Args:
-        options: What somebody chose on the command line.
+        options: The options of the run.
         margin: By how much evaluations must be above the target to end a run: its episodes may be
             luckier than those that judge it afterwards.
     """

@@ -1,4 +1,4 @@
-"""The directory of a run: what lies in it, and who may write to it."""
+"""The directory of a run: its files, and the lock of the process that writes to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ding_lite.rl.checkpoint.save_load import MANIFEST
 
 CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
 BEST = "best"
-"""Where the policy lies whose evaluation was the best one."""
+"""The folder of the policy with the best evaluation."""
 EVENTS = "events.out.tfevents.*"
 _MOST_SHOWN = 120
 _MOST_BYTES = 16 << 20
@@ -168,5 +168,5 @@ class Lock:
             pass
 
     def release(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         os.close(self._descriptor)

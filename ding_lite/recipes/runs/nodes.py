@@ -37,11 +37,11 @@ def launch_nodes(
     Args:
         name: What the program is called: `runs/<name>` is where its runs lie.
         main: Does a node's part of the training, and returns the weights of its policy.
-        options: What somebody chose on the command line.
+        options: The options of the run.
         policy: Makes what is judged, such as `DQN`.
         config: Its settings.
         roles: One for each node in order; the last one is that of all further nodes too.
-        topology: Who is connected to whom: `star` where all speak to node 0 alone.
+        topology: The connections: `star` where all nodes send to node 0 alone.
         try_next: A hint at what to do afterwards.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What every run by name leaves behind: its checkpoint, its metrics, its curve."""
+"""The files that every run by name writes: its checkpoint, its metrics, its curve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs have left, read again: which belong together, and how they went."""
+"""Read the results of runs, group those that belong together, and join their curves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Result:
-    """What one run has left."""
+    """The results of one run."""
 
     directory: Path
     description: dict[str, Any]
@@ -35,17 +35,17 @@ class Result:
 
     @property
     def seed(self) -> int | None:
-        """What decided everything that was random."""
+        """The seed of all random numbers."""
         return self._options.get("seed")
 
     @property
     def target(self) -> float | None:
-        """What counts as solved."""
+        """The mean return that counts as solved."""
         return self._options.get("target")
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What the run was, but for what may differ among runs that belong together."""
+        """The facts that runs which belong together have in common."""
         config = self.description.get("config") or {}
         named = {**self._options, **config}
         return {
@@ -109,7 +109,7 @@ def find_results(patterns: Iterable[str]) -> list[Result]:
         if not result.rows:
             logger.warning("%s has no row yet, and is left out", result.directory)
     if not told:
-        raise ConfigError("None of these runs has written anything yet. Wait a moment.")
+        raise ConfigError("These runs have not written anything yet. Wait a moment.")
     return told
 
 
@@ -146,7 +146,7 @@ def spread_of(runs: Sequence[Result], metric: str) -> Spread:
 
 
 def title_of(groups: Sequence[RunGroup]) -> str:
-    """Name what all runs have in common."""
+    """Name the facts that all runs have in common."""
     facts = [run.facts for group in groups for run in group.runs]
     programs = {str(fact["program"]) for fact in facts}
     envs = {str(fact.get("env")) for fact in facts}

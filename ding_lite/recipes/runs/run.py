@@ -40,7 +40,7 @@ class Run:
 
     Args:
         example: The program's name.
-        options: What somebody chose on the command line.
+        options: The options of the run.
         config: Settings worth remembering, such as `policy.config`.
         quiet: Tell a person nothing.
         clock: What seconds are counted on.

@@ -1,1 +1,1 @@
-"""What nodes tell each other, as the runtime sees it: labels, events, streams and routers."""
+"""Messages between nodes, as the runtime sees them: labels, events, streams and routers."""

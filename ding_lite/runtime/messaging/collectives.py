@@ -1,4 +1,4 @@
-"""Where nodes meet: what a group's members bring, until all are there; and values with names."""
+"""Collective operations of groups of nodes, and named values that other nodes may fetch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from ding_lite.errors import ConfigError, did_you_mean
 
 COLLECTIVE = "ding_lite.meet"
-"""The name under which a group's members ask their meeting point."""
+"""The call by which a member sends its value to the coordinator of its group."""
 PAIRED = "ding_lite.paired"
-"""The name under which a node is asked for a value that it has given a name."""
+"""The call that fetches a named value of a node."""
 
 
 class Collectives:
-    """What a node knows of the meetings at it and of those it takes part in."""
+    """The collective operations that a node coordinates or takes part in, and its named values."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[dict[int, Any], Future[list[Any]]]] = {}
@@ -31,7 +31,7 @@ class Collectives:
             return self._rounds[key]
 
     def contribute(self, key: str, size: int, rank: int, value: object) -> Future[list[Any]]:
-        """Bring a value to a meeting; the future gets those of all members, by rank.
+        """Add a member's value to an operation; the future gets the values of all members, by rank.
 
         It is one future for all of them, so all members get the result together.
 
@@ -58,7 +58,7 @@ class Collectives:
             self._named[name] = value
 
     def unpair(self, name: str) -> None:
-        """Take the name away again.
+        """Remove the name of a value.
 
         Raises:
             ConfigError: There is no such name on this node.

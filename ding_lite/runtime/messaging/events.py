@@ -1,8 +1,8 @@
-"""Events: news that reaches its listeners on the task's own time.
+"""Events of a task: posted from any thread, delivered to listeners between two middleware.
 
-Anyone may post an event, from any thread; it waits in a queue until the task delivers it, at
-the latest between two middleware. So a listener never runs beside a middleware of a task that
-is not async, and its exception ends the run as a middleware's does.
+An event waits in a queue until the task delivers it, at the latest between two middleware. So a
+listener never runs beside a middleware of a task that is not async, and its exception ends the
+run as a middleware's does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Listener = Callable[..., object]
 
 
 class Emission(NamedTuple):
-    """What was said with an event."""
+    """The arguments of an event."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -31,7 +31,7 @@ class Emission(NamedTuple):
 
 @runtime_checkable
 class MessagePump(Protocol):
-    """A router whose messages a thread that waits may read itself."""
+    """A router that a waiting thread may read from directly."""
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         """Read messages on this thread until `ready()`, where that saves time; may return early.
@@ -89,7 +89,7 @@ class Events:
         self._listeners.setdefault(event, []).append((fn, once))
 
     def off(self, event: str, fn: Listener | None = None) -> None:
-        """Forget one listener of an event, or all of them.
+        """Remove one listener of an event, or all of them.
 
         Raises:
             ConfigError: There is no such listener.
@@ -104,7 +104,7 @@ class Events:
         self._listeners[event] = remaining
 
     def post(self, event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Queue an event and wake whoever waits for it; safe from any thread."""
+        """Queue an event and wake the threads that wait for it; safe from any thread."""
         emission = Emission(args, kwargs)
         with self._posted:
             if self._listeners.get(event):
@@ -207,7 +207,7 @@ class Events:
                 self._waiting[event].remove(box)
 
     def wake(self) -> None:
-        """Let every wait look at its `stop` again."""
+        """Wake all waits so that they check `stop` again."""
         with self._posted:
             self._posted.notify_all()
         if self._pump is not None:

@@ -23,25 +23,25 @@ FINISH = "finish"
 
 
 class Progress(NamedTuple):
-    """How far a task has come, seen from another thread."""
+    """The progress of a task, as another thread reads it."""
 
     total_step: int
     env_step: Any
-    """What stands under that key of its ctx."""
+    """The value of that key of its ctx."""
     num_waiting: int
-    """Events that its listeners have yet to hear of."""
+    """Events not yet delivered to its listeners."""
     finish: bool
     """Whether it is to end."""
     thread: int
-    """On which thread it runs."""
+    """The thread on which it runs."""
 
 
 @runtime_checkable
 class Reports(Protocol):
-    """A receiver that can tell how far it has come."""
+    """A receiver that reports its progress."""
 
     def progress(self) -> Progress:
-        """Tell it; called on any thread, and must not wait."""
+        """Return its progress; called on any thread, and must not wait."""
         ...
 
 
@@ -55,7 +55,7 @@ class Ends(Protocol):
 
 
 class Receiver(Protocol):
-    """Who takes what other nodes send; called on the router's threads, and must not block."""
+    """Takes the messages of other nodes; called on the router's threads, and must not block."""
 
     def receive_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
         """Take an event that a node has emitted."""
@@ -83,17 +83,17 @@ class Listening:
                 refuse_exit(error, who, MiddlewareError, "Raise an error, or set `task.finish`.")
 
     def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Let it pass."""
+        """Ignore it."""
 
 
 _Message: TypeAlias = Callable[[Receiver], None]
 
 
 class Inbox:
-    """Hands what arrives to the receivers; keeps it while there are none.
+    """Delivers incoming messages to the receivers; queues them while there are none.
 
-    Who only listens to an event may be there before the task is. So that the first task misses
-    nothing that it depends on, the end of the job and the values of the ctx wait for it.
+    A receiver that only listens to an event may join before the task does. So that the first task
+    misses nothing that it depends on, the end of the job and the values of the ctx wait for it.
     """
 
     def __init__(self) -> None:
@@ -104,18 +104,18 @@ class Inbox:
         self._ctx: dict[int, dict[str, Any]] = {}
         self._watches: tuple[Watch, ...] = ()
         self._audience: tuple[Receiver, ...] = ()
-        """Whom somebody is handing a message to at this moment."""
+        """The receivers of the message that is being delivered now."""
         self._lock = threading.Lock()
 
     @property
     def receivers(self) -> tuple[Receiver, ...]:
-        """Who is there."""
+        """The receivers that have joined."""
         with self._lock:
             return tuple(self._receivers)
 
     @property
     def num_waiting(self) -> int:
-        """Events that wait until somebody is there."""
+        """Events that wait for a first receiver."""
         return len(self._events)
 
     def put_event(self, node_id: int, event: str, args: tuple[Any, ...], kwargs: Any) -> None:
@@ -151,14 +151,14 @@ class Inbox:
         return watch
 
     def wake(self) -> None:
-        """Let whoever waits for what it watches ask again whether it is to go on."""
+        """Wake all waits on watched values so that they check `until` again."""
         for watch in self._watches:
             watch.wake()
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
-        """Hand what arrives to a receiver from now on; the returned function ends that.
+        """Deliver messages to a receiver from now on; the returned function ends that.
 
-        What came while nobody was there goes to the first one.
+        Messages that came while there was no receiver go to the first one.
 
         Raises:
             Exception: What a receiver has raised, once all the others have got all there is;
@@ -182,7 +182,7 @@ class Inbox:
         return leave
 
     def _begin(self) -> _Message | None:
-        """Take the first message to deliver, if nobody else does so already; with the lock."""
+        """Take the first message to deliver unless another thread delivers; with the lock held."""
         if self._audience or not self._receivers:
             return None
         message = self._next()
@@ -190,7 +190,7 @@ class Inbox:
         return message
 
     def _deliver(self, message: _Message | None) -> None:
-        """Hand over what waits, in order, without a lock held while a receiver runs.
+        """Deliver queued messages in order, without a lock held while a receiver runs.
 
         A receiver may answer at once, and two nodes that answer each other must not wait for
         each other's lock. So one thread at a time delivers, and it takes along what others add.
@@ -245,6 +245,6 @@ def _hand_over_failure(error: Exception, receiver: Receiver) -> None:
 
 
 def _hand_over_to(late: Receiver, message: _Message, receiver: Receiver) -> None:
-    """Hand a message to who has come late; the others have got it."""
+    """Deliver a message to receivers that joined late; the others have got it."""
     if receiver is late:
         message(receiver)

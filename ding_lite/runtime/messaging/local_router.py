@@ -64,15 +64,15 @@ class LocalRouter:
         self._labels = node_labels(node_id, distributed=False, extra=extra)
         self._group: tuple[LocalRouter, ...] = ()
         self.is_active = False
-        """Whether anybody is connected."""
+        """Whether another node is connected."""
         self.has_audience = False
-        """The same, as nobody here is ever lost; no property, since each step asks for it."""
+        """The same, as no node here is ever lost; no property, since each step reads it."""
         self.grows = self.may_leave = False
         """Whether nodes may join the job, and leave it without ending it."""
         self.address: str | None = None
-        """Where others dial this node: nowhere."""
+        """The address at which peers dial this node: there is none."""
         self.host: str | None = None
-        """By what others reach this machine: nobody does."""
+        """The host by which other machines reach this one: there is none."""
         self._inbox = Inbox()
         self._published: dict[str, Any] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}
@@ -82,7 +82,7 @@ class LocalRouter:
         self.register(PAIRED, self.collectives.paired)
         self._throttle = Throttle(logger)
         self.traced = Traced()
-        """What this node has for a time line of its messages."""
+        """The trace of this node's messages."""
         self._arrows = itertools.count()
 
     @classmethod
@@ -146,7 +146,7 @@ class LocalRouter:
                 tracer.arrow("s", "event", key, where, began_ns)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Offer a copy of ctx values to the connected nodes whose labels `to` matches."""
+        """Offer a copy of ctx values to the connected nodes with labels that `to` matches."""
         patterns = None if to is None else several(to)
         for router in self._group:
             if patterns is None or matches(router._labels, patterns):
@@ -261,7 +261,7 @@ class LocalRouter:
         """Wait for the next item of a stream that nodes have sent here.
 
         Returns:
-            The item and who has sent it; None where `until` has ended the wait.
+            The item and its sender; None where `until` has ended the wait.
 
         Raises:
             DeadlineExceeded: None came in time.
@@ -269,7 +269,7 @@ class LocalRouter:
         return self._streams.receive(stream, timeout=timeout, until=until)
 
     def wake(self) -> None:
-        """Let whoever waits to send, to receive or for what it watches ask its `until` again."""
+        """Wake all blocked calls so that they check `until` again."""
         self._streams.wake()
         self._inbox.wake()
 
@@ -300,9 +300,9 @@ class LocalRouter:
         return members[0]
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
-        """Hand what arrives to a receiver from now on; the returned function ends that.
+        """Deliver messages to a receiver from now on; the returned function ends that.
 
-        What came while nobody was there goes to the first receiver.
+        Messages that came while there was no receiver go to the first one.
         """
         return self._inbox.join(receiver)
 

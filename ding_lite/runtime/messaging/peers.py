@@ -1,4 +1,4 @@
-"""A task among other nodes: what it hears of them, and what it lets them know."""
+"""The peers of a task: the values and events that it receives from them and sends to them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ding_lite.runtime.messaging.router import Router
 
 
 class Peers:
-    """The other nodes, as one task deals with them; it is what the router hands messages to.
+    """The other nodes of a task's job; receives their messages from the router.
 
     Args:
-        router: The way to them.
+        router: Connects this node to them.
         events: Gets the events that they emit.
-        latch: Ends the job, here when they say so and there when it is set here for the job.
+        latch: Ends the job: set here when a peer ends it, and announced to peers when set here.
         ctx: Returns the context that the task is at.
-        clock: What waits are measured by.
+        clock: Measures the waits.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Peers:
         self._failure: Exception | None = None
 
     def subscribe(self) -> None:
-        """Hear of them from now on."""
+        """Receive their messages from now on."""
         if self._leave is None:
             self._leave = self._router.join(self)
 
     def unsubscribe(self) -> None:
-        """Hear of them no more."""
+        """Stop receiving their messages."""
         if self._leave is not None:
             self._leave()
             self._leave = None
 
     def check(self) -> None:
-        """Raise if this node has been cut off from its job.
+        """Raise an error if this node has been cut off from its job.
 
         Raises:
             NodeReplaced: Another process has taken its place.
@@ -69,31 +69,31 @@ class Peers:
         if self._failure is not None:
             raise self._failure
 
-    # -- what they get to know -------------------------------------------------------------
+    # -- to peers --------------------------------------------------------------------------
 
     def share(self, keys: tuple[str, ...], to: tuple[str, ...] | None) -> None:
-        """Let only keys travel that are shared: these to the nodes that patterns match."""
+        """Send these keys, and no unshared ones, to the nodes that patterns match."""
         self._shares.append((keys, to))
 
     def publish(self, ctx: Context) -> None:
-        """Offer them what is shared of a context."""
+        """Publish the shared keys of a context to them."""
         if not self._shares:
             self._router.publish_ctx({k: v for k, v in ctx.items() if k not in LOCAL_KEYS})
         for keys, to in self._shares:
             self._router.publish_ctx({key: ctx[key] for key in keys if key in ctx}, to=to)
 
     def _announce_end(self) -> None:
-        """Tell the task's own listeners; called once, on the thread that has set the latch."""
+        """Post `finish` to the task's listeners; called once, on the thread that sets the latch."""
         self._events.post(FINISH, (), {})
         self._wake_waits()
 
     def _wake_waits(self) -> None:
-        """Let all blocked calls see that the job ends, or that their step has failed."""
+        """Wake all blocked calls: the job ends, or their step has failed."""
         self._router.wake()
         self._events.wake()
         self.parallel_ctx.wake()
 
-    # -- what they let know ----------------------------------------------------------------
+    # -- from peers ------------------------------------------------------------------------
 
     def wait_ctx(
         self, newer_than: Mapping[str, Any], timeout: float | None
@@ -131,7 +131,7 @@ class Peers:
             self._events.post(event, args, kwargs)
 
     def receive_failure(self, error: Exception) -> None:
-        """End with an error what this node cannot take part in any more; called by the router."""
+        """End the run with an error, as this node is cut off; called by the router."""
         if not self._latch.is_set:
             self._failure = error
             self._latch.set(only_here=True)
@@ -141,7 +141,7 @@ class Peers:
         self.parallel_ctx.receive(node_id, values)
 
     def progress(self) -> Progress:
-        """Tell how far the task has come; called on the router's thread."""
+        """Return the progress of the task; called on the router's thread."""
         ctx = self._ctx()
         return Progress(
             total_step=ctx["total_step"],

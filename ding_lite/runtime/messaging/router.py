@@ -26,12 +26,12 @@ class Router(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether anybody is connected."""
+        """Whether another node is connected."""
         ...
 
     @property
     def has_audience(self) -> bool:
-        """Whether anybody is connected, or was lost and may come back."""
+        """Whether another node is connected, or was lost and may come back."""
         ...
 
     @property
@@ -132,7 +132,7 @@ class Router(Protocol):
         ...
 
     def wake(self) -> None:
-        """Let whoever waits to send, to receive or for what it watches ask its `until` again."""
+        """Wake all blocked calls so that they check `until` again."""
         ...
 
     def wait_ready(self, timeout: float | None = None) -> None:
@@ -141,7 +141,7 @@ class Router(Protocol):
 
     @property
     def traced(self) -> Traced:
-        """What this node has for a time line of its messages."""
+        """The trace of this node's messages."""
         ...
 
     @property
@@ -151,7 +151,7 @@ class Router(Protocol):
 
     @property
     def collectives(self) -> Collectives:
-        """What this node knows of the groups it is in."""
+        """The collective operations and named values of this node."""
         ...
 
     def coordinator_of(self, members: Sequence[int]) -> int:
@@ -159,7 +159,7 @@ class Router(Protocol):
         ...
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
-        """Hand what arrives to a receiver from now on; the returned function ends that."""
+        """Deliver messages to a receiver from now on; the returned function ends that."""
         ...
 
     def watch(self, *keys: str) -> Watch:

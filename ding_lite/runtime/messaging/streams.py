@@ -34,14 +34,14 @@ from ding_lite.runtime.messaging.numbers import Numbers
 logger = logging.getLogger(__name__)
 
 DOUBT_S = 120.0
-"""How long the items of a receiver whose link has broken wait for it to come back."""
+"""How long items wait for a receiver with a broken link to come back."""
 
 Until = Callable[[], bool]
 """Tells a wait to give up: the job has ended."""
 
 
 class ItemId(NamedTuple):
-    """What tells an item from all others of a job; the same each time that it is received."""
+    """The identity of an item within a job; the same each time that it is received."""
 
     node_id: int
     """The node that has sent it."""
@@ -106,7 +106,7 @@ class Streams:
 
     Args:
         carry: Takes a parcel to a node; its future is done when the program there has the item.
-        withdraw: Takes back from a node the items of these numbers, if nobody has taken them.
+        withdraw: Takes back from a node the items of these numbers, if they have not been taken.
         receivers: Returns the nodes at hand that label patterns match.
         clock: What waits are measured by.
     """
@@ -172,7 +172,7 @@ class Streams:
             Whether it was sent; False where `until` has ended the wait.
 
         Raises:
-            DeadlineExceeded: Nobody had room in time, or nobody was there.
+            DeadlineExceeded: No receiver had room in time, or there was none.
         """
         chosen: list[int] = []
         with self._changed:
@@ -250,7 +250,7 @@ class Streams:
             self._in_flight[parcel.stream, receivers[0]] += 1
         self._dispatch(parcel, receivers[0])
 
-    # -- who comes and goes ------------------------------------------------------------------
+    # -- nodes that come and go --------------------------------------------------------------
 
     def joined(self, node: int, *, is_new_incarnation: bool) -> None:
         """Send unanswered items again; those of a former incarnation go to any receiver."""
@@ -292,7 +292,7 @@ class Streams:
             self._resolve(lambda doubt: doubt[0].expired)
 
     def wake(self) -> None:
-        """Let everyone who waits look again."""
+        """Wake all waits."""
         with self._changed:
             self._changed.notify_all()
 
@@ -324,7 +324,7 @@ class Streams:
         """Take an item from a node; the returned future is done when a program has it.
 
         Args:
-            node_id: Who sends it.
+            node_id: The node that sends it.
             incarnation: That of the node, for its numbers begin anew with each.
             stream: The stream's name.
             number: The item's; it may have come before.

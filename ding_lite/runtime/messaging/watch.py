@@ -1,4 +1,4 @@
-"""What is to be seen of some ctx keys of other nodes, beside what their task does with them."""
+"""Watches: the newest values of some ctx keys of other nodes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Watch:
         seen = {key: values[key] for key in self._keys if key in values}
         if seen:
             with self._changed:
-                # A new dict each time: whoever has read the old one keeps what belongs together.
+                # A new dict each time: a reader of the old one keeps values that belong together.
                 self._newest = self._of_node[node_id] = self._of_node.get(node_id, {}) | seen
                 self._changed.notify_all()
 

@@ -2,11 +2,11 @@
 
 What is ugly here and why: the nodes are processes that begin and end as they like and may be
 killed at any moment, and no one of them is there for all of the time. So there are no parts that
-somebody must put together in the end: each record is appended to the one file by one system
-call, which the kernel keeps whole. A lock on the file, shared by all who write, tells who is
-alone with it: the first one to come begins the file, the last one to go closes the JSON array. Of
-a node that was killed the kernel gives the lock back. If the very last one is killed, the closing
-bracket is missing, which those who read this format allow for.
+must be put together in the end: each record is appended to the one file by one system
+call, which the kernel keeps whole. A lock on the file, shared by all writers, tells a process
+whether it is the only one: the first writer begins the file, the last one closes the JSON array.
+The kernel gives back the lock of a node that was killed. If the very last one is killed, the
+closing bracket is missing, which readers of this format allow.
 
 Instants are those of the machine's monotonic clock, which all its processes share.
 """
@@ -55,7 +55,7 @@ class TraceFile:
         os.write(self._fd, b",\n" + json.dumps(record).encode())
 
     def close(self) -> None:
-        """Write no more; whoever is the last one closes the array."""
+        """Close the file; the last writer closes the array."""
         try:
             if _is_alone(self._fd):
                 os.write(self._fd, _END)
@@ -72,7 +72,7 @@ def _enter(path: Path, since_ns: int) -> int:
         try:
             if _is_alone(fd):
                 _begin(fd, since_ns)
-            fcntl.flock(fd, fcntl.LOCK_SH)  # waits for one who begins or closes it just now
+            fcntl.flock(fd, fcntl.LOCK_SH)  # waits for a writer that begins or closes it now
             if not _is_closed(fd):
                 return fd
         except BaseException:
@@ -82,7 +82,7 @@ def _enter(path: Path, since_ns: int) -> int:
 
 
 def _is_alone(fd: int) -> bool:
-    """Take the lock for one alone, if nobody else has a share of it; else give up the own one."""
+    """Take the exclusive lock unless another process has a share; else give up the own share."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""What a node tells of its messages to whoever draws a time line of them.
+"""Trace the messages of a node as arrows of a time line.
 
-A message is an arrow: it begins in the slice of whoever sends it, may pass the slice of the thread
-that takes it from the wire, and ends in the slice of whoever it is for. Both ends find the same
+A message is an arrow: it begins in the slice of its sender, may pass the slice of the thread
+that takes it from the wire, and ends in the slice of its receiver. Both ends find the same
 name for it in what they know of the message anyway, so nothing travels for the sake of a trace.
 Without a tracer all of this costs an `is None`.
 """
@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
 Turn: TypeAlias = Literal["s", "t", "f"]
-"""What an arrow does in a slice: it starts, is on its way, or finishes."""
+"""The role of a slice for an arrow: start, step or finish."""
 
 
 class Slice(NamedTuple):
@@ -25,7 +25,7 @@ class Slice(NamedTuple):
 
 
 class Tracer(Protocol):
-    """Who draws a time line."""
+    """Draws slices and arrows into a time line."""
 
     def slice(self, name: str, began_ns: int) -> Slice:
         """Draw what this thread has done from then until now."""
@@ -52,7 +52,7 @@ def arrow_key(*parts: object) -> str:
 class TracedEvent(str):
     """The name of an event that has come from another node, and the arrow that it came by.
 
-    Whoever hands it on need not know; who listens in the end draws where the arrow ends.
+    Code that hands it on need not know; the listener draws the end of the arrow.
     """
 
     tracer: Tracer
@@ -84,7 +84,7 @@ def draw_wait(event: str, began_ns: int) -> None:
 
 
 class Traced:
-    """What a node has for a time line of its messages.
+    """The tracer of a node's messages, if there is one.
 
     Args:
         began_ns: When its job began, on the machine's monotonic clock; None of a node that is
@@ -94,10 +94,10 @@ class Traced:
 
     def __init__(self, began_ns: int | None = None, *, shares_process: bool = False) -> None:
         self.tracer: Tracer | None = None
-        """Who draws it; None where nobody does."""
+        """Draws the time line; None while messages are not traced."""
         self.began_ns = began_ns
         self.shares_process = shares_process
 
     def now(self) -> int:
-        """Return the instant at which a slice begins; 0 where nobody draws it."""
+        """Return the instant at which a slice begins; 0 while messages are not traced."""
         return 0 if self.tracer is None else monotonic_ns()

@@ -136,7 +136,7 @@ class Timeline:
 
     @contextmanager
     def _forgiving(self) -> Iterator[None]:
-        """Let a run go on that cannot write its trace."""
+        """Warn, instead of ending the run, when the trace cannot be written."""
         try:
             yield
         except OSError as error:
