@@ -208,4 +208,4 @@ class CountedCluster(Cluster):
 
 def _has_more(router: NodeRouter) -> bool:
     sessions = router._links.sessions.values()
-    return any(session._changed or session._waiting or session._letters for session in sessions)
+    return any(session._changed or session._waiting or session._calls for session in sessions)

@@ -1,9 +1,9 @@
-"""Leaving a job: a node stays until its peers have what it owes them.
+"""Decide how long a node that leaves a job waits for its peers.
 
-It owes a peer the events that the peer has not acknowledged, and a good-bye that the peer answers.
-A peer that is heard of gets all of it sooner or later, however slow the link is. A link that is
-down may come back, so a lost peer is waited for as well, but not for long. All of it is called with
-the lock of the node's links held.
+A peer is owed the events that it has not acknowledged, and a good-bye, which it answers. A peer
+whose link works gets both sooner or later, however slow the link is. A link that is down may come
+back, so a lost peer is waited for as well, but not for long. All of it is called with the lock of
+the node's links held.
 """
 
 from __future__ import annotations
@@ -17,27 +17,26 @@ from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.network.topology import NodeSpec
 
 FAREWELL_TIMEOUT_S = 2.0
-"""Seconds to wait for a peer that is owed no more than a good-bye to answer it; for a lost one,
-since it was heard of."""
+"""Seconds to wait for the answer to a good-bye; for a lost peer, since its last message."""
 ACK_TIMEOUT_S = 1.0
-"""Seconds to wait for a peer that has said good-bye to have heard this node's as well: what is
-under way when a connection is closed may be lost."""
+"""Seconds to wait for a peer that has said good-bye to have this node's as well: what is under
+way when a connection is closed may be lost."""
 FLUSH_TIMEOUT_S = 5.0
-"""Seconds to wait for the newest ctx and the answers to calls, which are no events, to arrive."""
-MOST_LINGERS = 10
-"""However slow its links are, a node has left after this many times its `linger`."""
-_TOLD_AFTER_S = 1.0
+"""Seconds to wait for the newest ctx values and answers to calls, which are no events."""
+MAX_LINGERS = 10
+"""However slow its links are, a node leaves after this many times its `linger`."""
+_WARN_AFTER_S = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """Decides how long a node that leaves waits, and for which peers.
+    """The wait of a node that leaves, until its peers have what they are owed.
 
     Args:
         spec: The node's place.
-        sessions: What it and each of its peers owe each other.
-        clock: What the waits are measured by.
+        sessions: The session with each peer.
+        clock: Measures the waits.
     """
 
     def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session], clock: Clock) -> None:
@@ -46,32 +45,32 @@ class Drain:
         self._clock = clock
         self._ended: dict[int, int] = {}
         self._began_at: float | None = None
-        self._says_good_bye = False
+        self._sends_good_bye = False
         self._linger = spec.linger
-        self._owes: Callable[[], bool] = lambda: False
+        self._has_more_to_send: Callable[[], bool] = lambda: False
         self._states: dict[int, tuple[object, float]] = {}
         self.is_cancelled = False
-        """Whether no peer is waited for any more."""
-        self._was_told = False
+        """Whether `cancel` was called."""
+        self._has_warned = False
 
     @property
     def is_under_way(self) -> bool:
         """Whether the node is leaving."""
         return self._began_at is not None
 
-    def begin(self, *, good_bye: bool, linger: float, owes: Callable[[], bool]) -> None:
+    def begin(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
         """Begin to leave.
 
         Args:
-            good_bye: Whether to take leave; else only connected peers are waited for.
-            linger: Seconds to wait for a peer since it was last heard of.
-            owes: Tells whether there is more to be sent than the sessions know.
+            good_bye: Whether to send a good-bye; else only connected peers are waited for.
+            linger: Seconds to wait for a peer since its last message.
+            has_more: Returns whether there is more to be sent than the sessions know.
         """
         self._began_at = self._clock.now()
-        self._says_good_bye, self._linger, self._owes = good_bye, linger, owes
+        self._sends_good_bye, self._linger, self._has_more_to_send = good_bye, linger, has_more
 
     def cancel(self) -> None:
-        """Wait for no peer any more."""
+        """End the wait."""
         self.is_cancelled = True
 
     def note_ended(self, peer: int, incarnation: int) -> None:
@@ -85,8 +84,8 @@ class Drain:
 
     @property
     def ready(self) -> Iterator[int]:
-        """The connected peers that are to be told good-bye."""
-        if self._says_good_bye:
+        """The connected peers that are to be sent a good-bye."""
+        if self._sends_good_bye:
             for peer, session in self._sessions.items():
                 if session.is_open and self._is_ready(session):
                     yield peer
@@ -97,13 +96,13 @@ class Drain:
             return 0.0
         now = self._clock.now()
         until = max(map(self._until, self._sessions.values()), default=-math.inf)
-        until = min(until, self._began_at + MOST_LINGERS * self._linger)
-        if until > now > self._began_at + _TOLD_AFTER_S and not self._was_told:
-            self._was_told = True
+        until = min(until, self._began_at + MAX_LINGERS * self._linger)
+        if until > now > self._began_at + _WARN_AFTER_S and not self._has_warned:
+            self._has_warned = True
             for peer, num_events in self._missing().items():
                 logger.warning(
                     "node %d is leaving and waits for node %d to take %s, at most until it has "
-                    "not been heard of for %g s (DING_LITE_LINGER); Ctrl-C ends the wait",
+                    "been silent for %g s (DING_LITE_LINGER); Ctrl-C ends the wait",
                     self._spec.node_id,
                     peer,
                     _events(num_events),
@@ -112,7 +111,7 @@ class Drain:
         return max(0.0, until - now)
 
     def report(self) -> None:
-        """Say which peers this node has left without all that it owed them."""
+        """Log the peers that have not acknowledged all events."""
         for peer, num_events in self._missing().items():
             logger.warning(
                 "node %d has left, and node %d misses %s: %s",
@@ -123,7 +122,7 @@ class Drain:
             )
 
     def _missing(self) -> dict[int, int]:
-        owed = {peer: session.num_owed for peer, session in self._sessions.items()}
+        owed = {peer: session.num_unacknowledged for peer, session in self._sessions.items()}
         return {peer: num for peer, num in owed.items() if num and self._is_missed(peer)}
 
     def _is_missed(self, peer: int) -> bool:
@@ -135,8 +134,8 @@ class Drain:
             return "its process has ended."
         if self.is_cancelled:
             return "the wait was interrupted."
-        heard_s = self._clock.now() - self._sessions[peer].heard_at
-        return f"it was heard of {heard_s:.0f} s ago, and did not take them in time."
+        silent_s = self._clock.now() - self._sessions[peer].received_at
+        return f"its last message came {silent_s:.0f} s ago, and it did not take them in time."
 
     def _has_ended(self, session: Session) -> bool:
         incarnation = self._ended.get(session.peer_id)
@@ -147,15 +146,15 @@ class Drain:
         )
 
     def _is_ready(self, session: Session) -> bool:
-        """Tell whether a peer has all that it is owed, but for the good-bye."""
-        if session.num_owed:
+        """Return whether a peer has all that it is owed, but for the good-bye."""
+        if session.num_unacknowledged:
             return False
         is_late = self._clock.now() >= (self._began_at or 0.0) + FLUSH_TIMEOUT_S
-        return is_late or (session.is_flushed and not self._owes())
+        return is_late or (session.is_flushed and not self._has_more_to_send())
 
     def _until(self, session: Session) -> float:
-        """Return up to when a peer is waited for."""
-        began_at, good_bye = self._began_at or 0.0, self._says_good_bye
+        """Return the time until which to wait for a peer."""
+        began_at, good_bye = self._began_at or 0.0, self._sends_good_bye
         linger = self._linger
         if session.has_left:
             is_over = not (good_bye and session.awaits_ack)
@@ -165,17 +164,17 @@ class Drain:
         if not session.is_open:
             self._since(session, "lost")
             is_over = not good_bye or self._has_ended(session)
-            limit_s = linger if session.num_owed else min(linger, FAREWELL_TIMEOUT_S)
-            return -math.inf if is_over else session.heard_at + limit_s
+            limit_s = linger if session.num_unacknowledged else min(linger, FAREWELL_TIMEOUT_S)
+            return -math.inf if is_over else session.received_at + limit_s
         if self._is_ready(session):
             is_over = not good_bye
             return -math.inf if is_over else self._since(session, "ready") + FAREWELL_TIMEOUT_S
-        if session.num_owed and good_bye:
-            return session.heard_at + linger
+        if session.num_unacknowledged and good_bye:
+            return session.received_at + linger
         return began_at + FLUSH_TIMEOUT_S
 
     def _since(self, session: Session, state: str) -> float:
-        """Return when a peer has come to be in a state."""
+        """Return when a peer was first seen in a state."""
         if self._states.get(session.peer_id, ("", 0.0))[0] != state:
             self._states[session.peer_id] = state, self._clock.now()
         return self._states[session.peer_id][1]

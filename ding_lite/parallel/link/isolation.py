@@ -1,4 +1,4 @@
-"""When a node is cut off from its job for good, and the error that its task ends with then."""
+"""Detect that a node is cut off from its job for good, and make the error for its task."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ding_lite.parallel.network.topology import HUB, NodeSpec
 
 
 class Isolation:
-    """Tells whether a node can still reach its job; all of it is called with the links' lock held.
+    """Detects that a node cannot reach its job; called with the lock of the links held.
 
     Args:
         spec: The node's place.
-        sessions: What it and each of its peers owe each other.
+        sessions: The session with each peer.
     """
 
     def __init__(self, spec: NodeSpec, sessions: Mapping[int, Session]) -> None:
@@ -24,15 +24,15 @@ class Isolation:
         self._is_settled = False
 
     def note_refused(self, peer: int, reason: str) -> None:
-        """Note that this node has lost its place: a peer that had let it in refuses it."""
+        """Note that this node has lost its place: a peer that was connected refuses it."""
         self._refusal = peer, reason
 
     def settle(self) -> None:
-        """Look no more: the job has ended, or this node is leaving it."""
+        """Stop looking: the job has ended, or this node is leaving it."""
         self._is_settled = True
 
     def look(self, now: float) -> NodeReplaced | PeerLost | None:
-        """Return why this node must end, once; None where it may go on."""
+        """Return, once, the error that must end this node; None where it may go on."""
         if self._is_settled:
             return None
         error = self._replaced() or self._alone(now)
@@ -56,12 +56,12 @@ class Isolation:
         lost = [session for session in met if not session.has_left]
         if limit is None or not lost or any(session.is_open for session in met):
             return None
-        last = max(lost, key=lambda session: session.heard_at)
-        if (silent_s := now - last.heard_at) < limit:
+        last = max(lost, key=lambda session: session.received_at)
+        if (silent_s := now - last.received_at) < limit:
             return None
         return PeerLost(
             f"Node {self._spec.node_id} is connected to no other node any more: node "
-            f"{last.peer_id} was the last one, was heard of {silent_s:.0f} s ago, and has not said "
-            f"good-bye. The limit is {limit:g} s; DING_LITE_PEER_TIMEOUT sets another one, and 0 "
-            f"lets a node go on alone."
+            f"{last.peer_id} was the last one, has been silent for {silent_s:.0f} s, and has "
+            f"not said good-bye. The limit is {limit:g} s; DING_LITE_PEER_TIMEOUT sets another "
+            f"one, and 0 lets a node go on alone."
         )

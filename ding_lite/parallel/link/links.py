@@ -1,8 +1,8 @@
-"""The links of a node: who is connected to it, from the first greeting to the good-bye.
+"""The links of a node to its peers, from the first greeting to the good-bye.
 
-It stands between the transport, which knows links and no nodes, and the sessions, which know
-what two nodes owe each other and no links. A link belongs to a node from the greeting on; what
-comes on it goes to that node's session, and what the session has to say goes out on it.
+This module stands between the transport, which knows links and no nodes, and the sessions, which
+know peers and no links. A link belongs to a peer from the greeting on: its messages go to the
+session of that peer, and those of the session go out on it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ logger = logging.getLogger(__name__)
 PLACE_GIVEN_UP = (
     "it was away for so long that its place in the job was given up. Start it again to join anew."
 )
-"""What a node is told that had joined, was lost, and comes back too late."""
+"""The refusal of a node that had joined, was lost, and comes back too late."""
 
 
 class _Changes(threading.Condition):
-    """A condition that costs nothing to notify while nobody waits."""
+    """A condition that costs nothing to notify while no thread waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,14 +59,14 @@ class Links:
     """A node's links to its peers; the sink of its transport.
 
     Args:
-        spec: Who this node is and whom it is connected to.
-        transport: What moves the messages.
-        clock: What silence and waits are measured by.
+        spec: The node's place.
+        transport: Moves the messages.
+        clock: Measures silence and waits.
         nearby: The peers that may share memory with this node.
-        memory: What memory that is.
-        on_arrival: Takes what a node has sent, on the thread that reads it.
-        on_lost: Hears of a node that is gone without a good-bye, on the same thread.
-        on_tick: Is called now and then, on the same thread.
+        memory: The name of that memory.
+        on_arrival: Called with each peer's arrivals, on the thread that reads them.
+        on_lost: Called with a peer that is gone without a good-bye, on the same thread.
+        on_tick: Called in each iteration of the transport, on the same thread.
     """
 
     def __init__(
@@ -97,22 +97,21 @@ class Links:
         self.sessions = {
             peer: Session(near if peer in nearby else me, peer) for peer in sorted(spec.peers)
         }
-        """What this node and each of its peers owe each other; look at it under `changed`."""
+        """The session with each peer; hold `changed` to use it."""
         self.changed: threading.Condition = _Changes()
         self._takes_more = spec.growth is not None and spec.node_id == HUB
         self.has_audience = self._takes_more
-        """Whether anybody is connected, or was and has not said good-bye, or may join."""
+        """Whether a peer is connected, or was and has not said good-bye, or may join."""
         self.is_active = False
-        """Whether anybody is connected."""
+        """Whether a peer is connected."""
         self.address: str | None = None
-        """Where others dial this node, if they do."""
+        """The address where peers dial this node, if they do."""
         self.on_ctx_sent: Callable[[int, int], None] = lambda peer, number: None
-        """Hears which message with ctx values a node is sent, by its number."""
+        """Called with a peer and the number of the ctx message that it is sent."""
         self.on_cut_off: Callable[[Exception], None] = lambda error: None
-        """Hears, once, why this node must end: it cannot reach its job any more."""
-
+        """Called once, with the error, when this node cannot reach its job any more."""
         self.on_unknown_node: Callable[[int], bool] = lambda peer: False
-        """Tells whether a node that greets and is no peer was admitted now."""
+        """Called with a node that greets and is no peer; returns whether it is admitted."""
 
         self._table = LinkTable(transport, self.sessions)
         self._drain = Drain(spec, self.sessions, clock)
@@ -123,10 +122,10 @@ class Links:
         self._lost: set[int] = set()
         self._parted: set[int] = set()
         self._moved: dict[int, str] = {}
-        self._waits_no_more = False
-        self._is_saying = False
+        self._stops_waiting = False
+        self._is_flushing = False
         self._is_due = True
-        self._next_turn_at = 0.0
+        self._next_tick_at = 0.0
 
     # -- from the program's threads ----------------------------------------------------------
 
@@ -153,18 +152,18 @@ class Links:
 
     @property
     def num_rejected(self) -> int:
-        """Messages that were dropped because they were none, or not for this node."""
+        """The messages that were dropped: malformed, or not for this node."""
         return self._dropped.count
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread hands on what has come, and so must not wait for what comes."""
+        """Whether this thread is handing messages on, and so must not wait for any."""
         return self._transport.is_calling
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Take what comes on this thread until `ready()`, where that is possible and saves time.
+        """Read messages on this thread until `ready()`, where that saves time.
 
-        It may return at any time: who waits must go on to wait in its own way.
+        It may return at any time: the caller must go on to wait in its own way.
 
         Args:
             ready: Asked after each message, and after `wake_pump`. It must not wait.
@@ -179,57 +178,57 @@ class Links:
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a peer; none before it has introduced itself."""
         session = self.sessions.get(peer)  # one that had joined may be gone by now
-        who = None if session is None else session.peer
-        return frozenset() if who is None else who.labels
+        identity = None if session is None else session.peer
+        return frozenset() if identity is None else identity.labels
 
     def wake(self) -> None:
-        """Send what the sessions have to say, soon."""
+        """Send what waits in the sessions, soon."""
         self._is_due = True
         self._transport.wake()
 
-    def say(self, to: int | None = None) -> None:
-        """Send what the sessions have to say, with `changed` held: a single word at once.
+    def flush(self, to: int | None = None) -> None:
+        """Send what waits in the sessions, with `changed` held: a single small message at once.
 
-        It saves the way over the transport's thread, and that is most of what a word costs.
+        It saves the way over the transport's thread, which is most of what such a message costs.
 
         Args:
-            to: The only node that there is something to say to; else it may be any.
+            to: The only peer that something waits for; None for any.
         """
-        is_signal_handler, self._is_saying = self._is_saying, True
-        if is_signal_handler:  # which has come between a word and the one before it
+        is_signal_handler, self._is_flushing = self._is_flushing, True
+        if is_signal_handler:  # which has interrupted another call of this
             self.wake()
             return
         try:
             links = self._table.of_peers
             for peer in links if to is None else links.keys() & {to}:
-                self._say_word(links[peer], self.sessions[peer])
+                self._flush_session(links[peer], self.sessions[peer])
         finally:
-            self._is_saying = False
+            self._is_flushing = False
         self.changed.notify_all()
 
-    def _say_word(self, link: Link, session: Session) -> None:
-        word, is_sent = None, False
+    def _flush_session(self, link: Link, session: Session) -> None:
+        message, is_sent = None, False
         try:
-            word = session.word(self._clock.now())
-            is_sent = word is None or self._table.send(link, word)
+            message = session.single_message(self._clock.now())
+            is_sent = message is None or self._table.send(link, message)
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
-                session.say_again()
+                session.retransmit()
                 self.wake()
-        if word is None and session.has_words:
+        if message is None and session.has_waiting:
             self.wake()
 
     def wait_ready(self, timeout: float | None) -> None:
         """Block until every peer has introduced itself, or `stop_waiting` is called.
 
         Raises:
-            DeadlineExceeded: Somebody did not in time; says who.
-            AuthenticationError: Somebody has refused this node; says why.
+            DeadlineExceeded: A peer did not in time; names it.
+            AuthenticationError: A peer has refused this node; says why.
         """
         with self.changed:
             in_time = Deadline.after(timeout, self._clock).wait(
                 self.changed,
-                lambda: self._refusals.is_refused or self._waits_no_more or not self._missing(),
+                lambda: self._refusals.is_refused or self._stops_waiting or not self._missing(),
             )
             missing = self._missing()
         self._refusals.check()
@@ -237,36 +236,36 @@ class Links:
             raise self._refusals.timed_out(missing, timeout or 0.0)
 
     def stop_waiting(self) -> None:
-        """Let `wait_ready` return, whoever is missing."""
+        """Let `wait_ready` return, even if peers are missing."""
         with self.changed:
-            self._waits_no_more = True
+            self._stops_waiting = True
             self.changed.notify_all()
 
     def _missing(self) -> list[int]:
         known = {peer for peer, session in self.sessions.items() if session.peer is not None}
         return sorted(self._spec.peers - known)
 
-    def close(self, *, good_bye: bool, linger: float, owes: Callable[[], bool]) -> None:
+    def close(self, *, good_bye: bool, linger: float, has_more: Callable[[], bool]) -> None:
         """Wait until the peers have what was sent, and exchange good-byes.
 
         A transport may drop what a peer has not read when it disconnects, so this node stays
         until the peers have answered its good-bye, which is the last thing that it sends.
 
         Args:
-            good_bye: Whether to take leave.
-            linger: Seconds to wait for a peer since it was last heard of.
-            owes: Tells whether there is more to be sent than the sessions know.
+            good_bye: Whether to send a good-bye.
+            linger: Seconds to wait for a peer since its last message.
+            has_more: Returns whether there is more to be sent than the sessions know.
         """
         with self.changed:
             for session in self.sessions.values():
                 session.urge()
             self._isolation.settle()
-            self._drain.begin(good_bye=good_bye, linger=linger, owes=owes)
+            self._drain.begin(good_bye=good_bye, linger=linger, has_more=has_more)
         self.wake()
         with self.changed:
             while True:
                 for peer in self._drain.ready:
-                    self._say_good_bye(peer)
+                    self._send_good_bye(peer)
                 if (rest_s := self._drain.rest_s()) <= 0.0:
                     break
                 self._clock.wait(self.changed, rest_s)
@@ -274,11 +273,11 @@ class Links:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether this node is to leave at once."""
+        """Whether `close` waits for no peer any more."""
         return self._drain.is_cancelled
 
     def hurry(self) -> None:
-        """Let `close` wait for no peer any more."""
+        """Make `close` wait for no peer any more."""
         with self.changed:
             self._drain.cancel()
             self.changed.notify_all()
@@ -290,12 +289,12 @@ class Links:
             self.changed.notify_all()
 
     def settle(self) -> None:
-        """Note that the job has ended: from now on this node may do without its peers."""
+        """Note that the job has ended: from now on losing all peers is no error."""
         with self.changed:
             self._isolation.settle()
 
     def end(self) -> None:
-        """Note that there are no links any more: the transport is closed."""
+        """Close all sessions: the transport is closed."""
         with self.changed:
             for session in self.sessions.values():
                 session.close_link()
@@ -317,14 +316,14 @@ class Links:
         self.wake()
 
     def admit(self, peer: int, *, lasting: Iterable[Encoded] = ()) -> bool:
-        """Let a further node be a peer, and connect from now on.
+        """Add a peer, which may connect from now on.
 
         Args:
             peer: The node.
-            lasting: Events that it is told of, which it has come too late for.
+            lasting: Earlier events that it is sent all the same.
 
         Returns:
-            Whether it was none before.
+            Whether it was no peer before.
         """
         with self.changed:
             is_new = peer not in self.sessions
@@ -337,7 +336,7 @@ class Links:
         return is_new
 
     def dismiss(self, peer: int) -> None:
-        """Count a node as a peer no more; only within a call of this sink."""
+        """Remove a peer; only within a call of this sink."""
         with self.changed:
             session = self.sessions.get(peer)
             if session is None:
@@ -355,29 +354,29 @@ class Links:
             self._update()
 
     def reject(self, reason: str, link: Link | None = None) -> None:
-        """Count a message that was dropped, and say so now and then.
+        """Count a dropped message, and log some of them.
 
         Args:
-            reason: What was wrong with it.
+            reason: The fault of the message.
             link: Where it came from; after too many from there the link is dropped as well.
         """
         self._dropped.add(reason, link)
 
-    # -- what the transport says, on its thread ----------------------------------------------
+    # -- called by the transport, on its thread ----------------------------------------------
 
     def on_up(self, link: Link, node_id: int) -> None:
-        """Introduce this node on a link that it has dialled."""
+        """Greet the peer on a link that this node has dialled."""
         with self.changed:
             self._handshake.introduce(link, node_id)
 
     def on_message(self, link: Link, frames: list[Frame]) -> None:
-        """Take a message: reject it, or hand on what it brings."""
+        """Take a message: drop it, or hand on its arrivals."""
         try:
             envelope = Envelope.from_frames(frames)
             arrivals = self._take(link, envelope)
         except CodecError as error:
             self.reject(str(error), link)
-            self._look_at_version(link, version_of(frames))
+            self._check_version(link, version_of(frames))
             return
         for arrival in arrivals:
             if isinstance(arrival, Dropped):
@@ -393,7 +392,7 @@ class Links:
                 logger.exception("a listener of node %d's router has raised", self._spec.node_id)
 
     def on_down(self, link: Link) -> None:
-        """A dialled link has broken."""
+        """Close the session of a dialled link that has broken."""
         with self.changed:
             peer = self._table.peer_of(link)
             if peer is not None:
@@ -403,10 +402,10 @@ class Links:
             self._note_lost(peer)
 
     def on_doubt(self) -> None:
-        """Some peer that has dialled this node is gone: speaking to all of them tells which.
+        """Find the peers whose links have broken by sending each a heartbeat.
 
-        A peer that this node has dialled and that has yet to greet it must hear nothing else: it
-        would take that for the word by which this node says that it is ready.
+        A peer that this node has dialled and that has yet to greet it is sent none: it would take
+        any message for the sign that this node is ready.
         """
         with self.changed:
             gone = [
@@ -422,44 +421,44 @@ class Links:
             self._note_lost(peer)
 
     def on_refused(self, node_id: int, reason: str) -> None:
-        """A node that this one has dialled does not let it in."""
+        """Note that a node which this one has dialled refuses it."""
         with self.changed:
             self._handshake.note_refusal(node_id, reason)
             self._update()
 
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
-        """Something was dropped before it could be a message."""
+        """Count what the transport has dropped."""
         self.reject(reason, link)
 
     def on_tick(self) -> float:
-        """Send what the sessions have to say, and look for peers that have fallen silent.
+        """Send what waits in the sessions, and drop the links of silent peers.
 
-        There is a turn after each message, and mostly nothing to do: who has just been woken by
-        the message waits for this thread to wait again.
+        It is called after each message, and mostly has nothing to do: a thread that the message
+        has woken waits for this one to wait again.
         """
         now = self._clock.now()
-        if now < self._next_turn_at and not self._is_due:
-            return self._next_turn_at - now
+        if now < self._next_tick_at and not self._is_due:
+            return self._next_tick_at - now
         self._is_due = False  # before anything is looked at, so that nothing is missed
         self._on_tick()
-        self._follow()
+        self._redial_moved()
         with self.changed:
             wait_s = HEARTBEAT_S
             silent = []
             self._handshake.greet_again(now)
             for peer, link in self._table.of_peers.items():
-                rest_s = self.sessions[peer].next_turn(now)
+                rest_s = self.sessions[peer].seconds_to_tick(now)
                 if rest_s <= 0.0:
-                    if not self._speak(peer, link, now):
+                    if not self._send_waiting(peer, link, now):
                         silent.append(peer)
-                    rest_s = self.sessions[peer].next_turn(now)
+                    rest_s = self.sessions[peer].seconds_to_tick(now)
                 wait_s = min(wait_s, rest_s)
-            for peer in silent:  # over a new connection it may be heard again
+            for peer in silent:  # a new connection may work again
                 self._transport.drop(self._table.of_peers[peer])
                 self._table.unbind(peer)
             if silent:
                 self._update()
-            self._next_turn_at = now + wait_s
+            self._next_tick_at = now + wait_s
             cut_off = self._isolation.look(now)
             self.changed.notify_all()
         for peer in silent:
@@ -484,7 +483,7 @@ class Links:
                         link, envelope.src, PLACE_GIVEN_UP, holder=NO_INCARNATION
                     )
             if envelope.src in self._parted and envelope.kind is not Kind.HELLO:
-                return []  # said before it has heard the answer to its good-bye
+                return []  # sent before it had the answer to its good-bye
             if session is None or envelope.dst != self._spec.node_id:
                 raise CodecError(
                     f"Node {envelope.src} is no peer of node {self._spec.node_id}, or wrote "
@@ -504,11 +503,11 @@ class Links:
             else:
                 arrivals = session.take(envelope, now)
                 if session.is_open:
-                    self._next_turn_at = min(self._next_turn_at, now + session.next_turn(now))
+                    self._next_tick_at = min(self._next_tick_at, now + session.seconds_to_tick(now))
                     self.changed.notify_all()
                     return arrivals
                 if arrivals and session.has_left:
-                    self._say_good_bye(envelope.src)
+                    self._send_good_bye(envelope.src)
                     self._table.send(link, session.acknowledgement())
             self._update()
         if is_replaced:  # it was gone before this node has noticed
@@ -517,8 +516,8 @@ class Links:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
-        """Dial those anew that have moved."""
+    def _redial_moved(self) -> None:
+        """Dial the peers that have moved at their new addresses."""
         with self.changed:
             moved, self._moved = self._moved, {}
             followed = [peer for peer in moved if peer in self._table.of_peers]
@@ -531,31 +530,31 @@ class Links:
         for peer in followed:
             self._note_lost(peer)
 
-    def _speak(self, peer: int, link: Link, now: float) -> bool:
-        """Send all that a session has to say; tell whether its peer is there."""
+    def _send_waiting(self, peer: int, link: Link, now: float) -> bool:
+        """Send what waits in a session; return whether its peer is there."""
         session = self.sessions[peer]
         for lane, envelope in session.outgoing(now):
             if not self._transport.send(link, lane, envelope.frames()):
                 return False
             if envelope.kind is Kind.STATE:
                 self.on_ctx_sent(peer, envelope.seq)
-        if session.is_silent(now):  # or it is in the middle of a long word
-            session.note_heard(self._transport.brought_at(link))
+        if session.is_silent(now):  # or in the middle of a large message
+            session.note_received(self._transport.brought_at(link))
         return not session.is_silent(now)
 
-    def _say_good_bye(self, peer: int) -> None:
-        """Tell a peer once that this node leaves, or that it has heard that the peer does."""
+    def _send_good_bye(self, peer: int) -> None:
+        """Send a peer the good-bye of this node, or the answer to its own, once."""
         if (link := self._table.of_peers.get(peer)) is not None:
             self._table.send_once(link, self.sessions[peer].good_bye())
 
-    def _look_at_version(self, link: Link, version: int | None) -> None:
+    def _check_version(self, link: Link, version: int | None) -> None:
         if version is not None and version != VERSION:
             with self.changed:
                 self._handshake.take_foreign(link, version)
                 self._update()
 
     def _update(self) -> None:
-        """Let everyone who waits look again, this node's own thread too."""
+        """Wake all waiting threads, and make the next tick look at the sessions."""
         self._is_due = True
         sessions = self.sessions.values()
         self.is_active = any(session.is_open for session in sessions)

@@ -1,14 +1,13 @@
-"""What two nodes owe each other, without a socket in sight.
+"""Reliable messages to one peer: handshake, order, acknowledgements, and the newest ctx values.
 
-A session is one node's side of its talk with one peer: the handshake, events that arrive
-exactly once and in order, and for each ctx key a slot that holds the newest value. It eats
-envelopes and makes envelopes; who moves them, and when, is the router's business. So a test
-can lose, delay and repeat messages at will.
+A session is one node's side of a link. Events arrive exactly once and in order; for each ctx key a
+slot holds the newest value. It takes envelopes and makes envelopes, and `Links` moves them: so a
+test can lose, delay and repeat messages at will.
 
-Events are numbered per sender and kept until the peer has acknowledged them. A transport
-loses messages only when a connection breaks, so what is unacknowledged is sent again when the
-two greet each other anew, and what came twice is dropped. Of the ctx one message at most is
-under way; what changes meanwhile waits in the slots.
+Events are numbered per sender and kept until the peer has acknowledged them. A transport loses
+messages only when a connection breaks, so unacknowledged events are sent again after the next
+handshake, and duplicates are dropped. At most one ctx message is under way; changes wait in the
+slots meanwhile.
 """
 
 from __future__ import annotations
@@ -41,28 +40,27 @@ from ding_lite.parallel.wire.messages import (
 )
 
 HEARTBEAT_S = 1.0
-"""A node that has nothing to say says so after this many seconds."""
+"""Seconds without another message after which a heartbeat is sent."""
 SILENCE_S = 3.0
-"""A peer that has not been heard of for this many seconds is lost."""
+"""Seconds without a message after which a peer is lost."""
 ACK_S = 0.01
-"""Events are acknowledged by whatever their sender is told next, or else after this."""
+"""Seconds after which events are acknowledged, if no other message has done so."""
 MAX_EVENTS = 100_000
-"""Events that may wait for a peer's acknowledgement."""
+"""Limit of the unacknowledged events of a peer."""
 MAX_EVENT_BYTES = 64 * 2**20
-"""Bytes of events that may wait for a peer's acknowledgement."""
+"""Limit of their bytes."""
 BULK_BYTES = 64 * 2**10
-"""A call or an answer with arrays from this size on goes beside the events, not among them."""
+"""Calls and answers from this size on go by the lane for bulk."""
 _BATCH = 512
 _BATCH_HEAD_BYTES = 5
-"""What msgpack puts before a batch, and before each event in it, at most."""
-_BESIDE = (Kind.STATE, Kind.CALL, Kind.REPLY)
-"""What may travel beside the greetings and come late, from before one: it tells nothing of what
-its sender has seen since."""
+"""Bytes that msgpack puts before a batch, and before each event in it, at most."""
+_UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
+"""Kinds that may arrive late, from before a greeting: they acknowledge nothing."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What has passed between two nodes, and what waits."""
+    """Counts of the messages between two nodes."""
 
     events_out: int
     events_in: int
@@ -70,35 +68,35 @@ class Traffic:
     ctx_in: int
     unacknowledged: int
     heard_s: float | None
-    """Seconds since the peer was last heard of; None if it never was."""
+    """Seconds since the last message of the peer; None if there was none."""
     ctx_s: float | None
-    """Seconds since its newest ctx came."""
+    """Seconds since its newest ctx values."""
 
 
 class Session:
-    """One node's side of its talk with one peer.
+    """One node's side of a link to a peer.
 
     Args:
-        me: Who this node is.
-        peer_id: Whom it talks to.
+        me: The identity of this node.
+        peer_id: The peer.
     """
 
     def __init__(self, me: Identity, peer_id: int) -> None:
         self.peer_id = peer_id
         self.peer: Identity | None = None
-        """Who the peer is, once it has introduced itself."""
+        """The identity of the peer, once it has greeted."""
         self.is_open = False
         """Whether both have greeted each other on the present link."""
         self.has_left = False
         """Whether the peer has said good-bye."""
         self.awaits_ack = False
-        """Whether it has done so, and may not have heard yet that this node has as well."""
+        """Whether it has, and may not have received the good-bye of this node yet."""
         self.on_acknowledged: Callable[[int], object] = lambda number: None
-        """Hears up to which number the peer has acknowledged events; a peer that left, all."""
+        """Called with the number of the last acknowledged event; of the last, if the peer left."""
         self._me = me
-        self._former: set[int] = set()
-        self._heard_at = 0.0
-        self._said_at = 0.0
+        self._former_incarnations: set[int] = set()
+        self._received_at = 0.0
+        self._sent_at = 0.0
 
         self._last_posted = 0
         self._waiting: deque[tuple[int, Encoded]] = deque()
@@ -110,75 +108,75 @@ class Session:
         self._ack_at = math.inf  # at the latest; inf owes none
         self._is_urgent = False
 
-        self._letters: deque[Envelope] = deque()
-        self._num_letters = 0
-        self._num_letters_taken = 0
-        self._letters_at_bye: int | None = None
+        self._calls: deque[Envelope] = deque()
+        self._num_calls_out = 0
+        self._num_calls_in = 0
+        self._calls_at_bye: int | None = None
         self._peer_has_greeted = False
         self._slots: dict[str, Any] = {}
         self._changed: dict[str, None] = {}
         self._under_way: tuple[int, dict[str, Published | None]] | None = None
         self._num_ctx = 0
-        self._owes_credit = 0
+        self._credit_due = 0
         self._num_events_taken = 0
         self._num_ctx_taken = 0
         self._ctx_at: float | None = None
 
-    # -- what this node wants to say ------------------------------------------------------
+    # -- to be sent ------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
         """Whether another event may be posted."""
-        return self.num_owed < MAX_EVENTS and self._event_bytes < MAX_EVENT_BYTES
+        return self.num_unacknowledged < MAX_EVENTS and self._event_bytes < MAX_EVENT_BYTES
 
     @property
-    def has_words(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether events, calls or answers wait to be sent."""
-        return bool(self._waiting or self._letters)
+        return bool(self._waiting or self._calls)
 
     def was_replaced(self, incarnation: int) -> bool:
-        """Tell whether an incarnation of the peer was here before the present one."""
-        return incarnation in self._former
+        """Return whether this incarnation of the peer was replaced by a later one."""
+        return incarnation in self._former_incarnations
 
     @property
-    def num_owed(self) -> int:
+    def num_unacknowledged(self) -> int:
         """How many events the peer has not acknowledged."""
         return len(self._waiting) + len(self._unacked)
 
     @property
     def num_acknowledged(self) -> int:
-        """How many events it has."""
-        return self._last_posted - self.num_owed
+        """How many events it has acknowledged."""
+        return self._last_posted - self.num_unacknowledged
 
     @property
-    def heard_at(self) -> float:
-        """When the peer was last heard of."""
-        return self._heard_at
+    def received_at(self) -> float:
+        """When the last message of the peer was received."""
+        return self._received_at
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all was sent and acknowledged, or the peer is not there to do so."""
+        """Whether all was sent and acknowledged, or the peer has left."""
         if self.has_left:
             return True
-        said = not (self._waiting or self._unacked or self._letters)
-        return said and not (self._changed or self._under_way)
+        is_sent = not (self._waiting or self._unacked or self._calls)
+        return is_sent and not (self._changed or self._under_way)
 
     def traffic(self, now: float) -> Traffic:
-        """Tell what has passed so far, for who watches the node."""
+        """Return counts of the messages so far."""
         return Traffic(
             events_out=self._last_posted - len(self._waiting),
             events_in=self._num_events_taken,
             ctx_out=self._num_ctx,
             ctx_in=self._num_ctx_taken,
-            unacknowledged=self.num_owed,
-            heard_s=None if self.peer is None else now - self._heard_at,
+            unacknowledged=self.num_unacknowledged,
+            heard_s=None if self.peer is None else now - self._received_at,
             ctx_s=None if self._ctx_at is None else now - self._ctx_at,
         )
 
     def post(self, event: Encoded, *, lasting: bool = False) -> int:
         """Queue an event, encoded by `encode_event`; return its number.
 
-        A lasting one is true from now on: every further incarnation of the peer is told of it too.
+        A lasting one is sent to every further incarnation of the peer too.
         """
         if lasting:
             self._lasting.append(event)
@@ -192,7 +190,7 @@ class Session:
         self._held_from = min(self._held_from, number)
 
     def release(self, up_to: int | None) -> None:
-        """Acknowledge at once what was held back before this number; all of it if it is None."""
+        """Acknowledge events that were held back, up to this number; None for all."""
         held_from = math.inf if up_to is None else up_to
         if held_from > self._held_from:
             self._held_from, self._ack_at = held_from, 0.0
@@ -203,26 +201,26 @@ class Session:
         return int(min(self._last_seen, self._held_from - 1))
 
     def offer(self, values: Mapping[str, Any]) -> None:
-        """Put ctx values into their slots: what never changes as it is, the rest encoded."""
+        """Put ctx values into their slots: immutable ones as they are, the rest encoded."""
         self._slots.update(values)
         self._changed.update(dict.fromkeys(values))
 
     def urge(self) -> None:
-        """Ask the peer to acknowledge at once what it has seen."""
+        """Ask the peer to acknowledge its events at once."""
         self._is_urgent = bool(self._waiting or self._unacked)
 
     def call(self, number: int, request: Encoded) -> None:
-        """Ask the peer something, encoded by `encode_call`; sent once or never."""
-        self._letters.append(self._envelope(Kind.CALL, seq=number, body=request))
+        """Queue a call, encoded by `encode_call`; it is sent at most once."""
+        self._calls.append(self._envelope(Kind.CALL, seq=number, body=request))
 
     def reply(self, number: int, answer: Encoded) -> None:
-        """Answer a call of the peer, encoded by `encode_reply`."""
-        self._letters.append(self._envelope(Kind.REPLY, seq=number, body=answer))
+        """Queue the answer to a call, encoded by `encode_reply`."""
+        self._calls.append(self._envelope(Kind.REPLY, seq=number, body=answer))
 
     # -- greetings -----------------------------------------------------------------------
 
     def greeting(self, kind: Kind) -> Envelope:
-        """Make the message by which this node introduces itself: HELLO, or WELCOME in reply."""
+        """Make the greeting of this node: HELLO, or WELCOME in reply."""
         first_kept = self._unacked[0][0] if self._unacked else self._next_waiting()
         seen_incarnation = self.peer.incarnation if self.peer is not None else 0
         body = {
@@ -240,7 +238,7 @@ class Session:
         return self._waiting[0][0] if self._waiting else self._last_posted + 1
 
     def greet(self, envelope: Envelope, now: float) -> list[Arrival]:
-        """Take the peer's HELLO or WELCOME; from now on this session is open.
+        """Take the peer's HELLO or WELCOME, and open the session.
 
         Raises:
             CodecError: It is no greeting of a node of this job.
@@ -268,7 +266,7 @@ class Session:
         self._check_counts(body, is_new=is_new)
         self._link_broke()
         if is_new and self.peer is not None:
-            self._former.add(self.peer.incarnation)
+            self._former_incarnations.add(self.peer.incarnation)
             for event in self._lasting:
                 self.post(event)
         if is_new:
@@ -278,17 +276,17 @@ class Session:
             self._acknowledge(body["seen"])
 
         self.peer, self.is_open, self.has_left = peer, True, False
-        self._heard_at = now
+        self._received_at = now
         self._peer_has_greeted = envelope.kind is Kind.WELCOME
         if self._peer_has_greeted:
-            self._ack_at = now  # it waits for a word before it sends bulk
+            self._ack_at = now  # it waits for a message before it sends bulk
         return [Joined(peer, is_new)]
 
     def _check_counts(self, body: Mapping[str, Any], *, is_new: bool) -> None:
-        """Refuse a greeting that would make events be skipped that have not come, or be forgotten.
+        """Refuse a greeting after which events would be skipped or lost.
 
         Raises:
-            CodecError: It says what cannot be.
+            CodecError: Its counts contradict those of this node.
         """
         first_kept, seen = body["first_kept"], body["seen"]
         if not is_new and first_kept > self._last_seen + 1:
@@ -303,22 +301,22 @@ class Session:
             )
 
     def close_link(self) -> None:
-        """Note that the link has broken: what was under way goes again after a greeting."""
+        """Note that the link has broken: what was under way is sent again after a greeting."""
         self.is_open = False
         self._link_broke()
 
     def _link_broke(self) -> None:
-        self.say_again()
+        self.retransmit()
         if self._under_way is not None:
             self._changed.update(dict.fromkeys(self._under_way[1]))
             self._under_way = None
-        self._ack_at, self._owes_credit = math.inf, 0
-        self._letters.clear()
-        self._num_letters = self._num_letters_taken = 0
-        self._letters_at_bye = None
+        self._ack_at, self._credit_due = math.inf, 0
+        self._calls.clear()
+        self._num_calls_out = self._num_calls_in = 0
+        self._calls_at_bye = None
         self._peer_has_greeted = self.awaits_ack = False
 
-    # -- what has come -------------------------------------------------------------------
+    # -- received -------------------------------------------------------------------
 
     def take(self, envelope: Envelope, now: float) -> list[Arrival]:
         """Take any message but a greeting.
@@ -332,8 +330,8 @@ class Session:
             raise CodecError(
                 f"Node {self.peer_id} acknowledges event {envelope.ack} of {self._last_posted}."
             )
-        self._heard_at = now
-        if envelope.kind not in _BESIDE:
+        self._received_at = now
+        if envelope.kind not in _UNORDERED:
             self._peer_has_greeted = True
             self._acknowledge(envelope.ack)
 
@@ -342,16 +340,16 @@ class Session:
         if envelope.kind is Kind.STATE:
             return [self._take_ctx(envelope, now)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
-            self._num_letters_taken += 1
-            letter = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
-            return [letter, *self._leave_if_complete()]
+            self._num_calls_in += 1
+            arrived = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
+            return [arrived, *self._leave_if_complete()]
         if envelope.kind is Kind.CREDIT:
             return self._take_credit(envelope.seq)
         elif envelope.kind is Kind.PING:
             if self._ack_at < math.inf:
-                self._ack_at = now  # it may be waiting for that
+                self._ack_at = now  # the peer may be waiting for that
         elif envelope.kind is Kind.BYE:
-            self._letters_at_bye = envelope.seq
+            self._calls_at_bye = envelope.seq
             return self._leave_if_complete()
         return []
 
@@ -359,14 +357,14 @@ class Session:
         if self._under_way is not None and self._under_way[0] == number:
             self._under_way = None
             return []
-        # That of a message that went over an earlier link may come after it went again.
+        # The credit for a message over an earlier link may come after the message was sent again.
         is_late = 0 < number <= self._num_ctx
         reason = f"Node {self.peer_id} gives credit {number}, not owed."
         return [Dropped(reason, is_fault=not is_late)]
 
     def _leave_if_complete(self) -> list[Arrival]:
-        """Let the peer go once all its letters are here: large ones travel beside its good-bye."""
-        if self._letters_at_bye is None or self._num_letters_taken < self._letters_at_bye:
+        """Close the session once all calls of the peer are here: some may follow its good-bye."""
+        if self._calls_at_bye is None or self._num_calls_in < self._calls_at_bye:
             return []
         self.has_left, self.is_open = True, False
         self.awaits_ack = True
@@ -374,7 +372,7 @@ class Session:
         return [Left()]
 
     def _take_late(self, envelope: Envelope) -> list[Arrival]:
-        """Take what comes when the link is closed, or of another incarnation of the peer."""
+        """Take a message while the session is closed, or of another incarnation of the peer."""
         if self.has_left and envelope.kind is Kind.ACK:
             self.awaits_ack = False
             return []
@@ -393,12 +391,12 @@ class Session:
             try:
                 arrivals.append(read_event(decode(meta, buffers), seq))
                 self._num_events_taken += 1
-            except CodecError as error:  # the others of its batch are none the worse for it
+            except CodecError as error:  # the others of its batch are still good
                 arrivals.append(Dropped(f"Event {seq} of node {self.peer_id}: {error}"))
         return arrivals
 
     def _take_ctx(self, envelope: Envelope, now: float) -> CtxArrived:
-        self._owes_credit = envelope.seq
+        self._credit_due = envelope.seq
         values = read_ctx(envelope)
         self._num_ctx_taken += 1
         self._ctx_at = now
@@ -406,7 +404,7 @@ class Session:
             return CtxArrived(values, number=envelope.seq)
         if not self._shares_memory:
             raise CodecError("A ctx message announces what lies in memory that is not shared.")
-        self._owes_credit = 0
+        self._credit_due = 0
         return CtxArrived(values, envelope.seq, envelope.seq)
 
     def _acknowledge(self, seen: int) -> None:
@@ -419,97 +417,97 @@ class Session:
             self.on_acknowledged(seen)
 
     def credit(self, number: int) -> None:
-        """Let the peer send the next ctx message: what this one announced has been read."""
+        """Let the peer send the next ctx message: the announced values have been read."""
         if self.is_open:
-            self._owes_credit = number
+            self._credit_due = number
 
-    def note_heard(self, at: float) -> None:
-        """Note that bytes of a message have come from the peer, though not all of it."""
-        self._heard_at = max(self._heard_at, at)
+    def note_received(self, at: float) -> None:
+        """Note that a part of a message was received."""
+        self._received_at = max(self._received_at, at)
 
     def is_silent(self, now: float) -> bool:
-        """Whether the peer should have been heard of long ago."""
-        return self.is_open and now - self._heard_at >= SILENCE_S
+        """Return whether nothing was received for too long."""
+        return self.is_open and now - self._received_at >= SILENCE_S
 
-    # -- what is to be sent --------------------------------------------------------------
+    # -- sending --------------------------------------------------------------
 
     def outgoing(self, now: float) -> Iterator[tuple[Lane, Envelope]]:
-        """Yield what is to be sent now; each counts as sent when the next one is asked for.
+        """Yield the messages to send now; each counts as sent when the next one is asked for.
 
-        Nothing goes by the lane for bulk before the peer is known to have taken this node's
-        greeting, which goes by the other one and could come later.
+        The lane for bulk is not used before the peer is known to have this node's greeting, which
+        goes by the other lane and could arrive later.
         """
         if not self.is_open:
             return
         while self._waiting:
             yield Lane.CONTROL, self._next_events(now)
-        while self._letters:
-            is_bulky = self._letters[0].payload_bytes >= BULK_BYTES
+        while self._calls:
+            is_bulky = self._calls[0].payload_bytes >= BULK_BYTES
             if is_bulky and not self._peer_has_greeted:
                 break
-            self._num_letters += 1
-            yield (Lane.BULK if is_bulky else Lane.CONTROL), self._letters.popleft()
+            self._num_calls_out += 1
+            yield (Lane.BULK if is_bulky else Lane.CONTROL), self._calls.popleft()
         if self._changed and self._under_way is None and self._peer_has_greeted:
             yield Lane.BULK, self._next_ctx(now)
-        if self._owes_credit:
-            seq, self._owes_credit = self._owes_credit, 0
+        if self._credit_due:
+            seq, self._credit_due = self._credit_due, 0
             yield Lane.CONTROL, self._envelope(Kind.CREDIT, seq=seq, now=now)
         if now >= self._ack_at and not self._is_urgent:
             yield Lane.CONTROL, self._envelope(Kind.ACK, now=now)
-        elif self._is_urgent or now - self._said_at >= HEARTBEAT_S:
+        elif self._is_urgent or now - self._sent_at >= HEARTBEAT_S:
             self._is_urgent = False
             yield Lane.CONTROL, self._envelope(Kind.PING, now=now)
 
-    def word(self, now: float) -> Envelope | None:
-        """Return all that waits, if it is one small thing which may go at once; it counts as sent.
+    def single_message(self, now: float) -> Envelope | None:
+        """Return the only waiting message, if it is small and may go at once; it counts as sent.
 
-        An event waits while earlier ones are under way: more may come, and then they go together.
+        An event waits while earlier ones are under way: those that follow go in one batch with it.
         """
-        if not self.is_open or len(self._waiting) + len(self._letters) != 1:
+        if not self.is_open or len(self._waiting) + len(self._calls) != 1:
             return None
         if self._waiting:
             may_go = not self._unacked and not self._waiting[0][1].buffers
             return self._next_events(now) if may_go else None
-        if self._letters[0].payload_bytes >= BULK_BYTES:
+        if self._calls[0].payload_bytes >= BULK_BYTES:
             return None
-        self._num_letters += 1
-        return self._letters.popleft()
+        self._num_calls_out += 1
+        return self._calls.popleft()
 
-    def say_again(self) -> None:
-        """Send again what was not acknowledged: what has come is dropped when it comes twice."""
+    def retransmit(self) -> None:
+        """Queue unacknowledged events again; the peer drops duplicates."""
         self._waiting.extendleft(reversed(self._unacked))
         self._unacked.clear()
 
-    def next_turn(self, now: float) -> float:
-        """Return the seconds until this session has something to say or to notice."""
+    def seconds_to_tick(self, now: float) -> float:
+        """Return the seconds until this session has something to send, or its peer is silent."""
         if not self.is_open:
             return HEARTBEAT_S
         if self._has_more:
             return 0.0
-        beat_s = HEARTBEAT_S - (now - self._said_at)
-        silent_s = SILENCE_S - (now - self._heard_at)
+        beat_s = HEARTBEAT_S - (now - self._sent_at)
+        silent_s = SILENCE_S - (now - self._received_at)
         return max(0.0, min(self._ack_at - now, beat_s, silent_s))
 
     @property
     def _has_more(self) -> bool:
-        """Whether there is something to be sent, whatever the time."""
-        if self._waiting or self._owes_credit or self._is_urgent:
+        """Whether something is to be sent at once."""
+        if self._waiting or self._credit_due or self._is_urgent:
             return True
-        if self._letters:
-            return self._peer_has_greeted or self._letters[0].payload_bytes < BULK_BYTES
+        if self._calls:
+            return self._peer_has_greeted or self._calls[0].payload_bytes < BULK_BYTES
         return bool(self._changed) and self._under_way is None and self._peer_has_greeted
 
     def ping(self) -> Envelope:
-        """Make the message that says no more than that this node is there."""
+        """Make a heartbeat."""
         return self._envelope(Kind.PING)
 
     def acknowledgement(self) -> Envelope:
-        """Make the message that says no more than what has been heard, the good-bye included."""
+        """Make an acknowledgement of all that was received, the good-bye included."""
         return self._envelope(Kind.ACK)
 
     def good_bye(self) -> Envelope:
-        """Make the message by which this node leaves; it says how many letters went before."""
-        return self._envelope(Kind.BYE, seq=self._num_letters)
+        """Make the good-bye, with the number of calls and answers sent before it."""
+        return self._envelope(Kind.BYE, seq=self._num_calls_out)
 
     def _next_events(self, now: float) -> Envelope:
         """Take a batch of small events from the queue, or one that has buffers of its own."""
@@ -530,7 +528,7 @@ class Session:
         return self._envelope(Kind.EVENT, seq=first, meta=meta, buffers=buffers, now=now)
 
     def _next_ctx(self, now: float) -> Envelope:
-        """Put what has changed into one message: all of it, if that is within the limits."""
+        """Make a message of the changed slots: of all, if that is within the limits."""
         keys, body = list(self._changed), None
         while body is None:
             slots = {key: self._slots[key] for key in keys}
@@ -538,14 +536,14 @@ class Session:
                 body = write_ctx(slots, shares_memory=self._shares_memory)
             except CodecError:  # too much for one message: each value by itself is not
                 if len(keys) == 1:
-                    del self._changed[keys[0]]  # or each turn would raise, and send nothing
+                    del self._changed[keys[0]]  # or each tick would raise, and send nothing
                     raise
                 keys = keys[: len(keys) // 2]
         for key in keys:
             del self._changed[key]
 
         self._num_ctx += 1
-        # What is published may not be written over before the peer has read it.
+        # Published memory may not be written over before the peer has read it.
         published = {k: v if isinstance(v, Published) else None for k, v in slots.items()}
         self._under_way = self._num_ctx, published
         return self._envelope(Kind.STATE, seq=self._num_ctx, body=body, now=now)
@@ -565,10 +563,10 @@ class Session:
         now: float | None = None,
     ) -> Envelope:
         if now is not None:
-            self._said_at = now
-        if kind not in _BESIDE and kind is not Kind.CREDIT:
+            self._sent_at = now
+        if kind not in _UNORDERED and kind is not Kind.CREDIT:
             self._ack_at = math.inf
-        knows_peer = self.is_open and kind not in _BESIDE
+        knows_peer = self.is_open and kind not in _UNORDERED
         return Envelope(
             kind=kind,
             src=self._me.node_id,

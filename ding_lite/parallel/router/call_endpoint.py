@@ -113,7 +113,7 @@ class CallEndpoint:
             if session is not None and session.is_open:
                 session.call(number, request)
                 self._traced.asked(name, began_ns, number)
-                self._links.say(node)
+                self._links.flush(node)
             else:
                 session = None
         if session is None:
@@ -195,7 +195,7 @@ class CallEndpoint:
             session = self._links.sessions.get(peer)
             if session is not None:  # else the node has left meanwhile
                 session.reply(number, body)
-                self._links.say(peer)
+                self._links.flush(peer)
 
     # -- deadlines and closing ---------------------------------------------------------------
 

@@ -304,7 +304,7 @@ class NodeRouter:
                         self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
                     sent.append((peer, session.post(encoded, lasting=event == FINISH), at_ns))
-            self._links.say()
+            self._links.flush()
         if began_ns:
             self.traced.emitted(event, began_ns, sent)
 
@@ -562,7 +562,7 @@ class NodeRouter:
                 self._links.close(
                     good_bye=good_bye,
                     linger=self._spec.linger if linger is None else linger,
-                    owes=lambda: self._endpoint.owes(self._links.connected),
+                    has_more=lambda: self._endpoint.owes(self._links.connected),
                 )
             finally:
                 self._end("ended" if good_bye else "failed")

@@ -68,7 +68,7 @@ class EventFlow:
                 if not session.has_left:
                     self._under_way[source, hop].append((session.post(event), number))
                     self._links.sessions[source].hold_back(number)
-            self._links.say()
+            self._links.flush()
 
     def forget(self, source: int) -> None:
         """Forget the numbers of a restarted peer; its events are still relayed."""

@@ -151,7 +151,7 @@ def test_events_are_acknowledged_by_what_is_said_next_or_after_a_moment() -> Non
         pair.carry(0, Lane.CONTROL)
     second.say()
     assert not second.sent[Lane.CONTROL]
-    assert second.session.next_turn(0.0) == ACK_S
+    assert second.session.seconds_to_tick(0.0) == ACK_S
     emit(second, 3)
     second.say()
     assert [envelope.ack for envelope in second.sent[Lane.CONTROL]] == [2]
@@ -190,15 +190,15 @@ def test_a_word_goes_at_once_where_nothing_is_before_it() -> None:
 
     def word_after(act: Callable[[], object]) -> tuple[int | None, bool]:
         act()
-        word = first.word(0.0)
-        return None if word is None else word.seq, first.has_words
+        word = first.single_message(0.0)
+        return None if word is None else word.seq, first.has_waiting
 
     assert word_after(lambda: emit(pair.sides[0], 1)) == (None, True)  # nobody is there
     assert word_after(pair.settle) == (None, False)
     assert word_after(lambda: emit(pair.sides[0], 2)) == (2, False)
     # Until that one is acknowledged, there may be more to go together.
     assert word_after(lambda: emit(pair.sides[0], 3)) == (None, True)
-    first.say_again()
+    first.retransmit()
     pair.settle()
     assert pair.sides[1].events == [1, 2, 3]
 
@@ -395,7 +395,7 @@ def test_silence_is_noticed_and_heartbeats_prevent_it() -> None:
     assert [e.kind for e in sides[1].sent[Lane.CONTROL]] == [Kind.PING]
     sides[0].hear(sides[1].sent[Lane.CONTROL].popleft(), now=beat_s)
     assert not sides[0].session.is_silent(SILENCE_S + 0.1)
-    assert sides[1].session.next_turn(beat_s + 0.4) == pytest.approx(0.6)
+    assert sides[1].session.seconds_to_tick(beat_s + 0.4) == pytest.approx(0.6)
 
 
 def test_a_good_bye_is_no_loss() -> None:
