@@ -194,7 +194,7 @@ COMBINATIONS = [
     (f"{TCP} --ports 7000,7000", "need as many different ports"),
     (f"{TCP} --ports 7000,7001,7002", "need as many different ports"),
     (f"{TCP} --ports 65535", "`ports` is 65536; it must lie between 1 and 65535"),
-    (f"{TCP} --address 0.0.0.0", "no key says who may connect"),
+    (f"{TCP} --address 0.0.0.0", "no key is given"),
     (f"{RUN} --max-retries 2", "without --auto-recover"),
 ]
 

@@ -247,7 +247,7 @@ def test_ctrl_c_ends_with_130(folder: Path, nodes: int) -> None:
         ("program:main --labels a*", "'a*' is no label."),
         (
             "program:main --nodes 2 --protocol tcp --address 0.0.0.0",
-            "can be reached from other machines, and no key says who may connect.",
+            "can be reached from other machines, and no key is given.",
         ),
         (
             "program:main --nodes 2 --protocol tcp --key-file none.key",

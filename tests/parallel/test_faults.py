@@ -54,6 +54,6 @@ def test_a_peer_with_a_thousand_malformed_messages_is_disconnected_and_may_retur
             send_rubbish(end, link, 1)
             end.wait(lambda turn=turn: len(end.downs) == turn)  # type: ignore[misc]
             end.wait(lambda turn=turn: len(end.ups) == turn + 1)  # type: ignore[misc]
-    assert caplog.text.count("dropped the link to node 2 after 1001 messages") == 2
+    assert caplog.text.count("dropped the link to node 2 after 1001 malformed") == 2
     assert goes_on(cluster)
     assert cluster.routers[0].num_rejected == 2 * (MAX_FAULTS + 1)

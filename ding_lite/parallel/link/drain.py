@@ -1,9 +1,9 @@
 """Decide how long a node that leaves a job waits for its peers.
 
 A peer is owed the events that it has not acknowledged, and a good-bye, which it answers. A peer
-whose link works gets both sooner or later, however slow the link is. A link that is down may come
-back, so a lost peer is waited for as well, but not for long. All of it is called with the lock of
-the node's links held.
+with a working link gets both sooner or later, however slow the link is. A link that is down may
+come back, so a lost peer is waited for as well, but not for long. All of it is called with the lock
+of the node's links held.
 """
 
 from __future__ import annotations

@@ -402,7 +402,7 @@ class Links:
             self._note_lost(peer)
 
     def on_doubt(self) -> None:
-        """Find the peers whose links have broken by sending each a heartbeat.
+        """Find broken links by sending each peer a heartbeat.
 
         A peer that this node has dialled and that has yet to greet it is sent none: it would take
         any message for the sign that this node is ready.

@@ -74,7 +74,7 @@ class Refusals:
             )
 
     def timed_out(self, missing: Sequence[int], timeout: float) -> DeadlineExceeded:
-        """Make the error of a node whose peers have not greeted in time."""
+        """Make the error of a node with peers that have not greeted in time."""
         spec = self._spec
         peers = ", ".join(map(self._place_of, missing))
         of_all = f" of {spec.num_nodes}" if spec.num_nodes else ""

@@ -1,4 +1,4 @@
-"""Copying much memory, as fast as the machine can: one core alone does not keep it busy."""
+"""Copy large memory with two threads: one core alone does not fill the memory bus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 SHARED_FROM = 8 * 2**20
-"""Bytes from which on a second thread copies half; to start it takes as long as to copy 1 MiB."""
+"""Bytes from which on a second thread copies half; starting it takes as long as copying 1 MiB."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -19,10 +19,10 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 def copy_all(pairs: Iterable[tuple[_Bytes, _Bytes]]) -> None:
     """Copy arrays of bytes, each to its place; other threads run meanwhile.
 
-    Whoever interrupts it finds that nobody writes to the places any more.
+    If it is interrupted, no thread writes to the places any more.
 
     Args:
-        pairs: Of each the place and what comes there, of one size.
+        pairs: Destination and source, of one size.
     """
     pairs = list(pairs)
     num_bytes = sum(source.nbytes for _, source in pairs)

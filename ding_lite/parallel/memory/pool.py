@@ -1,4 +1,4 @@
-"""Memory for large values that is used again: fresh memory costs more than what fills it."""
+"""A pool of memory for large values: fresh memory costs more than the copy into it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 64
-"""Bytes; where a block of memory begins is a multiple of it, so that any array may lie there."""
+"""Alignment of blocks in bytes, sufficient for any array."""
 
 _LARGEST_MAPPED_BYTES = 32 * 2**20 - 2**16
-"""The largest block from which glibc learns to keep more of what is freed; see `mallopt(3)`."""
+"""The largest block that raises glibc's threshold for keeping memory; see `mallopt(3)`."""
 
 _Block: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Pool:
-    """Memory that is used again once nothing refers any more to what lies in it.
+    """Memory blocks that are used again once nothing refers to them any more.
 
     Fresh memory costs several times what the copy into it costs, for the kernel clears it page
     by page.
 
     Args:
-        max_free: Blocks that may wait for their next use; beyond that the oldest goes back to
-            the system.
+        max_free: Limit of the free blocks; beyond it the oldest goes back to the system.
     """
 
     def __init__(self, max_free: int = 2) -> None:
@@ -37,7 +36,7 @@ class Pool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that wait for their next use."""
+        """Blocks that are free."""
         return len(self._free)
 
     def allocate(self, nbytes: int) -> memoryview:
@@ -59,7 +58,7 @@ class Pool:
 
 
 def places(sizes: Iterable[int]) -> tuple[list[int], int]:
-    """Return where parts of these sizes begin in one block, and how large it must be."""
+    """Return the offsets of parts of these sizes in one block, and its size."""
     starts, end = [], 0
     for size in sizes:
         starts.append(end)
@@ -68,19 +67,19 @@ def places(sizes: Iterable[int]) -> tuple[list[int], int]:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what is freed, up to 64 MiB, for the next message to lie in.
+    """Make glibc keep up to 64 MiB of freed memory, for the next message.
 
     The chunks of a large message wait in memory that ZeroMQ takes and frees. glibc gives all but
     2 MiB of it back to the system, so that each message would pay for fresh pages again; until it
-    has freed a larger block, from which it learns. This is one, none of whose pages is touched.
+    has freed a larger block, which raises its threshold. This is one, with no page touched.
     """
     np.empty(_LARGEST_MAPPED_BYTES, np.uint8)
 
 
 def give_back_freed_memory() -> None:
-    """Let glibc give all that is freed back to the system; elsewhere nothing happens.
+    """Make glibc return all freed memory to the system; do nothing without glibc.
 
-    The opposite of `keep_freed_memory`, for after a flood of what nobody wanted.
+    The opposite of `keep_freed_memory`, for after a flood of unwanted messages.
     """
     with suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

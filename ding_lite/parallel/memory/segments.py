@@ -1,14 +1,14 @@
-"""Large values on one machine: memory that one node writes and the others copy from.
+"""Shared-memory segments for large values: one node writes, the others copy.
 
-A segment is a file in /dev/shm, of mode 0600, with several slots. Its writer fills a slot that
-nobody needs any more and then says which version lies in it; readers copy the slot. The writer
-never waits for them and copies once, however many they are. Each slot has a sequence number,
-odd while the slot is being filled: a reader looks at it before and after its copy, and when it
-has changed throws the copy away and takes the newest slot instead. So no reader ever sees parts
-of two versions, whoever was killed in the middle of what.
+A segment is a file in /dev/shm, of mode 0600, with several slots. Its writer fills a slot that is
+not needed any more and then announces the version in it; readers copy the slot. The writer never
+waits for them and copies once, however many they are. Each slot has a sequence number, odd while
+the slot is being filled: a reader compares it before and after its copy, and when it has changed
+drops the copy and takes the newest slot instead. So no reader ever sees parts of two versions,
+whichever process was killed.
 
-The writer holds a lock on the file for as long as it lives. A segment whose lock is free was
-left behind by a crash; whoever comes across one removes it (`remove_left_over`).
+The writer holds a lock on the file for as long as it runs. A segment with a free lock was left
+behind by a crash, and other nodes remove it (`remove_left_over`).
 
 What is ugly here and why: `multiprocessing.shared_memory` would be the standard library's way,
 but its resource tracker deletes a segment when any process that has attached to it ends. An
@@ -19,11 +19,11 @@ Python has no memory fences, and two processes share no lock here. A fence is ma
 the process's own, released and taken again (`_Fence`): on x86-64 both are locked instructions,
 which nothing passes, not even the streaming stores of a large copy; on 64-bit ARM they are a
 store-release and a load-acquire, which are not reordered with each other. On other machines
-`domain` says that there is no shared memory, and values travel by socket.
+`domain` returns "", and values are sent by socket.
 
 A reader checks the file's owner and mode, and trusts no size before it has checked its own copy
-of it. Against one thing it is helpless: a writer that shortens its file would kill whoever reads
-it (SIGBUS). That writer is a process of the same user, which could also use `kill`.
+of it. It has no defence against a writer that shortens its file, which would kill the reader
+(SIGBUS). That writer is a process of the same user, which could also use `kill`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Bytes = npt.NDArray[np.uint8]
 DIRECTORY = Path("/dev/shm")
 PREFIX = "ding_lite-"
 MIN_SLOTS = 3
-"""A reader that nobody pins a slot for has the time of two more writes for its copy."""
+"""A reader without a pinned slot has the time of two more writes for its copy."""
 
 _MACHINES = {"x86_64", "aarch64"}
 _NAME = re.compile(rf"{PREFIX}[0-9A-Za-z_-]{{1,100}}")
@@ -76,17 +76,17 @@ _TRIES = 64
 @register(name="ding_lite.Announcement")
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Where a value lies: what a message carries in its place."""
+    """The place of a value in shared memory, sent instead of the value."""
 
     segment: str
     """The name of the file."""
     version: int
-    """The number of the value among those written there, from 1."""
+    """The number of the value in the segment, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A value in a slot, which is not written to again as long as anybody refers to this."""
+    """A value in a slot, which is not written to again while this object is referred to."""
 
     announcement: Announcement
     encoded: Encoded
@@ -94,11 +94,11 @@ class Published:
 
 
 class Overtaken(TransportError):
-    """What was announced is gone: its writer has ended, or writes faster than this reader reads."""
+    """The announced value is gone: its writer has ended, or is faster than this reader."""
 
 
 def domain() -> str:
-    """Name the memory that this process can share: two that say the same can; "" with nobody."""
+    """Name the memory that this process can share with others of the same name; "" for none."""
     if sys.platform != "linux" or platform.machine() not in _MACHINES:
         return ""
     try:
@@ -112,10 +112,10 @@ def domain() -> str:
 
 
 def remove_left_over(names: Sequence[str] | None = None) -> int:
-    """Remove this user's segments whose writers are dead; return how many those were.
+    """Remove this user's segments without a running writer; return how many there were.
 
     Args:
-        names: Which to look at; all by default.
+        names: The segments to check; all by default.
     """
     removed = 0
     for path in _paths() if names is None else [DIRECTORY / name for name in names]:
@@ -131,7 +131,7 @@ def remove_left_over(names: Sequence[str] | None = None) -> int:
 
 
 def remove_own() -> None:
-    """Remove the segments of this process, which is to end at once."""
+    """Remove the segments of this process, before it is ended."""
     for path in _paths(f"{PREFIX}*-{os.getpid()}-*"):
         path.unlink(missing_ok=True)
 
@@ -142,9 +142,9 @@ def _paths(pattern: str = f"{PREFIX}*") -> Iterator[Path]:
 
 
 class _Fence:
-    """A call that no load or store of the calling thread passes, in neither direction.
+    """A memory fence: no load or store of the calling thread passes a call, in either direction.
 
-    It belongs to one object, which one thread uses at a time.
+    One thread at a time uses it.
     """
 
     __slots__ = ("_lock",)
@@ -163,9 +163,9 @@ class Segment:
 
     Args:
         job: A part of the file's name.
-        slot_bytes: What a value may take at most, see `slot_bytes_of`.
-        num_slots: Slots at most. They cost memory from their first use on, and a fourth one is
-            used only when somebody still needs what is in the others.
+        slot_bytes: Limit of the bytes of a value, see `slot_bytes_of`.
+        num_slots: Limit of the slots. They cost memory from their first use on, and a fourth one
+            is used only when the others are still needed.
 
     Raises:
         OSError: The file cannot be made, or there is no room for it.
@@ -192,7 +192,7 @@ class Segment:
 
         self._version = 0
         self._versions = [0] * num_slots
-        self._leases: list[Callable[[], Bytes | None]] = [_nobody] * num_slots
+        self._leases: list[Callable[[], Bytes | None]] = [_no_lease] * num_slots
 
     @property
     def num_used_slots(self) -> int:
@@ -201,11 +201,11 @@ class Segment:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody refers to anything that was published here."""
+        """Whether nothing that was published here is referred to any more."""
         return all(lease() is None for lease in self._leases)
 
     def write(self, encoded: Encoded) -> Published | None:
-        """Copy a value into a slot that nobody needs; None where all are needed.
+        """Copy a value into a free slot; return None without one.
 
         Raises:
             OSError: There is no memory left for one more slot.
@@ -215,7 +215,7 @@ class Segment:
             return None
         begin = self._begin + slot * self.slot_bytes
         if not self._versions[slot]:
-            # Memory that is missing is an error here; on the first store it would be a SIGBUS.
+            # Missing memory is an error here; on the first store it would be a SIGBUS.
             os.posix_fallocate(self._fd, begin, self.slot_bytes)
         lease = self._bytes[begin : begin + self.slot_bytes]
         sequence = _sequence_word(slot)
@@ -235,7 +235,7 @@ class Segment:
         )
 
     def _free_slot(self) -> int | None:
-        """Choose the slot whose value is oldest, of those that nobody needs; never the newest."""
+        """Return the free slot with the oldest value, never the newest; None without one."""
         free = [slot for slot, lease in enumerate(self._leases) if lease() is None]
         used = [slot for slot in free if 0 < self._versions[slot] < self._version]
         if used and self.num_used_slots >= MIN_SLOTS:
@@ -243,7 +243,7 @@ class Segment:
         return next((slot for slot in free if not self._versions[slot]), None)
 
     def close(self) -> None:
-        """Remove the file. The memory goes with the last that refers to it."""
+        """Remove the file. The memory is freed with the last reference to it."""
         if self._fd < 0:
             return
         self._remove_file()
@@ -258,7 +258,7 @@ class Segment:
         self._fd = -1
 
 
-def _nobody() -> None:
+def _no_lease() -> None:
     return None
 
 
@@ -269,7 +269,7 @@ def slot_bytes_of(encoded: Encoded) -> int:
 
 
 def _fill(slot: Bytes, encoded: Encoded) -> list[memoryview]:
-    """Write a value: sizes and meta, a checksum of both, the buffers; return views of those."""
+    """Write sizes, meta, a checksum of both, and buffers; return views of the buffers."""
     sizes = [buffer.nbytes for buffer in encoded.buffers]
     body = np.array(sizes, "<u8").tobytes() + encoded.meta
     head = _HEAD.pack(len(encoded.meta), len(sizes), zlib.crc32(body)) + body
@@ -283,7 +283,7 @@ def _fill(slot: Bytes, encoded: Encoded) -> list[memoryview]:
 
 
 def _layout(head_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Return where the buffers of a slot begin, and where the last one ends."""
+    """Return the offsets of the buffers in a slot, and the end of the last one."""
     begins, end = [], head_bytes
     for size in sizes:
         begins.append(_round_up(end, _LINE))
@@ -292,7 +292,7 @@ def _layout(head_bytes: int, sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _create(job: str) -> tuple[str, int]:
-    """Make a file that is locked by this process, under a new name."""
+    """Make a file with a new name, locked by this process."""
     while True:
         name = f"{PREFIX}{job}-{os.getpid()}-{secrets.token_hex(4)}"
         fd = os.open(DIRECTORY / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -300,7 +300,7 @@ def _create(job: str) -> tuple[str, int]:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             return name, fd
-        os.close(fd)  # somebody's `remove_left_over` was faster than our lock
+        os.close(fd)  # a `remove_left_over` was faster than our lock
 
 
 class SegmentReader:
@@ -342,7 +342,7 @@ class SegmentReader:
         if magic != _MAGIC or not 0 < self._num_slots <= _MAX_SLOTS or size != expected:
             self.close()
             raise CodecError(f"The file {name} of {size} bytes is no segment.")
-        # Single 8-byte loads: what the writer stores at once is never seen in halves.
+        # Single 8-byte loads: a store of the writer is never seen in halves.
         self._words = memoryview(self._map)[: self._begin].cast("Q")
 
     def read(
@@ -352,14 +352,14 @@ class SegmentReader:
 
         Args:
             allocate: Returns writable memory of a given size.
-            version: Which; 0 for the newest.
+            version: The version; 0 for the newest.
 
         Returns:
             Meta and buffers, as `decode` takes them.
 
         Raises:
             Overtaken: Nothing is published, or every copy was overtaken by the writer.
-            CodecError: What is published is no value.
+            CodecError: The slot holds no value.
         """
         for _ in range(_TRIES):
             sequences = self._sequences()
@@ -391,7 +391,7 @@ class SegmentReader:
     def _copy(
         self, slot: int, allocate: Callable[[int], memoryview]
     ) -> tuple[bytes, list[memoryview]]:
-        """Copy a slot that may be changing meanwhile, so that each size is checked."""
+        """Copy a slot that may change meanwhile, checking each size."""
         begin = self._begin + slot * self._slot_bytes
         source = self._bytes[begin : begin + self._slot_bytes]
         fixed = source[: _HEAD.size].tobytes()
@@ -418,7 +418,7 @@ class SegmentReader:
         return body[8 * num_buffers :], buffers
 
     def close(self) -> None:
-        """Let go of the memory. It goes with the last that refers to it, such as a traceback."""
+        """Release the memory. It is freed with the last reference to it, such as a traceback."""
         if hasattr(self, "_words"):
             self._words.release()
         if hasattr(self, "_bytes"):
@@ -428,7 +428,7 @@ class SegmentReader:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a segment, if it is a file of this user that nobody else may open.
+    """Open a segment, if it is a private file of this user.
 
     Raises:
         OSError: It is not, or cannot be opened.
@@ -447,7 +447,7 @@ def _header_bytes(num_slots: int) -> int:
 
 
 def _sequence_word(slot: int) -> int:
-    """Return the place of a slot's sequence number, each in a cache line of its own."""
+    """Return the index of a slot's sequence number, each in a cache line of its own."""
     return _WORDS_IN_LINE * (1 + slot)
 
 

@@ -1,4 +1,4 @@
-"""Large ctx values of a node and its peers on one machine, key by key.
+"""Share large ctx values between the nodes of one machine, key by key.
 
 `SharedSender` writes a node's own values into segments, one segment a key. `SharedReceiver`
 turns the announcements of peers back into values, on a thread of its own, so that heartbeats
@@ -37,9 +37,9 @@ from ding_lite.parallel.wire.envelope import LIMITS
 logger = logging.getLogger(__name__)
 
 MIN_SHARED_BYTES = 256 * 1024
-"""Values with smaller arrays than that in all travel by socket, which is as fast."""
+"""Values with fewer bytes of arrays are sent by socket, which is as fast."""
 CLOSE_TIMEOUT_S = 5.0
-"""How long `close` waits for a receiver that takes its time."""
+"""Seconds for which `close` waits for a slow receiver."""
 _ROOM_TO_GROW = 1.125
 
 
@@ -50,7 +50,7 @@ def local_peers(spec: NodeSpec) -> frozenset[int]:
 
 
 def job_of(spec: NodeSpec) -> str:
-    """Name the job of a node, the same for all that meet in one directory."""
+    """Name the job of a node, the same for all nodes of one directory."""
     addresses = [at for at in (spec.listen, *spec.dials.values()) if at is not None]
     places = sorted(at.rpartition("/")[0] for at in addresses)
     return f"{zlib.crc32(repr(places[:1]).encode()):08x}"
@@ -61,7 +61,7 @@ class SharedSender:
 
     Args:
         job: A part of the segments' names.
-        num_receivers: How many peers read them, at most; with none there are no segments.
+        num_receivers: Limit of the peers that read them; with 0 there are no segments.
     """
 
     def __init__(self, job: str, num_receivers: int) -> None:
@@ -97,7 +97,7 @@ class SharedSender:
                 self._throttle.once(
                     logging.WARNING,
                     "no room",
-                    "`ctx.%s` travels by socket, which is slower: there is no room for it in "
+                    "`ctx.%s` is sent by socket, which is slower: there is no room for it in "
                     "/dev/shm (%s). Give it more; in a container, with `--shm-size`.",
                     key,
                     error,
@@ -139,7 +139,7 @@ def _close_if_idle(segment: Segment) -> bool:
 
 
 def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
-    """Copy a value into memory that an earlier one has left, if it takes much."""
+    """Copy a value into memory of the pool."""
     sizes = [buffer.nbytes for buffer in borrowed.buffers]
     starts, nbytes = places(sizes)
     block = pool.allocate(nbytes)
@@ -152,12 +152,11 @@ def _snapshot(borrowed: Encoded, pool: Pool) -> Encoded:
 
 
 class SharedReceiver:
-    """Reads what peers announce, on a thread that begins with the first announcement.
+    """Reads announced values on a thread of its own, started by the first announcement.
 
     Args:
-        deliver: Takes a peer, its ctx values and the number of their message; called on the
-            thread.
-        reject: Takes the reason why a value was dropped.
+        deliver: Called with a peer, its ctx values and the number of their message, on the thread.
+        reject: Called with the reason why a value was dropped.
     """
 
     def __init__(
@@ -174,11 +173,11 @@ class SharedReceiver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that was put here has not been delivered yet."""
+        """Whether values wait to be delivered."""
         return self._jobs.unfinished_tasks > 0
 
     def put(self, peer: int, values: Mapping[str, Any], number: int) -> None:
-        """Read what is announced among a peer's values, and deliver them, later and in order."""
+        """Queue a peer's values: the announced ones are read, and all delivered in order."""
         self._jobs.put(partial(self._receive, peer, values, number))
         if self._thread is None:
             self._thread = threading.Thread(
@@ -187,12 +186,12 @@ class SharedReceiver:
             self._thread.start()
 
     def forget(self, peer: int) -> None:
-        """Let go of a peer's segments; remove them if it died without doing so itself."""
+        """Close a peer's segments; remove them if it was killed."""
         if self._thread is not None:
             self._jobs.put(partial(self._forget, peer))
 
     def close(self) -> None:
-        """Deliver what was put here, and end the thread; one that hangs is left alone."""
+        """Deliver the queued values, and end the thread; one that hangs is left alone."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(CLOSE_TIMEOUT_S)
@@ -204,7 +203,7 @@ class SharedReceiver:
             try:
                 job()
             except BaseException:  # a record's class may raise anything, a SystemExit too
-                logger.exception("what a peer has published could not be delivered")
+                logger.exception("a value that a peer has published could not be delivered")
             finally:
                 self._jobs.task_done()
         for reader in self._readers.values():

@@ -1,9 +1,9 @@
-"""Addresses: where a node listens, and who else may listen there.
+"""Addresses of nodes, and the private directories of their socket files.
 
 `ipc://<path>` is a socket file, `tcp://<host>:<port>` a port, `inproc://<name>` a name within
 one process. Socket files lie in a private directory of the job (mode 0700), so only processes
 of the same user can reach them. Everything that is reachable from another machine is refused
-unless a key says who may connect.
+unless a key restricts it to the nodes of the job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SCHEMES: tuple[str, ...] = get_args(Scheme)
 LOOPBACK = "127.0.0.1"
 
 MAX_IPC_PATH = 107
-"""Bytes that the kernel grants the path of a socket file."""
+"""Bytes that the kernel allows for the path of a socket file."""
 _ROOM_FOR_SUFFIX = 16
 _PREFIX = "ding_lite-"
 _LOCK = "lock"
@@ -60,7 +60,7 @@ class Address:
         """Read an address as a user writes it.
 
         Raises:
-            ConfigError: It is none.
+            ConfigError: It is malformed.
         """
         scheme, separator, rest = text.partition("://")
         if not separator or scheme not in SCHEMES:
@@ -105,19 +105,19 @@ def check_ipc_path(path: str | Path) -> None:
     length = len(os.fsencode(path))
     if length > MAX_IPC_PATH:
         raise ConfigError(
-            f"The socket path {str(path)!r} has {length} bytes; the kernel grants {MAX_IPC_PATH}. "
+            f"The socket path {str(path)!r} has {length} bytes; the kernel allows {MAX_IPC_PATH}. "
             f"Set TMPDIR to a shorter directory, such as /tmp, or use `protocol='tcp'`."
         )
 
 
-# -- who can reach an address --------------------------------------------------------------
+# -- reachability --------------------------------------------------------------
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach a host; names are looked up first.
+    """Return whether only this machine can reach a host; names are looked up first.
 
-    `*`, `0.0.0.0` and `::` stand for every interface, so they are none. Neither is a name that
-    cannot be looked up, or that has a single address which is none.
+    It is false for `*`, `0.0.0.0` and `::`, which stand for every interface, for a name that cannot
+    be looked up, and for one with any address of another machine.
     """
     if host in ANY_HOST:
         return False
@@ -132,24 +132,24 @@ def is_loopback(host: str) -> bool:
 
 
 def check_listening(address: Address, *, key_file: str | None) -> None:
-    """Refuse to listen where strangers could connect, before anything is bound.
+    """Refuse to listen where other machines could connect without a key.
 
     Raises:
-        ConfigError: Other machines can reach the address, and no key says who may.
+        ConfigError: Other machines can reach the address, and there is no key.
     """
     if address.scheme != "tcp" or key_file is not None or is_loopback(address.place):
         return
     raise ConfigError(
         f"{address if address.port else address.place or '*'} can be reached from other machines, "
-        f"and no key says who may connect. Listen on {LOOPBACK}, or give all nodes the same key: "
+        f"and no key is given. Listen on {LOOPBACK}, or give all nodes the same key: "
         f"`key_file=...`."
     )
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Find ports that nobody listens on at the moment, all different.
+    """Return different ports that are free at the moment.
 
-    Nothing keeps them free: who binds one must cope with its being taken meanwhile.
+    They are not reserved: the caller must cope with one that is taken meanwhile.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sockets = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
@@ -163,12 +163,12 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 def is_taken(path: str | Path) -> bool:
-    """Tell whether somebody listens on a socket file, rather than was killed and left it."""
+    """Return whether a process listens on a socket file, rather than was killed and left it."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # many others wait to be let in
+        except BlockingIOError:  # many connections wait to be accepted
             return True
         except OSError:
             return False
@@ -179,13 +179,14 @@ def is_taken(path: str | Path) -> bool:
 
 
 class PrivateDirectory:
-    """A directory that only this user can enter, for as long as a job runs.
+    """A directory of a running job that only this user can enter.
 
-    A lock in it tells whether its job is alive. Directories whose job, or node, was killed with all
-    its processes are removed when another job or node of the user makes or removes its own.
+    A lock in it shows whether its job is alive. Directories of jobs or nodes that were killed with
+    all their processes are removed when another job or node of the user makes or removes its own.
 
     Args:
-        base: Where it is made; by default the user's runtime directory if there is one, else
+        base: The directory to make it in; by default the user's runtime directory if there is one,
+        else
             the one for temporary files.
     """
 
@@ -193,14 +194,14 @@ class PrivateDirectory:
         base = _base() if base is None else base
         _sweep(base)
         self.path, self.lock_fd = _make_locked(base)
-        """Whoever has the lock's descriptor, or inherits it, keeps the directory alive."""
+        """The descriptor of the lock; each process that has it keeps the directory alive."""
 
     def socket_of(self, node_id: int) -> Address:
-        """Return where a node listens."""
+        """Return the address where a node listens."""
         return Address("ipc", str(self.path / f"node-{node_id}"))
 
     def remove(self) -> None:
-        """Delete it with all that is in it; does nothing the second time."""
+        """Delete the directory; do nothing the second time."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self.lock_fd >= 0:
             os.close(self.lock_fd)
@@ -209,10 +210,10 @@ class PrivateDirectory:
 
 
 def live_directories(folders: Iterable[Path] | None = None) -> list[Path]:
-    """Return the private directories of this user's jobs that run, on this machine.
+    """Return the private directories of this user's running jobs on this machine.
 
     Args:
-        folders: Where they may be; by default wherever this package makes them.
+        folders: Where to look; by default wherever this package makes them.
     """
     found = []
     for folder in dict.fromkeys(_usual_folders() if folders is None else folders):
@@ -228,12 +229,12 @@ def _usual_folders() -> tuple[Path, ...]:
 
 
 def job_name(directory: Path) -> str:
-    """Return what tells a job from the others that run, by its private directory."""
+    """Return the name of a job, unique among running ones, by its private directory."""
     return directory.name.removeprefix(_PREFIX)
 
 
 def _is_alive(path: Path) -> bool:
-    """Tell whether a directory is private, this user's, and its lock held by a job."""
+    """Return whether a directory is private, this user's, and its lock held."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         return False
@@ -248,7 +249,7 @@ def _is_alive(path: Path) -> bool:
 
 
 def _base() -> Path:
-    """Return the first directory that is there, is safe, and leaves room for a path."""
+    """Return the first directory that exists, is safe, and leaves room for a path."""
     runtime = Path(f"/run/user/{os.getuid()}")
     with suppress(OSError):
         status = runtime.stat()
@@ -278,7 +279,7 @@ def _make_locked(base: Path) -> tuple[Path, int]:
 
 
 def _sweep(base: Path) -> None:
-    """Remove the directories of jobs that nobody lives to remove."""
+    """Remove the directories of jobs that were killed."""
     for path in base.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another job may sweep at the same time
             if path.stat().st_uid != os.getuid() or path.is_symlink():

@@ -1,4 +1,4 @@
-"""The interfaces of this machine: by which one it reaches another, and what each is called."""
+"""The network interfaces of this machine: addresses, names, and routes to other machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL_SIX = Path("/proc/net/if_inet6")
 
 
 def interface_towards(there: Address) -> str:
-    """Return the number of the interface by which this machine reaches another one.
+    """Return the address of the interface by which this machine reaches another one.
 
     Raises:
         OSError: Its name cannot be looked up, or no interface leads there.
@@ -32,10 +32,10 @@ def interface_towards(there: Address) -> str:
 
 
 def reachable_at(listens: str | None, towards: str | None) -> str:
-    """Return where others reach what listens here, as this machine reaches one of them.
+    """Return the address at which other nodes reach a listener of this machine.
 
     Args:
-        listens: The address at which this node listens, if it does.
+        listens: The address at which this node listens, if any.
         towards: The address of another node.
 
     Example:
@@ -48,7 +48,7 @@ def reachable_at(listens: str | None, towards: str | None) -> str:
     if place.place in ANY_HOST:
         there = Address.parse(towards)
         host = interface_towards(there)
-        # That node is on this machine, and others reach both by the name that it has for them.
+        # That node is on this machine, and others reach both by its name.
         place = replace(place, place=there.place if is_loopback(host) else host)
     return str(place)
 
@@ -65,7 +65,7 @@ def interface_beyond(host: str) -> str | None:
 
 
 def name_of_interface(number: str) -> str | None:
-    """Return what the interface with this number is called; None where none has it.
+    """Return the name of the interface with this address; None without one.
 
     Example:
         >>> name_of_interface("127.0.0.1")
@@ -76,7 +76,7 @@ def name_of_interface(number: str) -> str | None:
         return _name_of_six(wanted.packed.hex())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has no number
+            with suppress(OSError):  # it has no address
                 asked = struct.pack("256s", name.encode())
                 found = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, asked)
                 if found[_ADDRESS_AT : _ADDRESS_AT + 4] == wanted.packed:

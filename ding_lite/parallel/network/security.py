@@ -1,9 +1,9 @@
-"""Who may join a job over tcp: keys, the files they lie in, and where a node may listen.
+"""Keys of jobs: their files, the CURVE keys of nodes, and where a node may listen.
 
 All nodes of a job share one secret. From it each node's two CURVE keys are derived, one for
-what it listens on and one for what it dials, bound to its node id: whoever proves to hold the
-key of node 3 is taken for node 3 and for no other. The secret lies in a file that only its
-owner can read. Its path travels, and the derived keys never leave the process.
+listening and one for dialling, bound to its node id: a process that proves to hold the key of
+node 3 is taken for node 3 and for no other. The secret lies in a file that only its
+owner can read. Only its path is passed on; the derived keys never leave the process.
 
 On the loopback interface a key of the user's own does, made on first use. It keeps other users
 of the machine out and lets two programs of one user find each other.
@@ -26,7 +26,7 @@ from ding_lite.parallel.network.address import Address, check_listening, is_loop
 from ding_lite.settings import state_home
 
 SECRET_BYTES = 32
-_COMMENT = "# A key of ding_lite, version 1. Whoever can read this file can join your jobs.\n"
+_COMMENT = "# A key of ding_lite, version 1. All that can read this file can join your jobs.\n"
 _KEY = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 _MOST_BYTES = 4096
 _SERVER = b"ding_lite server"
@@ -47,22 +47,22 @@ class Key:
 
     @property
     def secret(self) -> bytes:
-        """The secret itself, for who passes it on in a way that keeps it one."""
+        """The secret itself, to be passed on only in secret."""
         return self._secret
 
     def __repr__(self) -> str:
         return "Key(...)"  # a secret must not end in a log
 
     def of_listener(self, node_id: int) -> bytes:
-        """Return the CURVE secret key of what a node listens on."""
+        """Return the CURVE secret key with which a node listens."""
         return self._derive(_SERVER, node_id)
 
     def of_dialler(self, node_id: int) -> bytes:
-        """Return the CURVE secret key that a node dials with."""
+        """Return the CURVE secret key with which a node dials."""
         return self._derive(_CLIENT, node_id)
 
     def _derive(self, purpose: bytes, node_id: int) -> bytes:
-        """Derive 32 bytes that tell nothing of the secret nor of the other derived keys."""
+        """Derive 32 bytes that reveal neither the secret nor the other derived keys."""
         name = node_id.to_bytes(8, "little")
         return hashlib.blake2b(
             name, key=self._secret, person=purpose, digest_size=SECRET_BYTES
@@ -73,7 +73,7 @@ class Key:
 
 
 def make_key(path: str | Path) -> Path:
-    """Write a new key to a file that only its owner can read; it appears whole or not at all.
+    """Write a new key, atomically, to a file that only its owner can read.
 
     Raises:
         ConfigError: The file exists already, or cannot be written.
@@ -82,7 +82,7 @@ def make_key(path: str | Path) -> Path:
 
 
 def save_key(path: str | Path, secret: bytes) -> Path:
-    """Write the key of a secret that came in another way, as `make_key` does.
+    """Write a given secret to a key file, as `make_key` does.
 
     Raises:
         ConfigError: The file exists already, or cannot be written.
@@ -115,7 +115,7 @@ def load_key(path: str | Path) -> Key:
     """Read a key from its file.
 
     Raises:
-        ConfigError: The file is missing, is no key, or others than its owner can read it.
+        ConfigError: The file is missing or malformed, or other users can read it.
     """
     try:
         # Not blocking: a pipe in place of the file must not hang the job.
@@ -144,7 +144,7 @@ def user_key() -> Key:
     """Return the key of this user on this machine; it is made on first use.
 
     Raises:
-        ConfigError: It cannot be kept to this user alone.
+        ConfigError: Its directory cannot be made, or other users can enter it.
     """
     path = state_home() / "ding_lite" / "loopback.key"
     try:
@@ -168,7 +168,7 @@ def check_private(directory: str | Path) -> None:
     """Refuse a directory that other users can enter.
 
     Raises:
-        ConfigError: They can, or it is none.
+        ConfigError: They can, or it is no directory.
     """
     try:
         status = os.stat(directory)
@@ -197,7 +197,7 @@ def _check_owner_only(
 
 
 def place_to_listen(address: Address, *, key_file: str | None) -> Address:
-    """Return what to bind: with the host as a number, so that what was checked is what is bound.
+    """Return the address to bind, with the host looked up, so that the checked one is bound.
 
     Raises:
         ConfigError: Other machines can reach it and there is no key, or other users its directory,
@@ -235,5 +235,5 @@ def _look_up(address: Address) -> str:
             f"The host of {address} cannot be looked up: {error}. Write its number instead."
         ) from error
     places = [str(entry[4][0]) for entry in found]
-    strangers = [place for place in places if not is_loopback(place)]
-    return (strangers or places)[0]
+    public = [place for place in places if not is_loopback(place)]
+    return (public or places)[0]

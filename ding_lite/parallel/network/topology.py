@@ -1,10 +1,10 @@
-"""Topologies: which nodes of a job are connected to which, and what each node is told of it.
+"""Topologies: the edges between the nodes of a job, and the place of each node.
 
 A topology is a set of edges between node ids. Of the two nodes of an edge the one with the
 lower id listens and the one with the higher id dials, so exactly one link is made.
 
 A `tree` is a star that does not fill its hub's link: node 0 is the root, each node is the hub of
-at most `FAN_OUT` others, and the hubs pass on what is not for them alone (`relay`).
+at most `FAN_OUT` others, and the hubs relay messages (`relay`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from ding_lite.settings import check_all, kind_of_topology, one_of
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 HUB = 0
-_BYTES_OF_AN_EDGE = 160
-"""Of a pair of node ids, and of its place in a set."""
 """The node that all others of a star are connected to, and the root of a tree."""
+_BYTES_OF_AN_EDGE = 160
+"""Bytes of a pair of node ids, and of its place in a set."""
 FAN_OUT = 8
-"""How many children a hub of a tree has at most, unless the topology says so: `tree:4`.
+"""The default limit of the children of a hub; `tree:4` sets another one.
 
-What a hub sends grows with it, and how often a message is passed on shrinks with its logarithm.
+The bytes that a hub sends grow with it, and the hops of a message shrink with its logarithm.
 With 8 a job of up to nine nodes is a star, three levels reach 585 nodes, and 15 policies of 10 MB
 a second fill a hub's link of 10 Gbit/s.
 """
 
 FIRST_TIMESTAMP_INCARNATION = 2**40
-"""Incarnations from here on are instants, of nodes that nobody restarts: one never replaces a node
-that is still there, as a restarted one does."""
+"""Incarnations from here on are timestamps, of nodes without a launcher: such a node never replaces
+one that is still there, as a restarted one does."""
 
 Edge: TypeAlias = tuple[int, int]
 """Two connected nodes, the lower id first."""
@@ -43,24 +43,24 @@ Topology: TypeAlias = str | Iterable[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Growth:
-    """How a job grows that takes further nodes while it runs: an elastic one."""
+    """The growth of an elastic job, which further nodes may join."""
 
     topology: str
-    """`star` or `mesh`: which of the nodes that are there a further one is connected to."""
+    """`star` or `mesh`: the nodes that a further one is connected to."""
     first_id: int
-    """The lowest id that is given to a node which names none."""
+    """The lowest id that is given to a node without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """All that a node needs to know to take its place in a job."""
+    """The place of a node in a job."""
 
     node_id: int
     """Its number, from 0."""
     num_nodes: int
-    """How many nodes the job has; 0 where a peer is to tell."""
+    """How many nodes the job has; 0 where a peer will tell."""
     labels: frozenset[str]
-    """The names it answers to."""
+    """Its labels."""
     incarnation: int = 1
     """Counts the starts of the node; nanoseconds since 1970 where no launcher counts them."""
     listen: str | None = None
@@ -69,46 +69,45 @@ class NodeSpec:
     """The addresses of the peers with a lower id, by their id; "" of one that is yet to be
     found."""
     desk: str | None = None
-    """Where node 0 tells the nodes of each other; None where they know their peers."""
+    """The address of the rendezvous at node 0; None where all addresses are known."""
     peers: frozenset[int] = frozenset()
     """The nodes it is connected to."""
     key_file: str | None = None
-    """Where the key of the job lies, for tcp; None is the user's own key, for loopback."""
+    """The key file of the job, for tcp; None for the user's own key, on loopback."""
     startup_timeout: float | None = 60.0
     """Seconds within which all peers must be connected; None waits for ever."""
     linger: float = 30.0
-    """Seconds that it waits, as it leaves, for a lost peer that has yet to get its events."""
+    """Seconds that it waits, as it leaves, for a lost peer with unacknowledged events."""
     peer_timeout: float | None = None
-    """Seconds without any peer after which it ends with an error; None where a launcher sees to
-    that, and where it may go on."""
+    """Seconds without any peer after which it ends with an error; None for no limit."""
     world: tuple[frozenset[str], ...] = ()
-    """The labels of every node of the job; none where only the peers will be known."""
+    """The labels of every node of the job; empty where only those of the peers will be known."""
     edges: frozenset[Edge] = frozenset()
-    """Who is connected to whom."""
+    """All edges of the topology."""
     fan_out: int = 0
-    """How many children a hub has at most, where the job is a tree and hubs relay; else 0."""
+    """The limit of the children of a hub, where the job is a tree; else 0."""
     growth: Growth | None = None
-    """How the job grows; None where its nodes are counted once and for all."""
+    """How an elastic job grows; None for a fixed number of nodes."""
     has_joined: bool = False
-    """Whether the node has joined a running job that grows, and may leave without ending it."""
+    """Whether the node has joined a running elastic job, and may leave without ending it."""
     job: str = ""
-    """What all nodes of the job call it, and no other job; "" where nobody has named it."""
+    """The unique name of the job; "" without one."""
     directory: str | None = None
-    """The private directory of the job, where the node writes its metrics; None writes none."""
+    """The private directory of the job, for the node's metrics; None writes none."""
     began: float | None = None
     """When the job began, in seconds of this machine's monotonic clock."""
 
 
 def edges(topology: Topology, num_nodes: int) -> frozenset[Edge]:
-    """Return who is connected to whom.
+    """Return the edges of a topology.
 
     Args:
         topology: `star` (all to node 0), `mesh` (each to each), `tree` (each to its hub, and the
-            first of them to node 0), `alone` (nobody), or pairs of node ids.
+            first of them to node 0), `alone` (no edges), or pairs of node ids.
         num_nodes: How many nodes there are.
 
     Raises:
-        ConfigError: The topology is unknown, or a pair is none of two different nodes.
+        ConfigError: The topology is unknown, or a pair is not of two different nodes.
 
     Example:
         >>> sorted(edges("star", 4))
@@ -150,7 +149,7 @@ def _edge(pair: object, num_nodes: int) -> Edge:
 
 
 def fan_out(topology: Topology) -> int:
-    """Return how many children a hub of a tree has at most; 0 where the topology is no tree.
+    """Return the limit of the children of a hub; 0 where the topology is no tree.
 
     Example:
         >>> fan_out("tree"), fan_out("tree:4"), fan_out("star")
@@ -163,7 +162,7 @@ def fan_out(topology: Topology) -> int:
 
 
 def hub_of(node: int, fan_out: int) -> int:
-    """Return the hub that a node of a tree is a child of, which has a lower id; not for the root.
+    """Return the hub of a node of a tree, other than the root.
 
     Example:
         >>> [hub_of(node, 2) for node in range(1, 7)]
@@ -183,7 +182,7 @@ def neighbours(edges: Iterable[Edge], node: int) -> frozenset[int]:
 
 
 def listeners(edges: Iterable[Edge]) -> frozenset[int]:
-    """Return the nodes that others dial.
+    """Return the nodes that other nodes dial.
 
     Example:
         >>> sorted(listeners([(0, 1), (1, 2)]))

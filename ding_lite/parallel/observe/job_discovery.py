@@ -1,9 +1,8 @@
-"""The jobs of this user that run on this machine, read from what their nodes tell of themselves.
+"""Discover the running jobs of this user on this machine, from the metrics of their nodes.
 
-Nobody is asked: the private directories of jobs are looked for where they can be, and the
-records in them are read. What the kernel knows of a process (whether it is there, is stopped, how
-much memory it has) comes from /proc, so that a node need not tell it, and a node that cannot
-tell anything any more is seen as well.
+No node is asked: the records in the private directories of jobs are read. The state and the memory
+of a process come from /proc, so that a node need not report them, and a node that hangs is shown as
+well.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ from typing import Literal, TypeAlias
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.parallel.link.session import (
-    SILENCE_S,
-)
+from ding_lite.parallel.link.session import SILENCE_S
 from ding_lite.parallel.network.address import job_name, live_directories
 from ding_lite.parallel.observe import metrics
 from ding_lite.parallel.observe.metrics import NodeMetrics, PeerMetrics, State, read_metrics
 
 Seen: TypeAlias = State | Literal["stopped", "silent", "gone", "elsewhere", "lost"]
-"""What a node does, in its own words or, where it has none any more, in the reader's:
-`stopped` by a signal, `silent` though its process is there, `gone` without a word, `elsewhere` on
-another machine as its peers tell, and `lost` by them."""
+"""The state of a node: that of its own record or, without a fresh one, as seen by the reader:
+`stopped` by a signal, `silent` though its process is there, `gone` without a record of its end,
+`elsewhere` on another machine as its peers report, and `lost` by them."""
 OVER: tuple[Seen, ...] = (*metrics.ENDED, "gone", "elsewhere", "lost")
 
 
@@ -40,11 +37,11 @@ class Node:
     labels: tuple[str, ...]
     state: Seen
     told: NodeMetrics | None = None
-    """What it tells of itself; None where another node has told of it."""
+    """Its own record; None where only another node has reported it."""
     beat_s: float | None = None
-    """Seconds since it last told something, or was heard of by another node."""
+    """Seconds since its last record, or its last message to another node."""
     rss_bytes: int | None = None
-    """Memory that its process holds, with what it shares with others."""
+    """Memory of its process, shared memory included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +49,7 @@ class RunningJob:
     """A job, as seen from outside."""
 
     name: str
-    """Tells it from the other jobs that run at the same time."""
+    """Unique among running jobs."""
     program: str
     num_nodes: int
     age_s: float
@@ -70,9 +67,9 @@ def running_jobs(
     """Return the jobs of this user that run on this machine, the oldest first.
 
     Args:
-        folders: Where private directories of jobs may be; by default wherever this package
-            makes them.
-        clock: What the age of a record is measured by.
+        folders: Where to look for private directories; by default wherever this package makes
+            them.
+        clock: Measures the age of a record.
     """
     told: dict[str, list[NodeMetrics]] = {}
     for directory in live_directories(folders):
@@ -84,10 +81,10 @@ def running_jobs(
 
 
 def choose(jobs: Sequence[RunningJob], name: str) -> RunningJob:
-    """Return the job of a name, of the beginning of one, or of the process of one of its nodes.
+    """Return the job with a name, a prefix of one, or the process id of one of its nodes.
 
     Raises:
-        ConfigError: There is none, or more than one.
+        ConfigError: No job matches, or more than one.
     """
     found = [job for job in jobs if job.name == name]
     found = found or [job for job in jobs if name in {str(pid) for pid in _pids(job)}]
@@ -106,10 +103,10 @@ def _pids(job: RunningJob) -> list[int]:
 
 
 def _by_job(told: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
-    """Put together what belongs together: one directory, or an address in common.
+    """Group records into jobs: those of one directory, or with a common address.
 
-    Nodes without a launcher have a directory each, and are held together by the addresses at
-    which they listen and which they dial. Such a job has the name of its oldest directory.
+    Nodes without a launcher have a directory each, and are grouped by the addresses at which they
+    listen and which they dial. Such a job has the name of its oldest directory.
     """
     jobs: list[tuple[set[str], list[str]]] = []
     for name, records in told.items():
@@ -135,7 +132,7 @@ def _job(name: str, records: Sequence[NodeMetrics], now: float) -> RunningJob:
     for record in newest.values():
         for peer in record.peers:
             if peer.node_id not in newest and (peer.labels or peer.heard_s is not None):
-                nodes[peer.node_id] = _hearsay(peer, nodes.get(peer.node_id), now - record.at)
+                nodes[peer.node_id] = _reported_node(peer, nodes.get(peer.node_id), now - record.at)
     first = min(records, key=lambda record: record.node_id)
     return RunningJob(
         name=name,
@@ -166,8 +163,8 @@ def _node(told: NodeMetrics, now: float) -> Node:
     )
 
 
-def _hearsay(peer: PeerMetrics, known: Node | None, age_s: float) -> Node:
-    """Make of what a node tells about one that is not here what can be made of it."""
+def _reported_node(peer: PeerMetrics, known: Node | None, age_s: float) -> Node:
+    """Make a node from the report of a peer, unless it is older than what is known."""
     heard_s = None if peer.heard_s is None else peer.heard_s + age_s
     if known is not None and (known.beat_s or 0.0) <= (heard_s or math.inf):
         return known

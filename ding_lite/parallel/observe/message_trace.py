@@ -1,10 +1,10 @@
-"""The messages of a node on a time line: which slices there are, and which arrows between them.
+"""Draw the messages of a node on a time line, as slices and arrows between them.
 
 An event, an item of a stream and a call begin in a slice of the thread that sends them, pass the
-thread that reads them at the node that they are for, and end where its program has them: in a
-listener, at `receive`, in a handler. A ctx begins where it was published and ends where it is
-read: the program has it whenever it looks. What both nodes know of a message (who sends it, in
-which incarnation, and its number) is the key of its arrow.
+thread that reads them at the receiver, and end where its program gets them: in a listener, at
+`receive`, in a handler. A ctx begins where it was published and ends where it is read: from then
+on the program can see it. The sender, its incarnation and the number of a message, known to both
+nodes, are the key of its arrow.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArriv
 from ding_lite.runtime.trace.messages import Slice, Traced, TracedEvent, Tracer, arrow_key
 
 SERVICES = "ding_lite."
-"""Begins the names of calls that programs do not make themselves."""
+"""The prefix of internal calls."""
 
 
 class MessageTrace(Traced):
     """Draws the messages of a node, while it has a tracer.
 
     Args:
-        spec: Who this node is.
-        incarnation_of: Tells which incarnation of a peer speaks.
+        spec: The node's place.
+        incarnation_of: Returns the present incarnation of a peer.
     """
 
     def __init__(self, spec: NodeSpec, incarnation_of: Callable[[int], int]) -> None:
@@ -38,10 +38,10 @@ class MessageTrace(Traced):
         self._published: dict[int, tuple[Slice, int]] = {}
         self._asked: set[int] = set()
 
-    # -- what this node sends --------------------------------------------------------------
+    # -- sent --------------------------------------------------------------
 
     def emitted(self, event: str, began_ns: int, sent: Iterable[tuple[int, int, int]]) -> None:
-        """Draw an event that goes to nodes, under these numbers, since these instants."""
+        """Draw an event that is sent to nodes, with peer, number and time of each."""
         if (tracer := self._since(began_ns)) is not None:
             where = tracer.slice(f"emit {event}", began_ns)
             for peer, number, at_ns in sent:
@@ -49,19 +49,19 @@ class MessageTrace(Traced):
                 tracer.arrow("s", "event", key, where, at_ns)
 
     def published(self, began_ns: int, peers: Iterable[int]) -> None:
-        """Draw that values of the ctx were offered to nodes."""
+        """Draw a publication of ctx values to nodes."""
         if (tracer := self._since(began_ns)) is not None:
             where = tracer.slice("publish ctx", began_ns)
             self._published.update(dict.fromkeys(peers, (where, where.ended_ns)))
 
     def ctx_sent(self, peer: int, number: int) -> None:
-        """Draw that a node is sent what was offered last."""
+        """Draw the message with the values published last."""
         published, tracer = self._published.pop(peer, None), self.tracer
         if tracer is not None and published is not None:
             tracer.arrow("s", "ctx", arrow_key("ctx", self._me, peer, number), *published)
 
     def asked(self, name: str, began_ns: int, number: int) -> None:
-        """Draw that another node is asked something."""
+        """Draw a call."""
         tracer = self._since(began_ns)
         if tracer is not None and not name.startswith(SERVICES):
             where = tracer.slice(f"call {name}", began_ns)
@@ -69,16 +69,16 @@ class MessageTrace(Traced):
             self._asked.add(number)
 
     def item_sent(self, stream: str, began_ns: int, number: int, at_ns: int) -> None:
-        """Draw that an item was sent; before that it may have waited for room."""
+        """Draw an item of a stream, which may have waited for room."""
         tracer = self._since(began_ns)
         if tracer is not None and number:
             where = tracer.slice(f"send {stream}", began_ns)
             tracer.arrow("s", "item", arrow_key("item", self._me, number), where, at_ns)
 
-    # -- what comes to it ------------------------------------------------------------------
+    # -- received ------------------------------------------------------------------
 
     def event_came(self, peer: int, came: EventArrived, began_ns: int) -> str:
-        """Draw that an event has come; return its name, with which its listener ends the arrow."""
+        """Draw a received event; return its name, with which its listener ends the arrow."""
         if (tracer := self._since(began_ns)) is None:
             return came.event
         key = arrow_key("event", self._process_of(peer), self._node_id, came.number)
@@ -87,14 +87,14 @@ class MessageTrace(Traced):
         return TracedEvent(came.event, tracer, key)
 
     def ctx_came(self, peer: int, came: CtxArrived, began_ns: int) -> None:
-        """Draw that another node's ctx has come."""
+        """Draw a received ctx message."""
         if (tracer := self._since(began_ns)) is not None:
             key = arrow_key("ctx", self._process_of(peer), self._node_id, came.number)
             where = tracer.slice(f"ctx from node {peer}", began_ns)
             tracer.arrow("f", "ctx", key, where, began_ns)
 
     def answered(self, peer: int, call: CallArrived, began_ns: int) -> None:
-        """Draw that a handler has run for another node."""
+        """Draw the run of a handler, and its answer."""
         tracer = self._since(began_ns)
         if tracer is not None and not call.name.startswith(SERVICES):
             asker = self._process_of(peer)
@@ -104,7 +104,7 @@ class MessageTrace(Traced):
             tracer.arrow("s", "answer", key, where, where.ended_ns)
 
     def answer_came(self, peer: int, reply: ReplyArrived, began_ns: int) -> None:
-        """Draw that an answer has come to a call that was drawn."""
+        """Draw the answer to a call that was drawn."""
         is_drawn = reply.number in self._asked
         self._asked.discard(reply.number)
         tracer = self._since(began_ns)
@@ -116,7 +116,7 @@ class MessageTrace(Traced):
     def item_came(
         self, peer: int, args: tuple[Any, ...], taken: Future[Any], began_ns: int
     ) -> None:
-        """Draw that an item has come, and where the program takes it."""
+        """Draw a received item, and where the program takes it."""
         tracer = self._since(began_ns)
         match args:
             case (int(incarnation), str(stream), int(number), *_) if tracer is not None:
@@ -126,7 +126,7 @@ class MessageTrace(Traced):
                 taken.add_done_callback(lambda _taken: _draw_taking(tracer, stream, key))
 
     def _since(self, began_ns: int) -> Tracer | None:
-        """Return who draws what began then; None where nobody did already, or does any more."""
+        """Return the tracer, if it was there at that time and is still."""
         return self.tracer if began_ns else None
 
     def _process_of(self, peer: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""Metrics: what a node tells of itself, once a second, to whoever looks.
+"""Metrics that a node writes once a second, for any process of the user to read.
 
 A record is a file in the private directory of the node's job. The node makes it when it starts
-and writes it anew in place, so it costs one short system call a second, nobody is asked for it,
-and a reader needs no connection, and no answer from a node that hangs. What is read in the
-middle of a write is noticed by its checksum and read again.
+and writes it anew in place: that costs one short system call a second, and a reader needs neither
+a connection nor an answer from a node that hangs. A record that is read in the middle of a write
+fails its checksum and is read again.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from ding_lite.parallel.network.address import PrivateDirectory
 logger = logging.getLogger(__name__)
 
 PREFIX = "metrics-"
-"""Stands before the node's number in the name of the file."""
+"""The prefix of the file's name, before the node id."""
 MAX_BYTES = 2**20
-"""A file with more than that is no record."""
+"""Limit of the bytes of a record."""
 _HEAD = struct.Struct("<II")
 _TRIES = 5
 
 State: TypeAlias = Literal[
     "starting", "running", "waiting", "finishing", "no task", "ended", "failed"
 ]
-"""What a node does, in its own words. Only a reader can tell that it is gone."""
+"""The state of a node in its own record. Only a reader can see that it is gone."""
 ENDED: tuple[State, ...] = ("ended", "failed")
 STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How much a node has done: in total, or a second."""
+    """Counts of a node: in total, or per second."""
 
     total_step: int | float | None = None
-    """The step that its task is at, or was at last; None where there was none yet."""
+    """The present or last step of its task; None before the first."""
     env_step: int | float | None = None
     """`ctx.env_step`, where that is a number."""
     events_out: int | float = 0
     """Events sent; one that goes to three nodes counts three times."""
     events_in: int | float = 0
-    """Events that have come."""
+    """Events received."""
     ctx_out: int | float = 0
-    """Messages with values of its ctx."""
+    """Messages sent with values of its ctx."""
     ctx_in: int | float = 0
-    """Messages with values of another node's ctx."""
+    """Messages received with values of another node's ctx."""
     items_out: int | float = 0
     """Items of streams sent."""
 
     def rate(self, before: Counts, seconds: float) -> Counts:
-        """Return what it was a second since then."""
+        """Return the counts per second since earlier ones."""
         rates = {}
         for name in self.__dataclass_fields__:
             now, then = getattr(self, name), getattr(before, name)
@@ -72,7 +72,7 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerMetrics:
-    """What a node knows of one that it is connected to."""
+    """A peer, as a node sees it."""
 
     node_id: int
     labels: tuple[str, ...] = ()
@@ -82,44 +82,44 @@ class PeerMetrics:
     unacknowledged: int = 0
     """Events that it has not acknowledged yet."""
     heard_s: float | None = None
-    """Seconds since it was last heard of."""
+    """Seconds since its last message."""
     ctx_s: float | None = None
-    """Seconds since its newest ctx came: how far this node lags behind."""
+    """Seconds since its newest ctx message: how far this node lags behind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeMetrics:
-    """What a node does."""
+    """The record of a node."""
 
     node_id: int
     num_nodes: int
-    """How many nodes the job has; 0 where this one does not know."""
+    """How many nodes the job has; 0 if unknown."""
     labels: tuple[str, ...]
     pid: int
     program: str
-    """What was started, without its folder."""
+    """The name of the program's file."""
     addresses: tuple[str, ...] = ()
-    """Where it listens and whom it dials; nodes that share one are of one job."""
+    """The addresses where it listens and that it dials; nodes that share one are of one job."""
     restarts: int | None = None
-    """How often it was started again; None where nobody counts."""
+    """How often it was restarted; None without a launcher."""
     began: float
     """When it started, in seconds of the machine's monotonic clock."""
     at: float
     """When this was written, on the same clock."""
     state: State
     where: str = ""
-    """Which line of the program the task's thread is at, or was a moment ago."""
+    """The line of the program where the task's thread is."""
     total: Counts
     per_second: Counts
-    """Over the last second or so; nothing in the first one."""
+    """Rates over the last second or so; empty in the first one."""
     inbox: int = 0
-    """Events that wait for the task to listen."""
+    """Events that wait to be delivered to the task."""
     items: int = 0
     """Items of streams that wait for the task to take them."""
     calls: int = 0
     """Calls that wait for another node's answer."""
     rejected: int = 0
-    """Messages that were dropped because they were none."""
+    """Messages that were dropped: malformed, or not for this node."""
     peers: tuple[PeerMetrics, ...] = ()
 
     @property
@@ -142,7 +142,7 @@ class MetricsFile:
 
     Args:
         directory: The private directory of its job.
-        node_id: Which node.
+        node_id: The node.
 
     Raises:
         OSError: It cannot be made.
@@ -162,13 +162,13 @@ class MetricsFile:
         os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 
     def close(self) -> None:
-        """Write no more; the record stays as long as the directory."""
+        """Close the file; the record stays as long as the directory."""
         os.close(self._fd)
 
 
 @contextmanager
 def own_directory() -> Iterator[str | None]:
-    """Make a private directory for a node whose job has none; None where there is no room for one.
+    """Make a private directory for a node of a job without one; yield None if that fails.
 
     It is deleted at the end of the `with` block.
     """
@@ -185,7 +185,7 @@ def own_directory() -> Iterator[str | None]:
 
 
 def read_metrics(path: Path) -> NodeMetrics | None:
-    """Read a node's record; None where there is none, or none that is whole."""
+    """Read a node's record; return None without a whole one."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

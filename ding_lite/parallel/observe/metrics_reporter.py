@@ -1,9 +1,9 @@
-"""The reporter: looks at a node once a second and writes its metrics down.
+"""Write the metrics of a node once a second.
 
-It runs where messages are read, between two of them. What it tells of the task it sees from
-outside: it asks which ctx the pipeline is at and where the task's thread stands, so the task
-itself counts nothing and is not slowed. A thread that is in a wait of ours is in `clock.py`,
-where all of them end, or reads messages meanwhile.
+The reporter runs on the thread that reads messages, between two of them. It looks at the task from
+outside: at the ctx of the pipeline and at the frame of the task's thread, so the task itself counts
+nothing and is not slowed. A thread in a wait of ours is in `clock.py`, where all of them end, or
+reads messages meanwhile.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from ding_lite.runtime.messaging.inbox import Inbox, Progress, Reports
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 0.9
-"""At most so often. There is a turn every second even when nothing happens."""
+"""Least seconds between two records. There is a tick every second even when idle."""
 _WAITS = (clock_module.__name__, reactor.__name__)
 """The modules in which our waits end."""
 _OURS = "ding_lite"
 _WORTH_SHOWING = ("ding_lite.middleware", "ding_lite.testing")
-"""Modules of ours in which a thread is shown to be; from others its caller is shown."""
+"""Modules of ours with lines worth showing; for others the line of their caller is."""
 
 
 class Reporter:
     """Writes a node's metrics, once a second.
 
     Args:
-        spec: Who this node is.
-        links: Who is connected to it.
-        inbox: What waits for its task, and who that is.
-        waiting: Tells how many items of streams were sent, how many wait for the task, and how
+        spec: The node's place.
+        links: Its links.
+        inbox: Its inbox, with its task.
+        waiting: Returns how many items of streams were sent, how many wait for the task, and how
             many calls wait for an answer.
-        clock: What a second is measured by.
+        clock: Measures the seconds.
     """
 
     def __init__(
@@ -77,25 +77,25 @@ class Reporter:
                 self._complain(error)
 
     def turn(self) -> None:
-        """Write what the node does now, unless that was done less than a second ago."""
+        """Write a record, unless the last one is less than a second old."""
         now = self._clock.now()
         if now >= self._due:
             self._due = now + PERIOD_S
             self._write(self.look(now))
 
     def close(self, state: State) -> None:
-        """Write how the node has ended; only when there are no turns any more."""
+        """Write the last record; only after the last tick."""
         if self._file is not None:
             self._write(self.look(self._clock.now(), state))
             self._file.close()
             self._file = None
 
     def look(self, now: float, state: State | None = None) -> NodeMetrics:
-        """Put together what the node does.
+        """Make a record.
 
         Args:
-            now: What the clock says.
-            state: How it has ended, if it has.
+            now: The time of the clock.
+            state: The final state, if the node has ended.
         """
         with self._links.changed:
             sessions = list(self._links.sessions.values())
@@ -160,7 +160,7 @@ class Reporter:
         return None
 
     def _remember(self, progress: Progress | None) -> None:
-        """Keep the newest that was seen: in the middle of a step, or after it, it may be unset."""
+        """Keep the newest counts: in the middle of a step, or after it, they may be unset."""
         if progress is None:
             return
         self._last_step = progress.total_step
@@ -188,7 +188,7 @@ class Reporter:
         try:
             if self._file is not None:
                 self._file.write(metrics)
-        except OSError as error:  # a full disk; the node has better things to do than to fail
+        except OSError as error:  # a full disk must not stop the node
             self._complain(error)
 
     def _complain(self, error: OSError) -> None:
@@ -201,9 +201,9 @@ class Reporter:
 
 
 def where_is(thread: int) -> tuple[str, bool]:
-    """Tell which line of the user's program a thread is at, and whether it is in a wait of ours.
+    """Return the line of the user's program where a thread is, and whether it is in a wait of ours.
 
-    A line of one of our middleware stands for the program where that has none in between.
+    A line of our middleware is returned where the program has none in between.
     """
     frame: FrameType | None = sys._current_frames().get(thread)
     waits = False

@@ -1,16 +1,16 @@
-"""The contract of a transport: it moves messages between nodes and knows nothing of them.
+"""The contract of a transport, which moves messages between nodes and does not read them.
 
 A message is a list of frames, all or nothing. Between two nodes lies one link with two lanes:
 `CONTROL` for what is small and urgent, `BULK` for what is large, so that a large message never
-delays a small one. Each lane keeps its order, in each direction; between the lanes there is none.
+delays a small one. Each lane keeps its order, in each direction; there is none between the lanes.
 
 A link may break and come back. Messages under way are lost then, whole, and nothing else ever
-loses one; it is the caller's to send them again. A node whose sink is slow does not make the
-others wait: what is sent to it waits in memory, and it is the caller's to bound that.
+loses one; the caller must send them again. A node with a slow sink does not make the others
+wait: what is sent to it waits in memory, and the caller must bound that.
 
-A transport has one thread of its own. Everything of the sink is called there, or on one that
-pumps, one call after the other, from `start` until `close` returns. What the sink raises is
-logged, and costs nothing but that call.
+A transport has one thread of its own. The sink is called there, or on a thread that pumps, one
+call after the other, from `start` until `close` returns. An exception of the sink is logged, and
+ends nothing but that call.
 
 `tests/parallel/contract.py` holds every transport to every sentence of this page.
 """
@@ -22,62 +22,62 @@ from collections.abc import Callable, Sequence
 from typing import NewType, Protocol, TypeAlias
 
 CLOSE_TIMEOUT_S = 1.0
-"""How long `close` tries to send what was taken."""
+"""Seconds for which `close` tries to send messages that were taken."""
 
 Link = NewType("Link", bytes)
-"""One end of a connection: names whom a message goes to or came from."""
+"""Names one end of a connection: where a message goes to or came from."""
 
 Frame: TypeAlias = bytes | memoryview
 """One part of a message."""
 
 
 class Lane(enum.Enum):
-    """Which of a link's two connections carries a message."""
+    """One of the two connections of a link."""
 
     CONTROL = b"c"
     BULK = b"b"
 
 
 class Sink(Protocol):
-    """Who takes what a transport has to say; called as that page tells."""
+    """The receiver of a transport's messages and notices, called as the module's docstring says."""
 
     def on_up(self, link: Link, node_id: int) -> None:
-        """A link that was dialled to a node carries messages now."""
+        """Note that a dialled link is up."""
         ...
 
     def on_message(self, link: Link, frames: list[Frame]) -> None:
-        """A message has come; its frames are the receiver's own, for as long as it wants them."""
+        """Take a message; its frames belong to the receiver."""
         ...
 
     def on_down(self, link: Link) -> None:
-        """A link that was dialled has broken; it comes back by itself if it can, as the same.
+        """Note that a dialled link has broken; it comes back by itself if it can, as the same.
 
-        It may be told late: what is sent before may reach who has come in the place of the other.
+        It may be called late: messages sent before may reach another process in the peer's place.
         """
         ...
 
     def on_doubt(self) -> None:
-        """Some link that was dialled from elsewhere has broken; a `send` will tell which.
+        """Note that a link which was dialled from elsewhere has broken; a `send` returns which.
 
         It may take a moment until a `send` knows; then this is called again.
         """
         ...
 
     def on_refused(self, node_id: int, reason: str) -> None:
-        """A node that was dialled does not let this one in; it is not dialled any more."""
+        """Note that a dialled node refuses this one; it is not dialled any more."""
         ...
 
     def on_rejected(self, reason: str, link: Link | None = None) -> None:
-        """Something that came in was dropped: no message, or from nobody this node knows.
+        """Note that input was dropped: malformed, or not of a peer.
 
         Args:
-            reason: What was wrong with it.
+            reason: The fault of the input.
             link: Where it came from, if it came on a link.
         """
         ...
 
     def on_tick(self) -> float:
-        """Send what there is to send; return the seconds until the next turn at the latest.
+        """Send what waits; return the seconds until the next tick at the latest.
 
         The last call of all, when the transport is closed, is one of these.
         """
@@ -88,10 +88,10 @@ class Transport(Protocol):
     """Moves messages between this node and others."""
 
     def listen(self, address: str) -> str:
-        """Let others dial this node, before `start`; return where.
+        """Listen at an address, before `start`; return it with the port.
 
         Raises:
-            ConfigError: The address is none, or not one to listen at.
+            ConfigError: The address is malformed, or not one to listen at.
             TransportError: It is taken.
         """
         ...
@@ -110,34 +110,35 @@ class Transport(Protocol):
     def redial(self, node_id: int, address: str) -> None:
         """Connect to a node at another address than before; only within a call of the sink.
 
-        The links that were dialled to it are given up without a word, and a new one is made.
+        The links that were dialled to it are closed without a notice, and a new one is made.
 
         Raises:
-            ConfigError: The address is none.
+            ConfigError: The address is malformed.
         """
         ...
 
     def admit(self, node_id: int) -> None:
-        """Let a further node connect to this one from now on; safe from any thread."""
+        """Accept connections of a further node from now on; safe from any thread."""
         ...
 
     def send(self, link: Link, lane: Lane, frames: Sequence[Frame]) -> bool:
         """Send a message; safe from any thread. Its frames must not change any more.
 
-        It waits for nobody. Messages of two threads never mix, and each thread's keep their order.
+        It never blocks. Messages of two threads never mix, and those of one thread keep their
+        order.
 
         Returns:
-            Whether it was taken; False where the link is broken or nobody knows it, and once the
-            transport is closed.
+            Whether it was taken; False where the link is broken or unknown, and once the transport
+            is closed.
         """
         ...
 
     def owner(self, link: Link) -> int | None:
-        """Return which node a link is proved to come from; None where nothing proves it."""
+        """Return the node that a link is proved to belong to; None without a proof."""
         ...
 
     def brought_at(self, link: Link) -> float:
-        """Return when bytes have last come on a link, of a message that may not be whole yet.
+        """Return when bytes were last received on a link, be their message complete or not.
 
         By the machine's monotonic clock, and about a second late at most; 0 where that is not
         known. Only within a call of the sink.
@@ -145,35 +146,35 @@ class Transport(Protocol):
         ...
 
     def forget(self, link: Link) -> None:
-        """Give up what a link has left incomplete; only within a call of the sink."""
+        """Drop the incomplete messages of a link; only within a call of the sink."""
         ...
 
     def drop(self, link: Link) -> None:
-        """Break a link whose other end does not keep to the rules; only within a call of the sink.
+        """Close a link to a peer that breaks the protocol; only within a call of the sink.
 
-        Both ends are told as of any other break, and it may come back.
+        Both sinks are called as for any other break, and the link may come back.
         """
         ...
 
     def wake(self) -> None:
-        """Make the sink's next turn come now; safe from any thread and at any time."""
+        """Call the sink's `on_tick` now; safe from any thread and at any time."""
         ...
 
     @property
     def is_calling(self) -> bool:
-        """Whether this thread is within a call of the sink, which must not wait for another one."""
+        """Whether this thread is within a call of the sink, and so must not wait for another."""
         ...
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Serve the sink on this thread until `ready()`, or for so long.
+        """Call the sink on this thread until `ready()`.
 
-        For who waits for a message anyway: it comes without a change of thread then. It may return
+        A thread that waits for a message gets it without a switch of threads then. It may return
         at any time, and does so at once where the transport cannot do it or does it already.
 
-        What a signal's handler raises meanwhile may lose a message: none must.
+        A signal handler must not raise meanwhile: a message may be lost.
 
         Args:
-            ready: Asked after what has come was handed on, and after `wake_pump`. It must not wait.
+            ready: Called after each message and after `wake_pump`. It must not wait.
             seconds: How long at most.
         """
         ...
@@ -183,7 +184,7 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Send what was taken, within a second, and end the thread.
+        """Send the messages that were taken, within a second, and end the thread.
 
         Safe at any time and twice, but not within a call of the sink.
         """

@@ -1,10 +1,10 @@
-"""Chunks: how a large message travels as many small ones.
+"""Split large messages into chunks, and assemble them again.
 
 A message above `CHUNK_ABOVE` bytes is announced by the sizes of its frames and follows in
 pieces of at most `CHUNK_BYTES`, in order, each with its offset. The receiver lays the frames
-into one block of memory and copies each piece to its place. So no single frame is large: what
-arrives can be bounded before it is believed, memory is touched once, and sending, receiving
-and encrypting overlap. `docs/protocol.md` is the authority on the bytes.
+into one block of memory and copies each piece to its place. So no single frame is large: sizes
+are checked before memory is taken, memory is touched once, and sending, receiving and encrypting
+overlap. `docs/protocol.md` is the authority on the bytes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ding_lite.parallel.memory.pool import Pool, keep_freed_memory, places
 from ding_lite.parallel.transport.base import Frame, Lane, Link
 
 CHUNK_ABOVE = 8 * 2**20
-"""Bytes of the largest message that travels whole."""
+"""Bytes of the largest message that is sent whole."""
 CHUNK_BYTES = 2**20
-"""Bytes of a message's frames in one chunk, at most."""
+"""Limit of the bytes in one chunk."""
 MAX_FRAME_BYTES = 16 * 2**20
-"""Bytes of the largest frame that a node takes; a connection that brings more is closed."""
+"""Limit of the bytes of a frame; a connection that brings a larger one is closed."""
 MAX_MESSAGE_BYTES = 2 * 2**30 + MAX_FRAME_BYTES
-"""Bytes of the largest message, all frames together."""
+"""Limit of the bytes of a message, all frames together."""
 MAX_FRAMES = 1024
-"""Frames of a message."""
+"""Limit of the frames of a message."""
 MAX_PIECES = 64
-"""Pieces of different frames in one chunk."""
+"""Limit of the pieces of different frames in one chunk."""
 
 _MAGIC = b"DCHK"
 _VERSION = 1
@@ -72,26 +72,26 @@ def split(frames: Sequence[Frame], stream: int) -> Iterator[list[Frame]]:
 
 
 def is_chunk(frames: Sequence[Frame]) -> bool:
-    """Tell a chunk from a whole message."""
+    """Return whether these frames are a chunk rather than a whole message."""
     return len(frames) > 0 and len(frames[0]) == _HEAD.size and frames[0][:4] == _MAGIC
 
 
 class Assembler:
-    """Puts messages together again, one at a time for each lane of each link.
+    """Assembles messages from their chunks, one at a time for each lane of each link.
 
-    A node that is known to be at the other end of a link has no more than one for each lane in
-    all, so that it cannot make those of others be given up.
+    A node that is proved to own a link has at most one for each lane in all, so that it cannot
+    displace the messages of others.
 
     Args:
-        max_under_way: Messages that may be incomplete; beyond that the oldest is given up.
-        max_bytes: Bytes that a message may have.
+        max_under_way: Limit of the incomplete messages; beyond it the oldest is dropped.
+        max_bytes: Limit of the bytes of a message.
     """
 
     def __init__(self, *, max_under_way: int, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._max_under_way = max_under_way
         self._max_bytes = max_bytes
         self.num_given_up = 0
-        """Messages of which some has come, and then no more."""
+        """Messages that were dropped incomplete."""
         self._partial: dict[tuple[Link, Lane], _Partial] = {}
         self._pool = Pool()
         keep_freed_memory()
@@ -100,7 +100,7 @@ class Assembler:
         return len(self._partial)
 
     def make_room(self, num_more: int) -> None:
-        """Let so many messages more be incomplete at a time."""
+        """Raise the limit of the incomplete messages."""
         self._max_under_way += num_more
 
     def take(
@@ -109,20 +109,20 @@ class Assembler:
         """Take a chunk; return the message that it completes, if it does.
 
         Args:
-            link: Where it came from.
-            lane: By which lane.
+            link: Its link.
+            lane: Its lane.
             chunk: Its frames.
-            owner: The node that is proved to be at the other end.
+            owner: The node that is proved to own the link.
 
         Raises:
-            CodecError: The chunk does not belong where it is; its message is given up.
+            CodecError: The chunk is malformed or out of order; its message is dropped.
         """
         place = link, lane
         partial = self._partial.pop(place, None)
         magic, version, kind, flags, num_frames, stream, number = _HEAD.unpack(chunk[0])
         if magic != _MAGIC or version != _VERSION or flags or kind not in (_BEGIN, _MORE):
             raise CodecError(f"A chunk is of version {version}, kind {kind}, flags {flags}.")
-        if kind == _BEGIN:  # what is incomplete was cut off: a sender sends one after the other
+        if kind == _BEGIN:  # an incomplete one was cut off: messages are sent one after the other
             self.num_given_up += partial is not None
             partial = self._begin(chunk, num_frames, stream, number)
             partial.owner = owner
@@ -133,7 +133,7 @@ class Assembler:
             partial.add(number, chunk[1:])
         if partial.is_complete:
             return partial.frames()
-        self._partial[place] = partial  # now the last one to be given up
+        self._partial[place] = partial  # as the newest
         return None
 
     def _make_room(self, owner: int | None) -> None:
@@ -147,12 +147,12 @@ class Assembler:
             self.num_given_up += 1
 
     def forget(self, link: Link) -> None:
-        """Give up what a link has left incomplete."""
+        """Drop the incomplete messages of a link."""
         for lane in Lane:
             self._partial.pop((link, lane), None)
 
     def _begin(self, chunk: Sequence[Frame], num_frames: int, stream: int, total: int) -> _Partial:
-        """Take memory for a message, once its sizes have been checked."""
+        """Allocate memory for a message, once its sizes have been checked."""
         if len(chunk) != 2 or not 1 <= num_frames <= MAX_FRAMES or total > self._max_bytes:
             raise CodecError(
                 f"A message of {num_frames} frames and {total} bytes is announced; the limits are "
@@ -173,18 +173,18 @@ class Assembler:
 
 @dataclass
 class _Partial:
-    """A message of which some has come."""
+    """An incomplete message."""
 
     stream: int
     sizes: list[int]
     starts: list[int]
-    """Where each frame begins in the block; aligned, so that arrays can lie on it."""
+    """The offset of each frame in the block, aligned for arrays."""
     block: memoryview
     received: int = 0
     frame: int = 0
     """The frame that the next byte belongs to."""
     inside: int = 0
-    """How many bytes of that frame have come."""
+    """The bytes of that frame received so far."""
     owner: int | None = None
 
     def __post_init__(self) -> None:

@@ -1,13 +1,13 @@
-"""A transport within one process: whole clusters in a test, without a socket.
+"""A transport within one process, for clusters in tests without a socket.
 
-A `Network` stands for what lies between the nodes, and a test does to it what happens to real
-ones: links break and come back, messages are late, a direction goes silent, a node vanishes.
-There is no global table of names: who belongs together is given the same `Network`.
+A `Network` connects the nodes, and a test injects the faults of real ones: links break and come
+back, messages are late, a direction goes silent, a node vanishes. There is no global table of
+names: the nodes of a cluster are given the same `Network`.
 
 Every promise of `base` holds here as it does over ZeroMQ; one suite of tests says so. A message
-is copied when it is handed over, so two nodes never share memory, and a sender that breaks its
-own promise and changes a frame is seen to do so. Who is at the other end is known for certain,
-as on encrypted tcp, and who is not expected is refused.
+is copied when it is handed over, so two nodes never share memory, and a sender that changes a frame
+afterwards is detected. The node at the other end is known for certain, as on encrypted tcp, and
+one that is no peer is refused.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ _News: TypeAlias = Callable[[Sink], None]
 
 
 class Network:
-    """What lies between the nodes of one process; a test holds it, and breaks it.
+    """The network between the nodes of one process, with faults that a test injects.
 
-    Nodes are named by their ids. What is done to the way between two of them also holds for
-    links that they make later.
+    Nodes are named by their ids. A fault between two of them also holds for their later links.
     """
 
     def __init__(self) -> None:
@@ -51,12 +50,12 @@ class Network:
         self._cut: set[frozenset[int]] = set()
         self._held: set[tuple[int, int, Lane]] = set()
 
-    # -- what a test does to it ----------------------------------------------------------
+    # -- called by tests ----------------------------------------------------------
 
     def cut(self, one: int, other: int) -> None:
         """Break the links between two nodes, and let none come back until `mend`.
 
-        What was under way is lost, and both of them are told.
+        Messages under way are lost, and both sinks are called.
         """
         with self._lock:
             self._cut.add(frozenset((one, other)))
@@ -64,28 +63,28 @@ class Network:
                 self._disconnect(wire)
 
     def mend(self, one: int, other: int) -> None:
-        """Let the links between two nodes come back, which they do at once."""
+        """Restore the links between two nodes."""
         with self._lock:
             self._cut.discard(frozenset((one, other)))
             for wire in self._between(one, other):
                 self._connect(wire)
 
     def hold(self, sender: int, receiver: int, *lanes: Lane) -> None:
-        """Let nothing that one node sends another arrive until `release`; neither is told.
+        """Hold the messages of one node to another until `release`; neither is notified.
 
         To hold one lane lets the other one overtake it. To hold both makes a link that is dead
         in one direction and seems to be alive.
 
         Args:
-            sender: Whose messages are held.
-            receiver: Who does not get them.
-            *lanes: Which ones; both if none is named.
+            sender: The node that sends them.
+            receiver: The node that they are for.
+            *lanes: The lanes; both by default.
         """
         with self._lock:
             self._held |= {(sender, receiver, lane) for lane in lanes or Lane}
 
     def release(self, sender: int, receiver: int, *lanes: Lane) -> None:
-        """Let what was held arrive, and what comes after it; the arguments are those of `hold`."""
+        """Undo `hold`: the held messages arrive. The arguments are those of `hold`."""
         with self._lock:
             self._held -= {(sender, receiver, lane) for lane in lanes or Lane}
             for wire in self._between(sender, receiver):
@@ -103,10 +102,10 @@ class Network:
                     end._changed.notify()
 
     def remove(self, node_id: int) -> None:
-        """Let a node vanish as one that is killed: its links break, and nobody hears of it again.
+        """Remove a node as if it were killed: its links break.
 
-        Its place is free for a later incarnation of it. What is left of it finds itself alone, and
-        is still to be closed.
+        Its place is free for a later incarnation. The removed node has no links any more, and must
+        still be closed.
         """
         with self._lock:
             for transport in list(self._listening.values()):
@@ -117,7 +116,7 @@ class Network:
                 self._forget(transport)
 
     def under_way(self, sender: int, receiver: int) -> int:
-        """Count the messages of one node that have not been handed to another one yet."""
+        """Return how many messages of one node have not been handed to another one yet."""
         with self._lock:
             return sum(
                 len(pipe)
@@ -126,7 +125,7 @@ class Network:
                 if to._node_id == receiver
             )
 
-    # -- what the transports do; all with the lock ---------------------------------------
+    # -- called by the transports, with the lock held ---------------------------------------
 
     def _between(self, one: int, other: int) -> list[_Wire]:
         return [wire for wire in self._wires.values() if wire.nodes == {one, other}]
@@ -158,35 +157,35 @@ class Network:
         self._connect(wire)
 
     def _connect(self, wire: _Wire) -> None:
-        """Connect a wire, if there is anybody to connect it to."""
+        """Connect a wire, if there is a listener."""
         listener = self._listening.get(wire.name)
         if wire.listener is not None or listener is None or wire.nodes in self._cut:
             return
         refusal = None if wire.was_up else _refusal(wire, listener)
         if refusal is not None:
             self._remove(wire)
-            wire.dialler._hear(lambda sink: sink.on_refused(wire.node_id, refusal))
-            whom = f"Node {wire.dialler._node_id} is no peer of node {listener._node_id}."
-            listener._hear(lambda sink: sink.on_rejected(whom))
+            wire.dialler._notify(lambda sink: sink.on_refused(wire.node_id, refusal))
+            reason = f"Node {wire.dialler._node_id} is no peer of node {listener._node_id}."
+            listener._notify(lambda sink: sink.on_rejected(reason))
             return
         wire.listener, wire.was_up = listener, True
         self._at[listener][wire.link] = wire
         wire.pipes = {(end, lane): deque() for end in wire.ends for lane in Lane}
-        wire.dialler._hear(lambda sink: sink.on_up(wire.link, wire.node_id))
+        wire.dialler._notify(lambda sink: sink.on_up(wire.link, wire.node_id))
 
     def _disconnect(self, wire: _Wire) -> None:
-        """Break a wire: what is under way is lost, and both ends are told."""
+        """Break a wire: messages under way are lost, and both ends are notified."""
         if wire.listener is None:
             return
         listener, wire.listener = wire.listener, None
         del self._at[listener][wire.link]
         wire.pipes = {}
-        wire.dialler._hear(lambda sink: sink.on_down(wire.link))
-        listener._hear(lambda sink: sink.on_doubt())
+        wire.dialler._notify(lambda sink: sink.on_down(wire.link))
+        listener._notify(lambda sink: sink.on_doubt())
         self._changed.notify_all()
 
     def _forget(self, transport: InprocTransport) -> None:
-        """Take a transport out of the network; who dials it waits for another in its place."""
+        """Remove a transport; nodes that dial it wait for another in its place."""
         for name, listening in list(self._listening.items()):
             if listening is transport:
                 del self._listening[name]
@@ -197,16 +196,16 @@ class Network:
         self._at.pop(transport, None)
 
     def _hang_up(self, transport: InprocTransport, node_id: int) -> None:
-        """Take out the wires by which a node has dialled another one; only that one is told."""
+        """Remove the wires by which a node has dialled another one; only that one is notified."""
         for wire in self._of(transport):
             if wire.dialler is not transport or wire.node_id != node_id:
                 continue
             self._remove(wire)
             if wire.listener is not None:
-                wire.listener._hear(lambda sink: sink.on_doubt())
+                wire.listener._notify(lambda sink: sink.on_doubt())
 
     def _flush(self, transport: InprocTransport) -> None:
-        """Wait until the others have taken what a transport has sent, or will not."""
+        """Wait until the messages of a transport are taken, or `CLOSE_TIMEOUT_S` has passed."""
         deadline = Deadline.after(CLOSE_TIMEOUT_S)  # of the machine: a test's clock may stand still
         deadline.wait(
             self._changed,
@@ -221,7 +220,7 @@ class Network:
         )
 
     def _pick_up(self, transport: InprocTransport) -> list[_News]:
-        """Take what has come for a transport: what is urgent, and then one bulky message a link."""
+        """Take the messages for a transport: urgent ones, and then one bulky one a link."""
         found: dict[Lane, list[_News]] = {lane: [] for lane in Lane}
         for wire in self._of(transport):
             for lane, at_once in ((Lane.CONTROL, _READ_AT_ONCE), (Lane.BULK, 1)):
@@ -238,19 +237,19 @@ class Network:
 
 @dataclass(eq=False)
 class _Wire:
-    """A link that one node has dialled, whether it is up or not."""
+    """A dialled link, up or down."""
 
     dialler: InprocTransport
     node_id: int
     """The node that is dialled."""
     name: str
-    """Where it is dialled."""
+    """The name of the address."""
     link: Link
     listener: InprocTransport | None = None
-    """Who is at the other end while the link is up."""
+    """The other end, while the link is up."""
     was_up: bool = False
     pipes: dict[tuple[InprocTransport, Lane], deque[Sequence[Frame]]] = field(default_factory=dict)
-    """What is under way, by who is to get it and the lane."""
+    """The messages under way, by receiver and lane."""
 
     @property
     def nodes(self) -> frozenset[int]:
@@ -268,10 +267,10 @@ class InprocTransport:
     """Moves messages over the `inproc://` addresses of one network.
 
     Args:
-        network: What lies between this node and the others.
+        network: The network of the nodes.
         node_id: This node.
         peers: The nodes that may connect to it.
-        clock: What the waits between two turns are measured by.
+        clock: Measures the waits between two ticks.
     """
 
     def __init__(
@@ -291,13 +290,13 @@ class InprocTransport:
         self._todo: deque[_News] = deque()
         self._throttle = Throttle(logger)
         self._thread: threading.Thread | None = None
-        self._wants_turn = False
+        self._wants_tick = False
         self._is_closing = False
 
     # -- before the start ----------------------------------------------------------------
 
     def listen(self, address: str) -> str:
-        """Let others dial this node; return where.
+        """Listen at an address, and return it.
 
         Raises:
             ConfigError: It is no address of this transport.
@@ -328,7 +327,7 @@ class InprocTransport:
             self._network._dial(self, node_id, name)
 
     def admit(self, node_id: int) -> None:
-        """Let a further node connect from now on."""
+        """Accept connections of a further node from now on."""
         with self._network._lock:
             self._peers |= {node_id}
 
@@ -354,9 +353,9 @@ class InprocTransport:
             return True
 
     def wake(self) -> None:
-        """Make the sink's next turn come now."""
+        """Call the sink's `on_tick` now."""
         with self._network._lock:
-            self._wants_turn = True
+            self._wants_tick = True
             self._changed.notify()
 
     @property
@@ -365,13 +364,13 @@ class InprocTransport:
         return threading.current_thread() is self._thread
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Leave it to the transport's own thread: a test of many nodes has no use for the time."""
+        """Do nothing: messages stay on the transport's own thread, which tests do not mind."""
 
     def wake_pump(self) -> None:
         """Do nothing: no thread pumps."""
 
     def close(self) -> None:
-        """Send what was taken, within a second, and end the thread."""
+        """Send the messages that were taken, within a second, and end the thread."""
         with self._network._lock:
             if self._is_closing:
                 return
@@ -380,14 +379,14 @@ class InprocTransport:
         if self._thread is not None:
             self._thread.join()
         with self._network._lock:
-            self._drop_what_came()
+            self._drop_received()
             self._network._flush(self)
             self._network._forget(self)
 
     # -- on the transport's thread -------------------------------------------------------
 
     def owner(self, link: Link) -> int | None:
-        """Return which node a link comes from; None of a link that nobody knows."""
+        """Return the node at the other end of a link; None of an unknown link."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is None:
@@ -395,14 +394,14 @@ class InprocTransport:
             return wire.node_id if wire.dialler is self else wire.dialler._node_id
 
     def brought_at(self, link: Link) -> float:
-        """Return 0: messages come whole here."""
+        """Return 0: messages are received whole here."""
         return 0.0
 
     def forget(self, link: Link) -> None:
-        """Give up what a link has left incomplete, which here is nothing."""
+        """Do nothing: messages are received whole here."""
 
     def drop(self, link: Link) -> None:
-        """Break a link; it comes back at once."""
+        """Break a link, which comes back at once."""
         with self._network._lock:
             wire = self._network._at[self].get(link)
             if wire is not None:
@@ -411,13 +410,13 @@ class InprocTransport:
 
     # -- inside --------------------------------------------------------------------------
 
-    def _hear(self, news: _News) -> None:
-        """Let the sink be told something; with the lock."""
+    def _notify(self, news: _News) -> None:
+        """Queue a call of the sink; with the lock held."""
         self._news.append(news)
         self._changed.notify()
 
-    def _drop_what_came(self) -> None:
-        """Let nobody wait for this node to read what it will not."""
+    def _drop_received(self) -> None:
+        """Drop unread messages, so that their senders do not wait."""
         for wire in self._network._of(self):
             for lane in Lane:
                 if (self, lane) in wire.pipes:
@@ -427,20 +426,20 @@ class InprocTransport:
     def _run(self, sink: Sink) -> None:
         while not self._is_closing:
             try:
-                self._turn(sink)
+                self._tick(sink)
             except BaseException as error:  # noqa: BLE001 - the thread serves all peers
                 self._throttle.every(
                     1.0,
                     logging.ERROR,
                     type(error).__name__,
-                    "what has come from another node could not be handled:\n%s",
+                    "a message could not be handled:\n%s",
                     traceback.format_exc(),
                 )
         sink.on_tick()
 
-    def _turn(self, sink: Sink) -> None:
+    def _tick(self, sink: Sink) -> None:
         with self._network._lock:
-            self._wants_turn = False
+            self._wants_tick = False
         wait_s = sink.on_tick()
         if not self._todo:
             self._todo.extend(self._wait_for_news(wait_s))
@@ -455,7 +454,7 @@ class InprocTransport:
             found.extend(self._news)
             self._news.clear()
             found.extend(self._network._pick_up(self))
-            return bool(found) or self._wants_turn or self._is_closing
+            return bool(found) or self._wants_tick or self._is_closing
 
         with self._network._lock:
             deadline.wait(self._changed, has_come)
@@ -470,7 +469,7 @@ def _name_of(address: str) -> str:
 
 
 def _refusal(wire: _Wire, listener: InprocTransport) -> str | None:
-    """Return why a node that is dialled does not let the other one in, or None if it does."""
+    """Return why a dialled node refuses the other one, or None."""
     if listener._node_id != wire.node_id:
         return f"node {listener._node_id} listens at inproc://{wire.name}."
     if wire.dialler._node_id not in listener._peers:

@@ -1,8 +1,8 @@
-"""Arrays and tensors as raw little-endian bytes, and the buffers that carry them.
+"""Encode arrays and tensors as raw little-endian bytes in buffers.
 
-A message's numbers do not stand in its meta: large arrays get a buffer each, which nobody
-copies, and the small ones share one, the packed buffer. The meta says dtype and shape, and
-the order of the arrays says which bytes are whose, so that no two can claim the same ones.
+The numbers of arrays are not in the meta: large arrays get a buffer each, which is not copied, and
+the small ones share one, the packed buffer. The meta has dtype and shape, and the order of the
+arrays assigns the bytes, so that no two can claim the same ones.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 NumpyArray: TypeAlias = npt.NDArray[Any]
 
 OWN_BUFFER_BYTES = 16 * 1024
-"""From this size on an array gets a buffer of its own, if there is one left."""
+"""Arrays from this size on get a buffer of their own, if there is one left."""
 MAX_BUFFERS = 1023
-"""Buffers of one message: with the frame before them that makes 1024."""
+"""Limit of the buffers of a message: with the frame before them that makes 1024."""
 MAX_ARRAYS = 4096
-"""Arrays and tensors of one message."""
+"""Limit of the arrays and tensors of a message."""
 MAX_NDIM = 8
-"""Dimensions of one array."""
+"""Limit of the dimensions of an array."""
 MAX_PAYLOAD_BYTES = 2 * 2**30
-"""All buffers of one message."""
+"""Limit of the bytes of all buffers of a message."""
 
 _BOOL = DTYPES["b1"]
 _SHORT = reprlib.Repr()
@@ -43,7 +43,7 @@ _SHORT.maxstring = 80
 
 
 class Unsendable(Exception):
-    """A value cannot travel; `path` grows, innermost key first, on the way out of the tree."""
+    """A value cannot be sent; `path` grows, innermost key first, on the way out of the tree."""
 
     def __init__(self, found: str, remedy: str) -> None:
         super().__init__(found, remedy)
@@ -53,7 +53,7 @@ class Unsendable(Exception):
 
 
 def unreadable(error: Exception) -> Unsendable:
-    """Return the refusal that an error is, or stands for: a foreign object may raise anything."""
+    """Return an error as `Unsendable`: a foreign object may raise anything."""
     if isinstance(error, Unsendable):
         return error
     return Unsendable(
@@ -79,7 +79,7 @@ class Packing:
         self.num_arrays = 0
 
     def add(self, array: NumpyArray) -> bool:
-        """Take the bytes of a little-endian array; return whether they got their own buffer."""
+        """Add a little-endian array; return whether it got its own buffer."""
         if self.num_arrays == MAX_ARRAYS:
             raise Unsendable(
                 f"array number {MAX_ARRAYS + 1} of its message",
@@ -103,7 +103,7 @@ class Packing:
         return True
 
     def add_bytes(self, value: bytes) -> bool:
-        """Take large bytes; return whether they got their own buffer."""
+        """Add large bytes; return whether they got their own buffer."""
         self._add_up(len(value))
         if len(self.own) == MAX_BUFFERS - 1:
             self.packed.append(value)
@@ -112,7 +112,7 @@ class Packing:
         return True
 
     def add_all(self, buffers: list[memoryview], packed_bytes: int, num_arrays: int) -> None:
-        """Take the buffers of another message, which becomes a part of this one."""
+        """Add the buffers of another message, which becomes a part of this one."""
         own = buffers[1:] if packed_bytes else buffers
         if self.num_arrays + num_arrays > MAX_ARRAYS or len(self.own) + len(own) >= MAX_BUFFERS:
             raise Unsendable(
@@ -127,7 +127,7 @@ class Packing:
             self.packed.append(bytes(buffers[0]))
 
     def _add_up(self, nbytes: int) -> None:
-        """Refuse what no receiver takes, before it is copied: numpy may repeat one number."""
+        """Refuse too many bytes before they are copied: numpy may repeat one number."""
         self._nbytes += nbytes
         if self._nbytes > MAX_PAYLOAD_BYTES:
             raise Unsendable(
@@ -136,11 +136,11 @@ class Packing:
             )
 
     def packed_bytes(self) -> int:
-        """Return the size of the packed buffer; without a byte in it there is none."""
+        """Return the size of the packed buffer; 0 for none."""
         return sum(map(len, self.packed)) if self.packed else 0
 
     def buffers(self) -> list[memoryview]:
-        """Return the packed buffer, if any, and after it those of the large arrays."""
+        """Return the packed buffer, if any, and those of the large arrays."""
         packed = b"".join(self.packed) if self.packed else b""
         return [memoryview(packed), *self.own] if packed else self.own
 
@@ -149,7 +149,7 @@ class Unpacking:
     """The buffers of a message that is being read.
 
     Args:
-        buffers: As they arrived.
+        buffers: The buffers of the message.
         packed_bytes: The size of the packed buffer, which then comes first; 0 for none.
     """
 
@@ -190,7 +190,7 @@ class Unpacking:
         return array if own else array.copy()
 
     def take(self, nbytes: int, own: bool) -> memoryview:
-        """Return the next `nbytes`, which are a whole buffer or a part of the packed one."""
+        """Return the next bytes: a whole buffer, or a part of the packed one."""
         if own is True:
             if self._own == len(self._rest) or self._rest[self._own].nbytes != nbytes:
                 found = "none" if self._own == len(self._rest) else self._rest[self._own].nbytes
@@ -218,7 +218,7 @@ class Unpacking:
 
 
 def shorten(value: object) -> str:
-    """Return the repr of what may be anything, and as large and deep as a message: 100 letters."""
+    """Return at most 100 letters of the repr of any value."""
     try:
         return _SHORT.repr(value)[:100]
     except Exception:  # noqa: BLE001 - a class may raise anything when it is asked for its size
@@ -242,13 +242,13 @@ def array_code(array: NumpyArray) -> tuple[str, NumpyArray]:
 
 
 def _proper_bools(array: NumpyArray) -> NumpyArray:
-    """Return an array of bools whose bytes are 0 and 1: one that is a view may hold others."""
+    """Return an array of bools with bytes 0 and 1: a view may hold others."""
     numbers = array.view(np.uint8)
     return numbers != 0 if numbers.size and numbers.max() > 1 else array
 
 
 def is_tensor_class(cls: type) -> bool:
-    """Whether objects of a class are torch tensors; does not import torch to find out."""
+    """Return whether objects of a class are torch tensors, without importing torch."""
     return issubclass(cls, getattr(sys.modules.get("torch"), "Tensor", ()))
 
 
@@ -277,9 +277,9 @@ def tensor_code(tensor: torch.Tensor) -> tuple[str, NumpyArray]:
 
 
 def tensor_of(array: NumpyArray, code: str) -> torch.Tensor:
-    """Return a tensor of what `Unpacking.array` returned, in the same memory if that is writable.
+    """Return a tensor of a decoded array, in the same memory if that is writable.
 
-    Memory that may only be read is copied: torch has no read-only tensors.
+    Read-only memory is copied: torch has no read-only tensors.
     """
     import torch
 

@@ -1,12 +1,12 @@
-"""What may travel between nodes, and how it becomes bytes: `encode` and `decode`.
+"""Encode trees of values as bytes, and decode them: `encode` and `decode`.
 
 A tree of values becomes one short block of msgpack, the meta, and the raw bytes of its arrays.
 Nothing is pickled, and nothing that arrives is trusted: every size is checked before memory is
-taken for it, and whatever is wrong with a message raises `CodecError`. Writing is below; reading
-is in `decoding`, arrays are in `arrays`.
+taken for it, and every malformed message raises `CodecError`. Writing is below; reading is in
+`decoding`, arrays are in `arrays`.
 
 `docs/protocol.md` is the authority on the bytes. In short: a scalar is a msgpack scalar, and
-everything else is a msgpack array whose first item, a tag, says what it is.
+everything else is a msgpack array with a tag as its first item.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from ding_lite.records import RECORDS
 from ding_lite.runtime.context import Context
 
 MAX_META_BYTES = 1024 * 1024
-"""All values of a message but the numbers of its arrays, packed."""
+"""Limit of the bytes of a message's meta."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(tuple[int, Any])
@@ -60,21 +60,21 @@ _OPENER = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """A tree of values as bytes; may be sent to many, for nobody can write to its buffers.
+    """An encoded tree of values, with read-only buffers; may be sent to many nodes.
 
-    It can itself be a value of a tree that is encoded, and arrives there as what it stands for.
+    It can itself be a value of a tree that is encoded, and is decoded there as the original.
     """
 
     meta: bytes
-    """All but the numbers of arrays."""
+    """Everything but the numbers of arrays."""
     buffers: list[memoryview]
     """The packed small arrays, if any, and after them the large ones."""
     num_arrays: int = 0
-    """How many arrays and tensors."""
+    """How many arrays and tensors it has."""
 
     @property
     def nbytes(self) -> int:
-        """The size of all of it."""
+        """The bytes of meta and buffers."""
         nbytes = len(self.meta)
         for buffer in self.buffers:
             nbytes += buffer.nbytes
@@ -82,7 +82,7 @@ class Encoded(msgspec.Struct, frozen=True):
 
 
 def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
-    """Turn a tree of values into bytes.
+    """Encode a tree of values.
 
     The result is a snapshot: it shares no memory with the tree, which may change at once.
 
@@ -94,12 +94,12 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 
             and in this machine's byte order.
         borrow: Refer to contiguous arrays of 16 KiB and more instead of copying them. They must
             not change until the bytes have been sent.
-        name: What errors call the tree.
-        room: Bytes of the meta to leave free for what will stand around this tree.
+        name: The name of the tree in errors.
+        room: Bytes of the meta to leave free for an envelope around this tree.
 
     Raises:
-        CodecError: A value cannot travel; says which by its path in the tree. Nothing else is
-            raised, whatever the properties and methods of a foreign object do.
+        CodecError: A value cannot be sent; names its path in the tree. Nothing else is raised,
+            whatever the properties and methods of a foreign object do.
 
     Example:
         >>> encode({"loss": 0.5}).meta.hex()
@@ -120,14 +120,14 @@ def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 
 
 
 def decode(meta: bytes | memoryview, buffers: Sequence[memoryview]) -> Any:
-    """Turn bytes back into the tree of values that `encode` was given.
+    """Decode the tree of values that `encode` was given.
 
     Arrays of 16 KiB and more are views of their buffers, and can be written to if those can.
-    Small arrays are copies, and so are large tensors whose buffers may only be read; so no small
+    Small arrays are copies, and so are large tensors in read-only buffers; so no small
     value keeps a large message alive.
 
     Raises:
-        CodecError: These bytes are no message, whatever else they may be.
+        CodecError: These bytes are no message.
 
     Example:
         >>> decode(bytes.fromhex("92009302a46c6f7373cb3fe0000000000000"), [])
@@ -152,7 +152,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 
 class _Writer(Packing):
-    """Turns values into what msgspec packs; the buffers fill on the way."""
+    """Encodes values into nodes for msgspec, and collects the buffers."""
 
     __slots__ = ("least_bytes", "plain")
 
@@ -169,7 +169,7 @@ class _Writer(Packing):
         return write(self, value, depth)
 
     def nodes(self, values: Sequence[Any], keys: Iterable[Any] | None, depth: int) -> Sequence[Any]:
-        """Turn the values of a container into nodes; `keys` name them in errors."""
+        """Encode the values of a container; `keys` name them in errors."""
         self.least_bytes += 1 + len(values)
         if self.least_bytes > MAX_META_BYTES:  # a list may hold another one any number of times
             raise _too_large(self.least_bytes, 0)
@@ -186,7 +186,7 @@ class _Writer(Packing):
         return found
 
     def pairs(self, value: Mapping[Any, Any], depth: int) -> list[Any]:
-        """Turn a dict into key, value, key, value."""
+        """Encode a dict as key, value, key, value."""
         if not value:
             return []
         value = dict(value)  # at once: other threads may write to it
@@ -314,7 +314,7 @@ _WRITERS: dict[type, _Write] = {
 
 
 def _writer_of(value: Any) -> _Write:
-    """Choose by what a class derives from, where the class itself is not in the table."""
+    """Return the writer for a class that is not in the table, by its base classes."""
     kind = type(value)
     if kind in RECORDS:
         return _write_record
@@ -328,7 +328,7 @@ def _writer_of(value: Any) -> _Write:
 
 
 def _remedy(value: Any) -> str:
-    """Say what to send instead of an unsupported value."""
+    """Return advice for an unsupported value."""
     if isinstance(value, Enum):
         return "Send its `.value`."
     if is_dataclass(value) and not isinstance(value, type):
@@ -353,7 +353,7 @@ def _too_large(size: int, room: int) -> Unsendable:
 
 
 def _find(tree: Any) -> Unsendable:
-    """Find the value that msgspec has refused: the same walk, with every leaf looked at."""
+    """Find the value that msgspec has refused, by encoding again with every leaf checked."""
     try:
         _Writer(True, frozenset()).node(tree, 1)
     except Exception as error:  # noqa: BLE001 - it is the caller's to raise

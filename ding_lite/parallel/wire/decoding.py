@@ -1,7 +1,7 @@
-"""Reading a tree of values out of what msgpack made of a message's meta.
+"""Decode the msgpack nodes of a message's meta into a tree of values.
 
-Here nothing is trusted: any scalar and any nesting of arrays may have come. A node is a scalar,
-or an array whose first item, a tag, says what it is.
+Nothing is trusted: any scalar and any nesting of arrays may arrive. A node is a scalar, or an
+array with a tag as its first item.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ding_lite.runtime.context import Context
 
 LIST, TUPLE, DICT, SET, BYTES, SCALAR, ARRAY, TENSOR, CONTEXT, RECORD = range(10)
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-"""Types that msgpack carries as they are; a dict's keys are of one of them too."""
+"""Types that msgpack has itself; the keys of a dict are of one of them too."""
 MAX_DEPTH = 16
-"""Containers within each other in what is encoded; one more in a message that joins such."""
+"""Limit of nested containers in an encoded value; one more in a message of several."""
 
 Value: TypeAlias = Any
 Node: TypeAlias = list[Any]
 
 
 class Reader(Unpacking):
-    """Turns nodes into values; the buffers are used up on the way."""
+    """Decodes nodes into values, using up the buffers."""
 
     __slots__ = ()
 
     def value(self, node: Value, depth: int) -> Value:
-        """Turn a node at a depth, 1 for the root, into the value it stands for."""
+        """Decode a node at a depth, 1 for the root."""
         if type(node) in SCALARS:
             return node
         if type(node) is not list or not node:
@@ -41,7 +41,7 @@ class Reader(Unpacking):
         return _READERS[tag](self, node, depth)
 
     def values(self, nodes: Node, depth: int) -> list[Value]:
-        """Turn the items of a container at a depth into values, one level deeper."""
+        """Decode the items of a container at a depth."""
         if depth > MAX_DEPTH + 1:
             raise CodecError(f"There are more than {MAX_DEPTH + 1} containers within each other.")
         if SCALARS.issuperset(map(type, nodes)):
@@ -52,7 +52,7 @@ class Reader(Unpacking):
         ]
 
     def pairs(self, nodes: Node, depth: int) -> dict[Value, Value]:
-        """Turn key, value, key, value into a dict."""
+        """Decode a dict from key, value, key, value."""
         if not nodes:
             return {}
         keys = nodes[::2]

@@ -1,8 +1,8 @@
-"""The frame around every message: who sends what to whom, and how long each part is.
+"""The envelope of every message: kind, sender, receiver, numbers and sizes.
 
 A message is one frame and its buffers: a header of fixed size with the meta behind it, and the raw
-bytes of arrays (`codec`). Each length is said twice, by the header and by the frames themselves,
-and both must agree. `docs/protocol.md` is the authority on the bytes.
+bytes of arrays (`codec`). Each length is in the header as well as in the frames, and both must
+agree. `docs/protocol.md` is the authority on the bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PREFIX_BYTES = len(MAGIC) + 1
 
 
 class Kind(IntEnum):
-    """What a message is for; docs/protocol.md says what each of them holds."""
+    """The kinds of messages; docs/protocol.md says what each of them holds."""
 
     HELLO = 1
     WELCOME = 2
@@ -50,7 +50,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 @dataclass(frozen=True)
 class Limits:
-    """What a message may take; checked before memory is taken for it."""
+    """Limits of a message, checked before memory is taken for it."""
 
     max_payload_bytes: int = MAX_PAYLOAD_BYTES
     """All buffers of a message together."""
@@ -74,7 +74,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     """The number of the message, or of the first event in it, in the sender's count."""
     ack: int = 0
-    """The last event that the sender has seen of the receiver's."""
+    """The number of the receiver's last event that the sender has."""
     meta: bytes = b""
     buffers: tuple[memoryview, ...] = ()
 
@@ -84,7 +84,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
         return sum([buffer.nbytes for buffer in self.buffers]) if self.buffers else 0
 
     def frames(self) -> list[bytes | memoryview]:
-        """Return the message as it travels: header and meta, buffers."""
+        """Return the frames of the message: header and meta, buffers."""
         header = _HEADER.pack(
             MAGIC,
             VERSION,
@@ -156,7 +156,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def version_of(frames: Sequence[bytes | memoryview]) -> int | None:
-    """Return the protocol version of a message, which may be a foreign one; None if it is none."""
+    """Return the protocol version of a message, known or not; None if it is no message."""
     head = bytes(frames[0][:_PREFIX_BYTES]) if frames else b""
     return head[-1] if len(head) == _PREFIX_BYTES and head.startswith(MAGIC) else None
 
@@ -166,15 +166,15 @@ _DECODER = msgspec.msgpack.Decoder(list[bytes])
 
 
 def pack_batch(metas: Sequence[bytes]) -> bytes:
-    """Put the metas of several events into one."""
+    """Pack the metas of several events into one."""
     return _ENCODER.encode(metas)
 
 
 def unpack_batch(meta: bytes) -> list[bytes]:
-    """Take apart what `pack_batch` has made.
+    """Unpack the metas of several events.
 
     Raises:
-        CodecError: It is no batch, or too long a one.
+        CodecError: It is no batch, or one that is too long.
     """
     try:
         metas = _DECODER.decode(meta)

@@ -1,6 +1,6 @@
-"""What sessions say to each other: the bodies of messages, written and read.
+"""Encode and decode the bodies of messages between sessions.
 
-Whatever is read comes from outside: a body that is no such message raises `CodecError`.
+All that is decoded comes from outside: a malformed body raises `CodecError`.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ding_lite.parallel.wire.envelope import Envelope, unpack_batch
 from ding_lite.runtime.messaging.labels import check_labels
 
 _HOP_ROOM = 1024
-"""Bytes of a meta that are left for what a batch and hubs put around an event, call or answer."""
+"""Bytes of a meta that are left for a batch, and for hubs, around an event, call or answer."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a node is, as it introduces itself."""
+    """The identity of a node, from its greeting."""
 
     node_id: int
     incarnation: int
     """Counts the starts of the node."""
     num_nodes: int
-    """How many nodes the job has; 0 from one that joins a running job and is yet to hear."""
+    """How many nodes the job has; 0 from one that joins a running job and does not know yet."""
     labels: frozenset[str]
     memory: str = ""
-    """What memory it can share over this link: two that say the same can. "" is none."""
+    """The memory it can share over this link: two with the same name can; "" for none."""
     job: str = ""
-    """What its job is called; "" of one that nobody has named, or that joins a running one."""
+    """The name of its job; "" without one, or where it joins a running job."""
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """The peer has introduced itself: for the first time, or again after a broken link."""
+    """The peer has greeted: for the first time, or again after a broken link."""
 
     peer: Identity
     is_new_incarnation: bool
@@ -56,7 +56,7 @@ class EventArrived(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     number: int = 0
-    """In the peer's count."""
+    """Counted by the peer."""
 
 
 class CtxArrived(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class CtxArrived(msgspec.Struct, frozen=True):
 
 
 class CallArrived(msgspec.Struct, frozen=True):
-    """The peer asks this node something."""
+    """The peer calls a handler of this node."""
 
     number: int
     name: str
@@ -87,11 +87,11 @@ class ReplyArrived(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Something of the peer's was dropped."""
+    """A message of the peer was dropped."""
 
     reason: str
     is_fault: bool = True
-    """Whether a peer that keeps to the protocol never sends such."""
+    """Whether it breaks the protocol."""
 
 
 Arrival: TypeAlias = (
@@ -103,7 +103,7 @@ def encode_event(event: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> E
     """Encode an event once, for any number of peers.
 
     Raises:
-        CodecError: An argument cannot travel.
+        CodecError: An argument cannot be sent.
     """
     return _encode_named(event, args, kwargs)
 
@@ -112,7 +112,7 @@ def encode_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Enc
     """Encode a call.
 
     Raises:
-        CodecError: An argument cannot travel.
+        CodecError: An argument cannot be sent.
     """
     return _encode_named(name, args, kwargs)
 
@@ -127,15 +127,15 @@ def encode_reply(ok: bool, value: Any) -> Encoded:
     """Encode an answer.
 
     Raises:
-        CodecError: It cannot travel.
+        CodecError: It cannot be sent.
     """
     return encode([ok, value], room=_HOP_ROOM)
 
 
 def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
-    """Put slots, encoded or not, into one body.
+    """Encode slots, encoded or not, as one body.
 
-    Of what is published a peer that shares this node's memory gets the announcement.
+    A peer that shares this node's memory gets the announcements of published values.
     """
     return encode(
         {
@@ -149,7 +149,7 @@ def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Enco
 
 
 def read_ctx(envelope: Envelope) -> dict[str, Any]:
-    """Undo `write_ctx`."""
+    """Decode the values of a ctx message."""
     values = decode(envelope.meta, envelope.buffers)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
         raise CodecError("A ctx message is a dict of values by their keys.")
@@ -157,7 +157,7 @@ def read_ctx(envelope: Envelope) -> dict[str, Any]:
 
 
 def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
-    """Take a batch of events apart, each as it was encoded."""
+    """Unpack a batch of encoded events."""
     metas = unpack_batch(envelope.meta)
     if len(metas) > 1 and envelope.buffers:
         raise CodecError("A batch of events has no buffers; an event with buffers stands alone.")
@@ -165,18 +165,18 @@ def read_events(envelope: Envelope) -> list[tuple[bytes, list[memoryview]]]:
 
 
 def read_event(body: Any, number: int) -> EventArrived:
-    """Read one event, which has this number."""
+    """Decode the body of an event."""
     return EventArrived(*read_named(body, "An event"), number)
 
 
 def read_call(envelope: Envelope) -> CallArrived:
-    """Read a call."""
+    """Decode a call."""
     body = decode(envelope.meta, envelope.buffers)
     return CallArrived(envelope.seq, *read_named(body, "A call"))
 
 
 def read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """Read a name, the arguments and the named arguments that `encode_call` has put together."""
+    """Decode the name, arguments and named arguments of an event or call."""
     if type(body) is list and len(body) >= 2 and type(body[0]) is str:
         name, kwargs, *args = body
         if kwargs is None:
@@ -187,7 +187,7 @@ def read_named(body: Any, what: str) -> tuple[str, tuple[Any, ...], dict[str, An
 
 
 def read_reply(envelope: Envelope) -> ReplyArrived:
-    """Read an answer."""
+    """Decode an answer."""
     match decode(envelope.meta, envelope.buffers):
         case [bool(ok), value]:
             return ReplyArrived(envelope.seq, ok, value)
@@ -195,9 +195,9 @@ def read_reply(envelope: Envelope) -> ReplyArrived:
 
 
 MAX_NUMBER = 2**62
-"""Of events, in a greeting; a node that emits a million a second needs 146,000 years for them."""
+"""Limit of event numbers in a greeting: 146,000 years at a million events a second."""
 MAX_NODES = 2**20
-"""Of a job, in a greeting."""
+"""Limit of the nodes of a job, in a greeting."""
 _NUMBERS = {
     "num_nodes": (0, MAX_NODES),
     "first_kept": (1, MAX_NUMBER),
@@ -209,10 +209,10 @@ _LONGEST_TEXT = 1024
 
 
 def read_greeting(body: Any, node_id: int) -> dict[str, Any]:
-    """Read a HELLO or WELCOME.
+    """Decode a HELLO or WELCOME.
 
     Raises:
-        CodecError: It is none, or says of itself what cannot be.
+        CodecError: It is malformed, or has impossible values.
     """
     if isinstance(body, dict) and body.keys() >= {*_NUMBERS, "labels"}:
         texts = [body.get(key, "") for key in ("memory", "job")]

@@ -54,7 +54,7 @@ def test_an_address_is_read_as_it_is_written(text: str, address: Address) -> Non
         ("tcp://127.0.0.1:70000", "`port` is 70000; it must lie between 0 and 65535"),
         ("ipc://", "names no place"),
         ("inproc://", "names no place"),
-        ("ipc:///" + "x" * MAX_IPC_PATH, f"the kernel grants {MAX_IPC_PATH}"),
+        ("ipc:///" + "x" * MAX_IPC_PATH, f"the kernel allows {MAX_IPC_PATH}"),
     ],
 )
 def test_what_is_no_address_is_refused(text: str, why: str) -> None:

@@ -178,7 +178,7 @@ def test_tcp_listens_on_loopback_at_ports_chosen_or_free() -> None:
         ({"protocol": "udp"}, "`protocol` is 'udp'"),
         ({"address": "127.0.0.1"}, "the protocol is `ipc`, which has neither"),
         ({"ports": 50_515}, "Add `protocol='tcp'`"),
-        ({"protocol": "tcp", "address": "0.0.0.0"}, "no key says who may connect"),
+        ({"protocol": "tcp", "address": "0.0.0.0"}, "no key is given"),
         ({"protocol": "tcp", "ports": [1, 1]}, "2 nodes need as many different ports"),
         ({"protocol": "tcp", "ports": 65_535}, "`ports` is 65536"),
         ({"protocol": "tcp", "ports": [0, 1]}, "`ports` is 0"),

@@ -1,12 +1,11 @@
-"""The connections of a node: what each of them has brought that is not read yet, and cutting one.
+"""Bound the unread bytes of each connection of a node, and cut connections beyond it.
 
 What is ugly here and why: ZeroMQ reads ahead of the program, and nothing that it offers bounds
 that in bytes. A high-water mark counts messages, whole ones only, and with heartbeats it aborts
 the process (`docs/design/0009-back-pressure.md`). But the kernel counts the bytes of each tcp
-connection, and ZeroMQ tells from which descriptor a message has come: the difference is what
-ZeroMQ holds. A connection that has brought too much is shut down through its descriptor, behind
-ZeroMQ's back, to which it looks as if the other side had hung up. There is no other way to end
-one connection of many.
+connection, and ZeroMQ says from which descriptor a message has come: the difference is what ZeroMQ
+holds. A connection with too much is shut down through its descriptor, without ZeroMQ, to which it
+looks as if the other side had hung up. There is no other way to end one connection of many.
 
 Socket files (ipc) have no such count. Only this user can reach them.
 """
@@ -25,18 +24,18 @@ from dataclasses import dataclass
 from ding_lite.parallel.transport.chunks import MAX_MESSAGE_BYTES
 
 MAX_PEER_BYTES = MAX_MESSAGE_BYTES + 256 * 2**20
-"""Bytes that ZeroMQ may hold of one peer. Who keeps to the rules has less under way: one message
+"""Bytes that ZeroMQ may hold of one peer. A correct peer has less under way: one message
 of the largest size, and the events that may be unacknowledged."""
 MAX_UNFINISHED_BYTES = 64 * 2**20
 """Bytes that ZeroMQ may hold of one unfinished message, or of all the connections together that
 have not brought a whole one yet. Larger messages than 8 MiB come in pieces."""
 LOOK_EVERY_S = 0.1
-"""How often the connections are looked at while they bring anything."""
+"""Seconds between two checks while the connections bring anything."""
 _IDLE_LOOK_EVERY_S = 1.0
 _FRAME_BYTES = 42
-"""What encryption and framing add to a frame, at most."""
+"""Bytes that encryption and framing add to a frame, at most."""
 _RECEIVED_AT = 128
-"""Where the kernel's `tcp_info` holds the bytes received."""
+"""The offset of the received bytes in the kernel's `tcp_info`."""
 _RECEIVED = struct.Struct("=Q")
 _INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
 
@@ -48,14 +47,14 @@ class _Connection:
     family: int
     owner: int | None = None
     route: bytes | None = None
-    """Which lane of which link it carries; None before it has brought a message."""
+    """The link and lane that it carries; None before its first message."""
     base: int = 0
-    """What it had brought when all of that had been read."""
+    """The bytes it had received when all of them had been read."""
     read: int = 0
-    """What has been read since then."""
+    """The bytes read since then."""
     received: int = 0
     received_at: float = 0.0
-    """When it was last seen to have brought more."""
+    """When it was last seen to have received more."""
     was_over: bool = False
     """Whether it may have had too much of an unfinished message at the last look."""
 
@@ -87,7 +86,7 @@ class Connections:
         self._look_at = 0.0
 
     def opened(self, fd: int, route: bytes | None = None, owner: int | None = None) -> None:
-        """Note a connection; of one that this node has made it is known what it carries."""
+        """Note a connection, with its route and owner if this node has dialled it."""
         with suppress(OSError), borrow(fd) as connection:
             name = _name_of(connection)
             known = self._open.get(fd)
@@ -106,7 +105,7 @@ class Connections:
         if known is None:
             return
         self._num_tcp -= known.is_tcp
-        # ZeroMQ goes on to hold what it has brought.
+        # ZeroMQ goes on to hold its messages.
         self._left_behind[known.owner] += max(0, known.received - known.base - known.read)
         if known.route is not None and self._of_routes.get(known.route) == fd:
             del self._of_routes[known.route]
@@ -124,16 +123,15 @@ class Connections:
 
         Args:
             route: The lane of the link that it came on.
-            num_frames: How many frames it has.
-            num_bytes: How large they are together.
-            fd: The descriptor that it came from; of a connection that this node has made it is
-                known already.
+            num_frames: Its frames.
+            num_bytes: The bytes of all its frames.
+            fd: The descriptor that it came from; -1 for a connection that this node has dialled.
             owner: The node that is proved to have sent it.
         """
         if fd < 0:
             fd = self._of_routes.get(route, -1)
         known = self._open.get(fd)
-        if known is None:  # ZeroMQ is yet to tell of it
+        if known is None:  # ZeroMQ has not reported it yet
             self.opened(fd)
             known = self._open.get(fd)
             if known is None:  # it is closed already
@@ -147,7 +145,7 @@ class Connections:
         self._fresh.add(fd)
 
     def brought_at(self, route: bytes) -> float:
-        """Return when the connection that carries a lane of a link has last brought anything."""
+        """Return when the connection of a route last received anything."""
         known = self._open.get(self._of_routes.get(route, -1))
         return 0.0 if known is None else known.received_at
 
@@ -160,13 +158,13 @@ class Connections:
             self._fresh.clear()
 
     def cut(self, route: bytes) -> None:
-        """Break the connection that carries a lane of a link, if there is one."""
+        """Cut the connection of a route, if there is one."""
         fd = self._of_routes.get(route, -1)
         if fd in self._open:
             self._shut_down(fd)
 
     def look(self, now: float) -> tuple[float, list[str]]:
-        """Cut who has brought too much; return when to look again, and why any was cut."""
+        """Cut connections with too many unread bytes; return the wait, and why any was cut."""
         if not self._num_tcp:
             return math.inf, []
         if now < self._look_at:
@@ -177,22 +175,22 @@ class Connections:
         return wait_s, [*self._cut_unfinished(held), *self._cut_the_worst(held)]
 
     def _held(self, now: float) -> tuple[dict[int | None, dict[int, int]], bool]:
-        """Return the bytes that ZeroMQ holds, by owner and descriptor; and if any have come."""
+        """Return the bytes that ZeroMQ holds, by owner and descriptor, and whether any are new."""
         held: dict[int | None, dict[int, int]] = defaultdict(dict)
         has_grown = False
         for fd, known in self._open.items():
             received = self._received(fd, known)
             if received != known.received:
                 known.received, known.received_at, has_grown = received, now, True
-            if fd in self._settled:  # at most what has come since then is not counted
+            if fd in self._settled:  # bytes since then are not counted
                 known.base, known.read = received, 0
             held[known.owner][fd] = received - known.base - known.read
         return held, has_grown
 
     def _unfinished(self, held: dict[int | None, dict[int, int]]) -> Iterator[int]:
-        """Find connections with too much of an unfinished message.
+        """Yield connections with too much of an unfinished message.
 
-        It is one if all whole messages have been read since the last look, and none from there.
+        A connection has one if all whole messages were read since the last check, and none of it.
         """
         for fd, nbytes in [item for of_fds in held.values() for item in of_fds.items()]:
             known = self._open[fd]
@@ -247,7 +245,7 @@ class Connections:
 
 
 def bytes_received(connection: socket.socket) -> int | None:
-    """Return how many bytes a tcp connection has brought; None where the kernel does not say."""
+    """Return the received bytes of a tcp connection; None where the kernel does not count them."""
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
     except OSError:  # no tcp
@@ -256,7 +254,7 @@ def bytes_received(connection: socket.socket) -> int | None:
 
 
 def borrow(fd: int, family: int = -1) -> socket.socket:
-    """Make a socket of a descriptor of ZeroMQ's; a copy, so that nobody closes it meanwhile."""
+    """Make a socket of a copy of ZeroMQ's descriptor, so that it stays open meanwhile."""
     own = os.dup(fd)
     try:
         return socket.socket(family, socket.SOCK_STREAM if family >= 0 else -1, 0, own)
@@ -270,7 +268,7 @@ def _name_of(connection: socket.socket) -> object:
 
 
 def _name(owner: int | None) -> str:
-    return "somebody who has not said who it is" if owner is None else f"node {owner}"
+    return "an unknown node" if owner is None else f"node {owner}"
 
 
 def _half_of_memory() -> int:

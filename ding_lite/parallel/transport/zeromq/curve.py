@@ -1,8 +1,8 @@
-"""CURVE on ZeroMQ's sockets: encryption, and who may connect.
+"""CURVE on ZeroMQ sockets: encryption and authentication.
 
 ZeroMQ asks a handler within the process (ZAP) about each connection that has proved to hold a
 key. The answer carries the node id that the key belongs to, and ZeroMQ attaches it to every
-message of that connection: a peer cannot speak for another node whatever its messages claim.
+message of that connection: a peer cannot send as another node, whatever its messages claim.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _REQUEST_FRAMES = 7
 
 
 class Doorkeeper:
-    """Gives a node's sockets their keys, and tells its peers from strangers.
+    """Gives a node's sockets their keys, and authenticates connections.
 
     Args:
-        context: Where the sockets live.
+        context: The context of the sockets.
         key: The secret of the job.
         node_id: This node.
         peers: The nodes that may connect.
@@ -46,25 +46,25 @@ class Doorkeeper:
         self.socket.bind(_ZAP)
 
     def admit(self, peer: int) -> None:
-        """Let a further node connect from now on."""
+        """Accept connections of a further node from now on."""
         self._peers[_public(self._key.of_dialler(peer))] = peer
 
     def guard(self, socket: zmq.Socket[bytes]) -> None:
-        """Let only peers connect to a socket that will listen."""
+        """Set up a socket that will listen: only peers may connect."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._key.of_listener(self._node_id))
         socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer nobody comes in
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without an answer a connection is refused
 
     def identify(self, socket: zmq.Socket[bytes], peer: int) -> None:
-        """Let a socket that will dial prove who it is, and accept the peer as nobody else."""
+        """Set up a socket that will dial, with this node's key and that of the peer."""
         own = self._key.of_dialler(self._node_id)
         socket.setsockopt(zmq.CURVE_SECRETKEY, own)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, _public(own))
         socket.setsockopt(zmq.CURVE_SERVERKEY, _public(self._key.of_listener(peer)))
 
     def answer(self) -> str | None:
-        """Answer a question that is there; return why the connection was refused, or None."""
+        """Answer a waiting request; return why the connection was refused, or None."""
         request = self.socket.recv_multipart(zmq.NOBLOCK)
         number = request[1] if len(request) > 1 else b""
         peer = None
@@ -82,7 +82,7 @@ class Doorkeeper:
 
 
 def owner_of(frame: zmq.Frame) -> int:
-    """Return which node has sent a message that has come in through a guarded socket."""
+    """Return the node that has sent a message to a guarded socket."""
     return int(str(frame.get(_USER_ID)))
 
 

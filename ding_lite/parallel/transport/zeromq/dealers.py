@@ -1,4 +1,4 @@
-"""A peer that this node dials, and how every socket of a node is set up.
+"""The sockets that dial a peer, and the options of every socket.
 
 A dialled peer is two DEALER sockets, one a lane. It is there when both are. Their monitors also
 tell why a handshake has failed, which decides between an accident and a refusal: a peer that is
@@ -31,7 +31,7 @@ UNKNOWN_KEY = zmq.Event.HANDSHAKE_FAILED_AUTH
 HUNG_UP = zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 OPENED = zmq.Event.ACCEPTED | zmq.Event.CONNECTED
 WATCHED = OPENED | DOWN | UP | NO_KEY | UNKNOWN_KEY | HUNG_UP
-"""What a node wants to hear of its connections."""
+"""The events of connections that are watched."""
 
 OPTIONS = {
     zmq.SNDHWM: 0,
@@ -39,22 +39,22 @@ OPTIONS = {
     zmq.LINGER: 1_000,  # milliseconds, as all below
     zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
     zmq.HANDSHAKE_IVL: 5_000,
-    # Of a machine that is cut off the kernel tells: what was sent must be acknowledged in time, and
-    # where nothing is sent, it asks. ZeroMQ's own heartbeats abort the process now and then.
+    # The kernel detects a machine that is cut off: sent data must be acknowledged in time, and
+    # keepalives replace it where there is none. ZeroMQ's own heartbeats may abort the process.
     zmq.TCP_MAXRT: 3_000,
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 1,  # seconds, as the next one
     zmq.TCP_KEEPALIVE_INTVL: 1,
     zmq.TCP_KEEPALIVE_CNT: 3,
 }
-"""How every socket is set up."""
+"""The options of every socket."""
 
 _SIGNATURE_BYTES = 10
-"""What every ZeroMQ begins with, as soon as it is connected."""
+"""Bytes with which ZeroMQ begins every connection."""
 _HANG_UPS = 3
 """Times in a row that a peer must hang up on the handshake to count as a refusal."""
 _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
-"""What a handshake ends with when the peer hangs up, rather than when it is slow."""
+"""Errors of a handshake in which the peer hangs up, rather than is slow."""
 _REASONS = {
     NO_KEY: "what listens at {} has no key, or is no node.",
     UNKNOWN_KEY: "it does not count this node among its peers.",
@@ -74,7 +74,7 @@ class Dealers:
     _was_there: bool = False
     _is_refused: bool = False
     is_met_with_silence: bool = False
-    """Whether what listens has hung up last time without a word, as nothing of ours does."""
+    """Whether the listener hung up last time without a greeting, which no node does."""
     _num_hang_ups: int = 0
     _copies: dict[Lane, socket.socket] = field(default_factory=dict)
     """The connections of which the handshake is under way."""
@@ -82,7 +82,7 @@ class Dealers:
     def connect(self, lane: Lane, socket: zmq.Socket[bytes]) -> None:
         """Dial with one of the sockets."""
         socket.setsockopt(zmq.ROUTING_ID, self.link + lane.value)
-        socket.setsockopt(zmq.IMMEDIATE, 1)  # nothing queues up for a peer that is not there
+        socket.setsockopt(zmq.IMMEDIATE, 1)  # no message queues up for a peer that is not there
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         socket.connect(self.address)
@@ -95,22 +95,22 @@ class Dealers:
 
     def note_opened(self, lane: Lane, fd: int) -> None:
         """Note that a socket has a connection, on which the handshake begins."""
-        self._let_go(lane)
+        self._close_copy(lane)
         with suppress(OSError):  # it is closed already
             self._copies[lane] = borrow(fd)
 
-    def _let_go(self, lane: Lane) -> None:
+    def _close_copy(self, lane: Lane) -> None:
         if (copy := self._copies.pop(lane, None)) is not None:
             copy.close()
 
     def close(self) -> None:
-        """Let go of the connections; the sockets themselves are not touched."""
+        """Close the copies of descriptors; the sockets themselves stay open."""
         for lane in Lane:
-            self._let_go(lane)
+            self._close_copy(lane)
 
     def note_up(self, lane: Lane) -> bool:
-        """Note that a socket is connected; return whether that makes the peer be there."""
-        self._let_go(lane)
+        """Note that a socket is connected; return whether both are now."""
+        self._close_copy(lane)
         self._num_hang_ups = 0
         if lane in self._up:
             return False
@@ -119,8 +119,8 @@ class Dealers:
         return self.is_there
 
     def note_down(self, lane: Lane) -> bool:
-        """Note that a socket is not connected; return whether the peer was there until now."""
-        self._let_go(lane)
+        """Note that a socket is not connected; return whether both were until now."""
+        self._close_copy(lane)
         was_there = self.is_there
         self._up.discard(lane)
         return was_there and lane not in self._up
@@ -128,11 +128,11 @@ class Dealers:
     def note_failure(self, lane: Lane, event: zmq.Event, value: int) -> str | None:
         """Note that a handshake has failed; return why, if it is a refusal.
 
-        Who was let in once is not refused later: the peer may be starting again.
+        After a first success no failure is a refusal: the peer may be starting again.
         """
         has_greeted = self._has_greeted(lane)
         self.is_met_with_silence = value in _CLOSED_BY_PEER and not has_greeted
-        self._let_go(lane)
+        self._close_copy(lane)
         if event == HUNG_UP:
             self._num_hang_ups += value in _CLOSED_BY_PEER and has_greeted
             if self._num_hang_ups < _HANG_UPS:
@@ -146,7 +146,7 @@ class Dealers:
         return _REASONS[event].format(self.address)
 
     def _has_greeted(self, lane: Lane) -> bool:
-        """Tell whether what listens has said anything; on a socket file it counts as if it had."""
+        """Return whether the listener has sent a greeting; always true on a socket file."""
         if not self.address.startswith("tcp"):
             return True
         copy = self._copies.get(lane)

@@ -1,16 +1,16 @@
-"""ZeroMQ's sockets, used by several threads: one at a time reads, any may send.
+"""Share ZeroMQ sockets between threads: one at a time reads, any may send.
 
 What is ugly here and why: a socket of ZeroMQ may move from thread to thread if nothing of the
 one's use of it can be reordered with the other's; so a lock stands around each use. The poller of
 ZeroMQ uses its sockets for as long as it waits, and a sender would wait as long. So readers
 wait for the sockets' file descriptors instead, which they can do without touching the sockets. But
 a descriptor does not say that a message is there, only that the socket has not looked since
-something has happened; and whatever is done with a socket, sending too, makes it look. So who has
-sent asks the socket for what it has seen, and passes that on to a reader.
+something has happened; and each use of a socket, sending too, makes it look. So after a send the
+socket is asked for what it has seen, and that is passed on to a reader.
 
-One thread waits for all its life, and another one may take over for a while (`zeromq.reactor` tells
-why). So all descriptors are in one epoll, which that other one waits for by itself, and the first
-one by a second epoll, in which the first can be switched off and on by one call.
+One thread always waits, and another one may take over for a while (`zeromq.reactor` says why). So
+all descriptors are in one epoll, on which the other thread waits directly, and the first one
+through a second epoll, in which the first can be switched off and on by one call.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Sockets:
         self.lock = threading.Lock()
         """Held during each use of a socket."""
         self.reader = 0
-        """Which thread reads at this moment, if any does."""
+        """The thread that reads at this moment; 0 for none."""
         self._epoll = select.epoll()
         self._own_epoll = select.epoll()
         self._own_epoll.register(self._epoll.fileno(), select.EPOLLIN)
         self._of_fds: dict[int, Socket] = {}
         self._unread: set[Socket] = set()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # Each write is an edge: nobody need read it.
+        # Each write is an edge: it need not be read.
         self._own_epoll.register(self._wake_fd, select.EPOLLIN | select.EPOLLET)
         self._leader_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._leader_fd, select.EPOLLIN)
@@ -63,14 +63,14 @@ class Sockets:
         self._is_closed = False
 
     def add(self, socket: Socket) -> None:
-        """Read from a socket too; before the reading begins, or by who reads."""
+        """Add a socket; before the reading begins, or by the thread that reads."""
         fd = int(socket.getsockopt(zmq.FD))
         self._of_fds[fd] = socket
         self._unread.add(socket)
         self._epoll.register(fd, select.EPOLLIN)
 
     def remove(self, socket: Socket) -> None:
-        """Read from a socket no more; by who reads, with `lock` held."""
+        """Remove a socket; by the thread that reads, with `lock` held."""
         fd = next(fd for fd, known in self._of_fds.items() if known is socket)
         del self._of_fds[fd]
         self._unread.discard(socket)
@@ -88,12 +88,12 @@ class Sockets:
             try:
                 for frames in messages:
                     self._send(socket, frames)
-            finally:  # what has failed may have used up the sign as well
+            finally:  # a failed send may have consumed the event as well
                 self._look(socket)
 
     @contextmanager
     def using(self, *sockets: Socket) -> Iterator[None]:
-        """Let nobody else use the sockets while something else is done with these."""
+        """Keep other threads off the sockets while these are used."""
         with self.lock:
             try:
                 yield
@@ -102,7 +102,7 @@ class Sockets:
                     self._look(socket)
 
     def _look(self, socket: Socket) -> None:
-        """Note whether there is something to read, of which the descriptor may not tell now."""
+        """Note whether there is something to read, which the descriptor may not show."""
         if int(socket.getsockopt(_EVENTS)) & _READABLE:
             self._unread.add(socket)
             if threading.get_ident() != self.reader:
@@ -116,24 +116,25 @@ class Sockets:
                 socket.send(frame, _MORE if left else _LAST, len(frame) < _COPY_BELOW)
         except zmq.ZMQError:  # of the first frame: the others cannot fail
             raise
-        except BaseException:  # an interrupt: what follows must not become a part of this message
+        except BaseException:  # an interrupt: the next message must not become a part of this one
             socket.send(b"", _LAST)
             raise
 
     def wake(self) -> None:
-        """Let the wait of the own thread end now."""
+        """End the wait of the own thread."""
         with self._wake_lock:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
 
     def wake_leader(self) -> None:
-        """Let the wait of who has taken over end now, or the next one at once."""
+        """End the present or next wait of the thread that has taken over."""
         with self._wake_lock:
             if not self._is_closed:
                 self._is_leader_woken = True
                 os.eventfd_write(self._leader_fd, 1)
 
-    # -- from a reader's -------------------------------------------------------------------
+    # -- from the thread that reads
+    # -------------------------------------------------------------------
 
     @property
     def unread(self) -> list[Socket]:
@@ -141,27 +142,27 @@ class Sockets:
         return [*self._unread]
 
     def wait(self, seconds: float) -> None:
-        """Wait on the own thread: until something has come, `wake`, or the time is over."""
+        """Wait on the own thread until there is something to read, `wake`, or the time is over."""
         for fd, _ in self._own_epoll.poll(self._longest(seconds), _AT_ONCE):
             if fd != self._wake_fd:
                 self._note(self._epoll.poll(0.0, _AT_ONCE))
 
     def take_over(self) -> None:
-        """Let `wait` overlook what comes, until `give_back`."""
+        """Make `wait` ignore the sockets until `give_back`."""
         self._own_epoll.modify(self._epoll.fileno(), 0)
 
     def wait_as_leader(self, seconds: float) -> None:
-        """Wait having taken over: until something has come, `wake_leader`, or the time is over."""
+        """Wait after `take_over`, as `wait` does; `wake_leader` ends it."""
         self._note(self._epoll.poll(self._longest(seconds), _AT_ONCE))
 
     def give_back(self) -> None:
-        """Let `wait` heed what comes, and what has come meanwhile."""
+        """Make `wait` watch the sockets again."""
         if self._is_leader_woken:
             self._clear_leader_wakeup()
         self._own_epoll.modify(self._epoll.fileno(), select.EPOLLIN)
 
     def _longest(self, seconds: float) -> float:
-        """Return how long to wait with what is known."""
+        """Return how long to wait: not at all with unread sockets."""
         return 0.0 if self._unread else min(max(0.0, seconds), _LONGEST_WAIT_S)
 
     def _note(self, signs: list[tuple[int, int]]) -> None:
@@ -179,14 +180,14 @@ class Sockets:
                 os.eventfd_read(self._leader_fd)
 
     def read(self, socket: Socket, read: Callable[[], ReadT], *, look: bool = True) -> ReadT | None:
-        """Call what reads a message from a socket, if there is one; return None if not.
+        """Call `read` if there is a message; return None if not.
 
-        Until it does, `wait` does not wait, and returns the socket again.
+        Until then `wait` returns at once, and the socket stays in `unread`.
 
         Args:
-            socket: Which.
-            read: Raises zmq.Again where there is none.
-            look: Whether to look first, which is cheaper where there may well be none.
+            socket: The socket.
+            read: Reads a message; raises zmq.Again where there is none.
+            look: Whether to check first, which is cheaper where there may well be none.
         """
         with self.lock:
             if not look or int(socket.getsockopt(_EVENTS)) & _READABLE:
@@ -198,7 +199,7 @@ class Sockets:
             return None
 
     def close(self) -> None:
-        """Let go of all but the sockets themselves."""
+        """Close all but the sockets themselves."""
         with self._wake_lock:
             self._is_closed = True
             self._own_epoll.close()

@@ -1,19 +1,19 @@
-"""ZeroMQ as a transport.
+"""A transport over ZeroMQ.
 
 What is ugly here and why: a node listens on a ROUTER socket and dials each peer with two DEALER
-sockets, one a lane, whose routing ids are one random token and the lane. One thread at a time reads
+sockets, one a lane, with one random token and the lane as routing ids. One thread at a time reads
 all of them (`zeromq.reactor`), and any may send (`zeromq.sockets`). ZeroMQ hides broken
 connections, so a monitor watches each socket: without it a peer that died would only be missed when
 its heartbeats stay away, and one that is refused would try for ever. A ROUTER does not say which
 peer has gone (`on_doubt`); sending to it does (`ROUTER_MANDATORY`).
 
 High-water marks are off on purpose: the sessions above bound what is under way (a window of
-events, one state a peer), and a mark in the socket would drop or block what they count. Besides,
-ZeroMQ 4.3.5 with heartbeats aborts the process when peers go away whose messages have reached the
-mark for receiving. What a peer can make ZeroMQ hold all the same is bounded from outside, by
-`zeromq.connections`; `docs/design/0009-back-pressure.md` has the measurements.
-Frames are bounded, connections that bring larger ones are cut, and large messages travel in
-chunks. On tcp all is encrypted, and whoever connects must prove to be a peer.
+events, one ctx message a peer), and a mark in the socket would drop or block what they count.
+Besides, ZeroMQ 4.3.5 with heartbeats aborts the process when peers go away and their messages have
+reached the mark for receiving. What a peer can make ZeroMQ hold all the same is bounded from
+outside, by `zeromq.connections`; `docs/design/0009-back-pressure.md` has the measurements. Frames
+are bounded, connections that bring larger ones are cut, and large messages travel in chunks. On tcp
+all is encrypted, and a connection must prove to be of a peer.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 512
 _READ_AT_ONCE = 256
 _BULK_COUNTS = 16
-"""How many small messages a bulky one counts for."""
+"""Small messages that a bulky one counts for."""
 _EVENTS_AT_ONCE = 64
 _EVENTS_FOR_S = 0.02
-"""How long events of connections may keep messages waiting."""
+"""Seconds for which events of connections may keep messages waiting."""
 _DOUBT_EVERY_S = 0.02
 _NOW = int(zmq.NOBLOCK)
 _HAS_MORE = int(zmq.RCVMORE)
@@ -87,7 +87,7 @@ _WHY_NOT = {
 }
 _LANES = {lane.value: lane for lane in Lane}
 _OWNED = b"@"
-"""Stands in a link's name before the node that it is proved to come from."""
+"""Stands in a link's name before the node that it is proved to belong to."""
 
 
 class ZeroMQTransport:
@@ -98,7 +98,7 @@ class ZeroMQTransport:
         peers: The nodes that may connect to it.
         key_file: Where the key of the job lies, for tcp; without one the user's own key does,
             on the loopback interface.
-        connections: What the others may make ZeroMQ hold for this node, for tcp.
+        connections: Bounds what ZeroMQ holds for this node, for tcp.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class ZeroMQTransport:
         self._monitors: dict[Socket, tuple[Link | None, Lane]] = {}
         self._connections = Connections() if connections is None else connections
         self._unauthenticated: UnauthenticatedConnections | None = None
-        """Those at the port of this node, where one must have a key."""
+        """The connections to this node's port, where a key is required."""
         self._assembler = Assembler(max_under_way=2 * max(1, len(self._peers)))
         self._num_streams = 0
         self._throttle = Throttle(logger)
-        self._wants_turn = False
+        self._wants_tick = False
         self._num_doubts = 0
         self._doubts_at = 0.0
         self._reactor: Reactor | None = None
@@ -137,7 +137,7 @@ class ZeroMQTransport:
     # -- before the start ----------------------------------------------------------------
 
     def listen(self, address: str) -> str:
-        """Let others dial this node; return where, with the port if any was fine.
+        """Listen at an address; return it with the port.
 
         Raises:
             ConfigError: Other machines can reach the address.
@@ -225,7 +225,7 @@ class ZeroMQTransport:
     # -- from any thread -----------------------------------------------------------------
 
     def admit(self, node_id: int) -> None:
-        """Let a further node connect from now on."""
+        """Accept connections of a further node from now on."""
         if node_id not in self._peers:
             self._peers |= {node_id}
             self._assembler.make_room(2)
@@ -254,7 +254,7 @@ class ZeroMQTransport:
         return True
 
     def _pieces(self, route: list[Frame], frames: Sequence[Frame]) -> Iterable[Sequence[Frame]]:
-        """Return what a message travels as: itself, or its chunks."""
+        """Return a message as it is sent: itself, or its chunks."""
         nbytes = 0
         for frame in frames:
             nbytes += frame.nbytes if type(frame) is memoryview else len(frame)
@@ -264,8 +264,8 @@ class ZeroMQTransport:
         return ([*route, *chunk] for chunk in split(frames, self._num_streams))
 
     def wake(self) -> None:
-        """Make the sink's next turn come now."""
-        is_known, self._wants_turn = self._wants_turn, True
+        """Call the sink's `on_tick` now."""
+        is_known, self._wants_tick = self._wants_tick, True
         if not is_known and not self.is_calling:
             self._sockets.wake()
 
@@ -275,7 +275,7 @@ class ZeroMQTransport:
         return self._reactor is not None and self._reactor.is_current
 
     def pump(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Read on this thread until `ready()`, or for so long; return where another one does."""
+        """Read on this thread until `ready()`; return at once if another one leads."""
         if self._reactor is not None:
             self._reactor.lead(ready, seconds)
 
@@ -285,7 +285,7 @@ class ZeroMQTransport:
             self._reactor.wake_leader()
 
     def close(self) -> None:
-        """Send what was taken, within a second, and end the thread."""
+        """Send the messages that were taken, within a second, and end the thread."""
         with self._lock:
             if self._closing:
                 return
@@ -308,25 +308,26 @@ class ZeroMQTransport:
         self._sockets.close()
         self._context.term()
 
-    # -- in a turn --------------------------------------------------------------------------
+    # -- within an iteration
+    # --------------------------------------------------------------------------
 
     def owner(self, link: Link) -> int | None:
-        """Return which node a link is proved to come from; None where nothing proves it."""
+        """Return the node that a link is proved to belong to; None without a proof."""
         dealers = self._dealers.get(link)
         if dealers is not None:
             return dealers.node_id
         return int(link.rpartition(_OWNED)[2]) if self._is_guarded else None
 
     def brought_at(self, link: Link) -> float:
-        """Return when bytes have last come on a link; 0 where that is not known."""
+        """Return when bytes were last received on a link; 0 where that is not known."""
         return max(self._connections.brought_at(self._route(link, lane)) for lane in Lane)
 
     def forget(self, link: Link) -> None:
-        """Give up the messages that a link has left incomplete."""
+        """Drop the incomplete messages of a link."""
         self._assembler.forget(link)
 
     def drop(self, link: Link) -> None:
-        """Break a link; who has dialled it may do so again."""
+        """Close a link; the node that has dialled it may do so again."""
         self.forget(link)
         for lane in Lane:
             self._connections.cut(self._route(link, lane))
@@ -335,7 +336,7 @@ class ZeroMQTransport:
         """Connect to a node at another address than before.
 
         Raises:
-            ConfigError: The address is none, or on another machine, and there is no key file.
+            ConfigError: The address is malformed, or on another machine without a key file.
         """
         check_dialling(Address.parse(address), key_file=self._key_file)
         for dealers in [each for each in self._dealers.values() if each.node_id == node_id]:
@@ -343,7 +344,7 @@ class ZeroMQTransport:
         self.dial(node_id, address)
 
     def _hang_up(self, dealers: Dealers) -> None:
-        """Give up the connections to a peer that this node has dialled, and all that is theirs."""
+        """Close the connections to a dialled peer, with all that belongs to them."""
         self.drop(dealers.link)
         dealers.close()
         del self._dealers[dealers.link]
@@ -360,27 +361,27 @@ class ZeroMQTransport:
                 monitor.close(linger=0)
 
     def _route(self, link: Link, lane: Lane) -> bytes:
-        """Name one of a link's two connections, as ZeroMQ does."""
-        is_visitor = self._is_guarded and link not in self._dealers
-        return (link.rpartition(_OWNED)[0] if is_visitor else link) + lane.value
+        """Return the routing id of one lane of a link."""
+        is_incoming = self._is_guarded and link not in self._dealers
+        return (link.rpartition(_OWNED)[0] if is_incoming else link) + lane.value
 
     def _serve(self, sink: Sink, found: Sequence[Socket]) -> float:
-        """Do what there is to do in a turn: hand on what has come, send what is to be sent."""
+        """Run one iteration: hand messages on, and let the sink send."""
         try:
             self._hand_on_all(found, sink)
-            self._wants_turn = False
-            wait_s = min(sink.on_tick(), self._settle_doubts(sink), self._look(sink))
+            self._wants_tick = False
+            wait_s = min(sink.on_tick(), self._resolve_doubts(sink), self._look(sink))
         except BaseException as error:  # noqa: BLE001 - all peers are served here, so it goes on
             self._complain(error)
             return 0.0
-        return 0.0 if self._wants_turn else wait_s  # by somebody who was told something just now
+        return 0.0 if self._wants_tick else wait_s  # a thread asked for one meanwhile
 
     def _hand_on_all(self, found: Sequence[Socket], sink: Sink) -> None:
         is_drained = True
         for socket in found:
             if socket in self._messages:
                 is_drained = self._read(socket, sink) and is_drained
-        for socket in found:  # what has come on a connection goes before what has become of it
+        for socket in found:  # messages before the events of their connections
             if socket in self._monitors:
                 self._watch(socket, sink)
             elif self._doorkeeper is not None and socket is self._doorkeeper.socket:
@@ -389,10 +390,10 @@ class ZeroMQTransport:
             self._connections.drained()
 
     def _read(self, socket: Socket, sink: Sink) -> bool:
-        """Hand on what has come; return whether that was all.
+        """Hand messages on; return whether those were all.
 
-        Each message is handed on when it is known what comes next: whoever is woken by it then
-        needs the interpreter, and this thread has nearly done with it.
+        Each message is handed on after the next one was read: a thread that it wakes needs the
+        interpreter, and this thread has nearly done with it.
         """
         read = partial(self._receive, socket)
         left = _READ_AT_ONCE
@@ -402,7 +403,7 @@ class ZeroMQTransport:
             owner = None if source is None else self.owner(source)
             nbytes = sum(map(size_of, frames))
             self._connections.brought(route, num_frames, nbytes, fd=fd, owner=owner)
-            if source is None:  # its name says that it is no connection of a node
+            if source is None:  # a routing id that no node has
                 self._connections.cut(route)
             left -= _BULK_COUNTS if lane is Lane.BULK else 1
             if left > 0:
@@ -413,7 +414,7 @@ class ZeroMQTransport:
         return True
 
     def _receive(self, socket: Socket) -> tuple[Link | None, Lane, list[Frame], int, bytes, int]:
-        """Receive a message that is there: from whom, by which lane."""
+        """Receive a message with its link, lane, frames, routing id and descriptor."""
         link, lane = self._messages[socket]
         if link is not None:
             return link, lane, *_read_frames(socket, lane), link + lane.value, -1
@@ -450,15 +451,15 @@ class ZeroMQTransport:
             1.0,
             logging.ERROR,
             type(error).__name__,
-            "what has come from another node could not be handled:\n%s",
+            "a message could not be handled:\n%s",
             traceback.format_exc(),
         )
 
     def _read_source(self, socket: Socket) -> tuple[Link | None, Lane, bytes, int]:
-        """Read the first frame of what has come to the listening socket.
+        """Read the first frame of a message to the listening socket.
 
         Returns:
-            The link and the lane that it came on, their name, and the descriptor.
+            Its link and lane, the routing id, and the descriptor.
         """
         first = socket.recv(_NOW, copy=False)
         route, fd = first.bytes, int(first.get(_DESCRIPTOR))
@@ -499,22 +500,22 @@ class ZeroMQTransport:
                 else:
                     self._check_unauthenticated(self._unauthenticated, sink, has_come=True)
             elif link is None:
-                self._heard_of_visitor(event, happened["value"], sink)
+                self._note_incoming_event(event, happened["value"], sink)
             else:
-                self._heard_of_peer(self._dealers[link], lane, event, happened["value"], sink)
+                self._note_dialled_event(self._dealers[link], lane, event, happened["value"], sink)
 
-    def _heard_of_visitor(self, event: zmq.Event, fd: int, sink: Sink) -> None:
-        """Note what has happened to a connection that somebody else has made."""
+    def _note_incoming_event(self, event: zmq.Event, fd: int, sink: Sink) -> None:
+        """Note an event of a connection to this node."""
         if event == DOWN:
             self._connections.closed(fd)
             self._num_doubts = 2  # ZeroMQ tells a moment before its own sockets know
-        elif event in (NO_KEY, HUNG_UP):  # who has an unknown key has been counted already
-            sink.on_rejected("A connection was none of a node, or had a wrong key.")
+        elif event in (NO_KEY, HUNG_UP):  # a connection with an unknown key was counted already
+            sink.on_rejected("A connection was not of a node, or had a wrong key.")
 
-    def _heard_of_peer(
+    def _note_dialled_event(
         self, dealers: Dealers, lane: Lane, event: zmq.Event, value: int, sink: Sink
     ) -> None:
-        """Note what has happened to a connection that this node has made."""
+        """Note an event of a connection that this node has dialled."""
         if event in OPENED:
             self._connections.opened(value, dealers.link + lane.value, dealers.node_id)
             dealers.note_opened(lane, value)
@@ -543,7 +544,7 @@ class ZeroMQTransport:
                 sink.on_refused(dealers.node_id, reason)
 
     def _look(self, sink: Sink) -> float:
-        """Cut who makes ZeroMQ hold too much; return when to look again."""
+        """Cut connections that make ZeroMQ hold too much; return when to look again."""
         wait_s, reasons = self._connections.look(SYSTEM_CLOCK.now())
         for reason in reasons:
             sink.on_rejected(reason)
@@ -554,7 +555,7 @@ class ZeroMQTransport:
     def _check_unauthenticated(
         self, unauthenticated: UnauthenticatedConnections, sink: Sink, *, has_come: bool = False
     ) -> float:
-        """Cut who stays in the handshake or brings too much there; return when to look again."""
+        """Cut connections that linger in the handshake or bring too much; return the wait."""
         wait_s, proved, reasons = unauthenticated.look(has_come=has_come)
         for fd in proved:
             self._connections.opened(fd)
@@ -562,8 +563,8 @@ class ZeroMQTransport:
             sink.on_rejected(reason)
         return wait_s
 
-    def _settle_doubts(self, sink: Sink) -> float:
-        """Let the sink look who has gone, not more often than makes sense; return when to."""
+    def _resolve_doubts(self, sink: Sink) -> float:
+        """Let the sink find broken links, at a limited rate; return when to call this again."""
         if not self._num_doubts:
             return math.inf
         now = SYSTEM_CLOCK.now()
@@ -575,7 +576,7 @@ class ZeroMQTransport:
 
 
 def _read_frames(socket: Any, lane: Lane) -> tuple[list[Frame], int]:
-    """Read the rest of a message, keeping what is within the limit; return how many came."""
+    """Read the rest of a message; return the frames within the limit, and how many there were."""
     num_frames = 0
     frames: list[Frame] = []
     while True:

@@ -1,18 +1,18 @@
-"""Connections whose other side has yet to prove that it holds a key, and how many there may be.
+"""Limit the connections that have not proved yet that they have a key.
 
 What is ugly here and why: ZeroMQ accepts every connection, keeps it for as long as a handshake may
-take, and takes a frame as large as a message's; it offers no limit for what has not greeted. But a
-process has one table of descriptors for all that it does, so strangers could stop it from opening a
-file. The kernel counts the bytes of each connection: one that was sent this node's last word of the
-handshake has proved its key, and no handshake brings more than a few hundred bytes. Those that are
-too many, the oldest first, and those that bring too much are shut down through their descriptors,
-behind ZeroMQ's back.
+take, and takes a frame as large as a message's; it offers no limit before the handshake is over.
+But a process has one table of descriptors for all that it does, so an attacker could stop it from
+opening a file. The kernel counts the bytes of each connection: one that was sent this node's last
+part of the handshake has proved its key, and no handshake brings more than a few hundred bytes.
+Connections above the limit, the oldest first, and those that bring too much are shut down through
+their descriptors, without ZeroMQ.
 
-They must be found faster than they come. ZeroMQ's monitor tells of each, but reading that takes the
-interpreter several times, and each time costs 5 ms where another thread computes: by then there
-are hundreds more. So the descriptors themselves are gone through, by calls of the C library that
-keep the interpreter: about a microsecond each. And a descriptor is shut down through a spare one,
-which is open from the start: where the table is full no copy could be made.
+They must be found faster than they arrive. ZeroMQ's monitor reports each, but reading that takes
+the interpreter several times, and each time costs 5 ms where another thread computes: by then there
+are hundreds more. So all descriptors are checked, by calls of the C library that keep the
+interpreter: about a microsecond each. And a descriptor is shut down through a spare one, which is
+open from the start: where the table is full no copy could be made.
 """
 
 from __future__ import annotations
@@ -32,32 +32,31 @@ from ding_lite.parallel.memory.pool import give_back_freed_memory
 
 MAX_HANDSHAKE_BYTES = 4096
 """Bytes that a connection may bring before it has proved its key; a node brings less than 600."""
-MAX_STRANGERS = 256
+MAX_UNAUTHENTICATED = 256
 """Connections that may be in the handshake at a time, where there are descriptors enough."""
 MIN_DESCRIPTORS = 4096
-"""Descriptors that a process which strangers can reach should be allowed to have."""
+"""Descriptors that a process with a reachable port should be allowed to have."""
 LOOK_EVERY_S = 0.02
-"""How often the connections in the handshake are looked at."""
+"""Seconds between two checks of the connections in the handshake."""
 _SOONEST_S = 0.002
 _TRIM_EVERY_S = 1.0
-"""How often glibc is asked to give back what strangers have made ZeroMQ take."""
+"""Seconds between two requests to glibc to return memory that ZeroMQ has freed."""
 _PAUSE_PER_LOOK = 10
-"""How often as long as a look the pause after it is, where there are many descriptors."""
+"""How many times as long as a check the pause after it is, where there are many descriptors."""
 _SHARE_OF_DESCRIPTORS = 8
 _OF_A_PEER = 4
 """A peer makes two connections; it may make them anew before the old ones are gone."""
 _PROVED_BYTES = 264
 """This node's greeting of 64 bytes, its WELCOME of 170 and a part of READY, which comes last."""
 _GAP = 256
-"""Numbers in a row that are no descriptors, after which there are none: the lowest are given out
-first."""
+"""Unused numbers in a row after which there are no descriptors: the lowest are given out first."""
 _LISTENS = 10
 
 _C = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter, as `CDLL` does not
 
 
 class _Info(ctypes.Structure):
-    """The kernel's `tcp_info`, as far as it is of use here."""
+    """The beginning of the kernel's `tcp_info`."""
 
     _fields_ = (
         ("state", ctypes.c_uint8),
@@ -70,9 +69,9 @@ class _Info(ctypes.Structure):
     )
 
     def answered(self, size: int) -> int:
-        """Return the bytes that this side has sent; before Linux 4.19 those that have arrived.
+        """Return the bytes that this side has sent; before Linux 4.19 those that were acknowledged.
 
-        What has arrived is known up to 40 ms later, where the other side has nothing to say.
+        The acknowledgement may be 40 ms late, where the other side sends nothing.
         """
         return int(self.sent - self.sent_again if size == _INFO_BYTES else self.acknowledged)
 
@@ -82,7 +81,7 @@ _LEAST_INFO_BYTES = 136
 
 
 class _Place(ctypes.Structure):
-    """An address as the kernel tells it: of IPv4 or IPv6."""
+    """An IPv4 or IPv6 address of the kernel."""
 
     _fields_ = (
         ("family", ctypes.c_uint16),
@@ -93,7 +92,7 @@ class _Place(ctypes.Structure):
 
 class _Connection(NamedTuple):
     name: bytes
-    """The address of the other side, which only one connection has at a time."""
+    """The address of the other side, unique among open connections."""
     answered: int
     received: int
 
@@ -102,7 +101,7 @@ class UnauthenticatedConnections:
     """The connections to a port of this process that are in the handshake.
 
     Args:
-        port: Where this process listens.
+        port: The port where this process listens.
         num_peers: How many nodes may connect.
         limit: Connections that may be in the handshake at a time; by default a share of the
             descriptors that this process may have.
@@ -120,19 +119,19 @@ class UnauthenticatedConnections:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.close = weakref.finalize(self, _close, self._null, self._spare)
-        """Lets go of the spare descriptor."""
+        """Closes the spare descriptors."""
 
     def __len__(self) -> int:
         return len(self._names)
 
     def look(self, *, has_come: bool = False) -> tuple[float, list[int], list[str]]:
-        """Cut those that are too many or have brought too much.
+        """Cut connections above the limit, or with too many bytes.
 
         Args:
-            has_come: Whether somebody has connected since the last look.
+            has_come: Whether there was a new connection since the last check.
 
         Returns:
-            The seconds until the next look, the descriptors of those that have proved a key since
+            The seconds until the next check, the descriptors of those that have proved a key since
             the last one, and why any was cut.
         """
         now = monotonic()
@@ -187,7 +186,7 @@ class UnauthenticatedConnections:
         ]
 
     def _end_the_oldest(self) -> list[str]:
-        """Cut what is above the limit: a node needs milliseconds for the handshake."""
+        """Cut the oldest connections above the limit: a handshake takes milliseconds."""
         num_over = len(self._names) - self.limit
         if num_over <= 0:
             return []
@@ -232,7 +231,7 @@ def _name_of(fd: int) -> bytes:
 
 
 def make_room_for_descriptors() -> None:
-    """Raise this process's own limit of open files to `MIN_DESCRIPTORS`, if the system allows it.
+    """Raise the limit of open files to `MIN_DESCRIPTORS`, if the system allows it.
 
     ZeroMQ accepts some connections before any of them can be cut. It stops by itself when about
     two thousand events wait to be read, and each connection makes one.
@@ -244,10 +243,10 @@ def make_room_for_descriptors() -> None:
 
 
 def _share(num_peers: int) -> int:
-    """Return how many connections may be in the handshake: those of all peers, at the least."""
+    """Return how many connections may be in the handshake: at least those of all peers."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    share = MAX_STRANGERS if soft == resource.RLIM_INFINITY else soft // _SHARE_OF_DESCRIPTORS
-    return max(min(share, MAX_STRANGERS), _OF_A_PEER * num_peers)
+    share = MAX_UNAUTHENTICATED if soft == resource.RLIM_INFINITY else soft // _SHARE_OF_DESCRIPTORS
+    return max(min(share, MAX_UNAUTHENTICATED), _OF_A_PEER * num_peers)
 
 
 def _close(*fds: int) -> None:

@@ -242,7 +242,7 @@ def test_those_who_have_not_said_anything_whole_share_a_small_limit(
         stranger.sendall(PART + PART)
     wait_until(has_come(listener, 6 * MEGABYTE))
     (reason,) = listener.look()
-    assert "of somebody who has not said who it is" in reason
+    assert "of an unknown node" in reason
     listener.wait_for(lambda: len(listener.closed) == 3)
 
 
