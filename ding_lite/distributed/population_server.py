@@ -343,7 +343,7 @@ class PopulationServer:
         return bool(new)
 
     def _serve(self) -> None:
-        """Give waiting learners their own members, or else those without a learner."""
+        """Answer waiting learners with their own members, or else those without a learner."""
         given = []
         with self._changed:
             own = self._owned()

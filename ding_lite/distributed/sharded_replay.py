@@ -109,7 +109,7 @@ class ShardedReplay:
         self.num_passed_on = 0
         """New priorities that this node has sent to shards."""
         self.num_skipped = 0
-        """Those of them that were skipped, as their transition was gone."""
+        """New priorities that were skipped, as their transition was gone."""
         self._group, self._router = group, group.router
         self._name = f"ding_lite.sharded.{name}"
         self._incarnation = _new_incarnation()

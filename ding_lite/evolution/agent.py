@@ -106,7 +106,7 @@ class Agent:
 
     @property
     def n_step(self) -> int:
-        """How many env steps one of its transitions spans, where the episode is long enough."""
+        """The env steps that one of its transitions spans, unless the episode ends."""
         return self.policy.n_step
 
     @property

@@ -68,7 +68,7 @@ class BoxStack(Stack[BoxT]):
 
         return greedy
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is a fault, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[BoxT], batch: Transitions) -> None:
         """Do one update of the policies with updates left."""
         count = layout.count

@@ -75,7 +75,7 @@ class DQNStack(Stack[DQN]):
         values: FloatArray = self._first_online(count).forward(vectors)[-1].numpy()
         return values
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is a fault, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is a fault instead
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
         """Do one update of the policies with updates left."""
         q_GBA, saved, next_q_GB = self._evaluate(layout, batch)

@@ -58,7 +58,7 @@ class UpdateResult:
     batch: Transitions | None = None
     """The batch of its last update."""
     updates: int = 0
-    """How many updates it has done."""
+    """The number of its updates."""
     fault: NonFiniteError | None = None
     """The error that ended its updates: a loss was not finite. Its weights are as before it."""
 

@@ -159,7 +159,7 @@ def _resize(
     source: Sequence[int],
     rng: np.random.Generator,
 ) -> None:
-    """Give a hidden layer the units of `source`, in that order; -1 is a new one."""
+    """Replace the units of a hidden layer by those of `source`; -1 is a new one."""
     name, width = chain.hidden[layer], _width(tensors, chain, layer)
     units, split = torch.tensor(source), chain.is_split(layer)
     rows = torch.cat((units, torch.where(units < 0, -1, units + width))) if split else units

@@ -56,19 +56,19 @@ class Transitions:
     """
 
     obs: Array
-    """Where a transition starts, [B, ...]."""
+    """The observation at the start of each transition, [B, ...]."""
     action: Array
     """The action taken there, [B] or [B, ...]."""
     reward: Array
     """The discounted sum of its `num_steps` rewards, [B]."""
     next_obs: Array
-    """Where it leads: the observation `num_steps` env steps later, [B, ...]."""
+    """The observation `num_steps` env steps later, [B, ...]."""
     terminated: Array
     """Whether the episode ended for good there; if so, nothing is bootstrapped, [B]."""
     truncated: Array
     """Whether the episode was cut off there; its value is bootstrapped all the same, [B]."""
     num_steps: Array
-    """How many env steps it spans, at least 1, [B]. The bootstrap counts gamma**num_steps."""
+    """The env steps that it spans, at least 1, [B]. The bootstrap is times gamma**num_steps."""
 
     def __len__(self) -> int:
         return len(self.reward)

@@ -19,7 +19,7 @@ from ding_lite.rl.spec import EnvSpec
 
 @runtime_checkable
 class BatchConfig(Protocol):
-    """The settings that `train` reads of a policy that learns from replay."""
+    """The settings that `train` reads from a policy that learns from replay."""
 
     @property
     def batch_size(self) -> int:
@@ -43,7 +43,7 @@ class Policy(Protocol):
 
     @property
     def n_step(self) -> int:
-        """How many env steps one of its transitions spans, where the episode is long enough."""
+        """The env steps that one of its transitions spans, unless the episode ends."""
 
     @property
     def gamma(self) -> float:

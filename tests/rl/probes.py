@@ -164,10 +164,10 @@ EXITS = {
 class Weak(Probe):
     """Fails in a step with action 1, in the way of `how`."""
 
-    def __init__(self, how="raise", who=0):
+    def __init__(self, how="raise", index=0):
         super().__init__()
         self.how = how
-        self.who = who
+        self.index = index
 
     def play(self, action):
         self.now += 1.0

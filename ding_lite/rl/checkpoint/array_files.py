@@ -36,7 +36,7 @@ class ArrayWriter:
     """Writes the large arrays of one checkpoint.
 
     Args:
-        directory: Where the files lie.
+        directory: The directory of the files.
         write: Writes a file atomically.
     """
 
@@ -47,7 +47,7 @@ class ArrayWriter:
         self.used: set[Path] = set()
         """The files that the checkpoint consists of."""
         self.written: set[Path] = set()
-        """Those of them that this save has written."""
+        """The files that this save has written."""
 
     def save(self, array: Array) -> dict[str, Any]:
         """Write the parts without a file; return the entry for `load_rows`.
@@ -76,7 +76,7 @@ def load_rows(folder: Folder, entry: object, *, most: int) -> Array:
     """Read an array that `ArrayWriter.save` wrote.
 
     Args:
-        folder: Where its files lie.
+        folder: The folder of its files.
         entry: The entry that `ArrayWriter.save` returned.
         most: The most bytes that the array may have.
 

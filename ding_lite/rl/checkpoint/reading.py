@@ -124,7 +124,7 @@ class _Reading:
     """Restores the values of a tree.
 
     Args:
-        folder: Where the large arrays lie.
+        folder: The folder of the large arrays.
         tensors: The small ones, by name.
     """
 

@@ -45,7 +45,7 @@ from ding_lite.rl.checkpoint.reading import (
 )
 
 PATIENCE_S = 60.0
-"""How long to retry with newer checkpoints, if a run saves faster than they are read."""
+"""Seconds of retries with newer checkpoints, if a run saves faster than they are read."""
 
 
 def save_checkpoint(

@@ -96,7 +96,7 @@ class FrameStack:
         """Restart the stacks of the mask; return the new stacks, freshly allocated.
 
         Args:
-            done_N: Where episodes begin.
+            done_N: The environments in which episodes begin.
             frames: The first frames there, one for each True of the mask.
         """
         self.stacks = self.stacks.copy()

@@ -30,7 +30,7 @@ class NativeCartPole:
     """CartPoles that are stepped together.
 
     Args:
-        seeds: Where the random numbers of each environment begin.
+        seeds: One for each environment.
         max_episode_steps: The time limit, in env steps; None for no limit.
         settings: Of the environment, as gymnasium's CartPole takes them.
     """

@@ -12,9 +12,9 @@ from ding_lite.rl.spec import EnvSpec
 _COPIES_OF_OBS = 3
 """Observations before a step and after it, and the arrays that environments write."""
 _BYTES_BESIDE = 128
-"""Of each environment: its seed, the return and the length of its episode, reward and flags."""
+"""Bytes of an environment beside observations: seed, return, length, reward and flags."""
 _BYTES_OF_OBJECTS = 4096
-"""Of each environment that is no row of arrays, at least: its objects and random generator."""
+"""The least bytes of an environment's Python objects, such as its random generator."""
 
 
 def check_envs_fit(spec: EnvSpec, num_envs: int, *, mode: str, **option: int) -> None:

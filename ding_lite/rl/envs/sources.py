@@ -69,7 +69,7 @@ class EnvLoop:
     Args:
         envs: The environments.
         seeds: One for each environment.
-        spec: What the environments look like.
+        spec: The spec of the environments.
         first_index: The number of the first one among all, for messages.
     """
 
@@ -198,7 +198,7 @@ class SyncSource:
 
     Args:
         loop: The environments.
-        spec: What the environments look like.
+        spec: The spec of the environments.
         num_envs: How many.
     """
 

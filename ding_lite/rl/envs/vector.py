@@ -86,7 +86,7 @@ class Envs:
         self.spec = spec
         self.num_envs = num_envs
         self.mode = mode
-        """How they are stepped: `native`, `sync` or `async`."""
+        """The mode of stepping: `native`, `sync` or `async`."""
         self.finished: list[Episode] = []
         """The episodes that ended since the last `take_finished`."""
 

@@ -41,11 +41,11 @@ _STEP, _RESET, _RESET_WHERE, _SAVE, _RESTORE, _CLOSE = b"s", b"r", b"w", b"v", b
 _DONE, _FAILED = b"k", b"e"
 _ALIGNMENT = 64
 _CLOSING_S = 5.0
-"""How long environments may take to close before their process is ended."""
+"""Seconds that environments may take to close before their process is ended."""
 _HASTY_S = 1.0
 """The same in a run that has been interrupted."""
 HANGING_S = 5.0
-"""How long environments may take to answer when a run is to end, before their process is ended."""
+"""Seconds that environments may take to answer in an interrupted run."""
 
 
 class _Arrays(NamedTuple):

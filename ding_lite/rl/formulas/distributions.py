@@ -37,7 +37,7 @@ class Distribution(Protocol):
     """Maps a network's outputs to actions, and their gradient to that of the outputs."""
 
     num_outputs: int
-    """How many network outputs it takes for each observation."""
+    """The number of network outputs for each observation."""
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         """Return the likeliest actions."""
@@ -73,7 +73,7 @@ class Categorical:
     """
 
     def __init__(self, num_actions: int) -> None:
-        """Take one logit for each action."""
+        """Set the number of actions."""
         self.num_outputs = num_actions
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:

@@ -28,7 +28,7 @@ class Ranked(Protocol):
 def epsilon_ladder(
     group: Ranked, *, base: float = 0.4, power: float = 7.0, steps: float = 0.0
 ) -> Schedule:
-    """Give each collector a share of random actions of its own, from high to low.
+    """Make a schedule with an epsilon of its own for each collector, from high to low.
 
     Node i of N takes base^(1 + power * i / (N - 1)): some act mostly at random, others mostly
     follow the policy, and the replay holds the experience of both (Horgan et al. 2018,

@@ -262,7 +262,7 @@ def gae(
         value_TB: The value of each observation.
         next_value_TB: The value of the observation that the step led to; at the end of an episode
             of its last observation.
-        truncated_TB: Where the episode was cut off.
+        truncated_TB: Whether the episode was cut off there.
         gae_lambda: 0 relies on the values, 1 on the rewards; 0.9 to 0.97 are usual.
 
     Raises:
@@ -311,7 +311,7 @@ def vtrace(
         value_TB: The learner's value of each observation.
         next_value_TB: The value of the observation that the step led to; at the end of an episode
             of its last observation.
-        truncated_TB: Where the episode was cut off.
+        truncated_TB: Whether the episode was cut off there.
         rho_clip: Lower means less variance, more bias. Usually 1; infinity switches it off.
         c_clip: Lower forgets sooner. Usually 1; never above `rho_clip`.
 

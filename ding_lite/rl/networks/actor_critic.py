@@ -153,7 +153,7 @@ class RecordedActorCritic:
         num_outputs: The number of the actor's outputs.
         activation: Of the hidden layers; behind convolutions it is a ReLU.
         more_shapes: Further tensors among the weights.
-        device: Where it runs.
+        device: Of the network.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ from ding_lite.settings import check_all, inside, suggests
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig(ActorCriticConfig):
-    """The settings of an A2C. The defaults suit small tasks such as CartPole."""
+    """Settings of A2C. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
     """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
@@ -38,8 +38,8 @@ class A2CConfig(ActorCriticConfig):
     """Lambda of GAE: 1 takes all rewards of the rollout, as the paper does; lower has less variance
     and more bias. 0.9 to 1 are usual."""
     normalize_advantage: bool = True
-    """Bring the advantages of an update to mean 0 and spread 1, so that the size of rewards does
-    not matter. The paper does not."""
+    """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
+    of rewards does not matter. The paper does not."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,7 +52,7 @@ class A2C(ActorCriticPolicy):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where the network runs, as PyTorch names it.
+        device: The device of the network, as PyTorch names it.
 
     Raises:
         ConfigError: If there is no such device, or a setting does not fit the environment.
@@ -102,7 +102,7 @@ class A2C(ActorCriticPolicy):
         metrics = self._compute(join_rollouts(unrolls, self.spec))
         return self._net.grads.flat.clone(), metrics
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _compute(self, rollout: Rollout) -> dict[str, float]:
         """Write the gradient of the loss; return the metrics."""
         config, shape_TN = self.config, rollout.reward.shape

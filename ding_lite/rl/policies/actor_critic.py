@@ -60,12 +60,12 @@ class ActorCriticConfig:
     """The step size from update `lr_updates` on, to which it falls in a straight line. Falling
     steps settle what was learned; None keeps `lr`."""
     lr_updates: int = 10_000
-    """How many updates that fall takes; those of the whole run are usual."""
+    """The updates of that fall; those of the whole run are usual."""
     gamma: float = 0.99
     """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers. Wider can tell more apart and costs more. For vectors actor
-    and critic have their own; for images they share these and the convolutions before them."""
+    """The widths of the hidden layers. Wider ones fit more and cost more. For vectors actor and
+    critic have their own; for images they share these and the convolutions before them."""
     activation: Activation = "tanh"
     """The activation of hidden layers: `tanh` is steadier, `relu` cheaper. Behind convolutions it
     is always `relu`."""
@@ -81,10 +81,10 @@ class ActorCriticConfig:
     entropy_coef: float = 0.0
     """The weight of the entropy bonus. Higher explores longer; 0 to 0.02 are usual."""
     max_grad_norm: float | None = 0.5
-    """The gradient is shortened to this length where it is longer; None leaves it."""
+    """The norm to which a larger gradient is clipped; None leaves it."""
     log_std_start: float = 0.0
-    """For actions that are numbers: the logarithm of their spread at first, where 1 is half of
-    what the environment takes. -1 to 0 are usual."""
+    """For continuous actions: the logarithm of the initial standard deviation, in units of half
+    the range of the action space. -1 to 0 are usual."""
     seed: int = 0
     """Draws the initial weights and the actions."""
 
@@ -112,7 +112,7 @@ class ActorCriticPolicy(LearnsTogether, ABC):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where the network runs, as PyTorch names it.
+        device: The device of the network, as PyTorch names it.
 
     Raises:
         ConfigError: If there is no such device, or a setting does not fit the environment.

@@ -69,7 +69,7 @@ class BoxActions:
         policy: The name of the policy, for errors.
 
     Raises:
-        ConfigError: If actions are a choice, or a number of them has no bounds.
+        ConfigError: If actions are discrete, or unbounded.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -79,7 +79,7 @@ class BoxActions:
     """
 
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
-        """Take over the bounds."""
+        """Read the bounds."""
         space = spec.action_space
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
             raise ConfigError(
@@ -94,7 +94,7 @@ class BoxActions:
                 f"`make_envs(..., wrappers=[...])` with gymnasium's `RescaleAction` or your own."
             )
         self.size = int(np.prod(space.shape))
-        """How many numbers an action has."""
+        """The dimension of an action."""
         low_A, high_A = (x.astype(np.float64).ravel() for x in (space.low, space.high))
         self._shape = space.shape
         self._low_A, self._high_A = low_A.astype(np.float32), high_A.astype(np.float32)

@@ -56,16 +56,16 @@ class BoxPolicyConfig:
     gamma: float = 0.99
     """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     n_step: int = 1
-    """How many rewards are taken as they were before a value is estimated; 1, or 3 to 5 where
-    many collectors share a prioritized replay."""
+    """How many rewards are summed before bootstrapping; 1, or 3 to 5 with many collectors and a
+    prioritized replay."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers of the actor and of each critic. Two of 256 are usual for
     robots; smaller ones are faster and do for small tasks."""
     batch_size: int = 128
-    """How many transitions one update learns from. More are steadier and slower; 64 to 256."""
+    """The transitions of one update. More are steadier and slower; 64 to 256."""
     target_tau: float = 0.01
-    """The share of the way that the targets go to the weights at a time. Higher spreads what was
-    learned faster and less steadily; 0.001 to 0.02 are usual."""
+    """The share of the weights in each update of the target weights. Higher follows faster and
+    less steadily; 0.001 to 0.02 are usual."""
     seed: int = 0
     """Draws the initial weights and the exploration noise."""
 
@@ -95,7 +95,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         num_critics: How many critics estimate the value of an action.
         has_target_actor: Whether an actor that follows slowly chooses the next actions.
         more_shapes: Of further tensors that are learned with the actor.
-        device: Where the weights are and learning is done.
+        device: The device of the weights and of learning.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
 
     @property
     def n_step(self) -> int:
-        """How many env steps one of its transitions spans, where the episode is long enough."""
+        """The env steps that one of its transitions spans, unless the episode ends."""
         return self.config.n_step
 
     @property
@@ -186,7 +186,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         lowest_N: FloatArray = q_EN.amin(0).cpu().numpy()
         return lowest_N
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def learn(self, batch: Transitions, /) -> dict[str, float | NumpyArray]:
         """Do one update: a step of Adam for the critics, one for the actor, and the targets follow.
 
@@ -236,7 +236,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
 
     @property
     def _actor_every(self) -> int:
-        """How many updates of the critics go with one of the actor and the targets."""
+        """Updates of the critics per update of the actor and the targets."""
         return 1
 
     @property
@@ -289,7 +289,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         """Raise if a loss is not finite.
 
         Args:
-            loss: What a step would lower.
+            loss: The loss.
             of: Of which networks.
 
         Raises:

@@ -24,7 +24,7 @@ from ding_lite.settings import at_least, check_all, finite, suggests
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class DDPGConfig(BoxPolicyConfig):
-    """The settings of a DDPG. The defaults suit small tasks such as Pendulum."""
+    """Settings of DDPG. The defaults suit small tasks such as Pendulum."""
 
     noise: float = 0.1
     """The standard deviation of the noise on actions that explore, where actions reach from -1
@@ -41,10 +41,10 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where it learns, as PyTorch names it.
+        device: The device of learning, as PyTorch names it.
 
     Raises:
-        ConfigError: If actions are a choice or have no bounds, or observations are images.
+        ConfigError: If actions are discrete or unbounded, or observations are images.
 
     Example:
         >>> from ding_lite.rl import make_envs

@@ -51,7 +51,7 @@ from ding_lite.settings import check_all, inside, one_of, positive, suggests, wh
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig:
-    """The settings of a DQN. The defaults suit small tasks such as CartPole."""
+    """Settings of DQN. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
     """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual, and the
@@ -60,9 +60,8 @@ class DQNConfig:
     """The step size from update `lr_updates` on; None stays at `lr`. A tenth of `lr` is usual:
     lower settles down, and what it has learned stays learned."""
     lr_updates: int = 50_000
-    """How many updates the step size takes to fall, in a straight line. It follows the count of
-    updates, which is saved and is known wherever a policy learns: a resumed run goes on with
-    exactly the step size that it would have had."""
+    """The updates of that fall, in a straight line. The count of updates is saved, so that a
+    resumed run goes on with exactly the step size that it would have had."""
     gamma: float = 0.99
     """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
     n_step: int = 3
@@ -86,7 +85,7 @@ class DQNConfig:
     """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
     their scales differ much; not for images, which are scaled anyway."""
     batch_size: int = 128
-    """How many transitions one update learns from. More are steadier and slower; 32 to 512."""
+    """The transitions of one update. More are steadier and slower; 32 to 512."""
     loss: Literal["huber", "mse"] = "huber"
     """`huber` grows linearly from an error of 1 on, so that outliers pull less; `mse` is plain."""
     target_tau: float = 0.01
@@ -96,14 +95,14 @@ class DQNConfig:
     """Updates of the online network per update of the target network; with a tau of 1, 100 to
     10,000 are usual."""
     max_grad_norm: float | None = None
-    """The gradient is shortened to this length where it is longer; None leaves it."""
+    """The norm to which a larger gradient is clipped; None leaves it."""
     epsilon_start: float = 1.0
     """The share of random actions at the first env step."""
     epsilon_end: float = 0.1
     """The share of random actions from env step `epsilon_steps` on. Lower collects higher
     returns; too low, and a good policy forgets the states that it no longer visits."""
     epsilon_steps: int = 5_000
-    """How many env steps the share of random actions takes to fall, in a straight line."""
+    """The env steps in which the share of random actions falls, in a straight line."""
     seed: int = 0
     """Draws the initial weights and the random actions."""
 
@@ -132,7 +131,7 @@ class DQN(LearnsTogether):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where the networks run, as PyTorch names it.
+        device: The device of the networks, as PyTorch names it.
 
     Raises:
         ConfigError: If the actions are continuous, or there is no such device.
@@ -190,7 +189,7 @@ class DQN(LearnsTogether):
 
     @property
     def n_step(self) -> int:
-        """How many env steps one of its transitions spans, where the episode is long enough."""
+        """The env steps that one of its transitions spans, unless the episode ends."""
         return self.config.n_step
 
     @property
@@ -237,7 +236,7 @@ class DQN(LearnsTogether):
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
         return self._q_net.values(obs if self._norm is None else self._norm(obs))
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def learn(self, batch: Transitions) -> dict[str, float | NumpyArray]:
         """Do one update: one step of Adam along the loss, then move the target network.
 

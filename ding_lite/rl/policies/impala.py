@@ -35,7 +35,7 @@ _HIGHEST_LOG = 80.0
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class IMPALAConfig(ActorCriticConfig):
-    """The settings of an IMPALA. The defaults suit small tasks such as CartPole."""
+    """Settings of IMPALA. The defaults suit small tasks such as CartPole."""
 
     lr: float = 3e-3
     """Adam's step size. Higher learns faster, too high forgets; 3e-4 to 5e-3 are usual, and the
@@ -77,7 +77,7 @@ class IMPALA(ActorCriticPolicy):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where the network runs, as PyTorch names it.
+        device: The device of the network, as PyTorch names it.
 
     Raises:
         ConfigError: If there is no such device, or a setting does not fit the environment.
@@ -142,7 +142,7 @@ class IMPALA(ActorCriticPolicy):
         metrics = self._compute(*self._judge(join_rollouts(unrolls, self.spec)))
         return self._net.grads.flat.clone(), metrics
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _judge(self, rollout: Rollout) -> tuple[Minibatch, _Forward]:
         """Compute advantages and targets; return the network's outputs, too."""
         config, shape_TN = self.config, rollout.reward.shape
@@ -173,7 +173,7 @@ class IMPALA(ActorCriticPolicy):
         metrics["grad_norm"] = self._improve()
         return metrics
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _compute(self, rows: Minibatch, forward: _Forward) -> dict[str, float]:
         """Write the gradient of the loss; return the metrics."""
         config, clip = self.config, self.config.clip

@@ -31,7 +31,7 @@ from ding_lite.settings import check_all, inside, positive, suggests, whole
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(ActorCriticConfig):
-    """The settings of a PPO. The defaults suit small tasks such as CartPole."""
+    """Settings of PPO. The defaults suit small tasks such as CartPole."""
 
     lr: float = 2e-3
     """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 2e-3 are usual, and the
@@ -45,7 +45,7 @@ class PPOConfig(ActorCriticConfig):
     """Passes over each rollout. More learns more from each env step and takes longer; 3 to 20 are
     usual."""
     batch_size: int = 64
-    """How many env steps one update learns from. Fewer are more updates an epoch; 64 to 4,096 are
+    """The env steps of one update. Fewer are more updates an epoch; 64 to 4,096 are
     usual."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
@@ -70,7 +70,7 @@ class PPO(ActorCriticPolicy):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where the network runs, as PyTorch names it.
+        device: The device of the network, as PyTorch names it.
 
     Raises:
         ConfigError: If there is no such device, or a setting does not fit the environment.
@@ -130,7 +130,7 @@ class PPO(ActorCriticPolicy):
         metrics = self._compute(self._rows(join_rollouts(unrolls, self.spec)))
         return self._net.grads.flat.clone(), metrics
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _rows(self, rollout: Rollout) -> Minibatch:
         """Compute advantages and targets."""
         config, obs = self.config, merged(rollout.obs)
@@ -164,7 +164,7 @@ class PPO(ActorCriticPolicy):
             for index_B in np.array_split(order, round(len(rows) / size)):
                 yield rows.take(index_B)
 
-    @np.errstate(over="ignore", invalid="ignore")  # what is not finite is raised, not warned of
+    @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _compute(self, rows: Minibatch) -> dict[str, float]:
         """Write the gradient of the loss; return the metrics."""
         config, size = self.config, len(rows)

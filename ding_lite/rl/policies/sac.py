@@ -25,7 +25,7 @@ from ding_lite.settings import check_all, finite, positive, suggests
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(BoxPolicyConfig):
-    """The settings of a SAC. The defaults suit small tasks such as Pendulum."""
+    """Settings of SAC. The defaults suit small tasks such as Pendulum."""
 
     alpha: float = 1.0
     """The initial temperature: the weight of the entropy beside rewards. Higher explores more;
@@ -47,10 +47,10 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where it learns, as PyTorch names it.
+        device: The device of learning, as PyTorch names it.
 
     Raises:
-        ConfigError: If actions are a choice or have no bounds, or observations are images.
+        ConfigError: If actions are discrete or unbounded, or observations are images.
 
     Example:
         >>> from ding_lite.rl import make_envs

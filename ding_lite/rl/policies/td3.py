@@ -22,7 +22,7 @@ from ding_lite.settings import at_least, check_all, finite, suggests, whole
 @suggests
 @dataclass(frozen=True, kw_only=True)
 class TD3Config(DDPGConfig):
-    """The settings of a TD3. The defaults suit small tasks such as Pendulum."""
+    """Settings of TD3. The defaults suit small tasks such as Pendulum."""
 
     target_noise: float = 0.2
     """The standard deviation of the noise on the next actions of targets, where actions reach
@@ -48,10 +48,10 @@ class TD3(DDPG):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
-        device: Where it learns, as PyTorch names it.
+        device: The device of learning, as PyTorch names it.
 
     Raises:
-        ConfigError: If actions are a choice or have no bounds, or observations are images.
+        ConfigError: If actions are discrete or unbounded, or observations are images.
 
     Example:
         >>> from ding_lite.rl import make_envs

@@ -42,7 +42,7 @@ class Drawn:
     total: float
     """The sum of all values in the replay."""
     size: int
-    """How many transitions the replay holds."""
+    """The number of transitions in the replay."""
 
 
 class PrioritizedReplay(ReplayBuffer):

@@ -23,7 +23,7 @@ from ding_lite.rl.replay.outputs import Outputs
 from ding_lite.rl.spec import EnvSpec
 
 Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""By field of `Transitions` the shape of one row and the type of its numbers."""
+"""The shape and dtype of one row of each field of `Transitions`."""
 
 FIELDS = tuple(field.name for field in fields(Transitions))
 SMALL_BYTES = 256

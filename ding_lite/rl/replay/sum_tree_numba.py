@@ -22,7 +22,7 @@ class NumbaWalks:
     """Finds slots and updates sums, as `NumpyWalks` does.
 
     Args:
-        shape: Where the sums are.
+        shape: The layout of the tree.
         sums: The sum of each node.
     """
 

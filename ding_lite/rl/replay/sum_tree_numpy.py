@@ -27,7 +27,7 @@ class NumpyWalks:
     """Finds slots and updates sums.
 
     Args:
-        shape: Where the sums are.
+        shape: The layout of the tree.
         sums: The sum of each node.
     """
 
