@@ -209,7 +209,7 @@ class Processes:
                 f"all processes together, with {size} numbers; rank {', '.join(map(str, others))} "
                 f"is at another one: operation {[int(rows[rank, 1]) for rank in others]}, with "
                 f"{[int(rows[rank, 2]) for rank in others]} numbers. Every process has to call the "
-                f"same ones, in the same order: none may stand behind `if processes.is_main`."
+                f"same ones, in the same order: no call may be behind `if processes.is_main`."
             )
         return rows[:, 3:]
 

@@ -7,6 +7,7 @@ and two switches of threads on the collector. So a learner requests several batc
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,12 +35,23 @@ class ShardedTransitions(PrioritizedTransitions):
     incarnation: npt.NDArray[np.int64]
     """The incarnation of that shard's process, [B]."""
 
+    @property
+    def life(self) -> npt.NDArray[np.int64]:
+        """The former name of `incarnation`, for one release."""
+        warnings.warn(
+            "`ShardedTransitions.life` is now `incarnation`. The old name goes with the next "
+            "release: use the new one.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.incarnation
+
 
 class Block:
     """Batches of one size that are drawn together and taken one after the other.
 
     A shard of share s drew a transition of value v from its sum S with the chance s * v / S. With
-    shares that are those of the sums that is v / (sum of all), as in one replay.
+    shares that are those of the sums it is v / (sum of all), as in one replay.
 
     Args:
         parts: The requests to the shards and their answers, `num_batches` * `batch_size`

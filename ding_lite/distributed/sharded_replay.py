@@ -242,8 +242,8 @@ class ShardedReplay:
                 held, deadline = now, Deadline.after(timeout)
             elif deadline.expired:
                 raise DeadlineExceeded(
-                    f"The shards hold {held:,} of {size:,} transitions, and none was added for "
-                    f"{timeout:g} s. Out of reach are those of the nodes {[*self.lost]}. Do the "
+                    f"The shards hold {held:,} of {size:,} transitions, and no transition was added "
+                    f"for {timeout:g} s. Out of reach are those of the nodes {[*self.lost]}. Do the "
                     f"collectors run, with `mw.add_to`?"
                 )
 

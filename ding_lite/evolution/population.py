@@ -156,8 +156,8 @@ class Population:
             mutation: Mutates all agents but the elite, or all with `mutate_elite`.
 
         Raises:
-            ConfigError: An agent was not evaluated in this generation, none is healthy any more,
-                or a policy cannot be mutated in this way.
+            ConfigError: An agent was not evaluated in this generation, all agents have a fault, or
+                a policy cannot be mutated in this way.
         """
         self._check_evaluated()
         mutation.check(self.agents[0].policy)

@@ -493,7 +493,9 @@ def test_without_any_shard_sample_names_the_lost_nodes_and_train_skips_the_step(
 def test_waiting_for_shards_that_are_not_filled_times_out() -> None:
     with (
         connected() as (_, replays),
-        pytest.raises(DeadlineExceeded, match=r"hold 150 of 200 .* none was added for 0.1 s"),
+        pytest.raises(
+            DeadlineExceeded, match=r"hold 150 of 200 .* no transition was added for 0.1 s"
+        ),
     ):
         replays[0].wait_for(200, until=lambda: False, timeout=0.1)
 

@@ -1,4 +1,4 @@
-"""Whole runs: DDPG, TD3 and SAC solve Pendulum."""
+"""Training runs: DDPG, TD3 and SAC solve Pendulum."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whole runs: minutes of training until a task is solved."""
+"""Training runs of DQN, which take minutes until a task is solved."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Whole runs of A2C, PPO and IMPALA, until a task is solved."""
+"""Training runs of A2C, PPO and IMPALA, until a task is solved."""
 
 import pytest
 

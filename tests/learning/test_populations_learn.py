@@ -1,4 +1,4 @@
-"""Whole runs: populations of every kind of policy become better, and solve small tasks."""
+"""Training runs: populations of every kind of policy improve, and solve small tasks."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ def read_checkpoint(folder: Folder, encoded: bytes, only: KeySelection) -> Check
     if only is not None:
         if not isinstance(state, dict) or _is_tag(state):
             raise CheckpointError(
-                f"The checkpoint in {folder.path} holds no dict, so that none of its keys can be "
-                f"read alone. Load it without `only`."
+                f"The checkpoint in {folder.path} holds no dict, so that no key can be read "
+                f"alone. Load it without `only`."
             )
         state = {key: state[key] for key in state if key in only}
     return Checkpoint(reading.restore(state, 1), meta)

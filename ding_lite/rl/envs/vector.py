@@ -2,8 +2,7 @@
 
 The rule: where an episode ended, `Envs.step` returns its true last observation, and whether it
 ended for good (`terminated`) or was cut off (`truncated`). `Envs.obs` is then already the first
-observation of the next episode. So no transition crosses an episode, and none is made up by a
-reset.
+observation of the next episode. So no transition crosses an episode or is made up by a reset.
 
 What is ugly here and why: gymnasium has three ways of resetting an env that ended. Its vector
 CartPole resets one step late and makes up a transition in doing so. The sources in `sources` and

@@ -26,7 +26,7 @@ class NStep:
     A transition that starts at time t and spans n steps has the reward
     r_t + gamma r_(t+1) + ... + gamma^(n-1) r_(t+n-1) and leads to the observation at t+n
     (Sutton and Barto 2018, section 7.1, without the bootstrap, which is the learner's).
-    Where the episode ends first, the transition spans what is left of it, so none crosses
+    Where the episode ends first, the transition spans what is left of it, so no transition crosses
     an episode and each env step starts exactly one.
 
     Args:

@@ -33,8 +33,8 @@ class SACConfig(BoxPolicyConfig):
     learn_alpha: bool = True
     """Whether the temperature is learned so that the entropy meets `target_entropy`."""
     target_entropy: float | None = None
-    """The entropy to hold, of actions from -1 to 1: at most 0.69 for each dimension. None is minus
-    the number of dimensions, which is usual."""
+    """The entropy to hold, of actions from -1 to 1: at most 0.69 for each dimension. By default
+    minus the number of dimensions, as is usual."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

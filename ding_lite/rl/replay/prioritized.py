@@ -34,7 +34,7 @@ class Drawn:
     """Transitions drawn from a replay, with the sums that sampling from several replays needs."""
 
     fields: dict[str, NumpyArray]
-    """By field of `Transitions`, [B, ...]; empty if none was drawn."""
+    """By field of `Transitions`, [B, ...]; empty without draws."""
     value: npt.NDArray[np.float64]
     """The priority of each to the power of alpha, [B]."""
     serial: npt.NDArray[np.int64]

@@ -139,7 +139,7 @@ class SumTree:
             end: The serial after the newest one, at most the capacity from `first`.
 
         Returns:
-            How many values were set; -1, and none is, if an amount is below 0 or not finite.
+            How many values were set; -1, without a change, if an amount is below 0 or not finite.
         """
         value_B = np.absolute(amount_B)  # no power is taken of what is then refused
         value_B += offset

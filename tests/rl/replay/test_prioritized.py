@@ -148,7 +148,7 @@ def test_a_new_transition_has_the_current_highest_priority():
 
 
 def priorities(replay):
-    """Return what each transition is drawn in proportion to; none may be below a 500th of all."""
+    """Return the priority of each transition; each is at least a 500th of the sum."""
     drawn = replay.draw(500)
     return dict(zip(drawn.fields["obs"][:, 0].astype(int), drawn.value, strict=True))
 

@@ -32,7 +32,7 @@ shares = st.integers(0, 1023).map(lambda number: number / 1024)
 
 
 def update(tree, slots, amounts, power=1.0):
-    """Set values by slot: as if all slots were held and none had been overwritten yet."""
+    """Set values by slot, with all slots held and not overwritten yet."""
     return tree.update(
         np.array(slots, dtype=np.int64),
         np.array(amounts, dtype=np.float32),
