@@ -242,9 +242,9 @@ class ShardedReplay:
                 held, deadline = now, Deadline.after(timeout)
             elif deadline.expired:
                 raise DeadlineExceeded(
-                    f"The shards hold {held:,} of {size:,} transitions, and no transition was added "
-                    f"for {timeout:g} s. Out of reach are those of the nodes {[*self.lost]}. Do the "
-                    f"collectors run, with `mw.add_to`?"
+                    f"The shards hold {held:,} of {size:,} transitions, and no transition was "
+                    f"added for {timeout:g} s. The shards of the nodes {[*self.lost]} are out of "
+                    f"reach. Do the collectors run, with `mw.add_to`?"
                 )
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> ShardedTransitions:
