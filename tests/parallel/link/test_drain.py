@@ -126,7 +126,7 @@ def test_both_nodes_may_leave_while_the_link_is_down() -> None:
             assert not thread.is_alive()
 
 
-def test_a_peer_that_is_gone_for_good_is_waited_for_up_to_the_limit(
+def test_a_node_waits_for_a_lost_peer_up_to_the_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with two_nodes(linger=2.0) as (hub, leaf, _):
@@ -149,7 +149,7 @@ def test_a_peer_that_was_lost_long_ago_is_not_waited_for(caplog: pytest.LogCaptu
     assert "node 1 misses 1 event" in caplog.text
 
 
-def test_a_peer_whose_end_the_launcher_has_told_is_not_waited_for() -> None:
+def test_a_node_does_not_wait_for_a_peer_that_the_launcher_reports_ended() -> None:
     with two_nodes() as (hub, leaf, _):
         leaf.close(good_bye=False)
         Ears(hub).wait(lambda: not hub.peers)
@@ -162,7 +162,7 @@ def test_a_peer_whose_end_the_launcher_has_told_is_not_waited_for() -> None:
         assert not closing.is_alive()
 
 
-def test_what_is_told_of_a_former_incarnation_does_not_count(
+def test_a_reported_end_of_a_former_incarnation_does_not_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with two_nodes() as (hub, leaf, wire):

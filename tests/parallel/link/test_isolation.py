@@ -61,7 +61,7 @@ def star(**more: Any) -> Iterator[tuple[ExitStack, NodeRouter, Proxy, NodeRouter
         yield stack, hub, wire, leaf
 
 
-def test_a_node_whose_place_was_taken_while_it_was_cut_off_ends_with_an_error() -> None:
+def test_a_cut_off_node_that_was_replaced_ends_with_an_error() -> None:
     with star() as (stack, hub, wire, leaf):
         task, ears = Running(leaf), Ears(hub)
         wire.blackhole()
@@ -116,7 +116,7 @@ def test_a_node_without_any_peer_ends_with_an_error_after_the_limit() -> None:
         error = task.end()
         assert isinstance(error, PeerLost)
         assert "Node 1 is connected to no other node any more: node 0 was the last" in str(error)
-        leaf.emit("to nobody")
+        leaf.emit("to no peer")
 
 
 def test_a_hub_without_any_peer_ends_with_an_error_after_the_limit() -> None:
@@ -140,7 +140,7 @@ def test_a_peer_that_comes_back_in_time_keeps_a_node_going() -> None:
         assert task.end() is None
 
 
-def test_a_node_whose_peers_have_said_good_bye_goes_on() -> None:
+def test_a_node_goes_on_after_the_good_byes_of_its_peers() -> None:
     with star(peer_timeout=0.5) as (_, hub, _, leaf):
         task = Running(hub)
         leaf.close()
@@ -150,7 +150,7 @@ def test_a_node_whose_peers_have_said_good_bye_goes_on() -> None:
         assert task.end() is None
 
 
-def test_a_node_whose_job_has_ended_may_do_without_its_peers() -> None:
+def test_losing_all_peers_after_the_end_of_the_job_is_no_error() -> None:
     with star(peer_timeout=0.5) as (_, hub, _, leaf):
         hub.emit(FINISH)
         leaf.close(good_bye=False)

@@ -1,4 +1,4 @@
-"""What is said at once, by the thread that says it; and what interrupts do to that."""
+"""Messages that the calling thread sends at once, and interrupts of it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_signals_handler_may_emit_in_the_middle_of_an_emit(
         assert numbers(ears) == ["outer", "inner", "last"]
 
 
-def test_events_on_a_broken_link_come_once_it_is_back() -> None:
+def test_events_on_a_broken_link_arrive_once_it_is_back() -> None:
     with Cluster(2) as cluster:
         ears = Ears(cluster.routers[1])
         cluster.routers[0].emit("n", 0)
@@ -138,19 +138,19 @@ def test_events_on_a_broken_link_come_once_it_is_back() -> None:
         assert numbers(ears) == [*range(8)]
 
 
-def test_threads_that_emit_side_by_side_are_each_heard_in_order() -> None:
-    def emit(who: int) -> None:
+def test_events_of_concurrent_threads_arrive_in_order_of_each_thread() -> None:
+    def emit(node: int) -> None:
         for number in range(300):
-            cluster.routers[0].emit(f"of {who}", number)
+            cluster.routers[0].emit(f"of {node}", number)
 
     with Cluster(3) as cluster:
         ears: list[Any] = [Ears(router) for router in cluster.routers[1:]]
-        threads = [threading.Thread(target=emit, args=(who,)) for who in range(4)]
+        threads = [threading.Thread(target=emit, args=(node,)) for node in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         for each in ears:
             each.wait(lambda each=each: len(each.events) == 1_200)
-            for who in range(4):
-                assert numbers(each, f"of {who}") == [*range(300)]
+            for node in range(4):
+                assert numbers(each, f"of {node}") == [*range(300)]

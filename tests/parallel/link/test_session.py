@@ -37,7 +37,7 @@ from ding_lite.parallel.wire.messages import (
 
 
 class Side:
-    """A session, what it has heard, and its end of the link: one queue a lane."""
+    """A session, what it has received, and its end of the link: one queue a lane."""
 
     def __init__(self, node_id: int, *, incarnation: int = 1) -> None:
         self.me = Identity(node_id, incarnation, 2, frozenset({f"node.{node_id}"}))
@@ -90,14 +90,14 @@ class Pair:
         self.connect()
 
     def carry(self, sender: int, lane: Lane) -> bool:
-        """Carry one message; tell whether there was one."""
+        """Carry one message; return whether there was one."""
         if not self.sides[sender].sent[lane]:
             return False
         self.sides[1 - sender].hear(self.sides[sender].sent[lane].popleft())
         return True
 
     def settle(self) -> None:
-        """Let both talk until neither has anything to say."""
+        """Carry messages until neither side has more to send."""
         carried = True
         while carried:
             for side in self.sides:
@@ -141,7 +141,7 @@ def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_
     assert (first.session.is_flushed, second.events, acknowledged) == (True, [1, 2, 3], [1, 2, 3])
 
 
-def test_events_are_acknowledged_by_what_is_said_next_or_after_a_moment() -> None:
+def test_events_are_acknowledged_by_the_next_message_or_after_a_moment() -> None:
     pair = Pair()
     pair.settle()
     first, second = pair.sides
@@ -163,7 +163,7 @@ def test_events_are_acknowledged_by_what_is_said_next_or_after_a_moment() -> Non
     assert second.session.is_flushed
 
 
-def test_who_cannot_wait_is_answered_at_once() -> None:
+def test_an_urgent_request_is_acknowledged_at_once() -> None:
     pair = Pair()
     pair.settle()
     first, second = pair.sides
@@ -182,7 +182,7 @@ def test_who_cannot_wait_is_answered_at_once() -> None:
     assert not first.sent[Lane.CONTROL]
 
 
-def test_a_word_goes_at_once_where_nothing_is_before_it() -> None:
+def test_a_single_message_is_sent_at_once_if_nothing_waits() -> None:
     pair = Pair()
     first = pair.sides[0].session
     small = encode_event("small", (), {})
@@ -193,7 +193,7 @@ def test_a_word_goes_at_once_where_nothing_is_before_it() -> None:
         word = first.single_message(0.0)
         return None if word is None else word.seq, first.has_waiting
 
-    assert word_after(lambda: emit(pair.sides[0], 1)) == (None, True)  # nobody is there
+    assert word_after(lambda: emit(pair.sides[0], 1)) == (None, True)  # no peer is there
     assert word_after(pair.settle) == (None, False)
     assert word_after(lambda: emit(pair.sides[0], 2)) == (2, False)
     # Until that one is acknowledged, there may be more to go together.
@@ -220,34 +220,34 @@ OPS = st.one_of(
 
 
 @given(st.lists(OPS, max_size=80))
-def test_whatever_breaks_events_come_once_and_in_order_and_the_newest_ctx_comes(
+def test_events_arrive_once_and_in_order_over_links_that_break(
     ops: list[tuple[str, int]],
 ) -> None:
     pair = Pair()
     emitted: list[list[int]] = [[], []]
     offered: list[dict[str, int]] = [{}, {}]
 
-    for number, (op, who) in enumerate(ops):
-        side = pair.sides[who]
+    for number, (op, index) in enumerate(ops):
+        side = pair.sides[index]
         if op == "emit":
             emit(side, number)
-            emitted[who].append(number)
+            emitted[index].append(number)
         elif op == "offer":
             values = {f"key{number % 3}": number}
             side.session.offer(values)
-            offered[who].update(values)
+            offered[index].update(values)
         elif op == "say":
             side.say()
         elif op == "cut":
             pair.cut()
         else:
-            pair.carry(who, Lane.BULK if op.endswith("bulk") else Lane.CONTROL)
+            pair.carry(index, Lane.BULK if op.endswith("bulk") else Lane.CONTROL)
 
     pair.settle()
-    for who in (0, 1):
-        assert pair.sides[1 - who].events == emitted[who]
-        assert pair.sides[1 - who].ctx == offered[who]
-        assert pair.sides[who].session.is_flushed
+    for index in (0, 1):
+        assert pair.sides[1 - index].events == emitted[index]
+        assert pair.sides[1 - index].ctx == offered[index]
+        assert pair.sides[index].session.is_flushed
 
 
 def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
@@ -262,7 +262,7 @@ def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
     assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) == 2
 
 
-def test_encoded_values_with_and_without_buffers_come_together() -> None:
+def test_values_with_and_without_buffers_arrive_together() -> None:
     import numpy as np
 
     pair = Pair()
@@ -277,7 +277,7 @@ def test_encoded_values_with_and_without_buffers_come_together() -> None:
     assert (ctx["n"], ctx["b"]) == (3, [1, (2,)])
 
 
-def test_values_with_much_structure_and_more_than_one_message_can_hold_come_too() -> None:
+def test_values_that_exceed_one_message_are_split_over_several() -> None:
     pair = Pair()
     pair.settle()
     values = {f"k{n}": list(range(40_000)) for n in range(12)}
@@ -306,7 +306,7 @@ def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_ha
     assert pair.sides[0].heard[-1] == Joined(pair.sides[1].me, True)
 
 
-def test_what_lasts_is_told_to_every_incarnation_of_a_peer_once() -> None:
+def test_lasting_events_are_sent_once_to_every_incarnation_of_a_peer() -> None:
     pair = Pair()
     finish = encode_event("finish", ("lasting",), {})
     pair.sides[0].session.post(finish, lasting=True)
@@ -385,7 +385,7 @@ def test_a_body_that_makes_no_sense_is_refused(kind: Kind, body: object) -> None
         pair.sides[0].session.take(replace(ping, kind=kind, seq=1, meta=meta), 0.0)
 
 
-def test_silence_is_noticed_and_heartbeats_prevent_it() -> None:
+def test_silence_is_detected_and_heartbeats_prevent_it() -> None:
     pair = Pair()
     pair.settle()
     sides = pair.sides
@@ -398,7 +398,7 @@ def test_silence_is_noticed_and_heartbeats_prevent_it() -> None:
     assert sides[1].session.seconds_to_tick(beat_s + 0.4) == pytest.approx(0.6)
 
 
-def test_a_good_bye_is_no_loss() -> None:
+def test_a_peer_that_says_good_bye_is_not_lost() -> None:
     pair = Pair()
     pair.settle()
     emit(pair.sides[0], 1)
@@ -408,7 +408,7 @@ def test_a_good_bye_is_no_loss() -> None:
     assert pair.sides[0].session.is_flushed
 
 
-def test_a_good_bye_waits_for_the_letters_that_went_before_it() -> None:
+def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:
     pair = Pair()
     pair.settle()
     leaving, staying = pair.sides
@@ -448,7 +448,7 @@ def test_a_peer_that_is_back_joins_again_in_the_same_incarnation() -> None:
     ]
 
 
-def test_a_full_window_says_so() -> None:
+def test_a_full_window_has_no_room() -> None:
     session = Side(0).session
     event = encode_event("n", (1,), {})
     for _ in range(MAX_EVENTS):

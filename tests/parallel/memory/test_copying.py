@@ -1,4 +1,4 @@
-"""Copies of many sizes are whole, whoever makes which part of them."""
+"""Copies of many sizes are whole, by one thread or two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ding_lite.parallel.memory.copying import copy_all
 
 
 @given(st.lists(st.integers(0, 200), max_size=5), st.sampled_from([0, 100, 10_000]))
-def test_every_byte_comes_to_its_place(sizes: list[int], shared_from: int) -> None:
+def test_every_byte_is_copied_to_its_place(sizes: list[int], shared_from: int) -> None:
     rng = np.random.default_rng(0)
     sources = [rng.integers(0, 256, size, np.uint8) for size in sizes]
     places = [np.zeros(size, np.uint8) for size in sizes]

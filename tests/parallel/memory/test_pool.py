@@ -1,4 +1,4 @@
-"""Memory that is used again: never while somebody looks at it, and not for ever."""
+"""Memory that is used again: never while it is referred to, and not for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: nobody ever reads a torn value, whoever is fast, slow or killed."""
+"""Segments: no reader gets a torn value, whichever process is fast, slow or killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(not domain(), reason="no memory to share on this
 
 
 def value(number: int, size: int = 20_000) -> Encoded:
-    """A value whose arrays are all filled with its number: a torn copy has two of them."""
+    """Make a value with its number in all its arrays: a torn copy has two numbers."""
     full = np.full(size, number, np.int64)
     return encode({"number": number, "a": full, "b": full[: size // 2]}, borrow=True)
 
@@ -97,7 +97,7 @@ class TestOneSegment:
             one.write(filling)
             assert other.read(fresh) == (b"meta", [payload])
 
-    def test_what_is_announced_is_read_while_it_lasts_and_then_the_newest(self) -> None:
+    def test_the_announced_version_is_read_or_else_the_newest(self) -> None:
         with segment() as one, reader(one.name) as other:
             first = one.write(value(1))
             assert first is not None
@@ -121,7 +121,7 @@ class TestOneSegment:
         with pytest.raises(Overtaken, match="is gone"):
             SegmentReader(one.name)
 
-    def test_who_still_refers_to_a_value_may_read_it_after_the_end(self) -> None:
+    def test_a_referenced_value_is_readable_after_close(self) -> None:
         with segment() as one:
             published = one.write(value(5))
         assert published is not None
@@ -137,7 +137,7 @@ class TestOneSegment:
             max_size=60,
         )
     )
-    def test_what_somebody_refers_to_is_never_written_over(
+    def test_a_referenced_value_is_never_overwritten(
         self, steps: list[str | tuple[str, int]]
     ) -> None:
         """And memory grows with what is referred to, not with what is written."""
@@ -193,7 +193,7 @@ class TestOneSegment:
 
 class TestMistrust:
     @pytest.mark.parametrize("name", ["", "../etc/passwd", "ding_lite-../x", "other", "ding_lite-"])
-    def test_a_name_that_is_none_of_ours_is_refused(self, name: str) -> None:
+    def test_a_segment_with_a_foreign_name_is_refused(self, name: str) -> None:
         with pytest.raises(CodecError, match="impossible name"):
             SegmentReader(name)
 
@@ -218,7 +218,7 @@ class TestMistrust:
         "content", [b"", b"x" * 100, b"x" * 8192, b"\0" * 8192, b"\xff" * 8192]
     )
     def test_a_file_that_is_no_segment_is_refused(self, content: bytes) -> None:
-        path = DIRECTORY / f"ding_lite-test-{os.getpid()}-no-segment"  # by whose it is
+        path = DIRECTORY / f"ding_lite-test-{os.getpid()}-no-segment"  # by its owner
         path.touch(0o600)
         try:
             path.write_bytes(content)
@@ -379,7 +379,7 @@ class TestProcesses:
                     assert last == number_of(other.read(fresh))
             remove_left_over([name])
 
-    def test_a_reader_that_is_killed_is_no_matter_for_the_others(self) -> None:
+    def test_killing_a_reader_does_not_affect_others(self) -> None:
         with process(WRITER, 200_000, 3) as writer:
             name = said(writer)
             with process(READER, name, 10**9) as victim, reader(name) as other:
@@ -391,7 +391,7 @@ class TestProcesses:
             writer.communicate("")
             assert writer.returncode == 0
 
-    def test_what_a_crash_has_left_is_removed_and_what_is_alive_is_not(self) -> None:
+    def test_segments_of_crashed_writers_are_removed_and_others_stay(self) -> None:
         with process(STUCK, 50_000, 1) as dead, process(STUCK, 50_000, 1) as alive:
             names = said(dead), said(alive)
             assert set(names) <= segments()
@@ -405,7 +405,7 @@ class TestProcesses:
             remove_left_over(names)
             assert names[1] not in segments()
 
-    def test_a_file_that_is_not_private_is_nobody_s_segment_and_stays(self) -> None:
+    def test_a_file_that_is_not_private_is_neither_read_nor_removed(self) -> None:
         path = DIRECTORY / "ding_lite-test-public"
         path.touch()
         path.chmod(0o644)

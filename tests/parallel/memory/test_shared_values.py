@@ -87,7 +87,7 @@ class TestRouters:
         ears.wait(lambda: "small" in ears.ctx[0])
         assert len(segments()) == 1
 
-    def test_what_was_published_together_arrives_together(self, start: Start) -> None:
+    def test_values_published_together_arrive_together(self, start: Start) -> None:
         """And the newest arrives last, at each of three readers."""
         routers = start(4)
         ears = [Ears(router) for router in routers[1:]]
@@ -149,7 +149,7 @@ class TestRouters:
         routers[0].publish_ctx({"w": full(0)})
         assert len(segments()) <= 2
 
-    def test_a_node_that_comes_later_or_again_gets_the_newest(
+    def test_a_late_or_restarted_node_gets_the_newest_value(
         self, start: Start, tmp_path: Path
     ) -> None:
         made = specs(tmp_path, 2, "star")
@@ -290,7 +290,7 @@ def node_one(code: str, directory: Path) -> subprocess.Popen[str]:
 
 
 class TestProcesses:
-    def test_a_hung_reader_costs_one_slot_and_a_killed_one_none(self, tmp_path: Path) -> None:
+    def test_a_hung_reader_pins_one_slot_and_a_killed_one_none(self, tmp_path: Path) -> None:
         router = NodeRouter(specs(tmp_path, 2, "star")[0])
         try:
             with node_one(STUCK, tmp_path) as stuck:
@@ -316,7 +316,7 @@ class TestProcesses:
         finally:
             router.close()
 
-    def test_who_survives_removes_the_segments_of_a_killed_node(self, tmp_path: Path) -> None:
+    def test_surviving_nodes_remove_the_segments_of_a_killed_one(self, tmp_path: Path) -> None:
         router = NodeRouter(specs(tmp_path, 2, "star")[0])
         try:
             with node_one(PUBLISH, tmp_path) as peer:
@@ -334,7 +334,7 @@ class TestProcesses:
 
 
 class TestSender:
-    def test_what_is_not_sent_to_this_machine_makes_no_segment(self) -> None:
+    def test_values_for_other_machines_make_no_segment(self) -> None:
         sender = SharedSender("test", 0)
         array = full(1)
         kept = sender.keep("w", encode(array, borrow=True))
@@ -360,7 +360,7 @@ class TestSender:
         assert isinstance(sender.keep("w", encode(full(1), borrow=True)), Encoded)
         assert not segments()
 
-    def test_what_no_peer_can_read_from_memory_is_a_snapshot_as_bytes(self) -> None:
+    def test_without_local_peers_a_value_is_kept_as_bytes(self) -> None:
         """Of arrays of any size, and of an empty one."""
         sender = SharedSender("test", 0)
         tree = {"large": full(1), "few": np.arange(2_100.0), "none": np.zeros((0, 3))}
@@ -421,7 +421,7 @@ def test_nothing_is_delivered_out_of_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert [type(value) for value in got] == [np.ndarray, int]
 
 
-def test_a_receiver_that_raises_does_not_stop_those_that_come_after(
+def test_a_raising_receiver_does_not_stop_later_deliveries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     got: list[int] = []

@@ -1,4 +1,4 @@
-"""Addresses: how they are written, who can reach them, and the directory of a job."""
+"""Addresses: syntax, reachability, and the private directory of a job."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_address_is_read_as_it_is_written(text: str, address: Address) -> Non
         ("ipc:///" + "x" * MAX_IPC_PATH, f"the kernel allows {MAX_IPC_PATH}"),
     ],
 )
-def test_what_is_no_address_is_refused(text: str, why: str) -> None:
+def test_malformed_addresses_are_refused(text: str, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Address.parse(text)
     assert why in str(caught.value)
@@ -72,7 +72,7 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
     assert Address.parse(str(address)) == address
 
 
-# -- who can reach it ----------------------------------------------------------------------
+# -- reachability ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
@@ -87,7 +87,7 @@ def test_everything_else_is_not_loopback(host: str) -> None:
     assert not is_loopback(host)
 
 
-def test_a_name_with_one_address_that_is_not_loopback_is_none(
+def test_a_name_with_one_public_address_is_not_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def getaddrinfo(*args: Any, **kwargs: Any) -> list[Any]:
@@ -98,7 +98,7 @@ def test_a_name_with_one_address_that_is_not_loopback_is_none(
 
 
 @pytest.mark.parametrize("host", ["*", "0.0.0.0", "::", "10.0.0.7"])
-def test_listening_to_strangers_is_refused_without_a_key(host: str) -> None:
+def test_listening_on_public_addresses_needs_a_key(host: str) -> None:
     address = Address("tcp", host, 50515)
     with pytest.raises(ConfigError) as caught:
         check_listening(address, key_file=None)
@@ -122,7 +122,7 @@ def test_free_ports_can_be_bound_and_are_all_different() -> None:
 # -- the private directory -----------------------------------------------------------------
 
 
-def test_nobody_else_can_enter_the_directory(tmp_path: Path) -> None:
+def test_other_users_cannot_enter_the_directory(tmp_path: Path) -> None:
     directory = PrivateDirectory(tmp_path)
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     assert directory.path.parent == tmp_path
@@ -132,7 +132,7 @@ def test_nobody_else_can_enter_the_directory(tmp_path: Path) -> None:
     directory.remove()
 
 
-def test_a_directory_whose_job_lives_is_left_alone(tmp_path: Path) -> None:
+def test_the_directory_of_a_running_job_stays(tmp_path: Path) -> None:
     first = PrivateDirectory(tmp_path)
     second = PrivateDirectory(tmp_path)
     assert first.path.exists()
@@ -140,7 +140,7 @@ def test_a_directory_whose_job_lives_is_left_alone(tmp_path: Path) -> None:
     second.remove()
 
 
-def test_a_directory_whose_job_has_died_is_swept_away(tmp_path: Path) -> None:
+def test_the_directory_of_a_killed_job_is_removed(tmp_path: Path) -> None:
     dead = PrivateDirectory(tmp_path)
     (dead.path / "node-0").touch()
     os.close(dead.lock_fd)  # as the kernel does for a process that was killed
@@ -151,7 +151,7 @@ def test_a_directory_whose_job_has_died_is_swept_away(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [foreign]
 
 
-def test_a_directory_whose_node_dies_is_swept_away_by_the_node_beside_it(tmp_path: Path) -> None:
+def test_the_directory_of_a_killed_node_is_removed_by_another_node(tmp_path: Path) -> None:
     dead, alive = PrivateDirectory(tmp_path), PrivateDirectory(tmp_path)
     os.close(dead.lock_fd)  # as the kernel does for a process that was killed
     assert dead.path.exists()

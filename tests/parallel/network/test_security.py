@@ -1,4 +1,4 @@
-"""Keys, the files they lie in, where a node may listen, and what a stranger is told."""
+"""Keys, key files, where a node may listen, and refused connections."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def with_mode(path: Path, mode: int) -> None:
         (lambda path: written(path, "#" * 10**6), r"holds no key"),
     ],
 )
-def test_what_is_no_safe_key_file_is_refused(
+def test_unsafe_key_files_are_refused(
     tmp_path: Path, prepare: Callable[[Path], object], message: str
 ) -> None:
     path = tmp_path / "key"
@@ -157,7 +157,7 @@ def test_a_key_file_of_another_user_is_refused(
         load_key(path)
 
 
-def test_a_link_to_a_key_file_is_as_good_as_the_file(tmp_path: Path) -> None:
+def test_a_symbolic_link_to_a_key_file_is_read(tmp_path: Path) -> None:
     make_key(tmp_path / "key")
     (tmp_path / "link").symlink_to("key")
     assert load_key(tmp_path / "link").of_listener(1) == load_key(tmp_path / "key").of_listener(1)
@@ -251,7 +251,7 @@ def test_where_a_node_may_listen_without_a_key(
         assert str(found) in (place, "tcp://127.0.0.1:7", "tcp://[::1]:7")
 
 
-def test_nothing_is_bound_where_strangers_could_connect(
+def test_an_address_open_to_other_machines_is_not_bound_without_a_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bound: list[str] = []
@@ -280,7 +280,7 @@ def test_socket_files_lie_in_a_private_directory(tmp_path: Path) -> None:
     assert list(open_to_all.iterdir()) == []
 
 
-# -- what a stranger is told ---------------------------------------------------------------
+# -- refused connections ---------------------------------------------------------------
 
 
 @pytest.fixture
@@ -306,7 +306,7 @@ def job(tmp_path: Path) -> Iterator[tuple[NodeRouter, Callable[[], None]]]:
 
 
 def refused(spec: NodeSpec, transport: ZeroMQTransport | None = None) -> str:
-    """Return what a node is told that is not let in; it must not take long."""
+    """Return the refusal of a node, which must not take long."""
     started = time.monotonic()
     with closing(NodeRouter(spec, transport=transport)) as stranger:
         with pytest.raises(AuthenticationError) as caught:
@@ -326,14 +326,16 @@ def test_a_node_with_another_key(
     assert "it has another key" in refused(leaf_spec(2, hub.address))  # with the user's own
 
 
-def test_a_node_that_is_no_peer(tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]) -> None:
+def test_a_node_that_is_no_peer_is_refused(
+    tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
+) -> None:
     hub, _ = job
     told = refused(leaf_spec(7, hub.address, 8, key_file=str(tmp_path / "job.key")))
     assert "it does not count this node among its peers" in told
     assert hub.num_rejected >= 1
 
 
-def test_a_node_whose_peer_has_no_key(tmp_path: Path) -> None:
+def test_a_node_dialling_a_peer_without_a_key_is_refused(tmp_path: Path) -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as open_to_all:
         open_to_all.linger = 0
         port = open_to_all.bind_to_random_port("tcp://127.0.0.1")
@@ -342,7 +344,7 @@ def test_a_node_whose_peer_has_no_key(tmp_path: Path) -> None:
     assert "has no key, or is no node" in told or "what listens at" in told
 
 
-def test_a_second_process_of_a_node(
+def test_a_second_process_of_a_node_is_refused(
     tmp_path: Path, job: tuple[NodeRouter, Callable[[], None]]
 ) -> None:
     hub, _ = job
@@ -389,7 +391,7 @@ def test_a_node_of_another_version(
     assert hub.num_rejected == 1
 
 
-def test_a_node_whose_peer_is_of_another_version(tmp_path: Path) -> None:
+def test_nodes_of_different_versions_refuse_each_other(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
     newer = Foreign(0, peers=[1, 2], key_file=key)
     with closing(NodeRouter(hub_spec(key_file=key), transport=newer)) as hub:
@@ -398,7 +400,7 @@ def test_a_node_whose_peer_is_of_another_version(tmp_path: Path) -> None:
         assert hub.num_rejected == 1
 
 
-def test_the_version_of_what_is_no_message_is_unknown() -> None:
+def test_the_version_of_malformed_frames_is_unknown() -> None:
     assert version_of([]) is None
     assert version_of([b"DIN"]) is None
     assert version_of([b"DONG\1"]) is None
@@ -441,6 +443,6 @@ def test_a_refused_node_stops_knocking(tmp_path: Path) -> None:
         assert hub.num_rejected <= count + 2 * 3  # those under way when they gave up
 
 
-def test_a_key_file_whose_name_no_file_can_have_is_refused() -> None:
+def test_a_key_file_with_an_impossible_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be read: embedded null byte"):
         load_key("a\0b")

@@ -1,4 +1,4 @@
-"""Topologies: who is connected to whom, and what each node is told of it."""
+"""Topologies: the edges of a job, and the places of its nodes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_small_tree_is_a_star_and_512_nodes_have_three_levels_below_the_root()
 
 
 @pytest.mark.parametrize("topology", ["tree:0", "tree:", "tree:-1", "tree:x", "tree:01", "trees"])
-def test_what_is_no_tree_is_refused(topology: str) -> None:
+def test_malformed_trees_are_refused(topology: str) -> None:
     with pytest.raises(ConfigError, match="must be one of: 'star', 'mesh', 'tree', 'alone'"):
         edges(topology, 3)
 
@@ -125,7 +125,7 @@ class FakeDirectory(PrivateDirectory):
         (5, "it must be one of 'star', 'mesh', 'tree', 'alone', or a list of pairs"),
     ],
 )
-def test_what_is_no_topology_is_refused(topology: Any, why: str) -> None:
+def test_malformed_topologies_are_refused(topology: Any, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         edges(topology, 3)
     assert why in str(caught.value)
@@ -153,7 +153,7 @@ def test_explicit_arguments_win_over_the_environment() -> None:
         specs(num_nodes=3, ports=[50_515, 50_516], settings=settings)
 
 
-def test_roles_may_come_from_the_environment() -> None:
+def test_roles_are_read_from_the_environment() -> None:
     settings = Settings(roles=("learner", "collector+evaluator"))
     [zero, one] = specs(num_nodes=2, settings=settings)
     assert "learner.0" in zero.labels

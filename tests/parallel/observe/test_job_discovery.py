@@ -1,4 +1,4 @@
-"""Which jobs of this user run, and what is seen of their nodes from outside."""
+"""Running jobs of this user, and their nodes as seen from outside."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Jobs:
         clock.advance(NOW)
 
     def add(self, *records: NodeMetrics) -> str:
-        """Make a job whose nodes tell this; return its name."""
+        """Make a job of nodes with these records; return its name."""
         directory = PrivateDirectory(self.folder)
         self.directories.append(directory)
         for record in records:
@@ -63,7 +63,7 @@ def states(job: RunningJob) -> list[tuple[int, str]]:
     return [(node.node_id, node.state) for node in job.nodes]
 
 
-def test_a_job_has_the_nodes_that_its_directory_tells_of(jobs: Jobs) -> None:
+def test_a_job_has_the_nodes_of_its_directory(jobs: Jobs) -> None:
     name = jobs.add(record(1, state="running"), record(0))
     [job] = jobs.seen()
     assert (job.name, job.program, job.num_nodes) == (name, "train.py", 2)
@@ -79,12 +79,12 @@ def test_jobs_stand_in_the_order_of_their_age(jobs: Jobs) -> None:
     assert [job.name for job in jobs.seen()] == [names[1], names[2], names[0]]
 
 
-def test_a_node_that_tells_nothing_new_is_silent(jobs: Jobs) -> None:
+def test_a_node_without_a_fresh_record_is_silent(jobs: Jobs) -> None:
     jobs.add(record(0, at=NOW - 3.5), record(1, at=NOW - 2.5))
     assert states(jobs.seen()[0]) == [(0, "silent"), (1, "waiting")]
 
 
-def test_a_node_whose_process_is_gone_is_gone_and_one_that_has_ended_has_ended(jobs: Jobs) -> None:
+def test_a_node_without_a_process_is_gone_unless_it_has_ended(jobs: Jobs) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     ended = record(2, pid=child.pid, state="ended")
@@ -94,7 +94,7 @@ def test_a_node_whose_process_is_gone_is_gone_and_one_that_has_ended_has_ended(j
     assert [node.rss_bytes is None for node in job.nodes] == [False, True, True]
 
 
-def test_a_stopped_process_is_told_from_a_silent_one(jobs: Jobs) -> None:
+def test_a_stopped_process_is_not_reported_as_silent(jobs: Jobs) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         child.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
@@ -104,21 +104,21 @@ def test_a_stopped_process_is_told_from_a_silent_one(jobs: Jobs) -> None:
         child.communicate()
 
 
-def test_a_job_without_a_process_here_is_none(jobs: Jobs) -> None:
+def test_a_job_without_a_local_process_is_not_listed(jobs: Jobs) -> None:
     jobs.add(record(0, state="ended"), record(1, state="failed"))
     assert jobs.seen() == []
 
 
-def test_a_directory_that_nobody_holds_is_none_of_a_job(jobs: Jobs) -> None:
+def test_a_directory_with_a_free_lock_is_ignored(jobs: Jobs) -> None:
     jobs.add(record(0))
     [directory] = jobs.directories
     os.close(directory.lock_fd)  # as when all its processes have been killed
     directory.lock_fd = -1
     assert jobs.seen() == []
-    assert directory.path.exists()  # who only looks removes nothing
+    assert directory.path.exists()  # a reader removes nothing
 
 
-def test_only_what_is_private_and_ours_is_read(jobs: Jobs, tmp_path: Path) -> None:
+def test_only_private_directories_of_this_user_are_read(jobs: Jobs, tmp_path: Path) -> None:
     jobs.add(record(0))
     [directory] = jobs.directories
     (tmp_path / "ding_lite-file").touch()
@@ -129,7 +129,7 @@ def test_only_what_is_private_and_ours_is_read(jobs: Jobs, tmp_path: Path) -> No
     assert jobs.seen() == []
 
 
-def test_a_job_that_has_told_nothing_yet_is_not_shown(jobs: Jobs) -> None:
+def test_a_job_without_records_is_not_shown(jobs: Jobs) -> None:
     jobs.add()
     assert jobs.seen() == []
 
@@ -155,7 +155,7 @@ def test_two_jobs_that_a_third_node_joins_are_one(jobs: Jobs) -> None:
     assert [len(job.nodes) for job in jobs.seen()] == [3]
 
 
-def test_of_a_node_that_was_started_again_the_later_life_counts(jobs: Jobs) -> None:
+def test_the_latest_incarnation_of_a_restarted_node_counts(jobs: Jobs) -> None:
     hub = "tcp://127.0.0.1:50515"
     jobs.add(record(0, addresses=(hub,), state="running"))
     jobs.add(record(0, addresses=(hub,), state="failed", at=NOW - 5))
@@ -166,7 +166,7 @@ def test_nodes_elsewhere_are_known_from_those_that_are_here(jobs: Jobs) -> None:
     def peer(node_id: int, **more: Any) -> PeerMetrics:
         return PeerMetrics(node_id=node_id, labels=("far",), heard_s=1.0, **more)
 
-    unknown = PeerMetrics(node_id=9)  # has never said who it is
+    unknown = PeerMetrics(node_id=9)  # has never greeted
     jobs.add(
         record(0, num_nodes=5, peers=(peer(2, is_connected=True), peer(3), unknown)),
         record(1, num_nodes=5, peers=(replace(peer(3), heard_s=0.1), peer(4, has_left=True))),

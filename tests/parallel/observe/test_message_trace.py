@@ -24,7 +24,7 @@ CALL = CallArrived(8, "double", (2,), {})
 
 
 class Paper:
-    """Keeps what is drawn."""
+    """Keeps the drawn slices and arrows."""
 
     def __init__(self) -> None:
         self.slices: list[str] = []
@@ -100,7 +100,7 @@ def test_an_event_has_its_name_all_the_way() -> None:
     assert (name == "collected", {"collected": 1}[name], f"{name}") == (True, 1, "collected")
 
 
-def test_what_the_library_asks_by_itself_is_not_drawn() -> None:
+def test_internal_calls_are_not_drawn() -> None:
     made, paper = drawing(0)
     made.asked("ding_lite.meet", 1, 1)
     made.answered(1, CallArrived(2, "ding_lite.item", (), {}), 1)
@@ -108,7 +108,7 @@ def test_what_the_library_asks_by_itself_is_not_drawn() -> None:
     assert (paper.slices, paper.arrows) == ([], [])
 
 
-def test_what_was_offered_while_another_ctx_was_under_way_has_one_arrow() -> None:
+def test_values_published_while_a_ctx_is_under_way_have_one_arrow() -> None:
     made, paper = drawing(0)
     made.published(1, [1])
     made.published(1, [1])
@@ -130,7 +130,7 @@ def say_everything(made: MessageTrace, began_ns: int) -> Any:
     return made.event_came(1, EVENT, began_ns)
 
 
-def test_nothing_is_drawn_of_what_began_before_the_trace() -> None:
+def test_messages_from_before_the_trace_are_not_drawn() -> None:
     made, paper = drawing(0)
     assert say_everything(made, 0) == "collected"
     assert (paper.slices, paper.arrows) == ([], [])
@@ -146,7 +146,7 @@ def test_a_trace_may_end_in_the_middle_of_a_message() -> None:
 
 
 @pytest.mark.parametrize("args", [(), (1, "episodes"), ("1", "episodes", 5, 5, "item")])
-def test_an_item_that_is_none_is_not_drawn(args: tuple[Any, ...]) -> None:
+def test_a_malformed_item_is_not_drawn(args: tuple[Any, ...]) -> None:
     made, paper = drawing(1)
     made.item_came(0, args, Future(), 1)
     assert paper.slices == []

@@ -1,4 +1,4 @@
-"""What a node tells of itself: the record on disk, and how it is put together."""
+"""Metrics of a node: the record on disk, and the reporter that makes it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_record_is_read_as_it_was_written_and_by_its_owner_only(tmp_path: Path
     assert stat.S_IMODE((tmp_path / "metrics-1").stat().st_mode) == 0o600
 
 
-def test_a_record_that_is_broken_or_hostile_is_none(tmp_path: Path) -> None:
+def test_broken_or_hostile_records_are_ignored(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path, 1)
     file.write(RECORD)
     file.close()
@@ -97,7 +97,7 @@ def test_a_shorter_record_replaces_a_longer_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["nothing", "cut", "changed", "other", "missing", "link"])
-def test_what_is_no_whole_record_is_none(tmp_path: Path, damage: str) -> None:
+def test_incomplete_records_are_ignored(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "metrics-1"
     file = MetricsFile(tmp_path, 1)
     file.write(RECORD)
@@ -152,7 +152,7 @@ def test_a_rate_is_over_the_time_between_two_looks_and_never_below_nothing() -> 
     assert now.rate(before, 2.0) == Counts(total_step=10.0, events_out=0.0, ctx_in=0.5)
 
 
-def test_what_a_node_owes_and_lags_behind_is_that_of_all_its_peers() -> None:
+def test_unacknowledged_events_and_lag_are_taken_over_all_peers() -> None:
     ages = (0.25, None, 0.5)
     peers = [PeerMetrics(node_id=k, unacknowledged=k, ctx_s=age) for k, age in enumerate(ages)]
     record = replace(RECORD, peers=tuple(peers))
@@ -170,7 +170,7 @@ def test_a_node_without_a_launcher_has_a_directory_for_its_lifetime(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_does_without_metrics_where_there_is_no_room(
+def test_a_node_without_room_for_metrics_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("ding_lite.parallel.network.address._base", lambda: tmp_path / "missing")
@@ -179,7 +179,7 @@ def test_a_node_does_without_metrics_where_there_is_no_room(
     assert "`ding-lite top` will not see this node" in caplog.text
 
 
-# -- what a node tells ---------------------------------------------------------------------
+# -- the reporter ---------------------------------------------------------------------
 
 Pair = tuple[NodeRouter, NodeRouter]
 
@@ -219,7 +219,7 @@ def wait_for(router: NodeRouter, ready: Callable[[NodeMetrics], bool]) -> NodeMe
     return look(router)
 
 
-def test_a_node_tells_who_it_is_and_who_is_connected(pair: Pair) -> None:
+def test_a_record_has_the_node_and_its_peers(pair: Pair) -> None:
     told = look(pair[1])
     assert (told.node_id, told.num_nodes, told.pid) == (1, 2, os.getpid())
     assert told.labels == ("b", "distributed", "node.1")
@@ -235,7 +235,7 @@ def test_a_node_tells_who_it_is_and_who_is_connected(pair: Pair) -> None:
     assert peer.ctx_s is None
 
 
-def test_a_node_tells_what_it_has_sent_and_got(pair: Pair) -> None:
+def test_a_record_counts_sent_and_received_messages(pair: Pair) -> None:
     one, other = pair
     for number in range(5):
         one.emit("n", number)
@@ -301,7 +301,7 @@ def test_an_env_step_that_is_not_kept_is_the_newest_that_was_seen(pair: Pair) ->
     assert seen[:5] == [None, None, None, 2.5, 2.5]
 
 
-def test_a_wait_of_ours_is_told_from_work(pair: Pair) -> None:
+def test_waiting_is_distinguished_from_work(pair: Pair) -> None:
     seen: list[NodeMetrics] = []
     begun, looked = threading.Event(), threading.Event()
     with use_router(pair[0]):
@@ -357,7 +357,7 @@ def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(
     assert other.state == "failed"
 
 
-def test_a_turn_costs_nothing_until_a_second_has_passed(tmp_path: Path, clock: Any) -> None:
+def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: Any) -> None:
     spec = NodeSpec(node_id=0, num_nodes=1, labels=frozenset({"a"}), directory=str(tmp_path))
     transport = InprocTransport(Network(), 0, peers=(), clock=clock)
     router = NodeRouter(spec, transport=transport, clock=clock)
@@ -380,7 +380,7 @@ def record_at(directory: Path) -> float:
     return record.at
 
 
-def test_a_full_disk_is_no_reason_to_fail(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_does_not_stop_the_node(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     file = pair[0]._reporter._file
     assert file is not None
     full = os.open("/dev/full", os.O_RDWR)
@@ -394,7 +394,7 @@ def test_a_full_disk_is_no_reason_to_fail(pair: Pair, caplog: pytest.LogCaptureF
     assert caplog.text.count("its metrics cannot be written ([Errno 28] No space left") == 1
 
 
-def test_a_directory_that_is_gone_is_no_reason_to_fail(
+def test_a_removed_directory_does_not_stop_the_node(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = NodeSpec(
@@ -405,7 +405,7 @@ def test_a_directory_that_is_gone_is_no_reason_to_fail(
     assert "its metrics cannot be written ([Errno 2]" in caplog.text
 
 
-def test_where_a_thread_is_leaves_out_what_is_not_the_users() -> None:
+def test_the_position_of_a_thread_skips_library_code() -> None:
     begun, over = threading.Event(), threading.Event()
 
     def work() -> None:

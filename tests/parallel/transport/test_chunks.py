@@ -1,4 +1,4 @@
-"""Large messages in pieces: whole again, or given up; and nothing is taken on trust."""
+"""Large messages in chunks: assembled or dropped, and checked."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 35), min_size=1, max_size=12))
-def test_what_is_split_comes_together_again(sizes: list[int]) -> None:
+def test_a_split_message_is_assembled_again(sizes: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "CHUNK_BYTES", 10)
         patch.setattr(chunks, "MAX_PIECES", 3)
@@ -144,7 +144,7 @@ def test_the_oldest_incomplete_message_is_given_up_for_a_new_one() -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_node_with_many_links_makes_nobody_elses_message_be_given_up() -> None:
+def test_a_node_with_many_links_cannot_displace_the_messages_of_others() -> None:
     assembler = Assembler(max_under_way=4)
     first, *rest = chunks_of(message(35))
     assembler.take(LINK, BULK, first, owner=1)

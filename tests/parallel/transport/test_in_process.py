@@ -1,4 +1,4 @@
-"""The transport within one process: the contract, and what a test may do to the network."""
+"""The transport within one process: the contract, and the faults of its network."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class TestContract(TransportContract):
     """What every transport promises."""
 
 
-# -- what a test may do to the network -----------------------------------------------------
+# -- faults of the network -----------------------------------------------------
 
 
-def test_a_cut_loses_what_is_under_way_and_both_ends_are_told(bench: InprocBench) -> None:
+def test_a_cut_loses_messages_under_way_and_notifies_both_ends(bench: InprocBench) -> None:
     hub, leaf, to_leaf, to_hub = bench.both()
     network = bench.network
     network.hold(1, 0)
@@ -68,7 +68,7 @@ def test_a_cut_loses_what_is_under_way_and_both_ends_are_told(bench: InprocBench
     assert leaf.contents == [[CONTROL.value]]
 
 
-def test_a_cut_between_two_is_none_between_others_and_lasts(bench: InprocBench) -> None:
+def test_a_cut_lasts_and_affects_only_its_two_nodes(bench: InprocBench) -> None:
     hub, address = bench.listener()
     bench.network.cut(0, 1)
     other, from_other = bench.dialler(address, 2)
@@ -83,7 +83,7 @@ def test_a_cut_between_two_is_none_between_others_and_lasts(bench: InprocBench) 
     assert other.downs == []
 
 
-def test_what_is_held_arrives_late_and_the_other_lane_overtakes_it(bench: InprocBench) -> None:
+def test_held_messages_arrive_late_and_the_other_lane_overtakes_them(bench: InprocBench) -> None:
     hub, leaf, to_leaf, to_hub = bench.both()
     bench.network.hold(1, 0, CONTROL)
     for number in range(3):
@@ -131,7 +131,7 @@ def test_a_node_that_vanishes_takes_all_its_links_along_and_leaves_its_place(
     assert again.hear(1) == hub.hear(1) == [[b"hello again"]]
 
 
-def test_turns_are_due_by_the_nodes_own_clock(clock: ManualClock) -> None:
+def test_ticks_are_due_by_the_clock_of_the_node(clock: ManualClock) -> None:
     with closing(InprocTransport(Network(), 0, clock=clock)) as transport:
         end = End(transport)
         end.turn_every_s = 5.0

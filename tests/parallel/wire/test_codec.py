@@ -140,7 +140,7 @@ trees = st.recursive(
 
 
 def little(tree: Any) -> Any:
-    """Return what a tree arrives as: the same, its arrays in little-endian order."""
+    """Return a tree as it is decoded: with its arrays in little-endian order."""
     if isinstance(tree, np.generic):
         return little(np.asarray(tree))[()]
     if isinstance(tree, np.ndarray):
@@ -167,7 +167,7 @@ def test_a_borrowed_tree_arrives_as_it_was(tree: Any) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=8), trees, max_size=4))
-def test_what_is_encoded_part_by_part_arrives_as_the_whole(items: dict[str, Any]) -> None:
+def test_a_tree_of_encoded_parts_decodes_as_the_whole(items: dict[str, Any]) -> None:
     parts = {key: encode(value) for key, value in items.items()}
     assert same(travel(parts), little(items))
 
@@ -195,7 +195,7 @@ def test_a_mapped_file_arrives_as_an_array(tmp_path: Path) -> None:
     assert same(travel([mapped]), [np.full((3, 2), 5, np.int16)])
 
 
-def test_what_torch_keeps_beside_the_numbers_stays_home() -> None:
+def test_a_tensor_arrives_as_its_numbers_alone() -> None:
     parameter = torch.nn.Parameter(torch.ones(2, 3))
     conjugated = torch.tensor([1 + 2j]).conj()
     found = travel([parameter, conjugated, torch.nn.Linear(2, 2).state_dict()])
@@ -207,7 +207,7 @@ def test_what_torch_keeps_beside_the_numbers_stays_home() -> None:
     assert list(found[2]) == ["weight", "bias"]
 
 
-def test_a_context_arrives_with_what_it_keeps() -> None:
+def test_a_context_arrives_with_its_kept_keys() -> None:
     first = Context(obs=np.arange(3), env_step=7, total_step=5)
     first.keep("env_step", "not_yet_set")
     ctx = Lineage(first).next_of(first)
@@ -249,7 +249,7 @@ def test_large_arrays_travel_without_a_copy_on_either_side() -> None:
     found["t"] += 1
 
 
-def test_what_is_encoded_is_a_snapshot() -> None:
+def test_an_encoded_value_is_a_snapshot() -> None:
     tree: dict[str, Any] = {
         "large": np.ones(LARGE),
         "small": np.ones(3),
@@ -277,7 +277,7 @@ def test_borrowed_memory_that_is_not_in_a_row_is_copied() -> None:
     assert decode(encoded.meta, encoded.buffers).min() == 1
 
 
-def test_nobody_can_write_to_what_goes_to_many() -> None:
+def test_encoded_buffers_are_read_only() -> None:
     encoded = encode([np.ones(LARGE), np.ones(3), torch.ones(LARGE), torch.ones(3)], borrow=True)
     assert all(buffer.readonly for buffer in encoded.buffers)
     large, small, large_tensor, small_tensor = decode(encoded.meta, encoded.buffers)
@@ -303,7 +303,7 @@ def test_more_large_arrays_than_there_are_buffers_share_one() -> None:
     assert same(travel([b"x" * LARGE] * MAX_BUFFERS), [b"x" * LARGE] * MAX_BUFFERS)
 
 
-# -- what may not travel ---------------------------------------------------------------------
+# -- unsendable values ---------------------------------------------------------------------
 
 
 class Color(enum.Enum):
@@ -397,7 +397,7 @@ for _ in range(15):
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )  # fmt: skip
-def test_what_may_not_travel_is_named(value: Any, path: str | None, complaint: str) -> None:
+def test_unsendable_values_are_named(value: Any, path: str | None, complaint: str) -> None:
     with pytest.raises(CodecError) as caught:
         encode(value, name="ctx")
     message = str(caught.value)
@@ -429,7 +429,7 @@ def test_parts_that_hold_too_many_arrays_together_are_refused() -> None:
         encode([large, large])
 
 
-def test_the_size_of_what_is_encoded_counts_all_of_it() -> None:
+def test_the_size_of_an_encoded_value_counts_meta_and_buffers() -> None:
     encoded = encode([np.zeros(LARGE), np.zeros(2, np.int8)])
     assert encoded.nbytes == len(encoded.meta) + 8 * LARGE + 2
     assert encoded.num_arrays == 2

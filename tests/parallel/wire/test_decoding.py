@@ -1,4 +1,4 @@
-"""Whatever is wrong with what has come, reading it raises CodecError, and takes no memory."""
+"""Decoding any malformed message raises CodecError, and takes no memory."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ PART = "A value has"
     ],
     ids=lambda value: re.sub(r" (object )?at 0x[0-9a-f]+", "", str(value)),
 )
-def test_what_is_no_message_is_refused(
+def test_malformed_messages_are_refused(
     tree: Any, buffers: list[memoryview], complaint: str
 ) -> None:
     packed = 4 if complaint.startswith("reaches") and buffers else 0
@@ -170,7 +170,7 @@ def test_the_packed_buffer_is_as_long_as_the_meta_says(packed_bytes: Any, compla
     ],
     ids=lambda raw: f"{raw[:12].hex()} of {len(raw)}",
 )
-def test_a_meta_that_is_no_msgpack_or_a_bomb_is_refused(raw: bytes) -> None:
+def test_malformed_or_explosive_msgpack_is_refused(raw: bytes) -> None:
     with pytest.raises(CodecError):
         decode(raw, [])
 
@@ -182,7 +182,7 @@ def test_random_bytes_raise_codec_errors_only(raw: bytes, buffers: list[bytes]) 
             decode(start + raw, [memoryview(buffer) for buffer in buffers])
 
 
-def test_reading_does_not_change_what_has_been_read() -> None:
+def test_decoding_leaves_its_input_unchanged() -> None:
     encoded = encode([[1, 2], {"a": np.zeros(3)}])
     first = decode(encoded.meta, encoded.buffers)
     first[0].append(3)

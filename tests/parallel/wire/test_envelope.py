@@ -1,4 +1,4 @@
-"""An envelope arrives as it was sent, and what is none is refused before it takes memory."""
+"""Envelopes arrive as they were sent; malformed ones are refused before they take memory."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ GOOD = frames()
     ],
     ids=str,
 )
-def test_what_is_no_message_is_refused(wrong: list[bytes], complaint: str) -> None:
+def test_malformed_messages_are_refused(wrong: list[bytes], complaint: str) -> None:
     with pytest.raises(CodecError, match=complaint):
         Envelope.from_frames(wrong)
 
@@ -109,7 +109,7 @@ def test_what_is_no_message_is_refused(wrong: list[bytes], complaint: str) -> No
 @pytest.mark.parametrize(
     "limits", [Limits(max_meta_bytes=2), Limits(max_payload_bytes=4), Limits(max_buffers=1)]
 )
-def test_what_is_beyond_a_limit_is_refused(limits: Limits) -> None:
+def test_messages_beyond_a_limit_are_refused(limits: Limits) -> None:
     with pytest.raises(CodecError, match=r"the limits are|expected are 1 to 2"):
         Envelope.from_frames(GOOD, limits)
     exact = Limits(max_meta_bytes=3, max_payload_bytes=5, max_buffers=2)
@@ -152,6 +152,6 @@ def test_a_batch_arrives_as_it_was_sent(metas: list[bytes]) -> None:
     ],
     ids=lambda raw: raw[:8].hex(),
 )
-def test_what_is_no_batch_is_refused(raw: bytes) -> None:
+def test_malformed_batches_are_refused(raw: bytes) -> None:
     with pytest.raises(CodecError, match="batch"):
         unpack_batch(raw)

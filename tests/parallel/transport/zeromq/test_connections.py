@@ -28,7 +28,7 @@ PART = b"\x03" + struct.pack(">Q", MEGABYTE) + bytes(MEGABYTE)
 
 
 def wait_until(ready: Callable[[], bool]) -> None:
-    """Look again and again; nobody tells when ZeroMQ has taken note of something."""
+    """Check repeatedly: ZeroMQ does not report when it has noticed something."""
     deadline = monotonic() + 10.0
     while not ready():
         assert monotonic() < deadline
@@ -130,7 +130,7 @@ def test_a_message_that_does_not_end_is_cut_off(
 ) -> None:
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 4 * MEGABYTE)
     peer, known = listener.raw_peer(stack), listener.peer(stack, b"known")
-    peer.sendall(b"\x00\x05whole")  # so it is nobody's stranger
+    peer.sendall(b"\x00\x05whole")  # so it has a whole message
     listener.read()
     listener.connections.drained()
     assert listener.look() == []
@@ -150,7 +150,7 @@ def test_a_message_that_does_not_end_is_cut_off(
     assert listener.read() == b"known"
 
 
-def test_a_long_message_that_ends_is_none_that_does_not(
+def test_a_long_message_that_ends_is_not_cut(
     listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 2 * MEGABYTE)
@@ -167,7 +167,7 @@ def test_a_long_message_that_ends_is_none_that_does_not(
     assert listener.closed == []
 
 
-def test_who_brings_more_than_is_read_is_cut_off_and_the_others_are_not(
+def test_a_sender_faster_than_its_reader_is_cut_and_others_are_not(
     listener: Listener, stack: ExitStack
 ) -> None:
     rogue, other = listener.peer(stack, b"rogue"), listener.peer(stack, b"other")
@@ -190,7 +190,7 @@ def test_who_brings_more_than_is_read_is_cut_off_and_the_others_are_not(
     assert other.getsockopt(zmq.EVENTS) & zmq.POLLOUT
 
 
-def test_who_was_cut_off_stays_out_until_what_it_has_brought_is_read(
+def test_bytes_of_a_cut_peer_count_until_they_are_read(
     listener: Listener, stack: ExitStack
 ) -> None:
     rogue = listener.peer(stack, b"rogue")
@@ -206,7 +206,7 @@ def test_who_was_cut_off_stays_out_until_what_it_has_brought_is_read(
     (reason,) = listener.look()
     assert "bytes of node 1 wait to be read" in reason
     listener.wait_for(lambda: len(listener.closed) == 2)
-    assert listener.look() == []  # nobody is left to be cut
+    assert listener.look() == []  # no connection is left to be cut
     while listener.socket.poll(0):
         listener.read(1)
     listener.connections.drained()
@@ -229,7 +229,7 @@ def test_all_together_may_not_take_more_than_their_share_of_the_memory(
     assert "31457280 for all nodes" in reason
 
 
-def test_those_who_have_not_said_anything_whole_share_a_small_limit(
+def test_connections_without_a_whole_message_share_a_small_limit(
     listener: Listener, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zeromq_connections, "MAX_UNFINISHED_BYTES", 4 * MEGABYTE)
@@ -246,7 +246,7 @@ def test_those_who_have_not_said_anything_whole_share_a_small_limit(
     listener.wait_for(lambda: len(listener.closed) == 3)
 
 
-def test_a_peer_whose_messages_are_read_is_never_cut_however_much_it_sends(
+def test_a_peer_is_never_cut_while_its_messages_are_read(
     listener: Listener, stack: ExitStack
 ) -> None:
     peer = listener.peer(stack, b"peer")
@@ -301,7 +301,7 @@ def test_a_descriptor_that_now_belongs_to_another_connection_is_left_alone() -> 
                 assert end.recv(5) == b"alive"
 
 
-def test_what_is_no_connection_any_more_does_no_harm() -> None:
+def test_a_closed_connection_does_no_harm() -> None:
     connections = Connections()
     reader, writer = os.pipe()
     connections.opened(reader)
@@ -315,7 +315,7 @@ def test_what_is_no_connection_any_more_does_no_harm() -> None:
     assert connections.look(1.0)[1] == []
 
 
-def test_nobody_looks_where_nothing_can_be_counted(tmp_path: Path) -> None:
+def test_socket_files_are_not_checked(tmp_path: Path) -> None:
     connections = Connections()
     assert connections.look(0.0) == (float("inf"), [])
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:

@@ -1,4 +1,4 @@
-"""Who reads: the transport's own thread, and who waits anyway."""
+"""The reactor: the own thread and leading threads take turns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_waits_is_handed_what_comes_on_its_own_thread(bench: SocketBench) -> None:
+def test_a_waiting_thread_gets_messages_on_itself(bench: SocketBench) -> None:
     hub, leaf, to_leaf, _ = bench.both()
     leaf.callers.clear()
     for number in range(50):
@@ -68,7 +68,7 @@ def test_another_thread_wakes_the_pump(bench: SocketBench) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_the_own_thread_does_what_is_due_while_another_one_waits(bench: SocketBench) -> None:
+def test_the_own_thread_ticks_while_another_one_leads(bench: SocketBench) -> None:
     hub, leaf, _, to_hub = bench.both()
     is_over = threading.Event()
     pumping = threading.Thread(target=lambda: leaf.transport.pump(is_over.is_set, FOREVER_S))
@@ -85,7 +85,7 @@ def test_the_own_thread_does_what_is_due_while_another_one_waits(bench: SocketBe
 
 
 @pytest.mark.usefixtures("patient")
-def test_what_who_has_waited_leaves_to_be_done_is_done_in_time(bench: SocketBench) -> None:
+def test_the_own_thread_takes_over_from_a_leader_in_time(bench: SocketBench) -> None:
     hub, leaf, to_leaf, _ = bench.both()
 
     def take(link: Link, frames: list[Frame]) -> None:
@@ -103,7 +103,7 @@ def test_what_who_has_waited_leaves_to_be_done_is_done_in_time(bench: SocketBenc
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_comes_second_does_not_wait_here(bench: SocketBench) -> None:
+def test_a_second_thread_does_not_lead(bench: SocketBench) -> None:
     _, leaf, _, _ = bench.both()
     leads, is_over = threading.Event(), threading.Event()
 
@@ -126,7 +126,7 @@ def test_a_call_of_the_sink_does_not_pump(bench: SocketBench) -> None:
     leaf.do(lambda: leaf.transport.pump(lambda: False, FOREVER_S))
 
 
-def test_what_ready_raises_leaves_all_as_it_was(bench: SocketBench) -> None:
+def test_an_exception_of_ready_ends_the_lead_cleanly(bench: SocketBench) -> None:
     hub, leaf, to_leaf, _ = bench.both()
 
     def fail() -> bool:
@@ -205,14 +205,14 @@ def test_ctrl_c_ends_the_wait_for_an_event(nodes: tuple[NodeRouter, NodeRouter])
         assert heard.wait(10.0)
 
 
-def test_calls_are_answered_to_who_waits(nodes: tuple[NodeRouter, NodeRouter]) -> None:
+def test_answers_to_calls_reach_the_waiting_thread(nodes: tuple[NodeRouter, NodeRouter]) -> None:
     hub, leaf = nodes
     leaf.register("double", lambda number: 2 * number)
     with hub.deferred_sigint.installed():
         assert [hub.call(1, "double", number) for number in range(200)] == [*range(0, 400, 2)]
 
 
-def test_who_reads_while_it_waits_is_seen_to_wait(nodes: tuple[NodeRouter, NodeRouter]) -> None:
+def test_a_leading_thread_is_reported_as_waiting(nodes: tuple[NodeRouter, NodeRouter]) -> None:
     hub, leaf = nodes
     begun = threading.Event()
 

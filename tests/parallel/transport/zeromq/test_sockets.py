@@ -1,4 +1,4 @@
-"""ZeroMQ's sockets between threads: what is half said, who is woken, and what ends when."""
+"""ZeroMQ sockets shared by threads: interrupted sends, wake-ups and waits."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_a_message_that_an_interrupt_has_cut_off_does_not_swallow_the_next(
 
 
 @pytest.mark.parametrize("on_readers_thread", [True, False])
-def test_what_fails_does_not_hide_what_has_come(tmp_path: Path, on_readers_thread: bool) -> None:
+def test_a_failed_send_does_not_hide_received_messages(
+    tmp_path: Path, on_readers_thread: bool
+) -> None:
     sockets, context = Sockets(), zmq.Context()
     with ExitStack() as stack:
         stack.callback(context.term)
@@ -113,14 +115,14 @@ def test_what_fails_does_not_hide_what_has_come(tmp_path: Path, on_readers_threa
             assert read_one(sockets, router)[1:] == [b"hello"]
 
 
-def test_what_is_not_read_to_the_end_is_shown_again(pair: tuple[Sockets, Socket, Socket]) -> None:
+def test_a_socket_with_unread_messages_is_shown_again(pair: tuple[Sockets, Socket, Socket]) -> None:
     sockets, socket, other = pair
     read_all(sockets, socket)
     for number in range(3):
         other.send(b"%d" % number)
     for number in range(3):
         assert read_one(sockets, socket) == [b"%d" % number]
-    assert wait(sockets, 10.0) == [socket]  # nobody has looked whether it is empty
+    assert wait(sockets, 10.0) == [socket]  # it was not checked whether it is empty
     assert sockets.read(socket, socket.recv) is None
     assert wait(sockets, 0.0) == []
 
@@ -138,7 +140,7 @@ def test_waking_ends_the_wait_and_is_not_lost_before_it(
     waking.join()
 
 
-def test_what_comes_while_another_thread_reads_is_its_own_and_then_anybodys(
+def test_messages_go_to_the_leader_and_then_to_either_thread(
     pair: tuple[Sockets, Socket, Socket],
 ) -> None:
     sockets, socket, other = pair
@@ -179,7 +181,7 @@ def test_wake_leader_ends_one_wait_of_the_leader_and_no_other(
     assert not sockets._is_leader_woken
 
 
-def test_waking_what_has_ended_does_nothing() -> None:
+def test_waking_closed_sockets_does_nothing() -> None:
     sockets = Sockets()
     sockets.close()
     sockets.wake()

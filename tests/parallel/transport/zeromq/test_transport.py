@@ -67,9 +67,7 @@ def test_a_port_of_another_program_is_named(bench: SocketBench) -> None:
             bench.listener(at=address)
 
 
-def test_a_socket_file_that_nobody_listens_on_is_taken_over(
-    bench: SocketBench, tmp_path: Path
-) -> None:
+def test_a_socket_file_without_a_listener_is_taken_over(bench: SocketBench, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(tmp_path / "left-over"))
         left_over.listen()
@@ -81,7 +79,7 @@ def test_a_socket_file_that_nobody_listens_on_is_taken_over(
     assert hub.hear(1) == [[b"hello"]]
 
 
-def test_what_is_no_socket_file_is_left_alone(bench: SocketBench, tmp_path: Path) -> None:
+def test_other_files_at_the_address_are_left_alone(bench: SocketBench, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(TransportError, match="cannot listen on ipc://"):
         bench.listener(at=f"ipc://{tmp_path}/folder")
@@ -105,7 +103,7 @@ def raw_peer(context: zmq.Context[Any], bench: SocketBench, route: bytes) -> Any
     return peer
 
 
-def test_a_frame_that_is_too_large_cuts_its_sender_off_and_nobody_else(bench: SocketBench) -> None:
+def test_a_frame_that_is_too_large_cuts_off_only_its_sender(bench: SocketBench) -> None:
     hub, address = bench.listener()
     leaf, to_hub = bench.dialler(address)
     with zmq.Context() as context, raw_peer(context, bench, b"raw-c") as peer:
@@ -129,7 +127,7 @@ def test_a_message_of_neither_lane_is_rejected(bench: SocketBench) -> None:
     hub.wait(lambda: hub.contents == [[b"and I"]])
 
 
-def test_who_sends_faster_than_it_is_read_is_cut_off_and_nobody_else(tmp_path: Path) -> None:
+def test_a_peer_that_sends_too_fast_is_the_only_one_cut_off(tmp_path: Path) -> None:
     with ExitStack() as stack:
         bench = SocketBench(stack, "tcp", tmp_path)
         connections = Connections(max_peer_bytes=32 * 2**20)

@@ -83,7 +83,7 @@ def test_the_oldest_connections_are_cut_when_there_are_too_many(port: Port) -> N
     assert port.look() == ([], [])  # those that were cut are not cut again
 
 
-def test_a_connection_that_has_proved_a_key_is_told_once_and_counts_no_more(port: Port) -> None:
+def test_an_authenticated_connection_is_reported_once_and_not_counted(port: Port) -> None:
     port.connect(5)
     for number in (0, 3):
         port.here[number].sendall(bytes(300))  # as much as this node's side of a handshake
@@ -203,7 +203,7 @@ def idle_connections(stack: ExitStack, address: str, number: int) -> list[socket
 
 
 @pytest.mark.deadline(60)
-def test_strangers_leave_a_node_its_files_its_memory_and_its_peers(hub: tuple[str, str]) -> None:
+def test_unauthenticated_connections_exhaust_neither_files_nor_memory(hub: tuple[str, str]) -> None:
     address, key = hub
     with ExitStack() as stack:
         idle_connections(stack, address, 1_200)
@@ -233,7 +233,7 @@ def is_connected(connection: socket.socket) -> bool:
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != b"\x02"
 
 
-def test_a_stranger_is_cut_when_it_brings_more_than_a_handshake(tmp_path: Path) -> None:
+def test_an_unauthenticated_connection_is_cut_when_it_brings_too_much(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
     with closing(NodeRouter(hub_spec(2, key_file=key))) as router:
         place = Address.parse(str(router.address))
@@ -244,7 +244,7 @@ def test_a_stranger_is_cut_when_it_brings_more_than_a_handshake(tmp_path: Path) 
         wait_until(lambda: router.num_rejected > 0)
 
 
-def test_a_lane_that_carries_nothing_is_no_stranger(tmp_path: Path) -> None:
+def test_an_idle_lane_counts_as_authenticated(tmp_path: Path) -> None:
     key = str(make_key(tmp_path / "key"))
     with (
         closing(NodeRouter(hub_spec(2, key_file=key))) as router,
