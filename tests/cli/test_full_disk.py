@@ -90,7 +90,7 @@ def test_a_file_that_may_not_grow_ends_the_run_with_one_sentence(
     assert "File too large" in last
 
 
-def test_a_run_whose_disk_was_full_goes_on_when_there_is_room(
+def test_a_run_stopped_by_a_full_disk_goes_on_when_there_is_room(
     process: Warm, tmp_path: Path
 ) -> None:
     line = f"{LONG} --out run"

@@ -99,11 +99,11 @@ def test_the_script_that_pip_installs_can_start_nodes(folder: Path) -> None:
     assert_summary(said, "2 nodes", "('a', 'usual') on node 0, ('a', 'usual') on node 1")
 
 
-def test_edges_say_who_is_connected_to_whom_and_labels_go_to_all(folder: Path) -> None:
+def test_edges_define_the_connections_and_labels_go_to_all_nodes(folder: Path) -> None:
     words = ["--nodes", "3", "--topology", "2-1,0-1", "--labels", "gpu,fast"]
     code, out, error = call(folder, "run", "program:neighbours", *words)
     assert (code, error) == (0, "")
-    for node in range(3):  # who is connected to both 0 and 2 is node 1
+    for node in range(3):  # node 1 is connected to both 0 and 2
         assert f"(['distributed', 'fast', 'gpu', 'node.{node}'], 1) on node {node}" in out
 
 

@@ -106,7 +106,7 @@ def test_where_no_job_runs_it_says_so(nowhere: Path, capsys: pytest.CaptureFixtu
 
     assert main(["top", "--once"]) == 1
     assert capsys.readouterr() == ("", f"ding-lite top: {NOBODY}\n")
-    assert main(["top"]) == 1  # nor does it wait where nobody sits before a terminal
+    assert main(["top"]) == 1  # nor does it wait without a terminal
     assert capsys.readouterr() == ("", f"ding-lite top: {NOBODY}\n")
     assert main(["top", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"jobs": []}

@@ -39,7 +39,7 @@ PRELOADED = (
 
 
 class Said(NamedTuple):
-    """How a command line ended."""
+    """The result of a command line."""
 
     code: int | None
     """Its exit code, negative for a signal; None where it did not end in time."""
@@ -81,8 +81,8 @@ class Warm:
             file_bytes: How large a file may become.
             variables: Environment variables.
             closed: Standard streams that the child does not have.
-            out: A file that takes the place of standard output; `|` is a pipe whose reader has
-                left.
+            out: A file that takes the place of standard output; `|` is a pipe without a
+                reader.
         """
         asked = {
             "words": [*words],

@@ -55,7 +55,7 @@ def test_a_wait_on_the_system_clock_ends_when_the_condition_is_notified() -> Non
 
 @pytest.mark.parametrize("timeout", [None, 1e10])
 def test_a_long_wait_looks_up_for_a_signal_that_came_just_before_it(timeout: float | None) -> None:
-    condition = threading.Condition()  # nobody will notify it
+    condition = threading.Condition()  # no thread will notify it
     with condition:
         SYSTEM_CLOCK.wait(condition, timeout)
 

@@ -50,7 +50,7 @@ def record(
 # -- configure ------------------------------------------------------------------------------
 
 
-def test_a_line_says_when_who_where_and_what(
+def test_a_line_has_time_node_module_and_message(
     stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "localtime", time.gmtime)
@@ -180,14 +180,14 @@ def test_a_program_that_configures_nothing_hears_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-# -- who speaks -----------------------------------------------------------------------------
+# -- the name of the node -------------------------------------------------------------------
 
 
 def speakers(stream: io.StringIO) -> list[str]:
     return [line.split(" ", 1)[1].partition(" | ")[0] for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_names_whom_the_process_speaks_as(stream: io.StringIO) -> None:
+def test_a_line_has_the_name_that_the_process_was_given(stream: io.StringIO) -> None:
     configure(stream=stream)
     logger = logging.getLogger("ding_lite.x")
     logger.info("alone")
@@ -284,7 +284,7 @@ def test_what_is_dropped_does_not_put_off_the_next_line(log: Lines, clock: Manua
     assert log.lines == ["INFO at 0 s", "INFO at 3 s"]
 
 
-def test_a_line_that_nobody_would_see_is_not_the_one_that_counts(
+def test_a_line_below_the_level_does_not_count_for_the_throttle(
     stream: io.StringIO, clock: ManualClock
 ) -> None:
     throttle = Throttle(logging.getLogger("ding_lite.x"), clock)

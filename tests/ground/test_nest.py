@@ -60,7 +60,7 @@ def test_every_path_leads_to_its_leaf(tree: Any) -> None:
 
 
 @given(TREES)
-def test_no_leaf_is_left_out_and_none_comes_twice(tree: Any) -> None:
+def test_every_leaf_is_yielded_exactly_once(tree: Any) -> None:
     paths = [path for path, _ in leaves(tree)]
     assert len(paths) == len({repr(path) for path in paths}) == count(tree)
 

@@ -143,7 +143,7 @@ def test_the_variables_of_this_process_are_read_by_default(
     assert Settings.from_environ().torch_threads == 3
 
 
-def test_variables_of_others_are_none_of_our_business() -> None:
+def test_variables_without_our_prefix_are_ignored() -> None:
     environ = {"PATH": "/bin", "DING_LITE": "x", "MY_DING_LITE_NODE_ID": "x", "DINGLITE_X": "x"}
     assert Settings.from_environ(environ) == Settings()
 
@@ -441,7 +441,7 @@ def test_an_easydict_inside_becomes_a_plain_dict_all_the_way_down() -> None:
 
 @dataclass
 class Layers:
-    """What configs of networks are made of."""
+    """A config with the field types that networks have."""
 
     sizes: list[dict[str, int]] = field(default_factory=list)
     convs: tuple[tuple[int, ...], ...] = ()

@@ -1,4 +1,4 @@
-"""What the tests of middleware share: small real envs, a small real policy, a real replay."""
+"""Fixtures of the middleware tests: small real envs, a small real policy, a real replay."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
         mw.resume(parts_of_a_run(tmp_path), tmp_path / "elsewhere")
 
 
-def test_a_state_that_is_none_of_a_part_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_state_that_does_not_fit_a_part_is_refused_by_name(tmp_path: Path) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(4,)))
     parts = {"policy": policy}

@@ -148,7 +148,7 @@ def test_a_number_where_a_schedule_is_meant_is_refused(policy: DQN, envs: Envs) 
         mw.collect(policy, envs, steps=4, epsilon=0.1)  # type: ignore[call-overload]
 
 
-def test_epsilon_for_a_policy_that_takes_none_is_refused(policy: DQN, envs: Envs) -> None:
+def test_epsilon_for_a_policy_without_epsilon_is_refused(policy: DQN, envs: Envs) -> None:
     class Stubborn(DQN):
         def act(self, obs, *, explore=True):  # type: ignore[override]
             return super().act(obs, explore=explore)

@@ -48,7 +48,7 @@ def test_without_a_useful_limit_the_newest_evaluation_tells(longest: int | None)
     assert budget.overrun(task.ctx) is None
 
 
-def test_what_nobody_could_foresee_is_told() -> None:
+def test_an_overrun_by_an_unexpectedly_long_evaluation_is_reported() -> None:
     budget = mw.env_step_budget(500, every=2, longest=None)
     task = run(budget, [10, 900])
     said = budget.overrun(task.ctx)

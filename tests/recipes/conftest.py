@@ -1,4 +1,4 @@
-"""What the tests of recipes share."""
+"""Fixtures of the recipes' tests."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def _fonts() -> None:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `runs` be made where it harms nobody."""
+    """Make `runs` in a temporary directory."""
     monkeypatch.chdir(tmp_path)

@@ -45,7 +45,7 @@ def small(**more: Any) -> EvolveResult:
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> EvolveResult:
-    """Evolve once, for all who only look at what it has left."""
+    """Evolve once, for all tests that only read the results."""
     return small(mutate_none=0.2, out=tmp_path_factory.mktemp("runs") / "1")
 
 

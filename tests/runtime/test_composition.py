@@ -1,4 +1,4 @@
-"""What a task is made of, and how it is compiled before the first step."""
+"""The composition of a task, and its compilation before the first step."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def test_two_middleware_with_locks_never_run_at_the_same_time(
     assert [stretch for stretch in stretches if len(set(stretch)) > 1] == []
 
 
-def test_a_middleware_without_a_lock_waits_for_nobody(composition: Composition) -> None:
+def test_a_middleware_without_a_lock_does_not_wait(composition: Composition) -> None:
     both = threading.Barrier(2)  # neither gets through without the other
     met: list[int] = []
 

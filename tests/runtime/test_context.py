@@ -241,7 +241,7 @@ def test_a_copy_has_the_same_items_and_a_life_of_its_own(twin_of: object) -> Non
 
 
 class TestParallelContext:
-    """What the other nodes have put on their contexts."""
+    """The newest ctx values of other nodes."""
 
     def test_each_key_holds_the_newest_value_that_any_node_has_sent(self) -> None:
         ctx = ParallelContext()

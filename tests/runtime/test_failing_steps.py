@@ -27,7 +27,7 @@ Waiting = Callable[[Task, Context], object]
 
 
 class Broken(Exception):
-    """What the other middleware raises."""
+    """The error of the other middleware."""
 
 
 def _wait_for(task: Task, ctx: Context) -> object:
@@ -162,7 +162,7 @@ def test_waits_end_as_at_the_end_of_the_job(waiting: Waiting, late: bool) -> Non
 
 @pytest.mark.parametrize("late", [False, True], ids=["during", "after"])
 @pytest.mark.parametrize("waiting", GIVEN_UP, ids=lambda fn: fn.__name__)
-def test_calls_of_the_router_raise_what_no_one_sees_beside_the_error(
+def test_calls_of_the_router_in_a_failed_step_raise_step_cancelled(
     waiting: Waiting, late: bool
 ) -> None:
     error, outcomes = run_beside(waiting, late=late)

@@ -1,4 +1,4 @@
-"""What counts as a middleware, and doing things around one."""
+"""The shapes of middleware, and code around them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def boom(ctx: Context) -> None:
 
 
 class TestSteps:
-    """How a run goes from step to step and when it ends."""
+    """The steps of a run, and its end."""
 
     def test_a_step_is_an_onion(self) -> None:
         log: list[str] = []
@@ -468,7 +468,7 @@ def on_nodes(num_nodes: int, main: Callable[[int], object], **kwargs: Any) -> li
 
 
 class TestSeveralNodes:
-    """What crosses from node to node, by the router that has them all in one process."""
+    """Messages between nodes, by the router within one process."""
 
     def test_finish_on_one_node_finishes_all_at_the_end_of_their_steps(self) -> None:
         def main(node_id: int) -> bool:

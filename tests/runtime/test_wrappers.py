@@ -189,7 +189,7 @@ def test_middleware_that_run_at_the_same_time_are_timed_each_by_itself(
     assert [(t.name, t.mean) for t in timer.summary()] == [("long", 4.0), ("lambda", 1.0)]
 
 
-def test_a_step_of_an_async_task_is_one_step_whoever_comes_first() -> None:
+def test_a_step_of_an_async_task_is_one_step_in_any_order_of_middleware() -> None:
     text: list[str] = []
     timer = StepTimer(print_per_step=50, write=text.append)
     together = threading.Barrier(3)
@@ -205,7 +205,7 @@ def test_two_threads_that_begin_a_step_at_the_same_time_begin_one_step() -> None
     together = threading.Barrier(2)
 
     class Step(int):
-        """Holds up whoever has found the step to be new until the other has, too."""
+        """Blocks the first thread that finds the step to be new until the other does, too."""
 
         def __ne__(self, other: object) -> bool:
             is_new = int(self) != other
@@ -225,7 +225,7 @@ def test_two_threads_that_begin_a_step_at_the_same_time_begin_one_step() -> None
     assert [head.split(",")[1] for head in heads(text)] == [" 1 steps"]
 
 
-def test_a_middleware_whose_step_ended_in_an_exception_is_timed_up_to_there(
+def test_a_middleware_is_timed_up_to_the_exception_that_ends_its_step(
     clock: ManualClock,
 ) -> None:
     def onion(ctx: Context) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What a seed-era program brings along: its config, policy, learner, collector, evaluator, buffer.
+"""The parts of a seed-era program: its config, policy, learner, collector, evaluator, buffer.
 
 The programs `diengine_1_serial.py` to `diengine_7_elsewhere.py` are those of a document that takes
 these objects from a library. Here they are what a user would put in their place: adapters

@@ -30,7 +30,7 @@ def train(learner, replay_buffer):
                 ctx.train_iter = learner.train_iter
         ctx.keep("train_iter")
         # Mended: in async mode evaluate may set finish after train has looked, and then nothing
-        # would be saved. On the way out, behind the barrier, nobody is late.
+        # would be saved. On the way out, behind the barrier, all are done.
         yield
         if ctx.finish:
             learner.save_checkpoint()

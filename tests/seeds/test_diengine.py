@@ -58,7 +58,7 @@ def _own_cfg_and_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 class Played:
-    """What is left of a program that has run."""
+    """The results of a program that has run."""
 
     def __init__(self, made: tuple[BaseLearner, SampleCollector, BaseSerialEvaluator]) -> None:
         self.learner, self.collector, self.evaluator = made
@@ -203,7 +203,7 @@ def test_the_step_timer_shows_each_middleware_after_each_step(
 class Watcher:
     """A step wrapper that sees each middleware begin, end its way in, and go its way out.
 
-    With `together` none goes on from its beginning before all three of its step have begun.
+    With `together` each waits at its beginning until all three of its step have begun.
     """
 
     def __init__(self, *, together: bool = False) -> None:
@@ -261,7 +261,7 @@ def test_async_mode_runs_a_step_at_once_and_has_one_barrier_at_its_end(
         assert out_1 == out_2 == out_3 == "way out"
 
 
-def test_in_async_mode_a_slow_evaluator_holds_up_nobody_and_nothing_is_lost(
+def test_in_async_mode_a_slow_evaluator_delays_no_other_middleware_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watcher = Watcher()

@@ -73,7 +73,7 @@ def test_a_deadline_on_this_clock_expires_when_it_is_moved(clock: ManualClock) -
     assert in_time == [False]
 
 
-def test_advancing_for_nobody_says_so(clock: ManualClock) -> None:
+def test_awaiting_a_thread_that_never_waits_times_out(clock: ManualClock) -> None:
     with pytest.raises(DeadlineExceeded, match="0 threads wait on this clock"):
         clock.until_waiting(1, timeout=0.01)
 

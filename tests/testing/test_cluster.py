@@ -192,7 +192,7 @@ def test_what_a_node_sent_before_it_left_is_there_and_nothing_newer_is_waited_fo
 
 
 def _when_gone(router: NodeRouter, has_left: threading.Event) -> None:
-    """Look until the router has nobody any more; nobody tells a program of a good-bye."""
+    """Wait until the router has no peers; a program is not notified of a good-bye."""
     deadline = Deadline.after(10.0)
     while router.has_audience and not deadline.expired:
         os.sched_yield()

@@ -1,4 +1,4 @@
-"""What a word on the command line may be."""
+"""Values on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory there is, and that what needs more is refused with what would fit."""
+"""Free memory, and the refusal of sizes that need more, with a size that would fit."""
 
 from __future__ import annotations
 

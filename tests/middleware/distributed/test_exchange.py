@@ -132,7 +132,7 @@ def test_a_slow_collector_makes_the_learner_wait_and_not_spin() -> None:
 
 
 @pytest.mark.parametrize("who", ["learner", "collector"])
-def test_who_waits_ends_with_the_job(who: str) -> None:
+def test_waits_end_with_the_job(who: str) -> None:
     is_waiting = threading.Event()
 
     def main() -> str:
@@ -158,7 +158,7 @@ def test_who_waits_ends_with_the_job(who: str) -> None:
     assert star(main) == ["ended", "ended"]
 
 
-def test_nobody_who_comes_is_an_error_that_names_the_stream() -> None:
+def test_a_wait_without_a_peer_is_an_error_that_names_the_stream() -> None:
     def main() -> None:
         with Task() as task:
             task.use(mw.receive("trajectories", timeout=0.05), "learner")
@@ -237,7 +237,7 @@ def test_the_staleness_of_what_came_is_reported() -> None:
     assert metrics["receive_wait_s"] >= 0.0
 
 
-def test_labels_that_nobody_has_are_refused_in_the_first_step() -> None:
+def test_labels_that_no_node_has_are_refused_in_the_first_step() -> None:
     with pytest.raises(LabelError, match=r"`to=\['nod.0'\]`.*Did you mean .node.0"):
         run_step(mw.send("trajectories", to="nod.0"), trajectories=[1])
 

@@ -32,7 +32,7 @@ def goes_on(pace: Any, env_step: int) -> bool:
 def test_a_collector_may_be_so_many_env_steps_ahead_of_the_updates() -> None:
     learner, collector = LocalRouter.group(2)
     pace = pace_of(collector, env_steps_per_update=8, ahead=100, timeout=0.0)
-    assert goes_on(pace, 5_000)  # nobody learns yet
+    assert goes_on(pace, 5_000)  # no learner has begun
     learner.publish_ctx({"train_iter": 10})
     assert goes_on(pace, 6_000)  # from here on it counts
     assert goes_on(pace, 6_100)
@@ -105,7 +105,7 @@ def test_a_wait_ends_with_an_update_and_with_the_job() -> None:
         cluster.run(main, timeout=15.0)
 
 
-def test_alone_nobody_waits() -> None:
+def test_a_node_that_is_alone_does_not_wait() -> None:
     ctx, _ = run_step(mw.rate_limit(env_steps_per_update=1, ahead=0), env_step=10, train_iter=1)
     assert not ctx.metrics
 

@@ -34,7 +34,7 @@ EVERY, GENERATIONS = 2, 3
 
 
 class Program:
-    """What the programs below have in common: envs, a replay, a population, and how it learns."""
+    """The parts that the programs below share: envs, a replay, a population, its training."""
 
     def __init__(self, seed: int = 0) -> None:
         self.envs = make_envs("CartPole-v1", 4, seed=seed, mode="sync")
@@ -53,7 +53,7 @@ class Program:
 
 
 def digest(population: Population) -> bytes:
-    """Tell what a population is, with what it remembers of who lived."""
+    """Describe a population, with its past lives."""
     return digest_of(population.state_dict())
 
 
@@ -125,7 +125,7 @@ def test_a_best_agent_that_is_not_good_enough_does_not() -> None:
     assert on_one_node(spread, stop_at=501.0)[1] == GENERATIONS * EVERY * 4 * 16
 
 
-def test_everybody_is_away_until_something_was_taken() -> None:
+def test_all_agents_are_away_until_some_were_taken() -> None:
     def main() -> list[bool]:
         world, own = World.current(), Program()
         server = PopulationServer(world.group("breeder"), world.group("learner"), own.population)

@@ -1,4 +1,4 @@
-"""What a run shows: rows, a live line, TensorBoard."""
+"""Reports of a run: rows, a live line, TensorBoard."""
 
 from __future__ import annotations
 
@@ -481,7 +481,7 @@ def test_reports_of_a_run_without_metrics_say_at_least_the_step(
     for middleware in (mw.log(every=1), mw.progress(), mw.tensorboard(tmp_path, every=1)):
         run_step(middleware)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[1].split() == ["step", "iter"]  # nobody has said anything of env steps
+    assert lines[1].split() == ["step", "iter"]  # the number of env steps is not known
     assert lines[2].split() == ["1", "0"]
     assert lines[3].startswith("0 env steps")
 
@@ -497,7 +497,7 @@ def test_rows_are_written_within_a_chain_too(
     assert [row["env_step"] for row in read(tmp_path / "metrics.jsonl")] == [8, 16, 24]
 
 
-def test_tensorboard_that_nobody_opened_says_so(tmp_path: Path) -> None:
+def test_tensorboard_that_was_not_entered_is_an_error(tmp_path: Path) -> None:
     events = mw.tensorboard(tmp_path, every=1)
 
     def hidden(ctx: Context) -> None:

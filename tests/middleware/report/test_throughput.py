@@ -1,4 +1,4 @@
-"""How fast a run is, and how much memory it takes."""
+"""The speed of a run, and the memory of its process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_rate_is_that_since_the_last_measurement(clock: ManualClock) -> None
     assert told == [(1, 16.0), (3, 16.0), (5, 32.0), (7, 32.0)]
 
 
-def test_memory_is_told_also_where_nobody_makes_env_steps() -> None:
+def test_memory_is_reported_also_without_env_steps() -> None:
     held: list[mmap.mmap] = []
     told: list[float] = []
 

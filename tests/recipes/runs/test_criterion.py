@@ -1,4 +1,4 @@
-"""What ends a run of several nodes: greedy episodes, or those that its collectors play."""
+"""The end of a run of several nodes: greedy episodes, or those that its collectors play."""
 
 from __future__ import annotations
 

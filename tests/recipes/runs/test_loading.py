@@ -53,7 +53,7 @@ def same(one: Policy, other: Policy) -> bool:
     return all(bool((a[name] == b[name]).all()) for name in a)
 
 
-def test_a_policy_that_nobody_knows_is_named(tmp_path: Path) -> None:
+def test_an_unknown_policy_is_named_in_the_error(tmp_path: Path) -> None:
     with make_envs("CartPole-v1", 1) as envs:
         run_step(mw.checkpoint(Mine(envs.spec), tmp_path, every=1))
     with pytest.raises(CheckpointError, match="is a Mine, which is none of ours: DQN"):

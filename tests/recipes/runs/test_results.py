@@ -1,4 +1,4 @@
-"""What runs have left, read again."""
+"""Results of runs, read from their directories."""
 
 from __future__ import annotations
 

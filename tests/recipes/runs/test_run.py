@@ -1,4 +1,4 @@
-"""What a run leaves behind: its directory, its verdict and its last line."""
+"""The directory of a run, its verdict and its last line."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_events_from_other_threads_are_delivered_between_two_middleware() -> Non
     assert log == ["first", f"x on {threading.current_thread().name}", "second"]
 
 
-def test_events_of_many_threads_keep_the_order_of_each_and_none_is_lost() -> None:
+def test_events_of_many_threads_keep_the_order_of_each_without_loss() -> None:
     heard: dict[int, list[int]] = {k: [] for k in range(4)}
     with Task() as task:
         task.on("n", lambda sender, n: heard[sender].append(n))
@@ -147,7 +147,7 @@ def test_a_wrong_subscription_is_refused(event: str, fn: object, message: str) -
         Task().on(event, fn)  # type: ignore[arg-type]
 
 
-def test_emit_refuses_what_can_reach_nobody_and_what_is_a_latch() -> None:
+def test_emit_refuses_an_event_without_receivers_and_the_event_of_the_latch() -> None:
     task = Task()
     with pytest.raises(ConfigError, match=r"`only_local` and `only_remote`"):
         task.emit("e", only_local=True, only_remote=True)

@@ -1,4 +1,4 @@
-"""The inbox: everything once and in order, whoever answers, fails or leaves meanwhile."""
+"""The inbox: each message once and in order, while receivers answer, fail or leave."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def put(inbox: Inbox, *events: str) -> None:
         inbox.put_event(1, event, (), {})
 
 
-def test_what_comes_before_anybody_is_there_waits_for_the_first_one() -> None:
+def test_messages_without_a_receiver_wait_for_the_first_one() -> None:
     inbox = Inbox()
     put(inbox, "a", "b")
     inbox.put_ctx(1, {"x": 1, "y": 1})
@@ -99,7 +99,7 @@ def test_one_thread_at_a_time_delivers_and_takes_along_what_others_add() -> None
     thread = threading.Thread(target=put, args=(inbox, "first"))
     thread.start()
     is_inside.wait()
-    put(inbox, "second", "third")  # returns at once, though nobody has heard them yet
+    put(inbox, "second", "third")  # returns at once, before they are delivered
     assert ears.heard == ["first"]
     may_leave.set()
     thread.join()
@@ -107,7 +107,7 @@ def test_one_thread_at_a_time_delivers_and_takes_along_what_others_add() -> None
     assert callers == {thread.ident}
 
 
-def test_who_has_left_hears_nothing_more_and_what_comes_then_waits() -> None:
+def test_a_receiver_that_left_gets_nothing_more_and_later_messages_wait() -> None:
     inbox = Inbox()
     ears = Ears()
     leave = inbox.join(ears)
@@ -117,7 +117,7 @@ def test_who_has_left_hears_nothing_more_and_what_comes_then_waits() -> None:
     assert inbox.num_waiting == 1
 
 
-def test_errors_of_receivers_are_raised_when_everybody_has_got_everything() -> None:
+def test_errors_of_receivers_are_raised_after_all_messages_are_delivered() -> None:
     def fail(event: str) -> None:
         raise ValueError(event)
 

@@ -230,7 +230,7 @@ def test_a_role_that_an_entry_names_twice_counts_once() -> None:
 
 
 @given(st.lists(st.frozensets(st.sampled_from("abc")), max_size=6))
-def test_every_counted_role_belongs_to_one_node_and_none_is_skipped(
+def test_every_counted_role_belongs_to_exactly_one_node(
     roles: list[frozenset[str]],
 ) -> None:
     counted = count_roles(roles)
@@ -255,7 +255,7 @@ def test_a_role_may_not_be_the_count_of_another_one(roles: list[str]) -> None:
         count_roles(roles)
 
 
-def test_a_role_may_look_like_a_count_that_nobody_has() -> None:
+def test_a_role_may_look_like_a_count_that_does_not_occur() -> None:
     assert count_roles(["a", "a.1", "asynchronous", "nodes"])[1] == {"a.1", "a.1.0"}
 
 

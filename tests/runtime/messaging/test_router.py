@@ -1,4 +1,4 @@
-"""Routers within one process: who is connected, what arrives, in which order, and what stays."""
+"""Routers within one process: connections, messages, their order, and values that stay."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def on_threads(*jobs: Callable[[], object]) -> None:
 # -- a node that is alone -------------------------------------------------------------------
 
 
-def test_a_router_by_itself_is_not_active_and_knows_nobody() -> None:
+def test_a_router_by_itself_is_not_active_and_has_no_peers() -> None:
     router: Router = LocalRouter()
     assert not router.is_active
     assert router.node_id == 0
@@ -88,7 +88,7 @@ def test_a_router_by_itself_is_not_active_and_knows_nobody() -> None:
     assert router.labels == {"standalone", "node.0"}
 
 
-def test_what_a_node_that_is_alone_sends_reaches_nobody_not_even_itself() -> None:
+def test_events_of_a_node_that_is_alone_do_not_reach_the_node_itself() -> None:
     router = LocalRouter()
     [receiver] = joined([router])
     router.emit("hello", threading.Lock())
@@ -147,7 +147,7 @@ def test_the_nodes_of_a_group_are_numbered_labelled_and_all_connected() -> None:
     ]
 
 
-def test_a_group_of_one_is_distributed_and_has_nobody_to_talk_to() -> None:
+def test_a_group_of_one_is_distributed_and_has_no_peers() -> None:
     [router] = LocalRouter.group(1)
     assert not router.is_active
     assert router.labels == {"distributed", "node.0"}
@@ -213,7 +213,7 @@ def test_an_argument_that_cannot_travel_is_named_and_nothing_is_sent() -> None:
     assert first.events == second.events == []
 
 
-def test_events_from_before_anybody_joined_are_all_delivered_in_order() -> None:
+def test_events_from_before_the_first_receiver_are_all_delivered_in_order() -> None:
     one, two, other = LocalRouter.group(3)
     for number in range(3):
         one.emit("count", number)
@@ -223,7 +223,7 @@ def test_events_from_before_anybody_joined_are_all_delivered_in_order() -> None:
     assert receiver.events == expected
 
 
-def test_of_ctx_values_from_before_anybody_joined_the_newest_of_each_key_is_delivered() -> None:
+def test_the_newest_ctx_values_from_before_the_first_receiver_are_delivered() -> None:
     one, two, other = LocalRouter.group(3)
     for version in range(100):
         one.publish_ctx({"version": version})
@@ -254,7 +254,7 @@ def test_what_was_sent_before_is_for_the_first_to_join_and_later_things_for_all(
     assert [event for _, event in second.events] == ["late"]
 
 
-def test_who_has_left_gets_nothing_more_and_what_comes_waits_for_the_next() -> None:
+def test_a_receiver_that_left_gets_nothing_more_and_later_messages_wait_for_the_next() -> None:
     sender, other = LocalRouter.group(2)
     first = Receiver()
     leave = other.join(first)

@@ -88,7 +88,7 @@ class Job:
             answer.set_result(None)
 
         def send_reply(_: Future[None]) -> None:
-            if answer in self.waiting[node]:  # who was cut off has forgotten that it asked
+            if answer in self.waiting[node]:  # a node that was cut off has forgotten that it asked
                 self.replies[node].append(reply)
 
         self.calls[node].append(lambda: handle().add_done_callback(send_reply))
@@ -142,7 +142,7 @@ class Job:
         self.sender.joined(node, is_new_incarnation=True)
 
     def wait(self) -> None:
-        """Let the sender give up all who are not there; nobody takes anything meanwhile."""
+        """Make the sender give up all absent receivers; no item is taken meanwhile."""
         self.clock.advance(DOUBT_S)
         self.sender.look()
 
@@ -203,7 +203,7 @@ def test_each_item_is_taken_once_whatever_breaks(story: list[Any]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["send", "call 1", "call 2", "cut", "wait", "heal"]), max_size=40))
-def test_what_others_were_given_is_withdrawn_from_who_is_back(story: list[str]) -> None:
+def test_items_given_to_others_are_withdrawn_from_a_receiver_that_is_back(story: list[str]) -> None:
     job = Job()
     for what in story:
         match what.split():
@@ -269,7 +269,7 @@ def test_a_receiver_that_was_taken_for_dead_takes_again_under_the_same_id() -> N
     assert first == second == Item(0, 0, ItemId(0, 1, 1))
 
 
-def test_what_nobody_can_take_now_waits_for_somebody() -> None:
+def test_items_wait_until_a_receiver_has_room() -> None:
     job = Job()
     job.send()
     job.cut(1)
@@ -295,7 +295,7 @@ def test_an_item_that_cannot_be_written_takes_no_room() -> None:
     assert job.nodes[1].taken + job.nodes[2].taken == [0]
 
 
-def test_an_item_that_is_none_is_refused() -> None:
+def test_an_item_with_malformed_numbers_is_refused() -> None:
     with pytest.raises(CodecError, match="name of a stream and whole numbers"):
         Receiver(ManualClock()).streams.arrive(0, 1, "work", "one", 1, None)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""What is seen of other nodes' ctx beside the task."""
+"""Watches of ctx values of other nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ding_lite.runtime.messaging.watch import Watch
 from ding_lite.testing import ManualClock
 
 
-def test_a_watch_shows_the_newest_values_of_its_keys_of_who_sent_last() -> None:
+def test_a_watch_shows_the_values_of_the_node_that_sent_last() -> None:
     watch = Watch(["x", "y"])
     assert watch.newest == {}
     watch.put(1, {"x": 1, "z": 1})

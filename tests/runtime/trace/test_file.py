@@ -1,4 +1,4 @@
-"""The file that all nodes of a machine write together: who begins it, who closes it."""
+"""The trace file that all nodes of a machine write together: its beginning and its end."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_trace_of_an_earlier_run_of_the_machine_is_replaced(path: Path) -> Non
     assert records(path) == [{"new": True}]
 
 
-def test_a_file_that_somebody_writes_is_joined_whenever_it_was_begun(path: Path) -> None:
+def test_a_file_with_another_writer_is_joined_whenever_it_was_begun(path: Path) -> None:
     one = TraceFile(path, monotonic_ns())
     one.write({"by": "one"})
     other = TraceFile(path, monotonic_ns())  # as a node that is started again by hand
@@ -144,7 +144,7 @@ def test_the_file_of_a_writer_that_was_killed_is_closed_by_another_one(path: Pat
     assert [record["by"] for record in records(path)] == ["killed", "survivor"]
 
 
-def test_a_trace_whose_only_writer_was_killed_lacks_no_more_than_the_bracket(path: Path) -> None:
+def test_a_trace_with_a_killed_only_writer_lacks_no_more_than_the_bracket(path: Path) -> None:
     since_ns = monotonic_ns()
     with writer(path, since_ns, "killed", 0, 0) as child:
         assert child.stdout is not None
@@ -157,7 +157,7 @@ def test_a_trace_whose_only_writer_was_killed_lacks_no_more_than_the_bracket(pat
     assert [record["by"] for record in records(path)] == ["killed", "again"]
 
 
-def test_a_child_that_was_forked_keeps_nobody_out(path: Path) -> None:
+def test_a_forked_child_does_not_keep_writers_out(path: Path) -> None:
     file = TraceFile(path, monotonic_ns())
     copy = os.dup(file._fd)  # what a fork leaves in the child
     file.close()
