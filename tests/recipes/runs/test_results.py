@@ -73,7 +73,7 @@ def test_what_is_no_run_is_named_with_what_there_is() -> None:
 
 def test_a_run_that_has_written_nothing_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     leave("a", rows=0)
-    with pytest.raises(ConfigError, match="None of these runs has written anything yet"):
+    with pytest.raises(ConfigError, match="These runs have not written anything yet"):
         find_results(["a"])
     leave("b")
     (Path("a") / "metrics.jsonl").unlink()
