@@ -20,7 +20,7 @@ TRIES = 8
 def join(
     desk: str,
     *,
-    wish: int | None,
+    requested_id: int | None,
     roles: Iterable[str],
     labels: Iterable[str],
     listen: str,
@@ -31,7 +31,7 @@ def join(
 
     Args:
         desk: The address of node 0.
-        wish: The number to take; None for any free number.
+        requested_id: The number to take; None for any free number.
         roles: The roles of this node, without counts.
         labels: Its further labels.
         listen: The address to listen on, if others dial this node.
@@ -45,7 +45,7 @@ def join(
     """
     deadline = Deadline.after(startup_timeout)
     try:
-        answer = _ask(desk, key_file, deadline, wish, sorted(roles), sorted(labels))
+        answer = _ask(desk, key_file, deadline, requested_id, sorted(roles), sorted(labels))
     except AuthenticationError as error:
         raise AuthenticationError(
             f"The job of node 0 at {desk} has not let this node join. It takes further nodes if it "

@@ -137,7 +137,7 @@ def joining_node(
     try:
         return join(
             desk,
-            wish=node_ids[0] if node_ids else None,
+            requested_id=node_ids[0] if node_ids else None,
             roles=roles_of(frozenset().union(*(plan.roles or ()))),
             labels=check_labels(plan.labels or ()) | check_labels(settings.labels),
             listen=str(Address("tcp", plan.address or _interface(desk, plan.key_file), port)),

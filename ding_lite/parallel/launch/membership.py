@@ -64,7 +64,7 @@ class Member:
 class _Request:
     """A request for a place by a joining node."""
 
-    wish: int | None
+    requested_id: int | None
     roles: frozenset[str]
     labels: frozenset[str]
     answer: Future[Any] = field(default_factory=Future)
@@ -113,7 +113,7 @@ class ElasticRouter(NodeRouter):
             on_peer(peer, is_there)
             self._membership.note(peer, is_there)
 
-        own = {ROSTER: self._membership.take}
+        own = {ROSTER: self._membership.receive_roster}
         try:
             super().__init__(
                 spec, transport=shared, services={**(services or {}), **own}, on_peer=note
@@ -178,12 +178,12 @@ class Registry:
 
     # -- joining -----------------------------------------------------------------------------
 
-    def join(self, asker: int, wish: Any, roles: Any, labels: Any) -> Future[Any]:
+    def join(self, asker: int, requested_id: Any, roles: Any, labels: Any) -> Future[Any]:
         """Assign a place, once all earlier requests are settled.
 
         Args:
             asker: The entrance id of the node.
-            wish: The requested id, or None.
+            requested_id: The requested id, or None.
             roles: Its roles, without counts.
             labels: Its further labels.
 
@@ -193,11 +193,15 @@ class Registry:
         Raises:
             ConfigError: The request is malformed or its id is taken.
         """
-        if wish is not None and (type(wish) is not int or not 0 < wish < ENTRANCES[0]):
-            raise ConfigError(f"`node_ids` is [{wish!r:.80}]; a number from 1 on was expected.")
+        if requested_id is not None and (
+            type(requested_id) is not int or not 0 < requested_id < ENTRANCES[0]
+        ):
+            raise ConfigError(
+                f"`node_ids` is [{requested_id!r:.80}]; a number from 1 on was expected."
+            )
         [counted] = count_roles([_names(roles)])
         named = frozenset(role for role in counted if f"{role}.0" in counted)
-        request = _Request(wish, named, check_labels(_names(labels)))
+        request = _Request(requested_id, named, check_labels(_names(labels)))
         self._queue.append(request)
         self._admit_next()
         return request.answer
@@ -206,7 +210,7 @@ class Registry:
         while self._joining is None and self._queue:
             request = self._queue.popleft()
             try:
-                node = self._free_id(request.wish)
+                node = self._free_id(request.requested_id)
             except ConfigError as error:
                 request.answer.set_exception(error)
                 continue
@@ -226,7 +230,7 @@ class Registry:
             "labels": sorted(labels),
             "job": self._spec.job,
         }
-        # In a mesh the others must know the newcomer before it dials them.
+        # In a mesh the others must admit the joining node before it dials them.
         is_mesh = self._growth.topology == "mesh"
         others = [peer for peer in self._router.peers if peer != node] if is_mesh else []
         waiting = set(others)
@@ -243,21 +247,21 @@ class Registry:
         if not others:
             note_answer(HUB, None)
 
-    def _free_id(self, wish: int | None) -> int:
+    def _free_id(self, requested_id: int | None) -> int:
         first, size = self._growth.first_id, self._spec.num_nodes
-        if wish is None:
+        if requested_id is None:
             busy = self._joined.keys() | (self._seen & set(range(size))) | set(self._router.peers)
             return next(node for node in range(first, ENTRANCES[0]) if node not in busy)
-        if wish in self._joined or wish in self._router.peers:
+        if requested_id in self._joined or requested_id in self._router.peers:
             raise ConfigError(
-                f"There is a node {wish} already. Without a number, node 0 gives one that is free."
+                f"There is a node {requested_id} already. Without a number, node 0 gives a free one."
             )
-        if wish < size and self._growth.topology == "mesh":
+        if requested_id < size and self._growth.topology == "mesh":
             raise ConfigError(
-                f"Node {wish} is one of the {size} nodes with which this mesh began: its own line "
-                f"takes that place again. Leave the number out, or take one from {size} on."
+                f"Node {requested_id} is one of the {size} nodes with which this mesh began, which "
+                f"may take that place again. Leave the number out, or take one from {size} on."
             )
-        return wish
+        return requested_id
 
     def _labels_for(self, node: int, request: _Request) -> frozenset[str]:
         others = (member.labels for other, member in self._members.items() if other != node)
@@ -300,7 +304,7 @@ class Registry:
         for node in [node for node, back_by in self._joined.items() if back_by.expired]:
             self._remove(node, "node_lost")
 
-    def take(self, asker: int, *said: Any) -> Any:
+    def receive_roster(self, asker: int, *said: Any) -> Any:
         """Refuse a roster from another node.
 
         Raises:
@@ -367,7 +371,7 @@ class Roster:
         self._gone: set[int] = set()
         self._has_roster = False
 
-    def take(self, asker: int, nodes: Any, gone: Any) -> str:
+    def receive_roster(self, asker: int, nodes: Any, gone: Any) -> str:
         """Apply a roster from node 0; return the address of this node.
 
         Raises:

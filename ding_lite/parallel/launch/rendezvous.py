@@ -211,11 +211,11 @@ class RendezvousNode:
         if spec.growth is not None:  # a star or a mesh, where all are peers of node 0
             return ElasticRouter(spec, services=services, on_peer=book.note)
         make = partial(make_router, services=services, on_peer=book.note)
-        guests = frozenset(range(1, spec.num_nodes)) - spec.peers
-        if not guests:
+        others = frozenset(range(1, spec.num_nodes)) - spec.peers
+        if not others:
             return make(spec)
-        shared = SharedTransport(spec.node_id, spec.peers, guests, key_file=spec.key_file)
-        self._rendezvous_router = make(rendezvous_spec(spec, guests), transport=shared.others)
+        shared = SharedTransport(spec.node_id, spec.peers, others, key_file=spec.key_file)
+        self._rendezvous_router = make(rendezvous_spec(spec, others), transport=shared.others)
         try:
             return make(spec, transport=shared)
         except BaseException:

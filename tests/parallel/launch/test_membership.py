@@ -58,17 +58,17 @@ class Job:
             router.wait_ready()
         return router
 
-    def ask(self, wish: int | None = None, **more: Any) -> NodeSpec:
+    def ask(self, requested_id: int | None = None, **more: Any) -> NodeSpec:
         more = {"roles": ["collector"], "labels": [], **more}
         where: dict[str, Any] = {
             "listen": f"tcp://{LOOPBACK}:0",
             "key_file": None,
             "startup_timeout": 10.0,
         }
-        return join(self.desk, wish=wish, **where, **more)
+        return join(self.desk, requested_id=requested_id, **where, **more)
 
-    def grow(self, wish: int | None = None, **more: Any) -> NodeRouter:
-        return self.enter(self.ask(wish, **more))
+    def grow(self, requested_id: int | None = None, **more: Any) -> NodeRouter:
+        return self.enter(self.ask(requested_id, **more))
 
     def leave(self, node: int, *, good_bye: bool = True) -> None:
         self.routers.pop(node).close(good_bye=good_bye)
@@ -141,13 +141,13 @@ def test_the_place_of_a_lost_node_is_reserved_for_the_grace_period(
 
 def test_a_free_id_can_be_requested(job: Any) -> None:
     here = job()
-    assert here.grow(wish=7).node_id == 7
+    assert here.grow(requested_id=7).node_id == 7
     for taken in (1, 7):
         with pytest.raises(ConfigError, match=f"There is a node {taken} already"):
-            here.ask(wish=taken)
+            here.ask(requested_id=taken)
     for none in (0, -1, 2**32 - 1, "2"):
         with pytest.raises(ConfigError, match="a number from 1 on was expected"):
-            here.ask(wish=none)
+            here.ask(requested_id=none)
     assert here.grow().node_id == 2
 
 
@@ -276,7 +276,7 @@ def test_the_first_nodes_of_a_mesh_keep_their_places(job: Any) -> None:
     here = job("mesh")
     here.leave(1)
     with pytest.raises(ConfigError, match="one of the 2 nodes with which this mesh began"):
-        here.ask(wish=1)
+        here.ask(requested_id=1)
 
 
 # -- node 0 --------------------------------------------------------------------------------
