@@ -254,7 +254,7 @@ class Registry:
             return next(node for node in range(first, ENTRANCES[0]) if node not in busy)
         if requested_id in self._joined or requested_id in self._router.peers:
             raise ConfigError(
-                f"There is a node {requested_id} already. Without a number, node 0 gives a free one."
+                f"There is a node {requested_id} already. Without a number, a free one is given."
             )
         if requested_id < size and self._growth.topology == "mesh":
             raise ConfigError(
