@@ -1,1 +1,1 @@
-"""The links of a node to its peers: handshake, session, loss and good-bye."""
+"""Links of a node to its peers: handshake, session, loss and good-bye."""

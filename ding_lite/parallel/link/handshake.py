@@ -92,7 +92,7 @@ class Handshake:
         sessions: The session with each peer.
         table: The link of each peer.
         refusals: Records refused connections.
-        isolation: Is told when another process has taken this node's place.
+        isolation: Notes that another process has taken this node's place.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class Links:
         if self._spec.listen is not None:
             self.address = self._transport.listen(self._spec.listen)
         for peer, address in self._spec.dials.items():
-            if address:  # else `redial` tells it later
+            if address:  # else `redial` sets it later
                 self._transport.dial(peer, address)
         self._transport.start(self)
 

@@ -1,1 +1,1 @@
-"""Large arrays between processes of one machine: segments of shared memory and what uses them."""
+"""Share large arrays between the processes of one machine: segments, pools and copies."""

@@ -1,1 +1,1 @@
-"""Where the nodes of a job are: addresses, network interfaces, keys and topologies."""
+"""Addresses, network interfaces, keys and topologies of jobs."""

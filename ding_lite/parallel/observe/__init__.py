@@ -1,1 +1,1 @@
-"""What a node tells of itself: metrics, the trace of its messages, and the jobs that run here."""
+"""Observe a job: metrics of nodes, message traces, and discovery of running jobs."""

@@ -71,12 +71,12 @@ def running_jobs(
             them.
         clock: Measures the age of a record.
     """
-    told: dict[str, list[NodeMetrics]] = {}
+    records: dict[str, list[NodeMetrics]] = {}
     for directory in live_directories(folders):
         found = [read_metrics(path) for path in sorted(directory.glob(f"{metrics.PREFIX}*"))]
-        told[job_name(directory)] = [record for record in found if record is not None]
+        records[job_name(directory)] = [record for record in found if record is not None]
     now = clock.now()
-    jobs = [_job(name, records, now) for name, records in _by_job(told).items()]
+    jobs = [_job(name, records, now) for name, records in _by_job(records).items()]
     return sorted((job for job in jobs if not job.is_over), key=lambda job: (-job.age_s, job.name))
 
 
@@ -102,14 +102,14 @@ def _pids(job: RunningJob) -> list[int]:
     return [node.told.pid for node in job.nodes if node.told is not None]
 
 
-def _by_job(told: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
+def _by_job(found: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMetrics]]:
     """Group records into jobs: those of one directory, or with a common address.
 
     Nodes without a launcher have a directory each, and are grouped by the addresses at which they
     listen and which they dial. Such a job has the name of its oldest directory.
     """
     jobs: list[tuple[set[str], list[str]]] = []
-    for name, records in told.items():
+    for name, records in found.items():
         shared = {a for record in records for a in record.addresses if a.startswith("tcp")}
         names = [name] if records else []
         for job in [job for job in jobs if job[0] & shared]:
@@ -119,9 +119,9 @@ def _by_job(told: Mapping[str, Sequence[NodeMetrics]]) -> dict[str, list[NodeMet
             jobs.append((shared, names))
 
     def age(name: str) -> tuple[float, str]:
-        return min(record.began for record in told[name]), name
+        return min(record.began for record in found[name]), name
 
-    return {min(names, key=age): [r for name in names for r in told[name]] for _, names in jobs}
+    return {min(names, key=age): [r for name in names for r in found[name]] for _, names in jobs}
 
 
 def _job(name: str, records: Sequence[NodeMetrics], now: float) -> RunningJob:
@@ -143,23 +143,23 @@ def _job(name: str, records: Sequence[NodeMetrics], now: float) -> RunningJob:
     )
 
 
-def _node(told: NodeMetrics, now: float) -> Node:
-    process = _process(told.pid)
-    state: Seen = told.state
+def _node(record: NodeMetrics, now: float) -> Node:
+    process = _process(record.pid)
+    state: Seen = record.state
     if state not in metrics.ENDED:
         if process is None:
             state = "gone"
         elif process == "T":
             state = "stopped"
-        elif now - told.at > SILENCE_S:
+        elif now - record.at > SILENCE_S:
             state = "silent"
     return Node(
-        node_id=told.node_id,
-        labels=told.labels,
+        node_id=record.node_id,
+        labels=record.labels,
         state=state,
-        told=told,
-        beat_s=max(0.0, now - told.at),
-        rss_bytes=_rss(told.pid) if process is not None else None,
+        told=record,
+        beat_s=max(0.0, now - record.at),
+        rss_bytes=_rss(record.pid) if process is not None else None,
     )
 
 

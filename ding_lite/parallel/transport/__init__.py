@@ -1,1 +1,1 @@
-"""Transports: what moves messages between nodes."""
+"""Transports, which move messages between nodes."""

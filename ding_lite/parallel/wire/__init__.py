@@ -1,1 +1,1 @@
-"""Values to frames and back: the codec, the envelope around every message, and the messages."""
+"""Encode values as frames and decode them: codec, envelope and messages."""

@@ -64,6 +64,8 @@ def same(a: Any, b: Any) -> bool:
         return [*map(repr, a)] == [*map(repr, b)] and same([*a.values()], [*b.values()])
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, set):  # a NaN is no member of another set
+        return sorted(map(repr, a)) == sorted(map(repr, b))
     if isinstance(a, float):
         return math.copysign(1.0, a) == math.copysign(1.0, b) and (a == b or (a != a and b != b))
     if dataclasses.is_dataclass(a):

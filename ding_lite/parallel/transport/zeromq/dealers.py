@@ -1,13 +1,13 @@
 """The sockets that dial a peer, and the options of every socket.
 
 A dialled peer is two DEALER sockets, one a lane. It is there when both are. Their monitors also
-tell why a handshake has failed, which decides between an accident and a refusal: a peer that is
+say why a handshake has failed, which decides between an accident and a refusal: a peer that is
 starting or dying is dialled again, one that has no place for this node is not.
 
 What is ugly here and why: a port forward or load balancer accepts connections before there is a
 node behind it, and hangs up. To ZeroMQ that looks like a node that hangs up for a wrong key. But
 a node greets first, so the kernel's count of the bytes that came tells the two apart; it is asked
-through a copy of ZeroMQ's descriptor, for ZeroMQ closes its own before it tells.
+through a copy of ZeroMQ's descriptor, for ZeroMQ closes its own before it reports.
 """
 
 from __future__ import annotations

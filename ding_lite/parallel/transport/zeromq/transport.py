@@ -508,7 +508,7 @@ class ZeroMQTransport:
         """Note an event of a connection to this node."""
         if event == DOWN:
             self._connections.closed(fd)
-            self._num_doubts = 2  # ZeroMQ tells a moment before its own sockets know
+            self._num_doubts = 2  # ZeroMQ reports it before its own sockets know
         elif event in (NO_KEY, HUNG_UP):  # a connection with an unknown key was counted already
             sink.on_rejected("A connection was not of a node, or had a wrong key.")
 
