@@ -29,7 +29,7 @@ class Interruption:
     def __init__(self) -> None:
         self.signum: int | None = None
         self.at = 0.0
-        """When it came."""
+        """The instant at which it came."""
 
     def raise_if_any(self) -> None:
         """Raise the error of the signal, now that the step has ended.

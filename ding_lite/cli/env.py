@@ -31,7 +31,7 @@ class Variable:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """What stands in a line of the table."""
+        """The cells of a line of the table."""
         value = self.value
         if isinstance(value, tuple):
             value = ",".join(map(str, value)) or None
@@ -68,7 +68,7 @@ def show_environment(*, as_json: bool) -> int:
 
 
 def describe_place(place: Placement) -> str:
-    """Say in sentences what a launcher tells of this process.
+    """Describe the facts that a launcher gives about this process.
 
     Example:
         >>> place = Placement(

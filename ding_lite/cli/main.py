@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _is_slip(error: DingLiteError) -> bool:
-    """Tell whether nothing was begun, because of what was typed."""
+    """Return whether nothing was begun, because of what was typed."""
     if isinstance(error, CheckpointError):
         return not isinstance(error, SaveError)
     return isinstance(error, ConfigError | MissingExtraError)
@@ -183,7 +183,7 @@ class Parser(argparse.ArgumentParser):
         self._example = example
 
     def error(self, message: str) -> NoReturn:
-        """Tell of a slip, and end with the exit code for wrong usage."""
+        """Print the error, and exit with the code for wrong usage."""
         end = "" if message.endswith((".", "?")) else "."
         self.exit(
             WRONG_USAGE,
@@ -192,7 +192,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def refuse(self, word: str) -> NoReturn:
-        """Tell that a word has no meaning here."""
+        """Report an unknown word."""
         if not word.startswith("-"):
             hint = " What is meant for the program comes after `--`." if "run" in self.prog else ""
             self.error(f"found {arguments.show(word)}, where nothing more was expected.{hint}")

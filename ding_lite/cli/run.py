@@ -1,4 +1,4 @@
-"""`ding-lite run`: find a function by its name, run it on several nodes, and tell how it went.
+"""`ding-lite run`: find a function by its name, run it on several nodes, and report the result.
 
 What is ugly here and why: an error may be a slip on the command line, which a sentence explains,
 or one of the user's program, which needs its traceback. Both may have the same class. What tells
@@ -36,7 +36,7 @@ Main: TypeAlias = Callable[..., object]
 
 
 def run_program(options: argparse.Namespace) -> int:
-    """Run a program and say how it ended.
+    """Run a program and report how it ended.
 
     Args:
         options: What `ding_lite.cli.main.parse` has read.
@@ -79,7 +79,7 @@ def run_program(options: argparse.Namespace) -> int:
 def summary(
     results: Sequence[object], *, seconds: float, here: tuple[int, int] | None = None
 ) -> str:
-    """Tell in one line what became of a job that ended well.
+    """Describe the result of a job that ended well, in one line.
 
     Args:
         results: What `main` returned, by node.

@@ -107,7 +107,7 @@ def _print_tables(jobs: list[RunningJob], name: str | None, *, once: bool, every
 
 
 def title(job: RunningJob) -> str:
-    """Say in a line which job a table is of."""
+    """Name the job of a table, in a line."""
     here = [node for node in job.nodes if node.told is not None]
     nodes = "1 node" if job.num_nodes == 1 else f"{job.num_nodes} nodes"
     if len(here) < job.num_nodes:
@@ -340,7 +340,7 @@ def _duration(number: float) -> str:
 
 
 def _as_dict(job: RunningJob) -> dict[str, Any]:
-    """Put a job into plain values: what a node tells of itself stands beside what is seen of it."""
+    """Convert a job to plain values: reported and observed ones of each node side by side."""
     nodes = []
     for node in job.nodes:
         told = {} if node.told is None else dataclasses.asdict(node.told)

@@ -57,7 +57,7 @@ def watch_run(options: argparse.Namespace) -> int:
 
 
 def _origin(path: Path) -> str:
-    """Say which weights of a run it plays with."""
+    """Name the weights of a run that are played with."""
     meta = load_checkpoint(path, only=()).meta
     facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
     if meta.get("eval_value") is not None:
@@ -79,7 +79,7 @@ def _tell(played: Iterable[tuple[Episode, str]]) -> None:
 
 
 def _no_window(policy: Policy, environ: Mapping[str, str]) -> str | None:
-    """Say why there can be no window; None where there can be one."""
+    """Return the reason why there can be no window; None where there can be one."""
     if not environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
         return "No display here: only the returns are shown; --record DIR writes videos."
     try:

@@ -32,7 +32,7 @@ SAVED_DTYPES: dict[str, NumericDType] = {
 
 
 def has_only_flags(array: npt.NDArray[Any]) -> bool:
-    """Tell whether each byte of a bool array is 0 or 1; other bytes mislead numpy.
+    """Return whether each byte of a bool array is 0 or 1; other bytes mislead numpy.
 
     Example:
         >>> has_only_flags(np.array([0, 1], np.uint8).view(np.bool_))

@@ -11,7 +11,7 @@ MOST_OF_A_PATH, MOST_OF_A_NAME = 4000, 240
 
 
 def path_fault(text: str) -> str:
-    """Say what is wrong with a path that can name nothing; "" where it can.
+    """Describe the fault of a path that cannot name a file; "" where there is none.
 
     Example:
         >>> path_fault("runs/1"), path_fault("")
@@ -46,7 +46,7 @@ def why(error: OSError) -> str:
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an error of the system say which file it is about: writing says but that it failed."""
+    """Add the name of the file to an error of the system, which writing leaves out."""
     try:
         yield
     except OSError as error:

@@ -36,7 +36,7 @@ _PARTS, _POLICY = "parts", "policy"
 _MISFITS = (
     *(KeyError, IndexError, AttributeError, TypeError, ValueError, OverflowError, RuntimeError),
 )
-"""What a part raises of a state that has not the form of its own."""
+"""Errors that parts raise when a state has not their form."""
 _FORMER_KINDS = {
     "Budget": "EnvStepBudget",
     "Champion": "KeepBestAgent",
@@ -127,7 +127,7 @@ def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> di
 
 @contextmanager
 def fitting(name: str, directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Say of what, and where, when a saved state does not fit what is to go on from it.
+    """Name the part and the directory when a saved state does not fit the part.
 
     Raises:
         CheckpointError: It does not; also where its values are none that this package saves.
@@ -149,7 +149,7 @@ def fitting(name: str, directory: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def describe(part: object) -> dict[str, Any]:
-    """Say what a part of a run is, as plain values: enough to make a policy like it.
+    """Describe a part of a run in plain values: enough to make a policy like it.
 
     Returns:
         `kind`, the name of its class; and where it has them `config`, its settings, and `env`,
@@ -167,7 +167,7 @@ def describe(part: object) -> dict[str, Any]:
 
 
 def describe_alone(policy: object) -> dict[str, Any]:
-    """Say what a policy is that a checkpoint holds alone: what `described_policy` looks for."""
+    """Describe a policy that a checkpoint holds alone, for `described_policy`."""
     return {_POLICY: describe(policy)}
 
 
@@ -304,7 +304,7 @@ class _Checkpoint:
         return {"eval_value": self._eval_value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         self._eval_value = state["eval_value"]
 
     def _save(self) -> None:
@@ -343,7 +343,7 @@ def check_finite(state: Mapping[str, Any], name: str, *, train_iter: int, direct
 
 
 def _came_between_steps(error: BaseException) -> bool:
-    """Tell whether a run was stopped from outside, with its last step done.
+    """Return whether a run was stopped from outside, with its last step done.
 
     What is raised within a step carries the runtime's note that says where, also a second
     Ctrl-C: then an update may be half done.

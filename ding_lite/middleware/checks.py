@@ -55,7 +55,7 @@ def check_schedule(schedule: object, name: str) -> None:
 
 
 def due(ctx: Context, every: int) -> bool:
-    """Tell whether this step is the last of its `every` steps."""
+    """Return whether this step is the last of its `every` steps."""
     return bool((ctx.total_step + 1) % every == 0)
 
 

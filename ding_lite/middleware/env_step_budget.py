@@ -104,7 +104,7 @@ class EnvStepBudget:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         self._eval_steps, self._newest = int(state["eval_steps"]), int(state["newest"])
         self._env_step, self._generation = int(state["env_step"]), int(state["generation"])
 

@@ -45,6 +45,6 @@ class RecentEpisodes:
         return {"recent": list(self._recent), "episodes": self._count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state."""
         self._recent = deque(map(tuple, state["recent"]), maxlen=RECENT_EPISODES)
         self._count = state["episodes"]

@@ -54,5 +54,5 @@ class _ReplayTrajectories:
         return {"before": [{name: getattr(one, name) for name in names} for one in self._before]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state."""
         self._before = [Rollout(**one) for one in state["before"]]

@@ -45,7 +45,7 @@ class CollectRollout:
         return self._episodes.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state."""
         self._episodes.load_state_dict(state)
 
     def _collect(self, *, version: int) -> Rollout:

@@ -25,7 +25,7 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
 
 END_S = 3.0
-"""How much later than the loss of a learner the end of the job may be heard of."""
+"""Seconds by which the end of the job may arrive later than the loss of a learner."""
 
 
 def train(

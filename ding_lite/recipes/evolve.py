@@ -52,12 +52,12 @@ class EvolveResult:
     population: Population
     """All agents, as they are at the end."""
     directory: Path
-    """Where the run has left its metrics, pictures, lineage and checkpoint."""
+    """The directory of the run's metrics, pictures, lineage and checkpoint."""
     solved: bool | None
     """Whether 20 fresh greedy episodes of the best agent reached the target; None where there was
     none."""
     numbers: dict[str, Any]
-    """What the last line of `ding-lite evolve` says."""
+    """The numbers in the last line of `ding-lite evolve`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ MAX_ENV_STEPS = 200_000
 SMOKE_GENERATION = 500
 SMOKE_EVAL_LIMIT = 50
 _OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "update_ratio")
-"""What presets say of a single policy, and does not suit several."""
+"""Presets of a single policy that do not suit a population."""
 _STEP_SIZES = ("lr", "actor_lr", "critic_lr")
 
 

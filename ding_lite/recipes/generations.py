@@ -26,7 +26,7 @@ def tell_generations(population: Population) -> Middleware:
 
 
 def lines_of(population: Population) -> list[str]:
-    """Say how the agents of the last generation did, and what each of them becomes."""
+    """Describe the fitness of the last generation's agents, and the fate of each."""
     lives = population.lives[-len(population) :]
     worth = [life.fitness for life in lives if life.fitness is not None]
     mean = sum(worth) / len(worth) if worth else math.nan

@@ -72,7 +72,7 @@ class RunPlan:
     policy_config: Any
     config: TrainConfig
     sources: Mapping[str, str]
-    """Where the value of each setting comes from: `given`, `preset`, `run` or `default`."""
+    """The source of the value of each setting: `given`, `preset`, `run` or `default`."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class RunPlan:
 
     @property
     def title(self) -> str:
-        """What the run is called in a picture."""
+        """The title of the run in a picture."""
         return f"{self.recipe.policy_config.__name__.removesuffix('Config')} on {self.options.env}"
 
 

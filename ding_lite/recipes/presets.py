@@ -96,7 +96,7 @@ DQN_EVOLUTION_PRESETS: dict[str, dict[str, Any]] = {
         "mutate_weights": 0.1,
     },
 }
-"""What suits a population of DQNs, in place of what suits one."""
+"""Settings for a population of DQNs, in place of those for one."""
 
 _PENDULUM: dict[str, Any] = {
     "max_env_steps": 20_000,

@@ -26,13 +26,13 @@ class TrainResult:
     """The result of a training."""
 
     policy: Policy
-    """That of the best evaluation; the last one where there was none."""
+    """The policy of the best evaluation; the last one where there was none."""
     directory: Path
-    """Where the run has left its metrics, its curve and its checkpoint."""
+    """The directory of the run's metrics, curve and checkpoint."""
     solved: bool | None
     """Whether 20 fresh greedy episodes reached the target; None where there was none."""
     numbers: dict[str, Any]
-    """What the last line of `ding-lite train` says: `eval_return`, `env_steps` and so on."""
+    """The numbers in the last line of `ding-lite train`: `eval_return`, `env_steps` and so on."""
 
 
 def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a time

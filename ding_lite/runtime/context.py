@@ -328,7 +328,7 @@ def _restore(items: dict[str, Any], kept: Iterable[str], finish: bool) -> Contex
 
 
 def is_key(name: str) -> bool:
-    """Tell whether a ctx may hold a key."""
+    """Return whether a ctx may hold a key."""
     return name[:1] != "_" and (name not in _GUARDED or name == "total_step")
 
 

@@ -431,7 +431,7 @@ class Task:
         return self._labels
 
     def match_labels(self, patterns: str | Iterable[str]) -> bool:
-        """Tell whether one of the patterns matches a label of this node."""
+        """Return whether one of the patterns matches a label of this node."""
         return matches(self._labels, check_patterns(patterns))
 
     @property

@@ -35,7 +35,7 @@ from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import check_all, whole
 
 RUN_TIMEOUT_S = 60.0
-"""How long `run` waits for `main` by default."""
+"""Seconds that `run` waits for `main` by default."""
 
 
 class Cluster:
@@ -72,7 +72,7 @@ class Cluster:
     ) -> None:
         check_all(whole(1, num_nodes=num_nodes))
         self.network = Network()
-        """What lies between the nodes."""
+        """The network between the nodes."""
         self._clock = clock
         self._specs = _specs(num_nodes, topology, roles, labels)
         self._routers: list[NodeRouter] = []

@@ -56,7 +56,7 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
         return self.see(), reward, terminated, False, {}
 
     def play(self, action: float) -> tuple[float, bool]:
-        """Say what an action earns, and whether the episode ends for good.
+        """Return the reward of an action, and whether the episode terminates.
 
         A probe defines this, or all of `step`.
         """

@@ -1,4 +1,4 @@
-"""Run one middleware through one step of a real task, and say what it did to the ctx."""
+"""Run one middleware through one step of a real task, and record its use of the ctx."""
 
 # ruff: noqa: ANN401 - it stands in for a Context, with values of any type
 from __future__ import annotations

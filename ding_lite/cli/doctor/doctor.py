@@ -40,7 +40,7 @@ class Finding:
     subject: str
     found: str
     advice: str = ""
-    """What to do, unless all is well."""
+    """The advice, unless all is well."""
 
 
 def examine() -> int:
@@ -172,7 +172,7 @@ def split_requirement(requirement: str) -> tuple[str, str, str | None]:
 
 
 def satisfies(version: str, limits: str) -> bool:
-    """Tell whether a version lies within limits such as `>=1.1,<2`.
+    """Return whether a version lies within limits such as `>=1.1,<2`.
 
     Example:
         >>> (

@@ -223,7 +223,7 @@ def assignment(word: str) -> tuple[str, object]:
 
 
 def _is_held(value: object) -> bool:
-    """Tell whether 64 bits hold a number; what is too large for them is read as infinity."""
+    """Return whether 64 bits hold a number; what is too large for them is read as infinity."""
     if isinstance(value, int):
         return abs(value) <= MOST
     return not isinstance(value, float) or math.isfinite(value)

@@ -106,7 +106,7 @@ class _CheckpointTogether(_Checkpoint):
         return {**super().state_dict(), "turn": self._turn, "processes": self._processes.size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         if state["processes"] != self._processes.size:
             raise CheckpointError(
                 f"{state['processes']} processes have saved this, and {self._processes.size} are "

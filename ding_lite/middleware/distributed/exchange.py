@@ -199,7 +199,7 @@ class _Receive:
 
     @staticmethod
     def _report_staleness(ctx: Context, taken: list[Any]) -> None:
-        """Say how many versions ago the weights were published that have collected this."""
+        """Return the age, in versions, of the weights that have collected this."""
         newest = ctx.get("weights_version")
         versions = [item.version for item in taken if hasattr(item, "version")]
         if newest is not None and versions:

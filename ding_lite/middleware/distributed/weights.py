@@ -17,9 +17,9 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, whole
 
 ANNOUNCED, PUBLISHED = "weights_announced", "weights_published"
-"""What travels: which version there is, and the newest weights with theirs."""
+"""The ctx keys: the newest version, and the newest weights with their version."""
 WAIT_S = 60.0
-"""How long `fetch_weights` waits for weights that are new enough."""
+"""Seconds that `fetch_weights` waits for weights that are new enough."""
 
 
 def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Middleware:

@@ -31,7 +31,7 @@ def evaluate_population(
     confirm_envs: Envs | None = None,
     max_env_steps: int | None = None,
 ) -> Middleware:
-    """Play greedy episodes with every agent now and then; finish once the best is good enough.
+    """Evaluate every agent by greedy episodes now and then; finish once the best is good enough.
 
     Their mean return becomes the agent's fitness. All agents play at once: an env that has
     ended an episode takes up the next one, of whichever agent. The best of many noisy evaluations

@@ -116,7 +116,7 @@ class _ForEach:
         return {"kept": [dict(kept) for kept in self._kept], "sums": [*map(dict, self._sums)]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         self._kept = [dict(kept) for kept in state["kept"]]
         self._sums = [dict(sums) for sums in state["sums"]]
 
@@ -249,7 +249,7 @@ class _Evolve:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         self._tournament.load_state_dict(state["tournament"])
         self._mutation.load_state_dict(state["mutation"])
 

@@ -156,7 +156,7 @@ class _Curve:
         return {name: series.state() for name, series in self._series.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         for name, series in self._series.items():
             series.load(state[name])
 
@@ -208,7 +208,7 @@ def _draw_series(axes: Axes, series: Mapping[str, _Series]) -> None:
 
 
 def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
-    """Say in a few words how it ended."""
+    """Describe the end of the run in a few words."""
     name = "eval_return" if len(series["eval_return"]) else "return"
     x, y = series[name].points()
     if not len(y):

@@ -129,7 +129,7 @@ class _Log:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; rows that came later are cut off when the run begins."""
+        """Restore the state; rows that came later are cut off when the run begins."""
         self._cut_at = state["file_bytes"]
         self._wall_s_before = float(state["wall_s"])
         self._counters = dict(state["counters"])

@@ -22,7 +22,7 @@ _PLAIN_SECONDS = 60.0
 _RATE_SECONDS = 5.0
 _SHOWN_LIVE = ("episodes", "return", "eval_return", "epsilon", "loss", "memory_mb")
 _DISPENSABLE = ("title", "epsilon", "memory", "episodes", "loss", "rate", "return", "time")
-"""What is left out of a line that is too short, in this order."""
+"""The parts that are left out of a line that is too short, in this order."""
 
 
 def progress(

@@ -19,7 +19,7 @@ COLORS = (BLUE, ORANGE, GREEN, "#9c36b5", "#c92a2a", "#0c8599", "#a6740a", "#5c6
 """Colours of several curves in one picture."""
 _LEFT = 0.022
 _HEIGHT, _HEIGHT_BELOW = 4.5, 1.6
-"""Of a picture, and of what there may be below it, in inches."""
+"""The sizes of a picture, and of the small ones below it, in inches."""
 
 
 def picture_path(path: str | os.PathLike[str]) -> Path:

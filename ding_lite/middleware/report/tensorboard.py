@@ -73,7 +73,7 @@ class _TensorBoard:
         return {"x": self._x, "metrics": pack_metrics(self._fresh)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; TensorBoard forgets points that came later."""
+        """Restore the state; TensorBoard forgets points that came later."""
         self._x = int(state["x"])
         self._fresh = unpack_metrics(state["metrics"])
 

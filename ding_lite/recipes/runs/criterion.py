@@ -34,7 +34,7 @@ class Criterion:
     def __init__(self, options: Options, *, margin: float = 0.0) -> None:
         """Begin with no episode."""
         self.eval_target = options.target + margin if options.criterion == "greedy" else None
-        """At what return of an evaluation a run ends; None where evaluations end none."""
+        """The return of an evaluation that ends the run; None where evaluations do not end it."""
         self._router = current_router()
         self._target = options.target
         self._is_idle = options.criterion == "greedy"

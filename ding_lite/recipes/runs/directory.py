@@ -27,7 +27,7 @@ _TYPES: dict[str, type | UnionType] = {
     **dict.fromkeys(("seed", "max_env_steps", "num_envs", "nodes", "population"), int),
     "target": int | float,
 }
-"""Of what a run says of itself; null stands for what it does not say."""
+"""The facts in a run's description; null stands for those that are missing."""
 
 
 def make_next(parent: Path) -> Path:
@@ -127,12 +127,12 @@ def describe(directory: Path, description: Mapping[str, Any]) -> None:
 
 
 def has_checkpoint(directory: Path) -> bool:
-    """Tell whether a run has saved anything yet."""
+    """Return whether a run has saved anything yet."""
     return (directory / CHECKPOINT / MANIFEST).exists()
 
 
 def has_best(directory: Path) -> bool:
-    """Tell whether a run has kept the policy of its best evaluation."""
+    """Return whether a run has kept the policy of its best evaluation."""
     return (directory / BEST / MANIFEST).exists()
 
 

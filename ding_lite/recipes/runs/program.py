@@ -1,4 +1,4 @@
-"""The frame around a program's `main`: what a user can mend is said without a traceback."""
+"""Run a program's `main`, and show errors that a user can mend without a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INTERRUPTED = 130
 
 
 def run_program(main: Callable[[], object]) -> None:
-    """Run `main`; what a user can mend ends it with a sentence.
+    """Run `main`; an error that a user can mend ends it with a sentence.
 
     A wrong option, a missing package and a checkpoint that cannot be read end it with exit code 2,
     a checkpoint that cannot be written with 1, and Ctrl-C with 130. Any other error keeps its

@@ -201,7 +201,7 @@ class Run:
         return result
 
     def explain(self, result: Mapping[str, Any], *, try_next: str = "") -> None:
-        """Tell a person, on standard error, how it went and what there is to look at."""
+        """Describe the result and the files of the run, on standard error."""
         lines = [
             f"\n{_verdict(result['solved'], self.options.env)}: a mean return of "
             f"{result['eval_return']:.1f} in {JUDGED_EPISODES} greedy episodes{self._goal()} after "

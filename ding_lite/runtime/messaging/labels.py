@@ -68,7 +68,7 @@ def several(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _can_match(pattern: str) -> bool:
-    """Tell whether there is a label that a pattern matches."""
+    """Return whether there is a label that a pattern matches."""
     parts = _PATTERN_PART.findall(pattern)
     if not parts or "".join(parts) != pattern:
         return False
@@ -82,7 +82,7 @@ def _is_among(chars: str, part: str) -> bool:
 
 
 def matches(labels: AbstractSet[str], patterns: Iterable[str]) -> bool:
-    """Tell whether one of the patterns matches one of the labels.
+    """Return whether one of the patterns matches one of the labels.
 
     Example:
         >>> matches({"standalone", "node.0"}, ["distributed", "node.*"])

@@ -27,7 +27,7 @@ class Numbers:
 
     @property
     def num_pages(self) -> int:
-        """How many rows of 1,024 numbers it remembers something of."""
+        """The number of rows of 1,024 numbers in memory."""
         return len(self._pages)
 
     def add(self, number: int) -> None:

@@ -61,12 +61,12 @@ class Router(Protocol):
 
     @property
     def address(self) -> str | None:
-        """Where others dial this node, if they do."""
+        """The address at which peers dial this node, if they do."""
         ...
 
     @property
     def host(self) -> str | None:
-        """By what other nodes reach this machine, for what does not go over the router.
+        """The host by which other nodes reach this machine outside of the router.
 
         None where the router does not know, or no other machine takes part.
         """
@@ -168,7 +168,7 @@ class Router(Protocol):
 
 
 def is_alone(router: Router) -> bool:
-    """Tell whether this node does everything itself, as far as it can know."""
+    """Return whether this node has no peers, as far as it can know."""
     return not (router.is_active if router.grows else router.has_audience)
 
 

@@ -46,7 +46,7 @@ class ItemId(NamedTuple):
     node_id: int
     """The node that has sent it."""
     incarnation: int
-    """That of the node: a restarted one has another number."""
+    """The incarnation of the sender: a restarted node has another number."""
     number: int
     """Counts the items of that incarnation, over all streams."""
 
@@ -82,7 +82,7 @@ class _QueuedItem(NamedTuple):
 
 
 class _Sender:
-    """What a node knows of the items that one incarnation of another node has sent."""
+    """The items that one incarnation of another node has sent."""
 
     def __init__(self, incarnation: int) -> None:
         self.incarnation = incarnation
