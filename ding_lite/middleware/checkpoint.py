@@ -40,6 +40,7 @@ _MISFITS = (
 _FORMER_KINDS = {
     "Budget": "EnvStepBudget",
     "Champion": "KeepBestAgent",
+    "CollectUnroll": "CollectRollout",
     "_Recall": "_ReplayTrajectories",
     "_Tally": "_CountCollected",
 }

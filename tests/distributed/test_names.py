@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 
+import numpy as np
 import pytest
 
 from ding_lite import distributed
+from ding_lite.distributed.blocks import ShardedTransitions
 
 
 def test_world_and_group_need_no_torch() -> None:
@@ -26,3 +29,10 @@ def test_every_name_is_there() -> None:
 def test_a_slip_in_a_name_is_explained() -> None:
     with pytest.raises(AttributeError, match='Did you mean "ShardedReplay"'):
         _ = distributed.SharedReplay
+
+
+def test_the_former_name_of_incarnation_warns() -> None:
+    given = [np.zeros(1)] * (len(fields(ShardedTransitions)) - 1)
+    batch = ShardedTransitions(*given, incarnation=np.array([7]))
+    with pytest.warns(DeprecationWarning, match="is now `incarnation`"):
+        assert batch.life.tolist() == [7]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.middleware.checkpoint import describe
+from ding_lite.errors import CheckpointError
+from ding_lite.middleware.checkpoint import _check_fits, describe
 from ding_lite.rl.checkpoint.save_load import save_checkpoint
 
 FORMER = {
@@ -33,3 +34,10 @@ def test_a_part_saved_under_its_former_class_name_is_resumed(tmp_path: Path) -> 
     save_checkpoint(tmp_path, state, meta={"total_step": 3, "parts": {"counts": about}})
     assert mw.resume({"counts": part}, tmp_path) == {"total_step": 3}
     assert part.state_dict() == state["counts"]  # type: ignore[attr-defined]
+
+
+def test_a_collector_saved_under_its_former_class_name_fits() -> None:
+    saved, wanted = {"collect": {"kind": "CollectUnroll"}}, {"collect": {"kind": "CollectRollout"}}
+    _check_fits(saved, wanted)
+    with pytest.raises(CheckpointError, match="this program has"):
+        _check_fits({"collect": {"kind": "CollectUnrolls"}}, wanted)
