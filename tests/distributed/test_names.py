@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,6 @@ def test_a_slip_in_a_name_is_explained() -> None:
 
 
 def test_the_former_name_of_incarnation_warns() -> None:
-    given = [np.zeros(1)] * (len(fields(ShardedTransitions)) - 1)
-    batch = ShardedTransitions(*given, incarnation=np.array([7]))
+    given: dict[str, Any] = {field.name: np.array([7]) for field in fields(ShardedTransitions)}
     with pytest.warns(DeprecationWarning, match="is now `incarnation`"):
-        assert batch.life.tolist() == [7]
+        assert ShardedTransitions(**given).life.tolist() == [7]
