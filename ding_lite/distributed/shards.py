@@ -114,7 +114,7 @@ class Shards:
 
     @property
     def num_held(self) -> int:
-        """How many transitions the shards that can be reached hold, as last known."""
+        """The transitions in the shards that can be reached, as last known."""
         return sum(shard.size for shard in self._shards)
 
     def look(self, *, wait: bool = False) -> None:
