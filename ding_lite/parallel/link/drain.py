@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """The wait of a node that leaves, until its peers have what they are owed.
+    """The wait of a leaving node, until its peers have all that they are owed.
 
     Args:
         spec: The node's place.

@@ -58,7 +58,7 @@ class NodeSpec:
     node_id: int
     """Its number, from 0."""
     num_nodes: int
-    """How many nodes the job has; 0 where a peer will tell."""
+    """How many nodes the job has; 0 until a peer has reported it."""
     labels: frozenset[str]
     """Its labels."""
     incarnation: int = 1

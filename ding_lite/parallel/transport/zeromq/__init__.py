@@ -1,1 +1,1 @@
-"""ZeroMQ as a transport, with CURVE encryption and bounds on what is read ahead."""
+"""A transport over ZeroMQ, with CURVE encryption and bounds on what is read ahead."""
