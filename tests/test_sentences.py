@@ -10,10 +10,9 @@ from tests import prose
 from tests.prose import Place, areas, banned_words, riddles
 
 ALLOWED: dict[str, tuple[int, int]] = {
-    "ding_lite/parallel": (289, 45),
-    "tests/parallel": (146, 22),
-    "docs": (169, 0),
-    "CHANGELOG.md": (11, 0),
+    "ding_lite/parallel": (2, 3),
+    "tests/parallel": (0, 4),
+    "CHANGELOG.md": (2, 0),
 }
 """For each area: its banned words, and first lines with a question word. Both may only fall."""
 
