@@ -253,5 +253,5 @@ def test_nodes_of_several_machines_without_a_key_end_at_once(type_line: Type) ->
     environ = {**torchrun(1, "4711"), "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "gpu08"}
     code, said = type_line("python train.py 15", 0, source=MEET, **environ).end()
     assert code == 1
-    assert "ConfigError: torchrun has started 3 nodes on several machines, and there is no key" in said
+    assert "torchrun has started 3 nodes on several machines, and there is no key" in said
     assert "`ding-lite keygen FILE`" in said
