@@ -83,7 +83,7 @@ def test_what_a_launcher_says_is_listed_with_its_name(tmp_path: Path) -> None:
     assert {source for _, source in found.values()} == {"default"}
 
 
-def test_below_the_table_a_launcher_is_told_in_sentences(tmp_path: Path) -> None:
+def test_a_launcher_is_described_below_the_table(tmp_path: Path) -> None:
     again: Any = {**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "2"}
     code, out, error = call(tmp_path, "env", **again)
     assert (code, error) == (0, "")

@@ -75,6 +75,6 @@ def test_what_cannot_be_searched_is_refused(word: str) -> None:
         searched(word)
 
 
-def test_a_slip_is_told_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_setting_is_reported_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evolve", "dqn", "CartPole-v1", "--search", "learn_rate=1:2"]) == 2
     assert 'Unknown key "learn_rate"' in capsys.readouterr().err

@@ -48,7 +48,7 @@ def on_a_disk_of_its_own(folder: Path, options: str, line: str) -> subprocess.Co
         ("keygen job.key", "The key file job.key cannot be written: Read-only file system."),
     ],
 )
-def test_a_read_only_disk_is_told_before_anything_is_begun(
+def test_a_read_only_disk_is_reported_before_the_run_begins(
     tmp_path: Path, line: str, said: str
 ) -> None:
     done = on_a_disk_of_its_own(tmp_path, "ro", line)
@@ -57,7 +57,7 @@ def test_a_read_only_disk_is_told_before_anything_is_begun(
     assert "Traceback" not in done.stderr
 
 
-def test_a_disk_without_room_for_a_run_is_told_before_anything_is_begun(tmp_path: Path) -> None:
+def test_a_disk_without_room_for_a_run_is_reported_before_it_begins(tmp_path: Path) -> None:
     done = on_a_disk_of_its_own(tmp_path, "size=4k,nr_inodes=2", f"{TRAIN} --out run")
     assert done.returncode == 2, done.stderr
     assert "The directory run cannot be written to: No space left on device." in done.stderr

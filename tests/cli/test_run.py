@@ -59,7 +59,7 @@ def test_roles_of_the_environment_are_counted_as_well(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", [TORCHRUN, BY_HAND])
-def test_a_node_that_is_started_alone_tells_of_itself(
+def test_a_node_that_is_started_alone_describes_itself(
     folder: Path, launcher: dict[str, str]
 ) -> None:
     environ: Any = {**launcher, "DING_LITE_TOPOLOGY": "alone"}

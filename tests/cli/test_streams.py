@@ -43,7 +43,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_a_full_disk_behind_standard_output_is_told(process: Warm, folder: Path, line: str) -> None:
+def test_a_full_disk_behind_standard_output_is_reported(
+    process: Warm, folder: Path, line: str
+) -> None:
     said = process.call(line.split(), folder, out="/dev/full")
     assert said.code == 1
     [last] = said.err.splitlines()

@@ -101,7 +101,9 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_where_no_job_runs_it_says_so(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_running_job_it_reports_that(
+    nowhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from ding_lite.cli.main import main
 
     assert main(["top", "--once"]) == 1

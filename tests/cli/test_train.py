@@ -99,7 +99,7 @@ def test_what_is_no_setting_is_refused(word: str, capsys: pytest.CaptureFixture[
     )
 
 
-def test_a_full_disk_is_told_in_a_sentence(
+def test_a_full_disk_is_reported_in_a_sentence(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(fd: int) -> None:
@@ -113,7 +113,7 @@ def test_a_full_disk_is_told_in_a_sentence(
     assert "Traceback" not in err
 
 
-def test_a_checkpoint_of_another_version_is_told_in_a_sentence(
+def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     train("--out", "here")

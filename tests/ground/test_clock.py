@@ -113,7 +113,9 @@ def test_a_deadline_cannot_be_moved(clock: ManualClock) -> None:
 
 
 @given(start=st.integers(-1000, 1000), timeout=st.integers(0, 1000), passed=st.integers(0, 2000))
-def test_what_remains_is_what_has_not_passed(start: int, timeout: int, passed: int) -> None:
+def test_the_remaining_time_is_the_time_not_yet_passed(
+    start: int, timeout: int, passed: int
+) -> None:
     clock = ManualClock(start)
     deadline = Deadline.after(timeout, clock)
     clock.advance(passed)
@@ -151,9 +153,7 @@ def test_a_wait_behind_the_deadline_ends_at_once(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("timeout", [5.0, None])
-def test_a_wait_ends_in_time_when_it_is_told_of_what_it_waits_for(
-    clock: ManualClock, timeout: float | None
-) -> None:
+def test_a_wait_ends_in_time_when_it_is_notified(clock: ManualClock, timeout: float | None) -> None:
     condition, ready = threading.Condition(), threading.Event()
     thread, outcome = wait_in_a_thread(Deadline.after(timeout, clock), condition, ready.is_set)
 
@@ -165,7 +165,7 @@ def test_a_wait_ends_in_time_when_it_is_told_of_what_it_waits_for(
     assert outcome == [True]
 
 
-def test_a_wait_that_is_not_told_ends_with_the_deadline(clock: ManualClock) -> None:
+def test_a_wait_that_is_not_notified_ends_with_the_deadline(clock: ManualClock) -> None:
     condition = threading.Condition()
     thread, outcome = wait_in_a_thread(Deadline.after(5.0, clock), condition, lambda: False)
 
@@ -200,7 +200,7 @@ def test_being_woken_for_something_else_does_not_end_a_wait(clock: ManualClock) 
     assert clock.now() == 0.0
 
 
-def test_a_wait_hands_on_what_looking_has_raised(clock: ManualClock) -> None:
+def test_a_wait_raises_the_error_of_its_condition(clock: ManualClock) -> None:
     condition = threading.Condition()
 
     def ready() -> bool:

@@ -170,7 +170,7 @@ def test_lines_go_to_standard_error_as_it_is_when_configured(
     assert handler.stream is sys.stderr
 
 
-def test_a_program_that_configures_nothing_hears_nothing(
+def test_without_configuration_no_line_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ding_lite  # noqa: F401 - its import makes the package silent
@@ -321,7 +321,7 @@ def test_a_throttle_is_on_the_machines_clock_by_default(log: Lines) -> None:
     assert log.lines == ["INFO tick"]
 
 
-def test_of_many_threads_that_say_the_same_one_is_heard(log: Lines, clock: ManualClock) -> None:
+def test_the_same_line_from_many_threads_is_shown_once(log: Lines, clock: ManualClock) -> None:
     class Cause(str):
         """Lets another thread run each time it is looked up."""
 

@@ -481,7 +481,9 @@ def test_an_easydict_in_a_list_becomes_a_plain_dict_too() -> None:
         ("number", np.int64(3), 3),
     ],
 )
-def test_values_become_what_their_field_wants(key: str, value: Any, expected: Any) -> None:
+def test_values_are_converted_to_the_types_of_their_fields(
+    key: str, value: Any, expected: Any
+) -> None:
     found = getattr(as_config(Layers, {key: value}), key)
     assert repr(found) == repr(expected)  # 1 is not 1.0, and a list no tuple
 
@@ -506,7 +508,7 @@ def test_tuples_and_unions_that_do_not_fit_are_refused(key: str, value: Any) -> 
         as_config(Layers, {key: value})
 
 
-def test_fields_of_any_type_and_of_protocols_take_what_they_get() -> None:
+def test_fields_of_any_type_and_of_protocols_take_every_value() -> None:
     class Speaks(Protocol):
         def speak(self) -> None: ...
 

@@ -25,7 +25,7 @@ def test_what_was_collected_ends_up_in_the_replay(
     assert task.ctx.metrics["replay_size"] == 40
 
 
-def test_adding_before_collecting_says_what_is_missing(replay: ReplayBuffer) -> None:
+def test_adding_before_collecting_names_the_missing_key(replay: ReplayBuffer) -> None:
     with pytest.raises(ContextError, match=r"`ctx\.transitions` is not set") as caught:
         run_step(mw.add_to(replay))
     assert "add_to" in "".join(caught.value.__notes__)

@@ -203,7 +203,7 @@ def test_the_newest_evaluation_is_kept_until_there_is_a_newer_one(tmp_path: Path
     assert run({10: 8.0}, resume=True) == 8.0
 
 
-def test_a_checkpoint_says_what_its_parts_are(tmp_path: Path) -> None:
+def test_a_checkpoint_describes_its_parts(tmp_path: Path) -> None:
     run_for(parts_of_a_run(tmp_path), 1)
     meta = load_checkpoint(tmp_path).meta
     assert meta["parts"]["task"] == {"kind": "Task"}
@@ -221,7 +221,7 @@ def test_a_policy_that_was_saved_alone_is_described_too(policy: DQN, tmp_path: P
         mw.resume(parts_of_a_run(tmp_path), tmp_path)
 
 
-def test_a_checkpoint_without_a_policy_says_so(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_policy_is_an_error(tmp_path: Path) -> None:
     run_step(mw.checkpoint({"task": Task()}, tmp_path, every=1))
     with pytest.raises(CheckpointError, match=r"holds a Task as `task`, and no policy among them"):
         described_policy(load_checkpoint(tmp_path).meta)

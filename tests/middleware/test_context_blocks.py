@@ -255,7 +255,9 @@ def observed(
     }
 
 
-def test_every_block_says_what_its_middleware_does(observed: dict[str, list[StepRecord]]) -> None:
+def test_every_context_block_agrees_with_its_middleware(
+    observed: dict[str, list[StepRecord]],
+) -> None:
     no_middleware = {"resume", "resume_together"}
     assert sorted(observed) == sorted({*mw.__all__} - no_middleware)
     for name, records in observed.items():

@@ -71,7 +71,7 @@ def test_without_an_evaluation_nothing_is_kept(policy: DQN, tmp_path: Path) -> N
     assert kept(policy, tmp_path / "best") == 2.0
 
 
-def test_a_run_that_goes_on_remembers_what_was_best(policy: DQN, tmp_path: Path) -> None:
+def test_a_resumed_run_remembers_the_best_evaluation(policy: DQN, tmp_path: Path) -> None:
     best = tmp_path / "best"
     state = run(policy, best, [5.0, 9.0])
     with Task() as task:

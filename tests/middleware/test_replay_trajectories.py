@@ -10,7 +10,7 @@ from ding_lite.rl import IMPALA, IMPALAConfig, load_checkpoint, make_envs, save_
 from ding_lite.runtime.context import Context
 
 
-def test_the_newest_of_the_steps_before_come_again_behind_what_is_new() -> None:
+def test_the_newest_earlier_trajectories_follow_the_new_ones() -> None:
     given = [["a"], ["b", "c"], [], ["d"], ["e"]]
     seen = []
 

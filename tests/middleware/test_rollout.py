@@ -33,7 +33,7 @@ def rollout_of(policy: Any, envs: Envs, num_steps: int, **values: Any) -> Rollou
     return rollout
 
 
-def test_a_rollout_is_what_happened_in_order(a2c: A2C, envs: Envs) -> None:
+def test_a_rollout_has_the_steps_in_order(a2c: A2C, envs: Envs) -> None:
     twin = a2c.clone()
     ctx, _ = run_step(mw.collect(a2c, envs, unroll=60), env_step=40)
     [rollout] = ctx.trajectories
@@ -190,7 +190,7 @@ def test_several_rollouts_are_one_update(a2c: A2C, envs: Envs) -> None:
     assert (ctx.train_iter, a2c.train_iter) == (6, 1)
 
 
-def test_a_replay_and_several_updates_are_not_for_what_learns_from_rollouts(
+def test_a_replay_and_several_updates_are_refused_for_policies_that_learn_from_rollouts(
     a2c: A2C, replay: ReplayBuffer
 ) -> None:
     with pytest.raises(ConfigError, match=r"A2C learns from the rollouts .* `replay` was given"):

@@ -79,7 +79,7 @@ def test_without_a_replay_an_empty_step_teaches_nothing(envs: Envs) -> None:
     assert task.ctx.train_iter == 1
 
 
-def test_counting_goes_on_from_what_the_ctx_says(policy: DQN, filled: ReplayBuffer) -> None:
+def test_counting_goes_on_from_the_ctx(policy: DQN, filled: ReplayBuffer) -> None:
     ctx, _ = run_step(mw.train(policy, filled), train_iter=41)
     assert ctx.train_iter == 42
 

@@ -145,7 +145,9 @@ def test_a_run_that_goes_on_is_the_same_as_one_that_never_stopped() -> None:
         ({"update_ratio": 0.0}, "`update_ratio` is 0.0"),
     ],
 )
-def test_a_slip_is_told_before_anything_is_made(given: dict[str, Any], said: str) -> None:
+def test_a_wrong_setting_is_reported_before_the_run_begins(
+    given: dict[str, Any], said: str
+) -> None:
     search = given.pop("search", SEARCH)
     with pytest.raises(ConfigError) as caught:
         evolve("dqn", "CartPole-v1", search, **{**SMALL, **given}, max_env_steps=300)
@@ -153,7 +155,7 @@ def test_a_slip_is_told_before_anything_is_made(given: dict[str, Any], said: str
     assert not Path("runs").exists()
 
 
-def test_a_policy_of_ones_own_is_told_the_way_around() -> None:
+def test_a_custom_policy_is_refused_with_advice() -> None:
     class Own:
         """No policy of this package."""
 
@@ -206,7 +208,7 @@ def test_the_champion_is_the_agent_of_the_best_evaluation(tmp_path: Path) -> Non
     assert twin.agent.fitness == 50.0
 
 
-def test_each_generation_is_told_as_a_table(result: EvolveResult) -> None:
+def test_each_generation_is_reported_as_a_table(result: EvolveResult) -> None:
     population = result.population
     first, heading, *rows = lines_of(population)
     lives = population.lives[-3:]

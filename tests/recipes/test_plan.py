@@ -31,7 +31,7 @@ def test_an_environment_without_a_preset_has_the_defaults() -> None:
     assert set(found.sources.values()) == {"default"}
 
 
-def test_a_preset_stands_between_what_is_given_and_the_defaults() -> None:
+def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
     preset = DQN_PRESETS["CartPole-v1"]
     found = plan(settings={"capacity": 77})
     assert found.policy_config.lr == preset["lr"] != DQNConfig().lr
@@ -161,7 +161,7 @@ def begun(directory: Path, **config: Any) -> Path:
     return directory
 
 
-def test_a_run_that_goes_on_has_what_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
     found = plan(out=begun(tmp_path, lr=0.25, hidden=[8]), resume=True)
     assert (found.policy_config.lr, found.policy_config.hidden) == (0.25, (8,))
     assert (found.num_envs, found.options.seed, found.policy_config.seed) == (4, 5, 5)
@@ -170,7 +170,7 @@ def test_a_run_that_goes_on_has_what_it_was_begun_with(tmp_path: Path) -> None:
     assert found.sources["lr"] == "run"
 
 
-def test_what_is_given_wins_over_what_a_run_was_begun_with(tmp_path: Path) -> None:
+def test_given_values_win_over_those_of_the_resumed_run(tmp_path: Path) -> None:
     out = begun(tmp_path, lr=0.25)
     found = plan(settings={"lr": 0.5}, out=out, resume=True, max_env_steps=500, seed=6)
     assert (found.policy_config.lr, found.sources["lr"]) == (0.5, "given")

@@ -41,7 +41,7 @@ def test_it_returns_the_policy_and_leaves_a_whole_run() -> None:
     assert train().directory == Path("runs/dqn/CartPole-v1/2")
 
 
-def test_what_was_best_is_kept_and_speed_and_memory_are_told() -> None:
+def test_the_best_policy_is_kept_and_speed_and_memory_are_reported() -> None:
     result = train(eval_every=40, target=1e6)
     evaluations = {}
     for line in (result.directory / "metrics.jsonl").read_text().splitlines():

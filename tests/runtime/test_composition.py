@@ -95,7 +95,7 @@ def test_a_task_without_middleware_has_an_empty_chain(composition: Composition) 
     assert composition.names() == []
 
 
-def test_a_node_on_which_nothing_matches_hears_its_labels_and_the_patterns(
+def test_a_node_without_matching_middleware_is_shown_its_labels_and_the_patterns(
     composition: Composition,
 ) -> None:
     composition.use(train, ["learner", "a*"], False)

@@ -41,7 +41,7 @@ def test_it_holds_the_very_objects_it_was_given() -> None:
 
 
 @given(st.dictionaries(KEYS, st.integers()), st.sets(KEYS))
-def test_renewal_hands_on_exactly_what_is_kept(values: dict[str, int], kept: set[str]) -> None:
+def test_renewal_keeps_exactly_the_kept_keys(values: dict[str, int], kept: set[str]) -> None:
     ctx = Context(values)
     ctx.keep(*kept)
     expected = {key: value for key, value in values.items() if key in kept}
@@ -69,7 +69,7 @@ def test_a_key_may_be_kept_before_it_is_set() -> None:
     assert renewed(renewed(ctx)).later == 1
 
 
-def test_dropping_what_is_not_kept_is_refused() -> None:
+def test_dropping_a_key_that_is_not_kept_is_refused() -> None:
     ctx = Context(train_iter=1)
     ctx.keep("train_iter")
     with pytest.raises(ContextError, match=r'not kept. Did you mean "train_iter"'):
@@ -144,7 +144,7 @@ def test_every_context_of_a_task_sees_the_latch_at_once() -> None:
     assert renewed(second).finish
 
 
-def test_the_latch_tells_its_listeners_once() -> None:
+def test_the_latch_calls_its_listeners_once() -> None:
     heard: list[bool] = []
     ctx = Context()
     latch_of(ctx).listen(lambda: heard.append(ctx.finish))
@@ -274,7 +274,7 @@ class TestParallelContext:
         assert newest is ctx
         assert ctx.train_iter == 6
 
-    def test_a_wait_past_its_deadline_says_what_has_come(self, clock: ManualClock) -> None:
+    def test_a_wait_past_its_deadline_lists_the_received_values(self, clock: ManualClock) -> None:
         ctx = ParallelContext()
         ctx.receive(1, {"train_iter": 5})
         with pytest.raises(

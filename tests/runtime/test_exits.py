@@ -102,7 +102,7 @@ def test_an_exit_of_a_listener_is_an_error_that_names_it(async_mode: bool) -> No
     assert caught.value.__notes__[0] == "in listener `leave` of event `go`"
 
 
-def test_an_exit_with_another_code_says_so_itself_and_stays() -> None:
+def test_an_exit_with_another_code_is_not_replaced() -> None:
     with Task() as task:
         task.use(_function(3))
         with pytest.raises(SystemExit) as caught:

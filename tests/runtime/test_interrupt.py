@@ -174,7 +174,7 @@ def test_a_task_on_another_thread_sets_no_handler() -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_waits_for_the_end_of_what_is_done_as_a_whole(signum: signal.Signals) -> None:
+def test_a_signal_waits_for_the_end_of_a_postponed_block(signum: signal.Signals) -> None:
     log: list[str] = []
     before = signal.signal(signum, lambda number, frame: log.append("came"))
     try:
@@ -188,7 +188,7 @@ def test_a_signal_waits_for_the_end_of_what_is_done_as_a_whole(signum: signal.Si
         signal.signal(signum, before)
 
 
-def test_ctrl_c_is_raised_behind_what_is_done_as_a_whole() -> None:
+def test_ctrl_c_is_raised_behind_a_postponed_block() -> None:
     log: list[str] = []
 
     def do_as_a_whole() -> None:

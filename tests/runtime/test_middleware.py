@@ -63,13 +63,13 @@ class Callable_:
         (async_onion, MiddlewareShape.ASYNC_GENERATOR),
     ],
 )
-def test_the_shape_is_told_before_the_first_call(fn: Middleware, shape: MiddlewareShape) -> None:
+def test_the_shape_is_known_before_the_first_call(fn: Middleware, shape: MiddlewareShape) -> None:
     check_middleware(fn)
     assert shape_of(fn) is shape
     assert shape.is_async == shape.value.startswith(("co", "async"))
 
 
-def test_names_leave_out_what_factories_add() -> None:
+def test_names_leave_out_the_prefixes_of_factories() -> None:
     def _train(ctx: Context) -> None: ...
 
     assert name_of(_train) == "train"

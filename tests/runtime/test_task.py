@@ -293,7 +293,7 @@ class TestByHand:
         assert caught.value.__notes__[0].startswith("in middleware `boom`, step 0")
         assert log == ["closed"]
 
-    def test_leaving_the_block_takes_the_way_out_of_what_is_open(self) -> None:
+    def test_leaving_the_block_resumes_open_generators(self) -> None:
         log: list[str] = []
         with Task() as task:
             task.forward(onion(log, "a"))
@@ -413,7 +413,7 @@ class TestLabels:
             task.run(max_step=1)
         assert ran == ["gpu", "node.0"]
 
-    def test_labels_say_what_the_node_is(self) -> None:
+    def test_labels_describe_the_node(self) -> None:
         assert Task().labels == {"standalone", "node.0"}
         assert Task(async_mode=True, labels="gpu").labels == {
             "standalone",

@@ -169,7 +169,7 @@ def test_few_cores_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert look("_processors") == [Finding("ok", "processors", "4 cores")]
 
 
-def test_nodes_that_cannot_meet_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_cannot_connect_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     meeting = doctor._Meeting()
     meeting._process.kill()
     found = list(meeting.look())

@@ -46,7 +46,7 @@ def test_without_limits_it_is_what_the_machine_has_to_spare(machine: Path) -> No
     ("line", "folder", "version"),
     [("0::/a/b", "a/b", 2), ("0::/a/b", "a", 2), ("4:memory:/j", "memory/j", 1)],
 )
-def test_a_container_leaves_what_its_limit_says(
+def test_a_container_leaves_the_memory_of_its_limit(
     machine: Path, line: str, folder: str, version: int
 ) -> None:
     (machine / "_OWN_GROUPS").write_text(f"3:cpu,cpuacct:/\n{line}\n")
@@ -72,7 +72,7 @@ def test_a_limit_of_address_space_counts() -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_too_much_is_refused_with_what_would_fit(machine: Path) -> None:
+def test_too_much_is_refused_with_the_size_that_would_fit(machine: Path) -> None:
     (machine / "_MACHINE").write_text("MemAvailable: 2000000 kB\n")
     memory.check_fits(2_000_000 * 1024, what="A replay", capacity=50_000)
     with pytest.raises(

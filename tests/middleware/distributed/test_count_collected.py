@@ -63,7 +63,7 @@ def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
     assert (ctx.env_step, ctx.metrics["episodes"]) == (57, 6)
 
 
-def test_in_one_process_it_leaves_alone_what_collect_says() -> None:
+def test_in_one_process_it_leaves_the_values_of_collect_alone() -> None:
     assert run_step(mw.count_collected(), env_step=5)[0].env_step == 5
 
 

@@ -220,7 +220,7 @@ class Versioned:
     version: int
 
 
-def test_the_staleness_of_what_came_is_reported() -> None:
+def test_the_staleness_of_received_items_is_reported() -> None:
     def main() -> Any:
         with Task(ctx={"weights_version": 9}) as task:
             task.use(make(lambda _: [Versioned(9), Versioned(5), Versioned(12)]))

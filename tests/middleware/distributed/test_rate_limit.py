@@ -69,7 +69,7 @@ def test_before_the_first_update_a_collector_makes_no_more_than_it_may() -> None
         run_step(mw.rate_limit(env_steps_per_update=1, at_first=10, timeout=0.0), env_step=99)
 
 
-def test_an_error_tells_how_far_both_are() -> None:
+def test_an_error_names_the_counts_of_both() -> None:
     learner, collector = LocalRouter.group(2)
     pace = pace_of(collector, env_steps_per_update=2, ahead=0, timeout=0.0)
     learner.publish_ctx({"train_iter": 3})

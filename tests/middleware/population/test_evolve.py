@@ -596,7 +596,7 @@ def test_the_best_is_never_a_child_that_has_inherited_its_fitness(
         assert population.best is population[best]
 
 
-def test_evolution_without_evaluation_says_what_to_do(population: Population) -> None:
+def test_evolution_without_evaluation_is_an_error_with_advice(population: Population) -> None:
     with pytest.raises(ConfigError, match="Put `evaluate_population` before `evolve`"):
         run_step(mw.evolve(population, Tournament(), Mutation(), every=1))
 

@@ -68,7 +68,7 @@ def test_rows_stand_under_a_heading_of_their_columns(
     ]
 
 
-def test_a_row_tells_the_newest_value_of_each_metric(clock: ManualClock, tmp_path: Path) -> None:
+def test_a_row_has_the_newest_value_of_each_metric(clock: ManualClock, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     rows = [{"loss": 0.5, "eval_return": 80.0}, {"loss": 0.25}, {"loss": 0.125}]
     run(mw.log(every=2, path=file, quiet=True, clock=clock), *rows, clock=clock)
@@ -79,7 +79,7 @@ def test_a_row_tells_the_newest_value_of_each_metric(clock: ManualClock, tmp_pat
     assert (first["wall_s"], last["wall_s"]) == (2.0, 3.0)
 
 
-def test_the_file_tells_when_an_evaluation_was(
+def test_the_file_marks_the_rows_of_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "metrics.jsonl"
@@ -228,7 +228,7 @@ def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, s
     assert [row["wall_s"] for row in read(tmp_path / "cut.jsonl")] == [4.0, 8.0, 10.0]
 
 
-def test_a_log_that_has_lost_rows_says_so_and_goes_on(
+def test_a_log_that_has_lost_rows_warns_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, clock = tmp_path / "metrics.jsonl", ManualClock()

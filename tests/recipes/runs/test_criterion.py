@@ -91,7 +91,7 @@ def test_greedy_runs_end_by_evaluations_alone() -> None:
     assert Criterion(parse("--criterion", "seed")).eval_target is None
 
 
-def test_the_learner_hears_of_the_collector_that_was_first_and_ends_the_job() -> None:
+def test_the_first_collector_to_meet_the_criterion_makes_the_learner_end_the_job() -> None:
     options = parse("--criterion", "seed")
 
     def main() -> Any:
@@ -110,7 +110,7 @@ def test_the_learner_hears_of_the_collector_that_was_first_and_ends_the_job() ->
     assert seen == {"episodes_per_collector": machins([200.0] * 99, 190.0)}
 
 
-def test_a_learner_that_was_not_there_hears_of_it_at_the_next_episode() -> None:
+def test_a_learner_that_was_away_is_notified_at_the_next_episode() -> None:
     options, routers = parse("--criterion", "seed"), LocalRouter.group(2)
     with use_router(routers[1]):
         collector = Criterion(options)

@@ -35,7 +35,7 @@ def test_any_other_error_keeps_its_traceback() -> None:
 
 
 @pytest.mark.parametrize(("error", "code"), [(CheckpointError, 2), (SaveError, 1)])
-def test_a_checkpoint_that_cannot_be_used_is_told_in_a_sentence(
+def test_an_unusable_checkpoint_is_reported_in_a_sentence(
     error: type[CheckpointError], code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def main() -> None:

@@ -59,7 +59,7 @@ def test_runs_are_named_by_directory_pattern_or_a_directory_around_them() -> Non
     )
 
 
-def test_what_is_no_run_is_named_with_what_there_is() -> None:
+def test_a_path_without_a_run_is_named_with_the_runs_there_are() -> None:
     leave("runs/dqn/CartPole-v1/1")
     for name in ("runs/dqn/CartPole-v1/7", "runs/dqn/*/7"):
         with pytest.raises(ConfigError) as caught:
@@ -106,7 +106,7 @@ def test_runs_that_differ_by_their_seeds_belong_together() -> None:
     assert title_of([group]) == "dqn on CartPole-v1"
 
 
-def test_groups_are_named_by_what_they_differ_in() -> None:
+def test_groups_are_named_by_their_differences() -> None:
     leave("r/1")
     leave("r/2", lr=0.25)
     leave("r/3", lr=0.25, seed=1)

@@ -165,7 +165,7 @@ def test_ctrl_c_says_where_the_checkpoint_is(capsys: pytest.CaptureFixture[str])
     )
 
 
-def test_ctrl_c_before_the_first_save_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_before_the_first_save_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt), Run("mine", options()):
         raise KeyboardInterrupt
     assert "nothing was saved yet" in capsys.readouterr().err
@@ -352,7 +352,7 @@ def test_to_go_on_in_another_way_is_refused_by_name(
     assert json.loads((tmp_path / "config.json").read_text())["options"]["max_env_steps"] == 100
 
 
-def test_other_versions_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_versions_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Run("mine", options(out=tmp_path)):
         pass
     file = tmp_path / "config.json"

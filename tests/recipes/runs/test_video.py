@@ -107,7 +107,7 @@ def test_ffmpeg_gets_every_picture_whole(tmp_path: Path) -> None:
     assert "-pix_fmt rgb24 -s 41x30 -r 50 -i -" in said
 
 
-def test_what_ffmpeg_complains_of_is_told(tmp_path: Path) -> None:
+def test_an_error_of_ffmpeg_is_reported(tmp_path: Path) -> None:
     ffmpeg = fake_ffmpeg(tmp_path, 'echo "no such codec" >&2; exit 3')
     film = Mp4Film(tmp_path / "a.mp4", fps=50.0, ffmpeg=ffmpeg)
     for picture in pictures(200):  # more than a pipe holds

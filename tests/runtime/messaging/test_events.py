@@ -105,7 +105,7 @@ def test_an_exception_of_a_listener_ends_the_run_as_a_middleware_s_does() -> Non
     assert task.ctx.total_step == 0
 
 
-def test_once_hears_once_and_off_hears_no_more() -> None:
+def test_once_listens_once_and_off_removes_a_listener() -> None:
     heard: list[str] = []
 
     def always() -> None:
@@ -155,7 +155,7 @@ def test_emit_refuses_an_event_without_receivers_and_the_event_of_the_latch() ->
         task.emit("finish")
 
 
-def test_only_remote_is_not_heard_here() -> None:
+def test_only_remote_does_not_reach_local_listeners() -> None:
     with Task() as task:
         task.on("e", lambda: 1 / 0)
         task.emit("e", only_remote=True)
@@ -173,7 +173,7 @@ def test_finish_is_announced_once_as_an_event() -> None:
 class TestWaitFor:
     """Blocking until an event comes."""
 
-    def test_it_returns_what_was_said(self, clock: ManualClock) -> None:
+    def test_it_returns_the_arguments_of_the_event(self, clock: ManualClock) -> None:
         def speak() -> None:
             clock.until_waiting()
             task.emit("ready", 3, why="x")
@@ -211,7 +211,7 @@ class TestWaitFor:
             asker.join()
         assert got == [42]
 
-    def test_past_its_deadline_it_says_what_and_how_long(self, clock: ManualClock) -> None:
+    def test_past_its_deadline_it_names_the_event_and_the_timeout(self, clock: ManualClock) -> None:
         events = Events(clock)
         failures: list[BaseException] = []
 
@@ -241,7 +241,7 @@ class TestWaitFor:
             ender.join()
         assert results == [None]
 
-    def test_in_async_mode_a_worker_may_wait_for_what_a_listener_says(
+    def test_in_async_mode_a_worker_may_wait_for_an_event_of_a_listener(
         self, clock: ManualClock
     ) -> None:
         got: list[object] = []

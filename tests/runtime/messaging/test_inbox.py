@@ -73,7 +73,7 @@ def test_the_end_of_a_job_does_not_wait_for_a_second_task() -> None:
     assert second.heard == []
 
 
-def test_an_answer_is_delivered_after_what_it_answers() -> None:
+def test_an_answer_is_delivered_after_its_question() -> None:
     inbox = Inbox()
     first = Ears(lambda event: put(inbox, "answer") if event == "question" else None)
     second = Ears()
@@ -83,7 +83,7 @@ def test_an_answer_is_delivered_after_what_it_answers() -> None:
     assert first.heard == second.heard == ["question", "answer"]
 
 
-def test_one_thread_at_a_time_delivers_and_takes_along_what_others_add() -> None:
+def test_one_thread_at_a_time_delivers_also_the_messages_that_others_add() -> None:
     inbox = Inbox()
     callers: set[int] = set()
     is_inside, may_leave = threading.Event(), threading.Event()

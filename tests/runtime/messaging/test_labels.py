@@ -56,7 +56,7 @@ def test_what_is_neither_a_string_nor_several_is_refused(check: Any, value: Any)
         check(value)
 
 
-def test_a_refusal_says_what_it_was_to_be() -> None:
+def test_a_refusal_names_the_kind_of_the_value() -> None:
     with pytest.raises(LabelError, match="'a b' is no role"):
         check_labels("a b", what="role")
 

@@ -461,7 +461,7 @@ def test_each_node_gets_ctx_values_of_its_own() -> None:
     assert second.ctxs == [(0, {"weights": [1]})]
 
 
-def test_a_node_can_look_at_what_it_has_offered_as_it_was_then() -> None:
+def test_a_node_can_read_its_published_values_as_they_were_then() -> None:
     router, alone = LocalRouter.group(2)[0], LocalRouter()
     for one in (router, alone):
         assert one.published("w") is None
@@ -631,7 +631,7 @@ def test_each_node_runs_its_own_part_and_sees_what_the_others_put_on_their_ctx()
     assert seen[0] > 2
 
 
-def test_an_event_of_one_node_is_heard_by_the_tasks_of_the_others() -> None:
+def test_an_event_of_one_node_reaches_the_tasks_of_the_others() -> None:
     heard: dict[int, list[Any]] = {}
 
     def main(task: Task) -> None:
@@ -746,7 +746,7 @@ def test_the_end_of_the_job_ends_a_wait_for_an_item_and_one_for_room() -> None:
     assert sorted(map(str, said)) == ["False", "None"]
 
 
-def test_asking_without_waiting_gives_what_a_call_gives() -> None:
+def test_ask_gives_the_same_answer_as_a_call() -> None:
     hub, leaf = LocalRouter.group(2)
     later: Future[list[int]] = Future()
     leaf.register("later", lambda: later)
