@@ -154,7 +154,7 @@ def test_a_number_that_is_taken_is_refused_with_a_way_out(type_line: Type) -> No
     port, learner, _ = start(type_line)
     code, said = type_line(f"DING_LITE_NODE_ID=1 {LATER}", port, source=WORK).end()
     assert code == 1
-    assert "There is a node 1 already. Without a number, node 0 gives one that is free." in said
+    assert "There is a node 1 already. Without a number, a free one is given." in said
     code, said = type_line(f"DING_LITE_NODE_ID=7 {LATER} leave", port, source=WORK).end()
     assert code == 0
     assert said.splitlines()[-1] == "[(7, [0, 1])]"
