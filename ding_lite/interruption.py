@@ -7,6 +7,7 @@ that has begun, and code that calls a user's function tells a signal from an exi
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -107,3 +108,21 @@ def _code_of(handler: object) -> CodeType | None:
         if isinstance(code, CodeType):
             return code
     return None
+
+
+def is_for_program(error: BaseException) -> bool:
+    """Return whether an error must go on to the program, on any thread of ours.
+
+    A signal's handler raises on the main thread, KeyboardInterrupt or SystemExit. On any other
+    thread such an error is one of the function that was called, like every other.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and not isinstance(error, Exception)
+
+
+def words_of(error: BaseException) -> str:
+    """Return the message of an error, even if its `__str__` raises."""
+    try:
+        return str(error)
+    except Exception as raised:  # noqa: BLE001 - the class of an error is the program's own
+        return f"(no message: {type(raised).__name__} was raised instead)"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from ding_lite.errors import CodecError, ConfigError, did_you_mean
-from ding_lite.foreign import is_for_program, words_of
+from ding_lite.interruption import is_for_program, words_of
 
 ClassT = TypeVar("ClassT", bound=type)
 

@@ -1,35 +1,3 @@
-"""The version of this package, and public names that a version has renamed."""
-
-import importlib
-import warnings
-from collections.abc import Callable
-from typing import Any
+"""The version of this package."""
 
 __version__ = "0.1.0"
-
-
-def renamed(module: str, **names: str) -> Callable[[str], Any]:
-    """Make a `__getattr__` for a module that serves renamed objects under their old names.
-
-    An old name warns at each use, and stays for one release.
-
-    Args:
-        module: The module's `__name__`.
-        names: Old name to new name.
-
-    Example:
-        >>> __getattr__ = renamed("ding_lite.rl", Unroll="Rollout")
-    """
-
-    def _getattr(name: str) -> Any:  # noqa: ANN401
-        if name not in names:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warnings.warn(
-            f"`{module}.{name}` is now `{module}.{names[name]}`. The old name goes with the next "
-            f"release: use the new one.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return getattr(importlib.import_module(module), names[name])
-
-    return _getattr

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = "ding_lite"
-GROUND = {"errors", "foreign", "cancellation", "interruption", "clock", "io"}
+GROUND = {"errors", "deprecation", "cancellation", "interruption", "clock", "io"}
 GROUND |= {"settings", "log", "nest", "records", "version"}
 DOORWAYS = {"framework", "rl_utils"}
 ROOF = {"", "__main__"}

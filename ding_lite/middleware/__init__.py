@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ding_lite.deprecation import renamed
 from ding_lite.middleware.buffer import add_to, update_priorities, wait_for
 from ding_lite.middleware.checkpoint import checkpoint, resume
 from ding_lite.middleware.collect import collect, random_warmup
@@ -35,7 +36,6 @@ from ding_lite.middleware.report.progress import progress
 from ding_lite.middleware.report.tensorboard import tensorboard
 from ding_lite.middleware.report.throughput import throughput
 from ding_lite.middleware.train import train
-from ding_lite.version import renamed
 
 __all__ = [
     "add_to",

@@ -1,5 +1,6 @@
 """Reinforcement learning: environments, replay, policies and formulas."""
 
+from ding_lite.deprecation import renamed
 from ding_lite.rl.batch import (
     PrioritizedTransitions,
     Rollout,
@@ -32,7 +33,6 @@ from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.rollout_buffer import RolloutBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.version import renamed
 
 __all__ = [
     "A2C",

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ding_lite.clock import Clock, Deadline
 from ding_lite.errors import CodecError, ConfigError
-from ding_lite.foreign import is_for_program
+from ding_lite.interruption import is_for_program
 from ding_lite.parallel.link.drain import Drain
 from ding_lite.parallel.link.handshake import NO_INCARNATION, Handshake, LinkTable
 from ding_lite.parallel.link.isolation import Isolation

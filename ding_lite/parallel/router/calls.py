@@ -22,7 +22,7 @@ from ding_lite.errors import (
     RemoteError,
     did_you_mean,
 )
-from ding_lite.foreign import words_of
+from ding_lite.interruption import words_of
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, encode_reply
 

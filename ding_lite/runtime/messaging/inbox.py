@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ding_lite.errors import MiddlewareError
-from ding_lite.foreign import is_for_program
-from ding_lite.interruption import refuse_exit
+from ding_lite.interruption import is_for_program, refuse_exit
 from ding_lite.runtime.messaging.watch import Watch
 from ding_lite.runtime.middleware import name_of
 

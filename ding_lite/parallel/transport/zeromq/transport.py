@@ -34,7 +34,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import CodecError, TransportError
-from ding_lite.foreign import is_for_program
+from ding_lite.interruption import is_for_program
 from ding_lite.log import Throttle
 from ding_lite.parallel.network.address import Address, is_taken
 from ding_lite.parallel.network.security import check_dialling, load_key, place_to_listen, user_key

@@ -1,0 +1,18 @@
+"""Former names of public objects."""
+
+from __future__ import annotations
+
+import pytest
+
+from ding_lite.deprecation import renamed
+
+
+def test_a_former_name_returns_the_present_object_and_warns() -> None:
+    find = renamed("math", tau_half="pi")
+    with pytest.warns(DeprecationWarning, match=r"`math\.tau_half` is now `math\.pi`"):
+        assert find("tau_half") == pytest.approx(3.14159, abs=1e-5)
+
+
+def test_an_unknown_name_raises_attribute_error_without_a_warning() -> None:
+    with pytest.raises(AttributeError, match="module 'math' has no attribute 'rho'"):
+        renamed("math", tau_half="pi")("rho")
