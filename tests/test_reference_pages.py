@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from ding_lite import errors, middleware as mw
 from ding_lite.runtime.context import LOCAL_KEYS
 from ding_lite.settings import PREFIX, Settings
 from tests.bench.history import Run
+from tests.docpages import blocks
+from tests.test_docs import PAGES
+from tests.test_public_api import MODULES, public_names
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+
+FORMER_NAMES = {"ding_lite.framework", "ding_lite.framework.wrapper", "ding_lite.rl_utils"}
+"""Modules of DI-engine's names; the pages show ours."""
+SHOWN_NOWHERE: dict[str, set[str]] = {
+    "ding_lite": {"StepWrapper"},
+    "ding_lite.errors": {"AuthenticationError", "NonFiniteError"},
+    "ding_lite.settings": {"as_config"},
+    "ding_lite.clock": {"Clock"},
+    "ding_lite.runtime": {"ParallelContext", "StepWrapper", "current_router"},
+    "ding_lite.rl": {"Checkpoint"},
+    "ding_lite.evolution": {"Birth", "Life", "choice", "uniform"},
+    "ding_lite.distributed": {
+        "Group",
+        "Model",
+        "ModelServer",
+        "PreparedReplay",
+        "Receipt",
+        "ShardedTransitions",
+    },
+    "ding_lite.middleware": {
+        "confirm_best",
+        "count_collected",
+        "env_step_budget",
+        "keep_best",
+        "keep_best_agent",
+        "tensorboard",
+        "throughput",
+    },
+    "ding_lite.testing": {"StepRecord"},
+}
+"""Public names that no program of the docs uses, by module. It may only become shorter."""
 
 
 def table_rows(page: str) -> list[list[str]]:
@@ -117,3 +154,22 @@ def test_numbers_in_readme_are_those_of_the_run_it_names() -> None:
     assert len(shown) >= 7
     for number, unit in shown:
         assert (float(number.replace(",", "")), unit) in measured, f"{number} {unit}"
+
+
+@pytest.fixture(scope="module")
+def used_names() -> set[str]:
+    """Collect the names that the programs of README.md and docs/ use after importing them."""
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    code = [each for page in pages for each in blocks(page.read_text())]
+    trees = [ast.parse(each.code) for each in code if each.language == "python" and each.run]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in FORMER_NAMES])
+def test_every_public_name_is_used_in_a_program_of_the_docs(
+    used_names: set[str], module: str
+) -> None:
+    names = {name for name in public_names(importlib.import_module(module)) if name[0] != "_"}
+    assert names - used_names == SHOWN_NOWHERE.get(module, set())
