@@ -88,9 +88,10 @@ def test_the_way_out_begins_behind_the_barrier_and_in_reverse_order() -> None:
 
 def test_a_failure_cancels_the_coroutines_and_awaits_the_functions() -> None:
     log: list[str] = []
-    failed = threading.Event()
+    begun, failed = threading.Event(), threading.Event()
 
     def slow(ctx: Context) -> None:
+        begun.set()
         failed.wait(10.0)
         log.append("function ended")
 
@@ -102,6 +103,8 @@ def test_a_failure_cancels_the_coroutines_and_awaits_the_functions() -> None:
             failed.set()
 
     async def _bad(ctx: Context) -> None:
+        while not begun.is_set():  # a function that has not begun is left out
+            await asyncio.sleep(0)
         raise ValueError("no")
 
     with Task(async_mode=True) as task:

@@ -321,7 +321,7 @@ def _is_open(fd: int) -> bool:
 def process(code: str, *args: object) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", PRELUDE + code, *map(str, args)]
     pipe = subprocess.PIPE
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parents[3]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as child:
         try:
             yield child

@@ -284,7 +284,7 @@ def publish_and_wait(directory: str) -> None:
 
 
 def node_one(code: str, directory: Path) -> subprocess.Popen[str]:
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", PRELUDE + code, str(directory)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
 
