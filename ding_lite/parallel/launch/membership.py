@@ -48,7 +48,7 @@ OnPeer = Callable[[int, bool], None]
 
 
 @dataclass(frozen=True)
-class Member:
+class JobMember:
     """The labels and the address of a node of the job."""
 
     labels: frozenset[str]
@@ -168,8 +168,8 @@ class Registry:
         self._router = router
         self._spec = spec
         self._growth = growth
-        self._members = {node: Member(labels) for node, labels in enumerate(spec.world)}
-        self._members[HUB] = Member(spec.labels)
+        self._members = {node: JobMember(labels) for node, labels in enumerate(spec.world)}
+        self._members[HUB] = JobMember(spec.labels)
         self._joined: dict[int, Deadline] = {}
         """Joined nodes, with the deadline by which a disconnected one must be connected."""
         self._seen: set[int] = set()
@@ -222,7 +222,7 @@ class Registry:
         self._joined[node] = Deadline.after(JOIN_TIMEOUT_S, SYSTEM_CLOCK)
         self._seen.add(node)
         self._router.admit(node)
-        self._record(node, Member(labels))
+        self._record(node, JobMember(labels))
         answer = {
             "node_id": node,
             "num_nodes": self._spec.num_nodes,
@@ -281,7 +281,7 @@ class Registry:
             labels = self._router.labels_of(peer)
             known = self._members.get(peer)
             if known is None or known.labels != labels:
-                self._record(peer, Member(labels, "" if known is None else known.address))
+                self._record(peer, JobMember(labels, "" if known is None else known.address))
             if peer in self._joined:
                 self._joined[peer] = Deadline.after(None)
             self._send_roster(peer).add_done_callback(lambda _: self._finish_join(peer))
@@ -336,14 +336,14 @@ class Registry:
             return  # it is gone; it sends its address when it is back
         self._members[peer] = replace(self._members[peer], address=str(answer.result()))
 
-    def _record(self, node: int, member: Member) -> None:
+    def _record(self, node: int, member: JobMember) -> None:
         self._members[node] = member
         self._router.note_labels(node, member.labels)
 
     def _remove(self, node: int, event: str) -> None:
         del self._joined[node]
         self._seen.discard(node)
-        self._members[node] = Member(frozenset())
+        self._members[node] = JobMember(frozenset())
         self._router.dismiss(node)
         self._router.note_labels(node, frozenset())
         for peer in self._router.peers:

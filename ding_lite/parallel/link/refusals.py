@@ -1,4 +1,4 @@
-"""What is refused on the links of a node: connections, and messages that break the protocol."""
+"""Refused connections, and dropped messages that break the protocol."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class NodeSpec:
     incarnation: int = 1
     """Counts the starts of the node; nanoseconds since 1970 where no launcher counts them."""
     listen: str | None = None
-    """The address where nodes with a higher id connect; None where none does."""
+    """The address where nodes with a higher id connect; None where there are no such nodes."""
     dials: Mapping[int, str] = field(default_factory=dict)
     """The addresses of the peers with a lower id, by their id; "" of one that is yet to be
     found."""

@@ -17,18 +17,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class ItemId(NamedTuple):
-    """The identity of an item."""
-
-    origin: int
-    """The node that has sent it."""
-    incarnation: int
-    """The incarnation of that node."""
-    number: int
-    """The sequence number of the item at that node."""
+from ding_lite.runtime.messaging.streams import ItemId
 
 
 @dataclass(eq=False)

@@ -36,7 +36,7 @@ from ding_lite.parallel.router.ctx_outbox import CtxOutbox
 from ding_lite.parallel.router.item_streams import ITEM, WITHDRAW
 from ding_lite.parallel.router.routing import DirectRouting
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
-from ding_lite.parallel.tree.hop_queue import HopQueue, ItemId, QueuedItem
+from ding_lite.parallel.tree.hop_queue import HopQueue, QueuedItem
 from ding_lite.parallel.tree.routing_table import RoutingTable
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
@@ -48,7 +48,7 @@ from ding_lite.parallel.wire.messages import (
 )
 from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_labels, matches
-from ding_lite.runtime.messaging.streams import DOUBT_S, Parcel, Streams
+from ding_lite.runtime.messaging.streams import DOUBT_S, ItemId, Parcel, Streams
 
 RELAYED = "ding_lite.relayed"
 """The event that wraps a relayed event."""
@@ -341,7 +341,7 @@ class Relay(DirectRouting):
             is_own = said[0] == _LOST and said[-1] is None  # the next hop is lost, not the receiver
             outcome.set_result(None if is_own else said)
 
-        self._pass_on(item.to, item.item_id.origin, item.credits, item.body).add_done_callback(
+        self._pass_on(item.to, item.item_id.node_id, item.credits, item.body).add_done_callback(
             on_done
         )
         return outcome

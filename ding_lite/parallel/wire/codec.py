@@ -210,7 +210,7 @@ def _deeper(depth: int) -> int:
     if depth > MAX_DEPTH:
         raise Unsendable(
             f"the {depth}th container within a container",
-            f"At most {MAX_DEPTH} may be nested, and none may hold itself.",
+            f"At most {MAX_DEPTH} may be nested, and a container must not hold itself.",
         )
     return depth + 1
 

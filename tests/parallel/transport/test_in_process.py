@@ -39,7 +39,7 @@ def bench() -> Iterator[InprocBench]:
 
 
 class TestContract(TransportContract):
-    """What every transport promises."""
+    """The contract of transports."""
 
 
 # -- faults of the network -----------------------------------------------------

@@ -7,7 +7,8 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from ding_lite.parallel.tree.hop_queue import HopQueue, ItemId, QueuedItem
+from ding_lite.parallel.tree.hop_queue import HopQueue, QueuedItem
+from ding_lite.runtime.messaging.streams import ItemId
 
 
 class Link:

@@ -1,4 +1,4 @@
-"""Whatever may travel arrives as it was; whatever may not is named by its path."""
+"""Encoded values arrive unchanged; an error names the path of one that cannot be encoded."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class _Place(ctypes.Structure):
     )
 
 
-class _Connection(NamedTuple):
+class _PendingConnection(NamedTuple):
     name: bytes
     """The address of the other side, unique among open connections."""
     answered: int
@@ -175,7 +175,7 @@ class UnauthenticatedConnections:
         """Whether ZeroMQ may hold freed memory: it frees a moment after it has closed."""
         return self._freed_at + _TRIM_EVERY_S > self._trimmed_at
 
-    def _end_the_loud(self, found: dict[int, _Connection]) -> list[str]:
+    def _end_the_loud(self, found: dict[int, _PendingConnection]) -> list[str]:
         loud = [fd for fd in self._names if found[fd].received > MAX_HANDSHAKE_BYTES]
         for fd in loud:
             self._end(fd)
@@ -205,7 +205,7 @@ class UnauthenticatedConnections:
                 _C.shutdown(self._spare, socket.SHUT_RDWR)
             _C.dup2(self._null, self._spare)
 
-    def _connections(self) -> Iterator[tuple[int, _Connection]]:
+    def _connections(self) -> Iterator[tuple[int, _PendingConnection]]:
         """Yield all connections to the port, with their descriptors."""
         info, size, place, room = _Info(), ctypes.c_uint32(), _Place(), ctypes.c_uint32()
         at = ctypes.byref(info), ctypes.byref(size), ctypes.byref(place), ctypes.byref(room)
@@ -220,7 +220,7 @@ class UnauthenticatedConnections:
                 is_open = size.value >= _LEAST_INFO_BYTES and info.state != _LISTENS
                 if is_open and not _C.getsockname(fd, at[2], at[3]) and place.port == port:
                     answered = info.answered(size.value)
-                    yield fd, _Connection(_name_of(fd), answered, info.received)
+                    yield fd, _PendingConnection(_name_of(fd), answered, info.received)
             fd += 1
 
 

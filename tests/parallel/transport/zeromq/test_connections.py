@@ -1,4 +1,4 @@
-"""How much ZeroMQ may hold for a node, and how one connection of many is cut."""
+"""Limits on the bytes that ZeroMQ holds, and the cut of one connection of many."""
 
 from __future__ import annotations
 

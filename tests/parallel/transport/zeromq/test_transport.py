@@ -54,7 +54,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SocketBenc
 
 
 class TestContract(TransportContract):
-    """What every transport promises."""
+    """The contract of transports."""
 
 
 # -- addresses -----------------------------------------------------------------------------
