@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose.
+"""The errors that this package raises on purpose.
 
 Each class is also the builtin a caller would catch, so `except ValueError` works for a wrong
 setting. A message says what was found, what was expected and what to do.

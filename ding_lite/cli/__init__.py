@@ -1,1 +1,1 @@
-"""The command line: `ding-lite run`, `ding-lite env` and `ding-lite keygen`."""
+"""The command line: one module for each command of `ding-lite`."""

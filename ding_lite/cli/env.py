@@ -1,4 +1,4 @@
-"""`ding-lite env`: what the environment says to the programs that are started from here."""
+"""`ding-lite env`: show the settings that programs started from this shell would have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ding-lite keygen`: a key that lets nodes of several machines trust each other."""
+"""`ding-lite keygen`: write a key by which nodes of several machines authenticate each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ding-lite`: what may be typed, and which exit code it ends with.
+"""`ding-lite`: parse the command line, run the command, and return its exit code.
 
 Nothing but argparse is imported until it is known what to do, so that `--help` and a slip are
 answered at once.

@@ -1,4 +1,4 @@
-"""Tables: padded columns, and as wide as the terminal on one."""
+"""Tables of padded columns, cut to the width of the terminal."""
 
 from __future__ import annotations
 

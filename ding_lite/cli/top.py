@@ -1,4 +1,4 @@
-"""`ding-lite top`: what the nodes of the jobs that run here do, as a table that renews itself."""
+"""`ding-lite top`: show the state of all nodes of the running jobs in a live table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ding-lite watch`: play with a trained policy, where one can see it."""
+"""`ding-lite watch`: play with a trained policy in a window or a video."""
 
 from __future__ import annotations
 

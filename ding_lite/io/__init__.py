@@ -1,1 +1,1 @@
-"""Files and memory: what is read is not trusted, and what is taken is checked first."""
+"""Files and memory: checked reading of untrusted files, and checks of sizes before allocation."""

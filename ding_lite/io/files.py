@@ -1,4 +1,4 @@
-"""Paths as users type them, and what the system says of files."""
+"""Check paths from users, and format errors of the operating system."""
 
 from __future__ import annotations
 

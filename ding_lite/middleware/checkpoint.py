@@ -1,4 +1,4 @@
-"""Keep what a run needs to go on, come what may."""
+"""Save all parts of a run, and resume it from what was saved."""
 
 from __future__ import annotations
 

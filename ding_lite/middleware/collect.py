@@ -1,4 +1,4 @@
-"""Let a policy act in its envs and hand on what happened."""
+"""Collect experience: a policy acts in vectors of environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure what a policy is worth, and stop when it is good enough."""
+"""Evaluate a policy without exploration, and stop the run at a target."""
 
 from __future__ import annotations
 

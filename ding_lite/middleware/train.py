@@ -1,4 +1,4 @@
-"""Improve a policy from what it has experienced."""
+"""Update a policy from replay or from rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a policy by its name; and what the training programs of this project share."""
+"""Train a policy by its name; helpers for training programs."""
 
 from ding_lite.recipes.evolve import EvolveResult, evolve
 from ding_lite.recipes.options import Options, parse_options

@@ -1,4 +1,4 @@
-"""The settings of evolution by name, and what is searched unless something else is."""
+"""The settings of evolution by name, and the default search space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that suit an environment; what is not named here has defaults.
+"""Presets of settings for environments; other settings have defaults.
 
 Beside the settings of the policy and of training they may hold the options `max_env_steps`,
 `num_envs` and `target`.

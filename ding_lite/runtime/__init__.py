@@ -1,4 +1,4 @@
-"""One process, one pipeline: the task, its context, and what wraps a step."""
+"""One process, one pipeline: the task, its context, and step wrappers."""
 
 from ding_lite.runtime.context import Context, ParallelContext
 from ding_lite.runtime.messaging.local_router import LocalRouter

@@ -1,4 +1,4 @@
-"""End a run at Ctrl-C behind the current step, and not in the middle of it.
+"""Defer Ctrl-C to the end of the current step.
 
 The first SIGINT or SIGTERM sets the task's latch: the step ends, open generators close,
 checkpoints are written. SIGINT ends the job on all nodes, SIGTERM this node alone: it comes to a

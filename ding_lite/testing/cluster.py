@@ -1,4 +1,4 @@
-"""A job of several nodes in one process, for tests of programs and of what breaks them.
+"""Run a job of several nodes in one process, and inject faults into its links.
 
 Each node has the router that it has as a process of its own, on threads of this one; what lies
 between them is a `Network` that the test may cut, hold and mend. Nothing listens anywhere, and

@@ -1,4 +1,4 @@
-"""Environments so small that the right answer is known, to test policies with.
+"""Probe environments with known solutions, for tests of policies.
 
 Importing this module registers them with gymnasium under `probe/`. If a policy fails at one of
 them, its name says where to look: values, discounting, the observation, the choice of actions.

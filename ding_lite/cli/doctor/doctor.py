@@ -1,4 +1,4 @@
-"""`ding-lite doctor`: does this machine have what ding_lite needs, and what to do where not."""
+"""`ding-lite doctor`: check this machine for the needs of ding_lite, with a remedy for each gap."""
 
 from __future__ import annotations
 

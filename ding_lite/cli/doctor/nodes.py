@@ -1,4 +1,4 @@
-"""Two nodes that meet: a program that `ding-lite doctor` starts, to see whether they can.
+"""Connect two nodes: a program that `ding-lite doctor` starts to test the network.
 
 It is one of its own, so that it can be tried while other things are looked at, and without the
 DING_LITE_* variables, which may be meant for another program.

@@ -1,1 +1,1 @@
-"""The options of the commands, and how what is typed is checked."""
+"""The options of the commands, and the checks of their values."""

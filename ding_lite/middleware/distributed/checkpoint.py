@@ -1,4 +1,4 @@
-"""Save what several processes of Accelerate need to go on from one and the same step.
+"""Save a checkpoint of several Accelerate processes at one and the same step.
 
 Each process saves its own parts, as its replay, its environments and its random numbers are its
 own. The others do so first, by turns in one of two places; then the main process saves, which is

@@ -1,4 +1,4 @@
-"""Hand what collectors have made on to learners, each piece to exactly one of them.
+"""Send experience from collectors to learners, each item to exactly one of them.
 
 Both sides wait for each other: a sender for room, a receiver for items. So nothing piles up,
 whichever of them is faster, and both stop waiting when the job ends.

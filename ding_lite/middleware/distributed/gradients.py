@@ -1,4 +1,4 @@
-"""Improve a policy that lies on another node: push gradients, pull weights (A3C)."""
+"""Train a policy on a gradient server: push gradients, pull weights (A3C)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring a learner's weights to the nodes that collect."""
+"""Publish the weights of a learner, and fetch them on other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let agents that train from one replay do so as one batched computation."""
+"""Train agents that sample from one replay as one batched computation."""
 
 from __future__ import annotations
 

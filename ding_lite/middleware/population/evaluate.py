@@ -1,4 +1,4 @@
-"""Measure what the agents of a population are worth, all of them at once."""
+"""Evaluate all agents of a population at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train the members of a population on several nodes, and breed the next ones on one of them."""
+"""Train the members of a population on several nodes, and evolve it on one of them."""
 
 from __future__ import annotations
 

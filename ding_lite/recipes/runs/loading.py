@@ -1,4 +1,4 @@
-"""Make the policy of a run again, from its checkpoint alone."""
+"""Load the policy of a run from its checkpoint alone."""
 
 from __future__ import annotations
 

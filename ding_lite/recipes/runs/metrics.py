@@ -1,4 +1,4 @@
-"""Read what `middleware.log` has written."""
+"""Read the `metrics.jsonl` that `middleware.log` writes."""
 
 from __future__ import annotations
 

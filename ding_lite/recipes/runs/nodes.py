@@ -1,4 +1,4 @@
-"""The start of a training program of several nodes, and its end."""
+"""Start and end a training program of several nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a training program: the directory it leaves, its verdict, and its last line."""
+"""One run of a training program: its directory, its verdict, and its last line of output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Play with a policy where one can see it: in a window, or into videos.
+"""Play episodes of a policy in a window, or record them as videos.
 
 An environment draws itself; a `Camera` around it takes its pictures. Videos are .mp4 where there
 is ffmpeg, which may come with moviepy, and else .gif, which Pillow writes: matplotlib brings that.

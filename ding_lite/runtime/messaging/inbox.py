@@ -1,4 +1,4 @@
-"""The inbox of a node: what other nodes have sent, on its way to the task.
+"""The inbox of a node: a queue of messages from other nodes for the task.
 
 Events queue up, each once and in order. Of what a node puts on its ctx only the newest value
 of each key waits, so that a task that is slow to begin costs no memory.

@@ -1,4 +1,4 @@
-"""Sets of numbers that come nearly in a row, in a bit each."""
+"""Sets of nearly consecutive integers, stored as one bit each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The router: a node's way to the other nodes, as the runtime sees it.
+"""The `Router` protocol: the interface of the runtime to other nodes.
 
 The runtime owns this protocol so that it need not know about processes or sockets; the
 parallel floor implements it and sets it before `main()` runs. Where nothing was launched,

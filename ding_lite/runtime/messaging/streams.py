@@ -1,4 +1,4 @@
-"""Streams: items of which each goes to exactly one receiver, and never too many at a time.
+"""Streams: each item goes to exactly one receiver, with a bound on unacknowledged items.
 
 The receiver answers when its program takes an item. So the items without an answer are what is
 in flight, and bound what waits anywhere. A receiver that has left has not taken what it has not
