@@ -233,7 +233,7 @@ def _version_in(newest: Mapping[str, Any]) -> list[int]:
 
 def _behind(newest: Mapping[str, Any], version: list[int]) -> int | None:
     """Count the versions from one to what was announced; None where they cannot be compared."""
-    life, announced = newest[ANNOUNCED]
-    if not version or version[0] != life:
+    incarnation, announced = newest[ANNOUNCED]
+    if not version or version[0] != incarnation:
         return None
     return max(0, int(announced) - version[1])

@@ -329,15 +329,15 @@ class Group:
         own = _own_host(self._router.host, [host for _, host in said])
         if backend == "gloo" and (interface := interface_beyond(own)) is not None:
             suggest_environ("GLOO_SOCKET_IFNAME", interface)
-        patience = timedelta(seconds=timeout)
+        limit = timedelta(seconds=timeout)
         store = None
         if rank == 0:
             host = host or own
-            store = distributed.TCPStore(host, 0, size, True, patience, wait_for_workers=False)
+            store = distributed.TCPStore(host, 0, size, True, limit, wait_for_workers=False)
         host, port = self.broadcast(None if store is None else [host, store.port])
-        store = store or distributed.TCPStore(host, port, size, False, patience)
+        store = store or distributed.TCPStore(host, port, size, False, limit)
         distributed.init_process_group(
-            backend, store=store, rank=rank, world_size=size, timeout=patience
+            backend, store=store, rank=rank, world_size=size, timeout=limit
         )
         leave_groups_at_exit()
         return cast("ProcessGroup", distributed.group.WORLD)

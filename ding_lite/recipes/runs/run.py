@@ -105,7 +105,7 @@ class Run:
     def resume(self, parts: Mapping[str, object]) -> None:
         """Make everything what it was, if this run goes on from a checkpoint.
 
-        So does a node that has died and was started again, from what its former life has saved.
+        So does a node that has died and was started again, from what its earlier incarnation has saved.
         A task among the parts is told to finish at once where the run had reached its end.
 
         Args:

@@ -44,7 +44,7 @@ from ding_lite.rl.checkpoint.reading import (
     read_checkpoint,
 )
 
-PATIENCE_S = 60.0
+LOCK_TIMEOUT_S = 60.0
 """Seconds of retries with newer checkpoints, if a run saves faster than they are read."""
 
 
@@ -126,7 +126,7 @@ def load_checkpoint(
         CheckpointError: If there is none, it is damaged, or another version wrote it.
     """
     path = Path(directory)
-    give_up = clock.now() + PATIENCE_S
+    give_up = clock.now() + LOCK_TIMEOUT_S
     while True:
         with Folder(path) as folder:
             manifest = folder.manifest()

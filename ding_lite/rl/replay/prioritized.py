@@ -24,7 +24,7 @@ from ding_lite.settings import check_all, inside, positive
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 1_000
+WARN_AFTER_SAMPLES = 1_000
 """The number of batches without an update of priorities after which a warning is logged."""
 
 
@@ -138,11 +138,11 @@ class PrioritizedReplay(ReplayBuffer):
     def _sample(self, batch_size: int, beta: float) -> PrioritizedTransitions:
         self._check_batch_size(batch_size)
         self._samples_without_update += 1
-        if self._samples_without_update == PATIENCE:
+        if self._samples_without_update == WARN_AFTER_SAMPLES:
             logger.warning(
                 "%d batches were sampled and no priority updated: put mw.update_priorities(replay) "
                 "behind mw.train, or call update_priorities",
-                PATIENCE,
+                WARN_AFTER_SAMPLES,
             )
         slot_B, value_B = self._tree.draw(self._rng.random(batch_size))
         return PrioritizedTransitions(

@@ -20,7 +20,7 @@ from ding_lite.errors import CheckpointError
 from ding_lite.recipes import load_policy
 from ding_lite.rl import DQN, Checkpoint, DQNConfig, load_checkpoint, make_envs, save_checkpoint
 from ding_lite.rl.checkpoint.folder import ROOM_FOR_READERS, Folder
-from ding_lite.rl.checkpoint.save_load import PATIENCE_S
+from ding_lite.rl.checkpoint.save_load import LOCK_TIMEOUT_S
 from ding_lite.testing import ManualClock, run_step
 
 WRITER = """
@@ -154,7 +154,7 @@ def test_loading_a_checkpoint_that_is_always_replaced_times_out(tmp_path: Path) 
         next(tmp_path.glob("rows-*")).unlink()  # this try finds a file missing
         save_number(tmp_path, meta["number"] + 2)
         next(tmp_path.glob("rows-*")).unlink()
-        clock.advance(PATIENCE_S / 4)
+        clock.advance(LOCK_TIMEOUT_S / 4)
 
     with pytest.raises(CheckpointError, match="is missing"):
         load_checkpoint(tmp_path, only=lambda meta: replace(meta), clock=clock)
