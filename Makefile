@@ -6,12 +6,14 @@ PYTHON ?= python3
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
 ARGS ?=
+# Tests that start processes wait for them, so one more than there are cores is faster.
+WORKERS ?= $(shell n=$$(nproc); echo $$(( n < 8 ? n + 1 : 8 )))
 export PYTHONUNBUFFERED := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install demo test test-fast test-slow lint type format examples docs bench \
-        bench-gpu bench-compare check clean dist
+        bench-gpu bench-compare check clean dist wheel
 
 help: ## Show what each verb does
 	@echo "make <verb>; the first one also sets up $(VENV)"
@@ -24,11 +26,11 @@ demo: $(VENV)/.runtime ## Watch a DQN solve CartPole-v1 on two nodes; leaves its
 	@$(PY) examples/evaluate_elsewhere.py $(ARGS)
 
 test: lint type ## Lint, types, all tests, the docs' programs, a smoke run of every example
-	@echo "Running tests, docs and examples, two files at a time..."
-	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	@echo "Running tests, docs and examples, $(WORKERS) files at a time..."
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: $(VENV)/.installed ## The unit tests alone
-	@$(PY) -m pytest -n 2 --dist loadfile --ignore tests/test_docs.py --ignore tests/test_examples.py $(ARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --ignore tests/test_docs.py --ignore tests/test_examples.py $(ARGS)
 
 test-slow: $(VENV)/.installed ## The tests that take minutes: each policy learns its task
 	@$(PY) -m pytest -m slow $(ARGS)
@@ -67,6 +69,9 @@ check: test ## The same as test
 
 dist: $(VENV)/.installed ## Build the wheel and the source archive into dist/
 	@$(PY) -m build --no-isolation --outdir dist
+
+wheel: $(VENV)/.installed ## Use the wheel from a clean environment (ARGS="python3.11 python3.12" for several)
+	@$(PY) -m tests.wheel $(ARGS)
 
 clean: ## Remove what building and checking left; keeps .venv and runs/
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov

@@ -29,10 +29,11 @@ class Clock(Protocol):
         """Return seconds since some fixed instant; never goes back."""
         ...
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait on a held condition until it is notified or `timeout` seconds have passed, or less.
+    def wait(self, condition: threading.Condition, instant: float) -> None:
+        """Wait on a held condition until it is notified or the clock shows `instant`, or less long.
 
-        A caller that waits for longer checks and waits again.
+        A caller that waits for longer checks and waits again. It is an instant and not a duration,
+        so that no time is lost between its computation and the wait.
         """
         ...
 
@@ -52,13 +53,13 @@ class SystemClock:
         """Return seconds since some fixed instant; never goes back."""
         return time.monotonic()
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait on a held condition until it is notified or `timeout` seconds have passed.
+    def wait(self, condition: threading.Condition, instant: float) -> None:
+        """Wait on a held condition until it is notified or the clock shows `instant`.
 
         It may return sooner: a signal that has come a moment before Python waits for a lock is
         handled only once that wait is over.
         """
-        condition.wait(LOOK_UP_S if timeout is None else min(timeout, LOOK_UP_S))
+        condition.wait(max(0.0, min(instant - self.now(), LOOK_UP_S)))
 
     def sleep(self, seconds: float) -> None:
         """Block this thread for `seconds`."""
@@ -113,7 +114,7 @@ class Deadline:
         while not ready():
             if self.expired:
                 return False
-            self.clock.wait(condition, self.remaining)
+            self.clock.wait(condition, self.instant)
         return True
 
     def result_of(self, answer: Future[T]) -> T:
@@ -138,7 +139,7 @@ class Deadline:
                     raise cancelled()
                 if self.expired:
                     return False
-                self.clock.wait(condition, self.remaining)
+                self.clock.wait(condition, self.instant)
         return True
 
 

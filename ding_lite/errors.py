@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = [
     "AuthenticationError",
@@ -162,3 +163,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f' Did you mean "{by_lower[close[0]]}"?' if close else ""
+
+
+def pip_line(extra: str) -> str:
+    """Return the command that installs an extra: of the clone, where this package runs from one.
+
+    Example:
+        >>> pip_line("box2d") in ('pip install "ding-lite[box2d]"', "pip install -e '.[box2d]'")
+        True
+    """
+    is_clone = (Path(__file__).resolve().parent.parent / "setup.cfg").exists()
+    return f"pip install -e '.[{extra}]'" if is_clone else f'pip install "ding-lite[{extra}]"'

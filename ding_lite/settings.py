@@ -195,6 +195,16 @@ def _parse(variable: str, text: str, hint: Any) -> Any:
     return text
 
 
+def default_values(config_type: type[Any]) -> dict[str, Any]:
+    """Return the defaults of a dataclass by the names of its fields, of those that have one."""
+    missing = dataclasses.MISSING
+    return {
+        field.name: field.default if field.default_factory is missing else field.default_factory()
+        for field in dataclasses.fields(config_type)
+        if not (field.default is missing and field.default_factory is missing)
+    }
+
+
 def as_config(config_type: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Turn a dict or an EasyDict into a typed config.
 
@@ -289,6 +299,11 @@ def _read(value: Any, hint: Any) -> Any:
         return value if value in options else _MISFIT
     if kind is tuple:
         return _read_tuple(value, hint)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        try:
+            return as_config(kind, value)
+        except ConfigError:
+            return _MISFIT
     if kind in (int, float):
         wanted = numbers.Integral if kind is int else numbers.Real
         return kind(value) if _is_a(wanted, value) else _MISFIT

@@ -2,22 +2,71 @@
 
 An agent pulls the newest weights, collects a rollout, and pushes its gradient. Agents do not wait
 for each other, so a gradient may be of weights a few versions old. With `--nodes 1` the same file
-does all of it in one process.
+does all of it in one process. Actor and critic are plain `nn.Module`s: change them, and all of
+this works with them.
 """
 
 from dataclasses import replace
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import GradientServer, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
-from ding_lite.rl import A2C, A2CConfig, make_envs
+from ding_lite.rl import A2C, A2CConfig, EnvSpec, make_envs
 
 NUM_ENVS, UNROLL = 4, 16
+WIDTH = 64
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more agents (--nodes 6), another seed (--seed 1),
 or change this program: examples/a3c_cartpole.py is the whole of it."""
+
+
+class Actor(nn.Module):
+    """The logits of the actions. The policy samples, and computes log-probability and entropy."""
+
+    def __init__(self, state_dim: int, action_num: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+        self.fc3 = nn.Linear(WIDTH, action_num)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Compute the logits, [B, A]."""
+        a = torch.tanh(self.fc1(state))
+        a = torch.tanh(self.fc2(a))
+        logits: Tensor = self.fc3(a)
+        return logits
+
+
+class Critic(nn.Module):
+    """The value of a state."""
+
+    def __init__(self, state_dim: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+        self.fc3 = nn.Linear(WIDTH, 1)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Compute the values, [B, 1]."""
+        v = torch.tanh(self.fc1(state))
+        v = torch.tanh(self.fc2(v))
+        value: Tensor = self.fc3(v)
+        return value
+
+
+def make_policy(spec: EnvSpec, config: A2CConfig) -> A2C:
+    """Make an A2C with these networks."""
+    return A2C(
+        spec,
+        config,
+        actor=lambda spec: Actor(spec.obs_shape[0], spec.num_actions or 0),
+        critic=lambda spec: Critic(spec.obs_shape[0]),
+    )
 
 
 def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
@@ -26,7 +75,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
     seed = options.seed + world.node_seed  # so that each agent explores in its own way
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
-    policy = A2C(envs.spec, replace(config, seed=seed))
+    policy = make_policy(envs.spec, replace(config, seed=seed))
     server = GradientServer(world.group("server"), policy, max_staleness=16)
     criterion = Criterion(options, margin=15.0)
 
@@ -46,7 +95,7 @@ def main(options: Options, config: A2CConfig, run: Run) -> dict[str, Tensor]:
         owner.use(criterion.decide)
         owner.use(mw.stop_at(env_step=options.max_env_steps))
         owner.use(mw.checkpoint(parts, run.checkpoint, every=200))
-        owner.use(mw.log(every=5, path=run.metrics, quiet=True))
+        owner.use(mw.jsonl(run.metrics, every=5))
         owner.use(mw.tensorboard(run.directory))
         owner.use(mw.curve(run.curve, target=options.target, title=f"A3C on {options.env}"))
         owner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
@@ -72,7 +121,7 @@ def launch() -> None:
         "a3c_cartpole",
         main,
         options,
-        policy=A2C,
+        policy=make_policy,
         config=config,
         roles=["server", "agent"],
         topology="star",

@@ -2,23 +2,73 @@
 
 Each collector has its own scale of action noise, so that some explore more than others, and adds
 to its own shard without a message. With `--nodes 1` the same file does all of it in one process.
+Actor and critic are plain `nn.Module`s: change them, and all of this works with them.
 """
 
 from dataclasses import replace
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import ShardedReplay, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
-from ding_lite.rl import DDPG, DDPGConfig, linear, make_envs
+from ding_lite.rl import DDPG, DDPGConfig, EnvSpec, linear, make_envs
 
 NUM_ENVS, WARM_UP = 8, 500
+WIDTH = 64
 MARGIN = 30.0
 """By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
 (--seed 1), or change this program: examples/apex_ddpg_pendulum.py is the whole of it."""
+
+
+class Actor(nn.Module):
+    """An action for each observation, from -1 to 1 times a range."""
+
+    def __init__(self, state_dim: int, action_dim: int, action_range: float = 1.0) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+        self.fc3 = nn.Linear(WIDTH, action_dim)
+        self.action_range = action_range
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Compute the actions, [B, A]."""
+        a = torch.relu(self.fc1(state))
+        a = torch.relu(self.fc2(a))
+        return torch.tanh(self.fc3(a)) * self.action_range
+
+
+class Critic(nn.Module):
+    """The value of an action."""
+
+    def __init__(self, state_dim: int, action_dim: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim + action_dim, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+        self.fc3 = nn.Linear(WIDTH, 1)
+
+    def forward(self, state: Tensor, action: Tensor) -> Tensor:
+        """Compute the values, [B, 1]."""
+        q = torch.relu(self.fc1(torch.cat([state, action], dim=1)))
+        q = torch.relu(self.fc2(q))
+        value: Tensor = self.fc3(q)
+        return value
+
+
+def make_policy(spec: EnvSpec, config: DDPGConfig) -> DDPG:
+    """Make a DDPG with these networks. The policy itself scales actions to their bounds."""
+    (state_dim,), (action_dim,) = spec.obs_shape, spec.action_shape
+    return DDPG(
+        spec,
+        config,
+        actor=lambda _: Actor(state_dim, action_dim),
+        critic=lambda _: Critic(state_dim, action_dim),
+    )
 
 
 def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
@@ -29,7 +79,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
     noise = config.noise * 2.0**collectors.rank if collectors.is_member else config.noise
-    policy = DDPG(envs.spec, replace(config, noise=noise, seed=seed))
+    policy = make_policy(envs.spec, replace(config, noise=noise, seed=seed))
     replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.4, seed=seed)
     criterion = Criterion(options)
 
@@ -56,7 +106,7 @@ def main(options: Options, config: DDPGConfig, run: Run) -> dict[str, Tensor]:
         learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=250))
-        learner.use(mw.log(every=50, path=run.metrics, quiet=True))
+        learner.use(mw.jsonl(run.metrics, every=50))
         learner.use(mw.tensorboard(run.directory))
         learner.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
         learner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
@@ -80,7 +130,7 @@ def launch() -> None:
         "apex_ddpg_pendulum",
         main,
         options,
-        policy=DDPG,
+        policy=make_policy,
         config=DDPGConfig(critic_lr=3e-3, gamma=0.95, target_tau=0.02, n_step=3, seed=options.seed),
         roles=["learner", "collector"],
         try_next=TRY_NEXT,

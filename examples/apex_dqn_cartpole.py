@@ -2,23 +2,49 @@
 
 Each collector has its own epsilon and adds to its own shard without a message. Each learner
 samples from all shards as if they were one replay, and two learners apply the mean of their
-gradients. With `--nodes 1` the same file does all of it in one process.
+gradients. With `--nodes 1` the same file does all of it in one process. The network is a plain
+`nn.Module`: change `QNet`, and all of this works with it.
 """
 
 from dataclasses import replace
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import ShardedReplay, World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
-from ding_lite.rl import DQN, DQNConfig, epsilon_ladder, linear, make_envs
+from ding_lite.rl import DQN, DQNConfig, EnvSpec, epsilon_ladder, linear, make_envs
 
 NUM_ENVS, WARM_UP = 8, 300
+WIDTH = 64
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), one learner and one collector (--nodes 2), more
 collectors (--nodes 6), another seed (--seed 1), or change this program:
 examples/apex_dqn_cartpole.py is the whole of it."""
+
+
+class QNet(nn.Module):
+    """The value of each action, from observations."""
+
+    def __init__(self, state_dim: int, action_num: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+        self.fc3 = nn.Linear(WIDTH, action_num)
+
+    def forward(self, some_state: Tensor) -> Tensor:
+        """Compute the values, [B, A]."""
+        a = torch.relu(self.fc1(some_state))
+        a = torch.relu(self.fc2(a))
+        values: Tensor = self.fc3(a)
+        return values
+
+
+def make_policy(spec: EnvSpec, config: DQNConfig) -> DQN:
+    """Make a DQN with this network."""
+    return DQN(spec, config, network=lambda spec: QNet(spec.obs_shape[0], spec.num_actions or 0))
 
 
 def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
@@ -28,7 +54,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     seed = options.seed + world.node_seed  # so that each collector explores in its own way
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
-    policy = DQN(envs.spec, replace(config, seed=seed))
+    policy = make_policy(envs.spec, replace(config, seed=seed))
     replay = ShardedReplay(collectors, envs.spec, shard_capacity=50_000, alpha=0.6, seed=seed)
     criterion = Criterion(options, margin=15.0)
 
@@ -59,7 +85,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
         lead.use(criterion.decide)
         lead.use(mw.stop_at(env_step=options.max_env_steps))
         lead.use(mw.checkpoint(parts, run.checkpoint, every=250))
-        lead.use(mw.log(every=100, path=run.metrics, quiet=True))
+        lead.use(mw.jsonl(run.metrics, every=100))
         lead.use(mw.tensorboard(run.directory))
         lead.use(mw.curve(run.curve, target=options.target, title=f"Ape-X on {options.env}"))
         lead.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
@@ -95,7 +121,7 @@ def launch() -> None:
         "apex_dqn_cartpole",
         main,
         options,
-        policy=DQN,
+        policy=make_policy,
         config=config,
         roles=[*num_learners * ["learner"], "collector"],
         try_next=TRY_NEXT,

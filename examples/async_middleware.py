@@ -76,7 +76,7 @@ def train(options: Options, run: Run, *, async_mode: bool) -> tuple[DQN, float]:
         task.use(learn)
         task.use(note_progress(run.directory / "progress.txt"))
         task.use(mirror_weights(run.directory / "weights.bin"))
-        task.use(mw.log(every=100, path=run.metrics, quiet=True))
+        task.use(mw.jsonl(run.metrics, every=100))
         started = perf_counter()
         task.run()
     return policy, 1e3 * (perf_counter() - started) / (task.ctx.total_step + 1)

@@ -5,7 +5,7 @@ from ding_lite.recipes import Run, load_policy, parse_options, run_program
 from ding_lite.rl import DQN, DQNConfig, PrioritizedReplay, linear, make_envs
 
 TRY_NEXT = """\
-Try next: another seed (--seed 1), a lander in the wind (settings={"enable_wind": True} in this
+Try next: another seed (--seed 1), a lander in the wind (env_args={"enable_wind": True} in this
 program), Ctrl-C and then --resume --out with its directory. It is examples/dqn_lunarlander.py."""
 
 
@@ -19,7 +19,7 @@ def main() -> None:
         num_envs=8,
         seed=options.seed,
         reward_scale=0.1,
-        settings={"max_episode_steps": 400},
+        env_args={"max_episode_steps": 400},
     )
     eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1)
     config = DQNConfig(
@@ -64,7 +64,7 @@ def main() -> None:
             task.use(mw.keep_best(policy, run.best))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=2_500))
-            task.use(mw.log(every=25, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=25))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"DQN on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))

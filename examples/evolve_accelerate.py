@@ -29,7 +29,7 @@ def main() -> None:
     seed = processes.seed(options.seed)  # another one on each process
     envs = make_envs(options.env, num_envs=8, seed=seed)
     limit = {"max_episode_steps": 25} if options.smoke else {}
-    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 1, settings=limit)
+    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 1, env_args=limit)
     search = Search(lr=log_uniform(1e-3, 5e-3), batch_size=integer(32, 128))
     config = DQNConfig(hidden=(64, 64), epsilon_steps=1_000)
     population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
@@ -59,7 +59,7 @@ def main() -> None:
             mutation = Mutation(search, seed=options.seed)
             lineage = run.directory / "lineage.jsonl"
             task.use(mw.evolve(population, tournament, mutation, every=1, lineage=lineage))
-            task.use(mw.log(every=1, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=1))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))

@@ -15,7 +15,7 @@ def main() -> None:
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=200_000, target=475.0)
     envs = make_envs(options.env, num_envs=8, seed=options.seed)
     limit = {"max_episode_steps": 25} if options.smoke else {}
-    eval_envs = make_envs(options.env, num_envs=2, seed=options.seed + 1, settings=limit)
+    eval_envs = make_envs(options.env, num_envs=2, seed=options.seed + 1, env_args=limit)
     search = Search(lr=log_uniform(1e-3, 5e-3), batch_size=integer(32, 128))
     config = DQNConfig(hidden=(64, 64), epsilon_steps=1_000)
     population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
@@ -44,7 +44,7 @@ def main() -> None:
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
-            task.use(mw.log(every=5, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=5))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))

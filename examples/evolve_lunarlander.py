@@ -36,7 +36,7 @@ def main() -> None:
     longest = size * EPISODES * limit["max_episode_steps"]
     eval_seed, confirm_seed = options.seed_for("evaluation"), options.seed_for("confirmation")
     eval_envs = make_envs(
-        options.env, num_envs=EPISODES, seed=eval_seed, mode="sync", settings=limit
+        options.env, num_envs=EPISODES, seed=eval_seed, mode="sync", env_args=limit
     )
     confirm_envs = make_envs(options.env, num_envs=EPISODES, seed=confirm_seed, mode="sync")
     search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, 256))
@@ -93,7 +93,7 @@ def main() -> None:
             task.use(mw.evolve(population, tournament, mutation, every=generation, lineage=lineage))
             task.use(budget)
             task.use(mw.checkpoint(parts, run.checkpoint, every=generation))
-            task.use(mw.log(every=5, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=5))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"DQNs on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))

@@ -28,7 +28,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
     seed = options.seed + world.node_seed  # so that each learner's environments are its own
     envs = make_envs(options.env, num_envs=8, seed=seed)
     limit = {"max_episode_steps": 25} if options.smoke else {}
-    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 500, settings=limit)
+    eval_envs = make_envs(options.env, num_envs=2, seed=seed + 500, env_args=limit)
     replay = ReplayBuffer(envs.spec, capacity=50_000, seed=seed)
     search = Search(lr=log_uniform(1e-3, 5e-3), batch_size=integer(32, 128))
     population = Population.of(DQN, envs.spec, search, size=6, seed=options.seed, config=config)
@@ -61,7 +61,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> Best | None:
             mw.evolve(server.population, tournament, mutation, every=every, lineage=lineage)
         )
         breeder.use(mw.checkpoint({"server": server, "task": task}, run.checkpoint, every=every))
-        breeder.use(mw.log(every=every, path=run.metrics, quiet=True))
+        breeder.use(mw.jsonl(run.metrics, every=every))
         breeder.use(mw.tensorboard(run.directory))
         breeder.use(mw.curve(run.curve, target=goal, title=f"DQNs on {options.env}"))
         breeder.use(mw.progress(max_env_steps=options.max_env_steps, target=goal))

@@ -2,24 +2,73 @@
 
 The learner is the hub of a star. Each collector acts by weights that may be a few updates old, and
 V-trace corrects for that, so that collecting and learning overlap. With `--nodes 1` the same file
-does both in one process, in order.
+does both in one process, in order. Actor and critic are plain `nn.Module`s: change them, and all of
+this works with them.
 """
 
 from dataclasses import replace
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.distributed import World
 from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_options, run_program
-from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
+from ding_lite.rl import IMPALA, EnvSpec, IMPALAConfig, make_envs
 
 NUM_ENVS, UNROLL = 4, 32
 RECALLED, EPOCHS, BATCH_SIZE = 2, 8, 64
+WIDTH = 64
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
 (--seed 1), a harder task (--env Acrobot-v1 --target -100), or change this program:
 examples/impala_cartpole.py is the whole of it."""
+
+
+class Actor(nn.Module):
+    """The logits of the actions. The policy samples, and computes log-probability and entropy."""
+
+    def __init__(self, state_dim: int, action_num: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+        self.fc3 = nn.Linear(WIDTH, action_num)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Compute the logits, [B, A]."""
+        a = torch.tanh(self.fc1(state))
+        a = torch.tanh(self.fc2(a))
+        logits: Tensor = self.fc3(a)
+        return logits
+
+
+class Critic(nn.Module):
+    """The value of a state."""
+
+    def __init__(self, state_dim: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.fc1 = nn.Linear(state_dim, WIDTH)
+        self.fc2 = nn.Linear(WIDTH, WIDTH)
+        self.fc3 = nn.Linear(WIDTH, 1)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Compute the values, [B, 1]."""
+        v = torch.tanh(self.fc1(state))
+        v = torch.tanh(self.fc2(v))
+        value: Tensor = self.fc3(v)
+        return value
+
+
+def make_policy(spec: EnvSpec, config: IMPALAConfig) -> IMPALA:
+    """Make an IMPALA with these networks."""
+    return IMPALA(
+        spec,
+        config,
+        actor=lambda spec: Actor(spec.obs_shape[0], spec.num_actions or 0),
+        critic=lambda spec: Critic(spec.obs_shape[0]),
+    )
 
 
 def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
@@ -27,7 +76,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
     seed = options.seed + World.current().node_seed  # so that each explores in its own way
     envs = make_envs(options.env, num_envs=NUM_ENVS, seed=seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=seed + 500)
-    policy = IMPALA(envs.spec, replace(config, seed=seed))
+    policy = make_policy(envs.spec, replace(config, seed=seed))
     criterion = Criterion(options, margin=15.0)
 
     with Task() as task:
@@ -54,7 +103,7 @@ def main(options: Options, config: IMPALAConfig, run: Run) -> dict[str, Tensor]:
         learner.use(criterion.decide)
         learner.use(mw.stop_at(env_step=options.max_env_steps))
         learner.use(mw.checkpoint(parts, run.checkpoint, every=100))
-        learner.use(mw.log(every=4, path=run.metrics, quiet=True))
+        learner.use(mw.jsonl(run.metrics, every=4))
         learner.use(mw.tensorboard(run.directory))
         learner.use(mw.curve(run.curve, target=options.target, title=f"IMPALA on {options.env}"))
         learner.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
@@ -92,7 +141,7 @@ def launch() -> None:
         "impala_cartpole",
         main,
         options,
-        policy=IMPALA,
+        policy=make_policy,
         config=config,
         roles=["learner", "collector"],
         topology="star",

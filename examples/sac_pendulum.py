@@ -31,7 +31,7 @@ def main() -> None:
             task.use(mw.evaluate(policy, eval_envs, every=60, stop_at=goal, confirm=100))
             task.use(mw.stop_at(env_step=options.max_env_steps))
             task.use(mw.checkpoint(parts, run.checkpoint, every=250))
-            task.use(mw.log(every=25, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=25))
             task.use(mw.tensorboard(run.directory))
             task.use(mw.curve(run.curve, target=options.target, title=f"SAC on {options.env}"))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))

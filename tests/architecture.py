@@ -75,9 +75,12 @@ ORDER: dict[str, tuple[str, ...]] = {
         "tree launch supervise",
     ),
     "rl": (
-        "batch spec seeding protocols",
-        "networks formulas replay envs checkpoint",
+        "batch host_or_device packing memory spec seeding torch_random protocols",
+        "weights",
+        "recorded",
+        "networks formulas replay envs checkpoint reward_norm",
         "evaluation policies",
+        "torch_policies",
     ),
 }
 MAX_MODULES = 12

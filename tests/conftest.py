@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SECONDS_PER_TEST = 20.0
 SEED = 20261121
+LONGEST = ("tests/test_docs.py", "tests/test_examples", "tests/procs/")
+"""The files that take longest for their number of tests, most of it in processes of their own."""
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 for _name in [name for name in os.environ if name.startswith("DING_LITE_")]:
@@ -64,6 +66,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--kill-seed", type=int, default=0, metavar="N", help="decides what happens in each round"
     )
+    parser.addoption(
+        "--leak-patience",
+        type=float,
+        default=3.0,
+        metavar="SECONDS",
+        help="how long a test may take, once it is over, until all that it opened is closed",
+    )
 
 
 @pytest.fixture
@@ -75,12 +84,18 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing_behind() -> Iterator[None]:
+def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a child process, one of our threads, a descriptor or a segment."""
+    from ding_lite.clock import SYSTEM_CLOCK
+
     before = _holdings()
     yield
-    if _holdings() - before:
-        gc.collect()  # what only a reference cycle keeps alive is not a leak yet
+    patience: float = request.config.getoption("leak_patience")
+    for _ in range(round(patience / 0.05)):
+        if not _holdings() - before:
+            break
+        gc.collect()  # what a reference cycle keeps alive, or is just ending, is no leak yet
+        SYSTEM_CLOCK.sleep(0.05)
     left = sorted(_holdings() - before)
     if left:
         pytest.fail("This test left behind: " + "; ".join(left), pytrace=False)
@@ -116,7 +131,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none."""
+    """Put the longest files first, and skip what needs a GPU where there is none."""
+    # A worker of `make test` takes a file at a time. A long one at the end would run alone.
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpu:
         import torch

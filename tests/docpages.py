@@ -1,6 +1,6 @@
 """Read a documentation page: its programs, what they say they print, and its links.
 
-The ```python blocks of a page are one program, run in order in a fresh process. A block marked
+The ```python blocks of a page are one program, run in order in a process of its own. A block marked
 ```python alone is a program by itself, and one marked ```python no-run must only parse. A block
 may end with what it prints::
 
@@ -14,13 +14,12 @@ expected line `...` stands for anything.
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parent.parent
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^`\n]*)$")
@@ -89,8 +88,15 @@ def program(running: Iterable[Block]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def faults_of_page(page: Path, folder: Path, *, timeout: float = 120.0) -> list[str]:
-    """Run the programs of a page in a folder; return the faults of the page."""
+def faults_of_page(page: Path, folder: Path, process: Warm, *, seconds: float) -> list[str]:
+    """Run the programs of a page in a folder; return the faults of the page.
+
+    Args:
+        page: The page's file.
+        folder: Where its programs run, and leave their files.
+        process: It forks a child for each program.
+        seconds: After which a program is killed, and counts as hanging.
+    """
     faults = [*_unparsable(page), *broken_links(page)]
     if faults:
         return faults
@@ -99,35 +105,24 @@ def faults_of_page(page: Path, folder: Path, *, timeout: float = 120.0) -> list[
     programs = [together] if together else []
     programs += [[block] for block in running if block.alone]
     for blocks_of_one in programs:
-        faults += _faults_of_program(page, blocks_of_one, folder, timeout)
+        faults += _faults_of_program(page, blocks_of_one, folder, process, seconds)
     return faults
 
 
 def _faults_of_program(
-    page: Path, running: list[Block], folder: Path, timeout: float
+    page: Path, running: list[Block], folder: Path, process: Warm, seconds: float
 ) -> Iterator[str]:
     script = folder / "program.py"  # a name of its own could hide a package that it is about
     script.write_text(program(running))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("DING_LITE_")}
-    environment |= {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
-    try:
-        finished = subprocess.run(
-            [sys.executable, script],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-    except subprocess.TimeoutExpired:
-        yield f"{page.name}: still running after {timeout:g} s"
+    said = process.run(script, seconds=seconds)
+    if said.code is None:
+        yield f"{page.name}: still running after {seconds:g} s"
         return
-    if finished.returncode:
-        end = "\n".join(finished.stderr.splitlines()[-15:])
-        yield f"{page.name}: ended with exit code {finished.returncode}\n{end}"
+    if said.code:
+        end = "\n".join(said.err.splitlines()[-15:])
+        yield f"{page.name}: ended with exit code {said.code}\n{end}"
         return
-    yield from _wrong_output(page, running, finished.stdout)
+    yield from _wrong_output(page, running, said.out)
 
 
 def broken_links(page: Path) -> Iterator[str]:

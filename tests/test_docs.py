@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docpages import blocks, faults_of_page, program
+from tests.warm import Warm, warm
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -16,28 +17,18 @@ SECONDS_PER_PAGE = 120.0
 
 
 @pytest.fixture(scope="module")
-def checked(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> dict[Path, Future[list[str]]]:
-    """Start the pages of the selected tests, two at a time; each test waits for its page."""
-    calls = [getattr(item, "callspec", None) for item in request.session.items]
-    pages = [call.params["page"] for call in calls if call is not None and "page" in call.params]
-    with ThreadPoolExecutor(2, thread_name_prefix="page") as pool:
-        folders = [tmp_path_factory.mktemp("page") for _ in PAGES]
-        # The pool ends, with all its processes, before the first test looks for leaks.
-        return {
-            page: pool.submit(faults_of_page, page, folder, timeout=SECONDS_PER_PAGE)
-            for page, folder in zip(PAGES, folders, strict=True)
-            if page in pages
-        }
+def process() -> Iterator[Warm]:
+    """Return a process that starts programs quickly."""
+    with warm() as process:
+        yield process
 
 
-@pytest.mark.deadline(SECONDS_PER_PAGE * max(1, len(PAGES)))
+@pytest.mark.deadline(SECONDS_PER_PAGE)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_programs_and_links_of_a_page_are_right(
-    checked: dict[Path, Future[list[str]]], page: Path
+    process: Warm, page: Path, tmp_path: Path
 ) -> None:
-    faults = checked[page].result()
+    faults = faults_of_page(page, tmp_path, process, seconds=SECONDS_PER_PAGE)
     assert not faults, "\n".join(faults)
 
 
@@ -71,8 +62,8 @@ undefined(x)
 """
 
 
-def test_a_good_page_passes(tmp_path: Path) -> None:
-    assert faults(tmp_path, GOOD) == []
+def test_a_good_page_passes(process: Warm, tmp_path: Path) -> None:
+    assert faults(process, tmp_path, GOOD) == []
 
 
 @pytest.mark.parametrize(
@@ -94,24 +85,26 @@ def test_a_good_page_passes(tmp_path: Path) -> None:
         ("# A page", "![curve](curve.png)", "`curve.png` does not exist"),
     ],
 )
-def test_a_wrong_page_fails(tmp_path: Path, was: str, becomes: str, complaint: str) -> None:
+def test_a_wrong_page_fails(
+    process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
+) -> None:
     assert was in GOOD
-    (fault,) = faults(tmp_path, GOOD.replace(was, becomes))
+    (fault,) = faults(process, tmp_path, GOOD.replace(was, becomes))
     assert complaint in fault
 
 
-def test_a_traceback_points_into_the_page(tmp_path: Path) -> None:
-    (fault,) = faults(tmp_path, GOOD.replace("print(x)", "print(1 / 0)"))
+def test_a_traceback_points_into_the_page(process: Warm, tmp_path: Path) -> None:
+    (fault,) = faults(process, tmp_path, GOOD.replace("print(x)", "print(1 / 0)"))
     assert "line 8, in <module>" in fault
 
 
 def test_pages_run_in_their_own_folder_and_without_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    process: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DING_LITE_LABELS", "learner")
     text = "```python\nimport os\nprint(sorted(os.listdir()), 'DING_LITE_LABELS' in os.environ)\n"
     text += "# prints: ['program.py'] False\n```\n"
-    assert faults(tmp_path, text) == []
+    assert faults(process, tmp_path, text) == []
     assert "DING_LITE_LABELS" in os.environ
 
 
@@ -132,8 +125,8 @@ print(x)
 """
 
 
-def test_a_block_may_be_a_program_by_itself(tmp_path: Path) -> None:
-    assert faults(tmp_path, ALONE) == []
+def test_a_block_may_be_a_program_by_itself(process: Warm, tmp_path: Path) -> None:
+    assert faults(process, tmp_path, ALONE) == []
 
 
 @pytest.mark.parametrize(
@@ -145,13 +138,13 @@ def test_a_block_may_be_a_program_by_itself(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_block_by_itself_is_found(
-    tmp_path: Path, was: str, becomes: str, complaint: str
+    process: Warm, tmp_path: Path, was: str, becomes: str, complaint: str
 ) -> None:
-    (fault,) = faults(tmp_path, ALONE.replace(was, becomes))
+    (fault,) = faults(process, tmp_path, ALONE.replace(was, becomes))
     assert complaint in fault
 
 
-def test_a_page_may_start_nodes_which_import_it(tmp_path: Path) -> None:
+def test_a_page_may_start_nodes_which_import_it(process: Warm, tmp_path: Path) -> None:
     text = """
 ```python
 from ding_lite import Parallel
@@ -173,7 +166,7 @@ if __name__ == "__main__":
 # prints: after that
 ```
 """
-    assert faults(tmp_path, text, timeout=20.0) == []
+    assert faults(process, tmp_path, text, seconds=20.0) == []
 
 
 def test_blocks_know_their_line_and_program_keeps_it() -> None:
@@ -181,9 +174,9 @@ def test_blocks_know_their_line_and_program_keeps_it() -> None:
     assert program(blocks(GOOD)).splitlines()[6] == "x = 1 + 1"
 
 
-def faults(folder: Path, text: str, *, timeout: float = 5.0) -> list[str]:
+def faults(process: Warm, folder: Path, text: str, *, seconds: float = 5.0) -> list[str]:
     """Write a page, and a second one that it links to, and check it."""
     (folder / "page.md").write_text(text)
     (folder / "other.md").write_text("# Its title\n")
     (folder / "run").mkdir()
-    return faults_of_page(folder / "page.md", folder / "run", timeout=timeout)
+    return faults_of_page(folder / "page.md", folder / "run", process, seconds=seconds)

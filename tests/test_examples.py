@@ -21,10 +21,10 @@ from ding_lite.recipes.runs.run import _JUDGE_SEED
 from ding_lite.rl import DQN, DQNConfig, load_checkpoint, make_envs, mean_return
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
-    *("train_iter", "wall_s", "eval_return", "nodes"),
+    *("train_iter", "wall_s", "eval_return", "nodes", "eval_episodes"),
 ]
 ENVS = {
     "dqn_lunarlander": "LunarLander-v3",
@@ -39,6 +39,7 @@ ENVS = {
 UNTIL_ALL_NODES_FINISH = 50_000
 ENV_STEPS_OF_A_STEP = {
     "ppo_cartpole": 8 * 16,
+    "recurrent_ppo": 16 * 32,
     # A step, and an evaluation of six or four agents: two or three episodes each of up to 25 env
     # steps.
     "evolve_cartpole": 6 * 64 + 6 * 2 * 25,
@@ -118,7 +119,7 @@ def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
 
     if ENVS.get(example.stem) == "LunarLander-v3" and find_spec("Box2D") is None:
         assert process.returncode == 2, err
-        assert 'pip install "ding-lite[box2d]"' in err
+        assert "pip install -e '.[box2d]'" in err
         return
     assert process.returncode == 0, err
     result = json.loads(out.splitlines()[-1])
@@ -138,7 +139,9 @@ def test_an_example_ends_with_its_result(example: Path, tmp_path: Path) -> None:
 
 @pytest.mark.procs
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("name", ["apex_dqn_cartpole", "apex_ddpg_pendulum"])
+@pytest.mark.parametrize(
+    "name", ["apex_dqn_cartpole", pytest.param("apex_ddpg_pendulum", marks=pytest.mark.slow)]
+)
 def test_one_learner_learns_from_one_collector(name: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / f"{name}.py"
     with started(example, "--smoke", "--nodes", "2", cwd=tmp_path) as process:
@@ -166,7 +169,7 @@ def test_a_run_writes_all_its_files(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.procs
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("nodes", ["1", "2", "3"])
+@pytest.mark.parametrize("nodes", ["1", pytest.param("2", marks=pytest.mark.slow), "3"])
 def test_weights_evaluated_on_another_node_are_shown_and_saved(nodes: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / "evaluate_elsewhere.py"
     arguments = ("--nodes", nodes, "--target", "100", "--out", "here")

@@ -20,11 +20,11 @@ from tests.test_examples import ROOT, running_in, started
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(180)]
 SLOW = pytest.mark.slow
 CASES = [
-    pytest.param("a3c_cartpole", 0, id="a3c-server"),
+    pytest.param("a3c_cartpole", 0, id="a3c-server", marks=SLOW),  # also in test_training_faults
     pytest.param("a3c_cartpole", 1, id="a3c-agent", marks=SLOW),
     pytest.param("apex_dqn_cartpole", 0, id="apex-first-learner", marks=SLOW),
     pytest.param("apex_dqn_cartpole", 1, id="apex-second-learner", marks=SLOW),
-    pytest.param("apex_dqn_cartpole", 2, id="apex-collector"),
+    pytest.param("apex_dqn_cartpole", 2, id="apex-collector", marks=SLOW),
     pytest.param("apex_ddpg_pendulum", 0, id="apex-ddpg-learner", marks=SLOW),
     pytest.param("apex_ddpg_pendulum", 1, id="apex-ddpg-collector", marks=SLOW),
     pytest.param("evaluate_elsewhere", 0, id="evaluate-learner", marks=SLOW),

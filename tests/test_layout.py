@@ -123,3 +123,9 @@ def test_a_test_beside_those_of_modules_has_the_name_of_one_or_is_a_topic() -> N
     assert others - own == {
         f"{folder}/test_{k}.py" for folder, all_of in topics for k in all_of.split()
     }
+
+
+def test_every_folder_with_modules_is_a_package_that_the_wheel_has() -> None:
+    folders = {module.path.rpartition("/")[0] for module in house()}
+    lacking = [at for at in folders if not (TESTS.parent / PACKAGE / at / "__init__.py").is_file()]
+    assert lacking == []

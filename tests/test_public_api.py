@@ -13,6 +13,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar, get_origin
@@ -187,8 +188,9 @@ def _describe_class(name: str, value: type) -> Iterator[str]:
     for attribute, raw in sorted(vars(value).items()):
         if attribute.startswith("_") and attribute not in _SHOWN_SPECIAL:
             continue
-        if isinstance(raw, property) and raw.fget:
-            yield f"    @property {attribute} -> {signature(raw.fget).rpartition('-> ')[2]}"
+        getter = raw.fget if isinstance(raw, property) else getattr(raw, "func", None)
+        if isinstance(raw, property | cached_property) and getter:
+            yield f"    @property {attribute} -> {signature(getter).rpartition('-> ')[2]}"
         elif isinstance(raw, classmethod | staticmethod):
             yield f"    @{type(raw).__name__} {attribute}{signature(raw.__func__)}"
         elif inspect.isfunction(raw):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite import errors, middleware as mw
+from ding_lite.recipes.table import RECIPES
 from ding_lite.runtime.context import LOCAL_KEYS
 from ding_lite.settings import PREFIX, Settings
 from tests.bench.history import Run
@@ -31,8 +32,7 @@ SHOWN_NOWHERE: dict[str, set[str]] = {}
 def table_rows(page: str) -> list[list[str]]:
     """Read the cells of all tables of a page, headings left out."""
     lines = (REFERENCE / page).read_text().splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
-    rows += [line.strip("| ").split(" | ") for line in lines if line.startswith("| [`")]
+    rows = [line.strip("|").split("|") for line in lines if line.startswith(("| `", "| [`"))]
     assert rows
     return [[cell.strip() for cell in row] for row in rows]
 
@@ -62,6 +62,14 @@ def test_environment_lists_every_setting_with_its_default_and_meaning() -> None:
         PREFIX + field.name.upper(): [default(field.default), docs[field.name]]
         for field in fields(Settings)
     }
+
+
+def test_presets_lists_the_environments_of_four_policies() -> None:
+    shown: dict[str, set[str]] = {"ppo": set(), "dqn": set(), "sac": set(), "td3": set()}
+    for cells in table_rows("presets.md"):
+        for name, cell in zip(shown, cells[1:], strict=False):
+            shown[name] |= set(re.findall("`(.+?)`", cells[0])) if cell else set()
+    assert shown == {name: set(RECIPES[name].presets) for name in shown}
 
 
 def test_errors_lists_every_class_with_the_builtin_it_is() -> None:

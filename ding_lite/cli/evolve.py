@@ -8,7 +8,7 @@ from typing import Any
 
 from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.options.evolve import Searched
-from ding_lite.cli.train import choices_of, run_and_tell, show_settings
+from ding_lite.cli.train import choices_of, env_of, run_and_tell, show_settings
 from ding_lite.evolution.search import Parameter, Search, choice, integer, log_uniform, uniform
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
 
@@ -29,7 +29,9 @@ def evolve_policies(options: argparse.Namespace) -> int:
     if options.population is not None:
         settings["population"] = options.population
     search = search_of(options.search) if options.search else None
-    evolution = plan_evolution(options.policy, options.env, search, settings, choices_of(options))
+    evolution = plan_evolution(
+        options.policy, env_of(options), search, settings, choices_of(options)
+    )
     if options.settings:
         show_settings(evolution.plan)
         return DONE

@@ -11,6 +11,7 @@ import io
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -20,6 +21,7 @@ from ding_lite.errors import (
     CheckpointError,
     ConfigError,
     DingLiteError,
+    EnvError,
     MissingExtraError,
     SaveError,
     did_you_mean,
@@ -27,7 +29,7 @@ from ding_lite.errors import (
 from ding_lite.io.files import naming, why
 from ding_lite.version import __version__
 
-COMMANDS = ("train", "evolve", "plot", "watch", "run", "top", "env", "doctor", "keygen")
+COMMANDS = ("train", "evolve", "plot", "watch", "export", "run", "top", "env", "doctor", "keygen")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -52,6 +54,8 @@ def main(words: Sequence[str] | None = None) -> int:
         said = f": {error}" if str(error) else ""
         print(f"{name}: There is too little memory{said}. Take fewer or smaller.", file=sys.stderr)
     except DingLiteError as error:
+        if isinstance(error, EnvError):
+            _show_cause(error)
         print(f"{name}: {error}", file=sys.stderr)
         return WRONG_USAGE if _is_slip(error) else FAILED
     except BrokenPipeError:  # the reader, such as `head`, has had enough
@@ -65,6 +69,14 @@ def main(words: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     _forget_output()
     return FAILED
+
+
+def _show_cause(error: EnvError) -> None:
+    """Print the traceback of what an environment has raised, here or in a process of its own."""
+    if error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+    for note in getattr(error, "__notes__", ()):
+        print(note, file=sys.stderr)
 
 
 def _is_slip(error: DingLiteError) -> bool:
@@ -112,6 +124,10 @@ def _do(options: argparse.Namespace) -> int:
             from ding_lite.cli.watch import watch_run
 
             return watch_run(options)
+        case "export":
+            from ding_lite.cli.export import export_run
+
+            return export_run(options)
         case "doctor":
             from ding_lite.cli.doctor.doctor import examine
 
@@ -250,6 +266,14 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
             prog="ding-lite watch",
             example="ding-lite watch runs/dqn/CartPole-v1/1 --record videos",
         ),
+        "export": commands.add_parser(
+            "export",
+            help="write the network of a trained policy as ONNX or torch.export",
+            description="Write the network of a trained policy for programs without this package.",
+            usage="ding-lite export [options] RUN",
+            prog="ding-lite export",
+            example="ding-lite export runs/dqn/CartPole-v1/1 --out policy.onnx",
+        ),
         "run": commands.add_parser(
             "run",
             help="run a function of a module or a file on several nodes",
@@ -295,6 +319,7 @@ def make_parsers() -> tuple[Parser, dict[str, Parser]]:
     evolve_options.add_evolve(of_command["evolve"])
     learning.add_plot(of_command["plot"])
     learning.add_watch(of_command["watch"])
+    learning.add_export(of_command["export"])
     _add_run(of_command["run"])
     _add_top(of_command["top"])
     of_command["env"].add_argument(

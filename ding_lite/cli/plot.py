@@ -14,7 +14,6 @@ from ding_lite.log import configure
 from ding_lite.middleware.report.log import spell
 from ding_lite.middleware.report.style import (
     COLORS,
-    add_legend,
     add_titles,
     begin_picture,
     draw_target,
@@ -72,7 +71,7 @@ def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
         draw_target(axes, target)
     add_titles(figure, title_of(groups), _below(groups))
     if len(groups) > 1:
-        add_legend(figure, columns=1 if len(groups) <= 3 else 2)
+        axes.legend(loc="best", frameon=False, fontsize=10)  # a title has no room beside it
     try:
         save_picture(figure, path)
     except OSError as error:

@@ -8,21 +8,18 @@ them apart is where they were raised: an error of the program has passed through
 from __future__ import annotations
 
 import argparse
-import importlib
 import inspect
-import os
 import reprlib
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import TypeAlias
 
 from ding_lite.cli.exit_codes import DONE, FAILED, WRONG_USAGE
 from ding_lite.cli.options.arguments import show
 from ding_lite.clock import SYSTEM_CLOCK
 from ding_lite.errors import ConfigError, DingLiteError, did_you_mean
+from ding_lite.io.importing import import_file, import_module, is_file, look_here
 from ding_lite.log import configure
 from ding_lite.parallel import Parallel
 from ding_lite.parallel.launch.environment.detect import placement_of
@@ -147,8 +144,13 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
             f"The program is {show(program)}; expected is a module or a file, a colon, and a "
             f"function of it: package.module:main, or path/to/file.py:main."
         )
-    is_file = place.endswith(".py") or os.sep in place
-    module = _import_file(place, words) if is_file else _import_module(place, words)
+    sys.argv = [place, *words]
+    if is_file(place):
+        module = import_file(place)
+    else:
+        look_here()
+        module = import_module(place)
+        sys.argv[0] = getattr(module, "__file__", None) or place
     main = getattr(module, name, None)
     if not callable(main):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
@@ -158,52 +160,6 @@ def _find(program: str, words: Sequence[str]) -> tuple[Main, Sequence[str]]:
             f"Its functions are: {', '.join(functions) or 'none'}."
         )
     return main, _passed_on(main, program, words)
-
-
-def _import_file(place: str, words: Sequence[str]) -> ModuleType:
-    """Import a file as `python place` would find it, so that nodes find it by its name, too."""
-    path = Path(place)
-    if not os.path.isfile(path):  # unlike a Path, it takes any text
-        raise ConfigError(f"There is no file {show(place)} (looked for in {Path.cwd()}).")
-    if path.suffix != ".py" or "." in path.stem:
-        raise ConfigError(
-            f"The file is {path.name}; nodes can only import a name without dots that ends in "
-            f".py. Rename it."
-        )
-    sys.argv = [place, *words]
-    sys.path.insert(0, str(path.resolve().parent))
-    module = importlib.import_module(path.stem)
-    found = getattr(module, "__file__", None)
-    if found is None or not path.samefile(found):
-        raise ConfigError(
-            f"{place} has the name of another module, `{path.stem}` ({found or 'built in'}), so a "
-            f"node could not import it. Rename the file."
-        )
-    return module
-
-
-def _import_module(place: str, words: Sequence[str]) -> ModuleType:
-    """Import a module, also from the working directory, as `python -m place` does."""
-    if not all(part.isidentifier() for part in place.split(".")):
-        raise ConfigError(
-            f"{show(place)} is no name of a module, such as package.module. A file is named with "
-            f"its ending: path/to/file.py:main."
-        )
-    sys.argv = [place, *words]
-    if not sys.flags.safe_path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise
-        hint = f" A file is named with its ending: {place}.py:main." if "." not in place else ""
-        raise ConfigError(
-            f"There is no module `{error.name}` (looked for in {Path.cwd()}, and where Python "
-            f"looks).{hint}"
-        ) from error
-    sys.argv[0] = getattr(module, "__file__", None) or place
-    return module
 
 
 def _passed_on(main: Main, program: str, words: Sequence[str]) -> Sequence[str]:

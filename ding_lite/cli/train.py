@@ -11,11 +11,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ding_lite import middleware as mw
 from ding_lite.cli.exit_codes import DONE, INTERRUPTED
 from ding_lite.cli.tables import print_table
+from ding_lite.errors import ConfigError
+from ding_lite.io.importing import find_member, look_here
 from ding_lite.log import configure
 from ding_lite.recipes.plan import Choices, RunPlan, make_plan
 from ding_lite.recipes.training import run_plan
+from ding_lite.rl.envs.making import EnvMaker
+from ding_lite.runtime.middleware import Middleware
 
 
 def train_policy(options: argparse.Namespace) -> int:
@@ -30,11 +35,34 @@ def train_policy(options: argparse.Namespace) -> int:
     Raises:
         DingLiteError: What a user can mend, in a sentence.
     """
-    plan = make_plan(options.policy, options.env, dict(options.set), choices_of(options))
+    plan = make_plan(options.policy, env_of(options), dict(options.set), choices_of(options))
     if options.settings:
         show_settings(plan)
         return DONE
-    return run_and_tell(lambda: run_plan(plan).numbers)
+    use = [] if options.report is None else [reporter_of(options.report, plan)]
+    return run_and_tell(lambda: run_plan(plan, use=use).numbers)
+
+
+def reporter_of(place_and_name: str, plan: RunPlan) -> Middleware:
+    """Return the middleware that calls a function of the user with the metrics of a run.
+
+    Raises:
+        ConfigError: There is no such function.
+    """
+    place, _, name = place_and_name.rpartition(":")
+    if not place:
+        raise ConfigError(
+            f"`--report` is {place_and_name!r}; a function was expected, named with its file or "
+            f"module: path/to/file.py:{place_and_name}."
+        )
+    steps = plan.config.steps_per_update(plan.num_envs)
+    return mw.report(find_member(place, name), every=max(1, plan.config.log_every // steps))
+
+
+def env_of(options: argparse.Namespace) -> EnvMaker:
+    """Return what makes the environment; modules of the working directory are found, too."""
+    look_here()
+    return EnvMaker.of(options.env, args=dict(options.env_arg), imports=options.imports)
 
 
 def choices_of(options: argparse.Namespace) -> Choices:
@@ -47,12 +75,14 @@ def choices_of(options: argparse.Namespace) -> Choices:
         out=None if options.out is None else Path(options.out),
         resume=options.resume,
         smoke=options.smoke,
+        device=options.device,
+        config=None if options.config is None else Path(options.config),
     )
 
 
 def run_and_tell(run: Callable[[], Mapping[str, Any]]) -> int:
     """Make a run, and print its numbers as the last line; return the exit code."""
-    configure("info")
+    configure("warning")
     try:
         numbers = run()
     except KeyboardInterrupt:  # the run has said where it can go on

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from ding_lite.cli.exit_codes import DONE
 from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.io.importing import look_here
 from ding_lite.log import configure
 from ding_lite.middleware.report.log import spell
 from ding_lite.recipes.runs.directory import make_directory
@@ -33,11 +34,11 @@ def watch_run(options: argparse.Namespace) -> int:
         DingLiteError: What a user can mend, in a sentence.
     """
     configure("warning")
-    policy = load_policy(options.run, last=options.last)
-    path = find_policy(options.run, last=options.last)
+    look_here()
+    policy = load_policy(options.run, last=options.last, trust=options.trust)
     if options.record is not None:
         make_directory(Path(options.record))
-    print(f"{type(policy).__name__} on {policy.spec.env_id}, {_origin(path)}")
+    print(describe_policy(policy, options.run, last=options.last))
     chosen = {"episodes": options.episodes, "seed": options.seed}
     if options.record is not None:
         videos = play_and_film(policy, Path(options.record), **chosen)
@@ -56,13 +57,21 @@ def watch_run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _origin(path: Path) -> str:
-    """Name the weights of a run that are played with."""
+def describe_policy(policy: Policy, directory: str, *, last: bool) -> str:
+    """Say in a line which policy of a run was loaded, and how far it had been trained.
+
+    Args:
+        policy: What `load_policy` has returned.
+        directory: Of the run, or of a checkpoint.
+        last: As `load_policy` got it.
+    """
+    path = find_policy(directory, last=last)
     meta = load_checkpoint(path, only=()).meta
     facts = [f"after {meta['env_step']:,} env steps"] if meta.get("env_step") else []
     if meta.get("eval_value") is not None:
         facts.append(f"evaluation {spell(meta['eval_value'])}")
-    return f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
+    origin = f"from {path}" + (f" ({', '.join(facts)})" if facts else "")
+    return f"{type(policy).__name__} on {policy.spec.env_id}, {origin}"
 
 
 def _tell(played: Iterable[tuple[Episode, str]]) -> None:
@@ -83,7 +92,7 @@ def _no_window(policy: Policy, environ: Mapping[str, str]) -> str | None:
     if not environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
         return "No display here: only the returns are shown; --record DIR writes videos."
     try:
-        check_render_mode(policy.spec.env_id, "human")
+        check_render_mode(policy.spec, "human")
     except ConfigError as error:
         return f"{error} Only the returns are shown."
     return None

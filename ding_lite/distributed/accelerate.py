@@ -22,13 +22,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from ding_lite.errors import CodecError, ConfigError, MiddlewareError, MissingExtraError, PeerLost
+from ding_lite.errors import (
+    CodecError,
+    ConfigError,
+    MiddlewareError,
+    MissingExtraError,
+    PeerLost,
+    pip_line,
+)
 from ding_lite.nest import leaves, map_leaves
 from ding_lite.parallel.network.address import LOOPBACK
 from ding_lite.parallel.network.interfaces import interface_beyond
 from ding_lite.parallel.router.group import COLLECTIVE_TIMEOUT_S, leave_groups_at_exit
 from ding_lite.parallel.wire.codec import Encoded, decode, encode
-from ding_lite.rl.batch import Transitions
+from ding_lite.rl.batch import Array, Transitions
 from ding_lite.rl.protocols import Prioritized, Replay
 from ding_lite.rl.replay.storage import FIELDS
 from ding_lite.rl.seeding import spawn_seeds
@@ -251,6 +258,10 @@ class SavedReplay(Replay, Protocol):
         """Load a state that `state_dict` returned."""
         ...
 
+    def add(self, transitions: Transitions, **own: Array) -> None:
+        """Add transitions, and the replay's own fields."""
+        ...
+
 
 class PreparedReplay:
     """A replay that samples through a data loader that Accelerate has prepared.
@@ -286,6 +297,7 @@ class PreparedReplay:
         """The prepared `DataLoader`, which never ends."""
         self._blocks: Iterator[dict[str, Tensor]] | None = None
         self._block: tuple[Tensor, ...] = ()
+        self._extra: dict[str, Tensor] = {}
         self._first = self._last = 0
         self._block_batches = block_batches
         self._rows = 0
@@ -298,9 +310,9 @@ class PreparedReplay:
     def __len__(self) -> int:
         return len(self.replay)
 
-    def add(self, transitions: Transitions) -> None:
-        """Add transitions, in place of the oldest ones once the replay is full."""
-        self.replay.add(transitions)
+    def add(self, transitions: Transitions, **own: Array) -> None:
+        """Add transitions, and the replay's own fields, in place of the oldest ones."""
+        self.replay.add(transitions, **own)
 
     def sample(self, batch_size: int) -> Transitions:
         """Sample transitions uniformly, with replacement, on the device that Accelerate has chosen.
@@ -312,7 +324,10 @@ class PreparedReplay:
             self._turn(batch_size)
         first = self._first
         self._first = last = first + batch_size
-        return Transitions(*[field[first:last] for field in self._block])
+        batch = Transitions(*[field[first:last] for field in self._block])
+        if not self._extra:
+            return batch
+        return batch.with_extra(**{name: own[first:last] for name, own in self._extra.items()})
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the replay.
@@ -345,13 +360,15 @@ class PreparedReplay:
             if self._blocks is None:
                 self._blocks = iter(self.loader)
             block = next(self._blocks)
-            self._block = tuple(block[name] for name in FIELDS)
+            self._block = tuple(block.pop(name) for name in FIELDS)
+            self._extra = block
             self._first, self._last = 0, len(self._block[0])
 
     def _draw(self, _: object) -> dict[str, Tensor]:
         rows = self.replay.sample(min(self._rows, len(self.replay)))
         values: tuple[Tensor, ...] = _get_fields(rows)
-        return dict(zip(FIELDS, values, strict=True))
+        own = {name: torch.as_tensor(value) for name, value in rows.extra.items()}
+        return dict(zip(FIELDS, values, strict=True)) | own
 
     def _prepared(self, accelerator: Any) -> Any:  # noqa: ANN401 - Accelerate comes without types
         # The dataset yields only turns: a shard of it reads as many times more items as there are
@@ -464,6 +481,5 @@ def _accelerate() -> Any:  # noqa: ANN401 - Accelerate comes without types
         return importlib.import_module("accelerate")
     except ImportError as error:
         raise MissingExtraError(
-            "This needs Hugging Face Accelerate, which is not installed: "
-            'pip install "ding-lite[accelerate]".'
+            f"This needs Hugging Face Accelerate, which is not installed: {pip_line('accelerate')}."
         ) from error

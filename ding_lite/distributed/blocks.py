@@ -11,18 +11,18 @@ import warnings
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ding_lite.distributed.shards import Asked, ShardAnswer, Update
+from ding_lite.errors import ConfigError
 from ding_lite.records import register
-from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions, Transitions
+from ding_lite.rl.batch import NumpyArray, PrioritizedTransitions
 from ding_lite.rl.replay.prioritized import importance_weights
-
-_FIELDS = tuple(field.name for field in fields(Transitions))
+from ding_lite.rl.replay.storage import FIELDS
 
 
 @register
@@ -58,6 +58,10 @@ class Block:
             transitions in all.
         batch_size: Transitions of a batch.
         rng: Shuffles them.
+        own: The names of the replay's own fields.
+
+    Raises:
+        ConfigError: A shard keeps other fields of its own.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Block:
         parts: Sequence[tuple[Asked, ShardAnswer]],
         batch_size: int,
         rng: np.random.Generator,
+        own: Sequence[str] = (),
     ) -> None:
         self.batch_size = batch_size
         """Transitions of a batch."""
@@ -78,10 +83,18 @@ class Block:
         def join(arrays: list[NumpyArray]) -> NumpyArray:
             return np.concatenate(arrays)[order]
 
+        for _, share in parts:
+            if share.drawn.fields.keys() != {*FIELDS, *own}:
+                raise ConfigError(
+                    f"A shard keeps {sorted({*share.drawn.fields} - {*FIELDS})} beside the fields "
+                    f"of transitions, this node {sorted(own)}. Make the replay with the same "
+                    f"`fields` on all nodes."
+                )
         self._columns = {
             name: torch.from_numpy(join([share.drawn.fields[name] for _, share in parts]))
-            for name in _FIELDS
+            for name in (*FIELDS, *own)
         }
+        self._own = own
         self._chance = join(
             [asked.share / share.drawn.total * share.drawn.value for asked, share in parts]
         )
@@ -102,8 +115,10 @@ class Block:
         first = self._num_taken * self.batch_size
         rows = slice(first, first + self.batch_size)
         self._num_taken += 1
+        columns = {name: column[rows] for name, column in self._columns.items()}
         return ShardedTransitions(
-            **{name: column[rows] for name, column in self._columns.items()},
+            extra={name: columns.pop(name) for name in self._own},
+            **columns,
             weight=torch.from_numpy(importance_weights(self._chance[rows], beta)),
             serial=self._serial[rows],
             shard=self._shard[rows],

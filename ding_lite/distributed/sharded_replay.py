@@ -36,7 +36,7 @@ from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.replay.prioritized import PrioritizedReplay, refuse_priorities
-from ding_lite.rl.replay.storage import layout_of_spec
+from ding_lite.rl.replay.storage import OwnFields, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, inside, whole
@@ -67,6 +67,7 @@ class ShardedReplay:
         shard_capacity: Transitions that each shard keeps.
         alpha: 0 samples uniformly, 1 fully in proportion to the priorities; 0.6 is usual.
         beta: The default of `sample`; see `PrioritizedReplay`.
+        fields: Fields of your own, as those of a `ReplayBuffer`.
         seed: Of the samples; each shard derives its own.
         name: Distinguishes it from others of the same nodes.
         prefetch: How many batches are requested at a time, if they are of one size and take less
@@ -86,7 +87,7 @@ class ShardedReplay:
         (0, 1000)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name, and few at a time
         self,
         group: Group,
         spec: EnvSpec,
@@ -94,6 +95,7 @@ class ShardedReplay:
         shard_capacity: int,
         alpha: float = 0.6,
         beta: float = 0.4,
+        fields: OwnFields | None = None,
         seed: int = 0,
         name: str = "replay",
         prefetch: int = 8,
@@ -106,6 +108,8 @@ class ShardedReplay:
         self.spec = spec
         self.alpha, self.beta = alpha, beta
         self._shard_capacity = shard_capacity
+        layout = layout_of_spec(spec) | (own := layout_of_own(fields))
+        self._own_names = tuple(own)
         self.num_passed_on = 0
         """New priorities that this node has sent to shards."""
         self.num_skipped = 0
@@ -122,7 +126,12 @@ class ShardedReplay:
         self._own: PrioritizedReplay | None = None
         if group.is_member:
             self._own = PrioritizedReplay(
-                spec, capacity=shard_capacity, alpha=alpha, beta=beta, seed=seed + group.rank
+                spec,
+                capacity=shard_capacity,
+                alpha=alpha,
+                beta=beta,
+                fields=fields,
+                seed=seed + group.rank,
             )
             self._router.register(f"{self._name}.draw", self._draw_from_own, quick=True)
             self._router.register(f"{self._name}.update", self._update_own, quick=True)
@@ -133,9 +142,7 @@ class ShardedReplay:
         is_only_one = self._own is not None and len(group) == 1
         self._is_alone = is_only_one and not self._router.grows
         self._prefetch = 0 if self._is_alone else prefetch
-        self._row_bytes = sum(
-            math.prod(shape) * dtype.itemsize for shape, dtype in layout_of_spec(spec).values()
-        )
+        self._row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout.values())
         # Collectors publish their step; new sizes are requested when it changes.
         self._steps = self._router.watch("env_step")
 
@@ -146,12 +153,19 @@ class ShardedReplay:
 
     # -- on a collector ------------------------------------------------------------------------
 
-    def add(self, transitions: Transitions) -> None:
+    def add(self, transitions: Transitions, *, priority: Array | None = None, **own: Array) -> None:
         """Add transitions to this node's shard; no message is sent.
 
+        Args:
+            transitions: What to add, B of them.
+            priority: The priority of each, [B]; by default the highest one of the shard. Ape-X's
+                collectors compute |TD error|: `mw.add_to(replay, priority=policy.td_errors)`.
+            **own: The values of the replay's own `fields`.
+
         Raises:
-            ConfigError: This node has no shard.
+            ConfigError: This node has no shard, or it refuses a priority or an own field.
             ShapeError: A field does not have the shape of the spec.
+            NonFiniteError: A priority is NaN or infinite. Nothing is added then.
         """
         if self._own is None:
             raise ConfigError(
@@ -159,7 +173,7 @@ class ShardedReplay:
                 f"it: the shards are on the nodes {[*self._nodes()]}. Let `mw.add_to` run there "
                 f"only: `task.at('collector').use(...)`."
             )
-        self._own.add(transitions)
+        self._own.add(transitions, priority=priority, **own)
 
     def __len__(self) -> int:
         if self._own is not None:
@@ -277,7 +291,7 @@ class ShardedReplay:
         while (missing := count - sum(len(share.drawn.serial) for _, share in parts)) > 0:
             # A shard was lost or cleared meanwhile: the others draw its part.
             parts += self._shards.collect(self._ask_for(missing))
-        return Block(parts, batch_size, self._rng)
+        return Block(parts, batch_size, self._rng, self._own_names)
 
     def _look_ahead(self, batch_size: int) -> None:
         if any(shard.total > 0.0 for _, shard in self._shards.at_hand):

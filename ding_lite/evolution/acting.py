@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.batched import make_stack, stack_key
-from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.batch import BoolArray, NumpyArray
+from ding_lite.rl.memory import Memory, memory_of
 from ding_lite.rl.protocols import Policy
 
 
@@ -41,6 +42,8 @@ class ActTogether:
             _Group(members, len(agents)) for members in groups.values() if len(members) > 1
         ]
         together = {index for group in self._groups for index in group.indices}
+        # Of each agent a state for all environments, of which those count where it acts.
+        self._memories: dict[int, Memory | None] = {}
         self._alone = [index for index in range(len(agents)) if index not in together]
 
     def __call__(self, obs: NumpyArray, agent_N: NumpyArray) -> NumpyArray:
@@ -59,7 +62,27 @@ class ActTogether:
         for index in self._alone:
             own_N = agent_N == index
             if own_N.any():
-                actions[own_N] = self._agents[index].act(obs[own_N], explore=False)
+                actions[own_N] = self._act_alone(index, obs, own_N)
+        return actions
+
+    def reset(self, done_N: BoolArray) -> None:
+        """Reset the memory of agents that have one, where an episode has ended."""
+        for memory in self._memories.values():
+            if memory is not None:
+                memory.reset(done_N)
+
+    def _act_alone(self, index: int, obs: NumpyArray, own_N: BoolArray) -> NumpyArray:
+        agent = self._agents[index]
+        act: Callable[..., NumpyArray] = agent.act
+        if index not in self._memories:
+            self._memories[index] = memory_of(agent, len(obs))
+        memory = self._memories[index]
+        part = None if memory is None else memory_of(agent, int(own_N.sum()))
+        if memory is None or part is None:
+            return act(obs[own_N], explore=False)
+        part.state[:] = memory.state[own_N]
+        actions = act(obs[own_N], explore=False, memory=part)
+        memory.state[own_N] = part.state
         return actions
 
 

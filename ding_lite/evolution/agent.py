@@ -13,8 +13,11 @@ import numpy as np
 from torch import Tensor
 
 from ding_lite.errors import CheckpointError, NonFiniteError
+from ding_lite.evolution.growth.modules import growth_seeds, with_growth
 from ding_lite.evolution.search import LEARN_EVERY, Value
 from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.memory import Memory, memory_of
+from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.seeding import make_rng, rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -124,6 +127,10 @@ class Agent:
         """Do one update, as its policy does."""
         return self.policy.learn
 
+    def make_memory(self, num_envs: int) -> Memory | None:
+        """Make the memory that its policy acts by; None for a policy without memory."""
+        return memory_of(self.policy, num_envs)
+
     def weights(self) -> dict[str, Tensor]:
         """Copy what a collector needs to act."""
         return self.policy.weights()
@@ -203,7 +210,9 @@ class Agent:
         """
         policy = parent.policy.clone()
         state = policy.state_dict()
-        if "rng" in state:
+        if isinstance(policy, OpenPolicy):
+            policy.reseed(seed)
+        elif "rng" in state:
             policy.load_state_dict({**state, "rng": rng_state(make_rng(seed, "offspring"))})
         self.evaluations = list(parent.evaluations)
         self.learn_every = parent.learn_every
@@ -226,7 +235,9 @@ class Agent:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs, the settings included."""
+        growth = growth_seeds(self.policy)
         return {
+            **({"growth": list(growth)} if growth else {}),
             "config": dataclasses.asdict(self.config),
             "policy": self.policy.state_dict(),
             "learn_every": self.learn_every,
@@ -244,11 +255,15 @@ class Agent:
         Raises:
             CheckpointError: It is no state of an agent.
         """
-        missing = self.state_dict().keys() - state.keys()
+        missing = self.state_dict().keys() - state.keys() - {"growth"}
         if missing:
             raise CheckpointError(f"This is no state of an agent: it lacks {sorted(missing)}.")
         config = as_config(type(self.config), state["config"])
-        self.policy = made_like(self.policy, config)
+        seeds = tuple(int(seed) for seed in state.get("growth", ()))
+        if seeds != growth_seeds(self.policy):
+            self.policy = with_growth(self.policy, config, seeds)
+        else:
+            self.policy = made_like(self.policy, config)
         self.policy.load_state_dict(state["policy"])
         self.learn_every = state["learn_every"]
         self.birth = Birth(**state["birth"])
@@ -286,7 +301,7 @@ class ActorCriticAgent(Agent):
         return self.policy.train_iter
 
     @property
-    def explore(self) -> Callable[[NumpyArray], tuple[NumpyArray, FloatArray]]:
+    def explore(self) -> Callable[..., tuple[NumpyArray, FloatArray]]:
         """Sample an action for each observation, and return its log-probability."""
         return self.policy.explore
 
@@ -298,6 +313,8 @@ def make_agent(policy: Policy, **more: Any) -> Agent:  # noqa: ANN401 - what Age
 
 def made_like(policy: Policy, config: object) -> Policy:
     """Make an untrained policy of the kind of another, with other settings."""
+    if isinstance(policy, OpenPolicy):
+        return policy.like(config)
     device = getattr(policy, "device", None)
     make = cast(Callable[..., Policy], type(policy))
     if device is None:

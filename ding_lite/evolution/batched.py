@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-from ding_lite.evolution.batched_box import ActorStack, SACStack
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.batched_box import BoxStack
 from ding_lite.evolution.batched_dqn import DQNStack
+from ding_lite.evolution.batched_modules import ModuleDQNStack
 from ding_lite.evolution.batched_policies import Stack, UpdateResult
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
@@ -22,13 +24,14 @@ from ding_lite.rl.protocols import Policy
 
 __all__ = ["KINDS", "Stack", "UpdateResult", "make_stack", "stack_key"]
 
-KINDS: dict[type[Any], type[Stack[Any]]] = {
-    DQN: DQNStack,
-    DDPG: ActorStack,
-    TD3: ActorStack,
-    SAC: SACStack,
+KINDS: dict[type[Any], tuple[type[Stack[Any]], ...]] = {
+    DQN: (DQNStack, ModuleDQNStack),
+    DDPG: (BoxStack,),
+    TD3: (BoxStack,),
+    SAC: (BoxStack,),
 }
-"""The stack of each kind of policy. A subclass of one of them is no such kind."""
+"""The stacks of each kind of policy, of which the first with a key is taken. A
+subclass of one of them is no such kind."""
 
 
 def stack_key(policy: Policy) -> Hashable | None:
@@ -36,13 +39,25 @@ def stack_key(policy: Policy) -> Hashable | None:
 
     A policy on another device than the CPU learns alone.
     """
-    kind = KINDS.get(type(policy))
-    if kind is None or torch.device(getattr(policy, "device", "cpu")).type != "cpu":
-        return None
-    key = kind.key(policy)
-    return None if key is None else (type(policy), key)
+    return _kind_and_key(policy)[1]
 
 
 def make_stack(like: Policy, count: int) -> Stack[Any]:
     """Make a stack for so many policies like one that has a `stack_key`."""
-    return KINDS[type(like)](like, count)
+    kind, _ = _kind_and_key(like)
+    if kind is None:
+        raise ConfigError(
+            f"This {type(like).__name__} has no `stack_key`: it cannot be batched with others, and "
+            f"learns alone."
+        )
+    return kind(like, count)
+
+
+def _kind_and_key(policy: Policy) -> tuple[type[Stack[Any]] | None, Hashable | None]:
+    if torch.device(getattr(policy, "device", "cpu")).type != "cpu":
+        return None, None
+    for kind in KINDS.get(type(policy), ()):
+        key = kind.key(policy)
+        if key is not None:
+            return kind, (kind, key)
+    return None, None

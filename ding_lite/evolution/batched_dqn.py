@@ -13,12 +13,13 @@ from ding_lite.evolution.batched_policies import (
     Layout,
     Metrics,
     Stack,
-    StackedNetwork,
     StackedTensors,
 )
 from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
-from ding_lite.rl.formulas.returns import bootstrapped_targets
+from ding_lite.rl.formulas.losses import LOSSES
+from ding_lite.rl.formulas.q_learning import best_values, q_gradient
 from ding_lite.rl.networks.inputs import as_floats
+from ding_lite.rl.networks.layers import MLP, names_of
 from ding_lite.rl.policies.dqn import DQN
 
 
@@ -37,18 +38,22 @@ class DQNStack(Stack[DQN]):
         """Allocate memory."""
         super().__init__(like, count)
         config = like.config
-        self._layers = [*(f"torso.{layer}" for layer in range(len(config.hidden))), "head"]
-        self._is_relu = config.activation == "relu"
+        self._names = names_of("torso", len(config.hidden))
+        self._activation = config.activation
         self._is_double = config.double
-        self._is_huber = config.loss == "huber"
+        self._loss = LOSSES[config.loss]
         self._first_online = cache(partial(self._make_network, self._weights))
         self._first_target = cache(partial(self._make_network, self._target))
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Return None for images, dueling, normalised observations and shared gradients."""
+        """Return None for what has no written-out form here, and for shared gradients."""
         config = policy.config
+        if policy.spec.packing is not None:
+            return None
         if policy.spec.is_image or config.dueling or config.normalize_obs or policy.reduce_gradient:
+            return None
+        if policy.has_own_network or policy.has_own_optimizer:
             return None
         weights, _ = policy.flat_weights
         return (tuple(weights.shapes.items()), config.activation, config.loss, config.double)
@@ -79,31 +84,16 @@ class DQNStack(Stack[DQN]):
     def _update(self, layout: Layout[DQN], batch: Transitions) -> None:
         """Do one update of the policies with updates left."""
         q_GBA, saved, next_q_GB = self._evaluate(layout, batch)
-        target_GB = bootstrapped_targets(
-            layout.fold(batch.reward),
-            layout.fold(batch.terminated),
-            layout.fold(batch.num_steps),
-            next_q_GB,
-            gamma=layout.gamma_G1,
-        )
-        of_action = (*layout.index, layout.fold(batch.action))
-        q_GB = q_GBA[of_action]
-        error_GB = q_GB - target_GB
-        slope_GB = np.minimum(np.maximum(error_GB, np.float32(-1.0)), np.float32(1.0))
-        if not self._is_huber:
-            slope_GB = error_GB
-        loss_G = layout.mean(slope_GB * (error_GB - np.float32(0.5 * self._is_huber) * slope_GB))
-        grad_GBA = np.zeros(q_GBA.shape, dtype=np.float32)
-        grad_GBA[of_action] = layout.per_size(slope_GB * np.float32(2.0 - self._is_huber))
-        self._first_online(layout.count).backward(saved, torch.from_numpy(grad_GBA))
+        found = q_gradient(layout, batch, q_GBA, next_q_GB, self._loss)
+        self._first_online(layout.count).backward(saved, torch.from_numpy(found.grad_GBA))
 
         for row, turn in layout.learning():
-            policy, loss = turn.policy, float(loss_G[row])
+            policy, loss = turn.policy, float(found.loss_G[row])
             if not turn.passes(partial(policy.check_loss, loss)):
                 continue
             policy.step(self._grads.rows[row], self._weights.rows[row], self._target.rows[row])
             if turn.count():
-                turn.outcome.metrics = _metrics(policy, loss, float(layout.mean(q_GB)[row]))
+                turn.outcome.metrics = _metrics(policy, loss, float(found.q_mean_G[row]))
                 turn.outcome.batch = layout.part(batch, row)
 
     def _evaluate(
@@ -115,16 +105,16 @@ class DQNStack(Stack[DQN]):
         obs, next_obs = (self._vectors(found, count) for found in (batch.obs, batch.next_obs))
         next_target_GBA = target.forward(next_obs)[-1].numpy()
         if not self._is_double:
-            outputs = online.forward(obs)
-            return outputs[-1].numpy(), outputs, next_target_GBA.max(axis=2)
-        both = online.forward(torch.cat((obs, next_obs), dim=1))
-        saved = [output[:, :largest] for output in both]
-        best_GB = both[-1].numpy()[:, largest:].argmax(axis=2)
-        return saved[-1].numpy(), saved, next_target_GBA[(*layout.index, best_GB)]
+            saved, rank_GBA = online.forward(obs), next_target_GBA
+        else:
+            both = online.forward(torch.cat((obs, next_obs), dim=1))
+            saved = [output[:, :largest] for output in both]
+            rank_GBA = both[-1].numpy()[:, largest:]
+        return saved[-1].numpy(), saved, best_values(layout, next_target_GBA, rank_GBA)
 
-    def _make_network(self, weights: StackedTensors, first: int) -> StackedNetwork:
-        return StackedNetwork(
-            weights, self._grads, self._layers, first=first, is_relu=self._is_relu
+    def _make_network(self, weights: StackedTensors, first: int) -> MLP:
+        return MLP(
+            weights, self._grads, self._names, "head", activation=self._activation, first=first
         )
 
 

@@ -16,17 +16,16 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ding_lite.errors import NonFiniteError
-from ding_lite.rl.batch import Array, FloatArray, NumpyArray, Transitions, to_numpy
-from ding_lite.rl.networks.action_values import NamedTensors, StackedLinear
-from ding_lite.rl.networks.flat import FlatWeights
+from ding_lite.rl.batch import Array, NumpyArray, Transitions
+from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.policies.base import check_obs
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat import FlatWeights
 
 Metrics = dict[str, float]
 
@@ -176,46 +175,21 @@ class Turn(Generic[PolicyT]):
         return self.outcome.updates == self.updates
 
 
-class Layout(Generic[PolicyT]):
-    """The layout of several policies' batches in one: each has as many rows as the largest."""
+class Layout(Rows, Generic[PolicyT]):
+    """The rows of the policies with updates left."""
 
     def __init__(self, turns: Sequence[Turn[PolicyT]]) -> None:
-        self.count = len(turns)
-        self._turns = turns
-        sizes = [turn.size for turn in turns]
-        self.largest = max(sizes)
-        self.num_rows = self.count * self.largest
-        self.gamma_G1 = np.array([[turn.policy.gamma] for turn in turns], dtype=np.float32)
-        self.index = (np.arange(self.count)[:, None], np.arange(self.largest)[None])
-        self._size_G1 = np.array(sizes, dtype=np.float32)[:, None]
-        self._mask_GB = None
-        if min(sizes) < self.largest:
-            self._mask_GB = (self.index[1] < self._size_G1).astype(np.float32)
+        super().__init__([turn.size for turn in turns], [turn.policy.gamma for turn in turns])
+        self.turns = turns
 
     def learning(self) -> Iterator[tuple[int, Turn[PolicyT]]]:
         """Return the turns without a fault, each with its row."""
-        return ((row, turn) for row, turn in enumerate(self._turns) if turn.outcome.fault is None)
-
-    def fold(self, values: Array) -> NumpyArray:
-        """Reshape values to a row for each policy, [G, B]."""
-        return to_numpy(values).reshape(self.count, self.largest)
-
-    def mean(self, values_GB: FloatArray) -> FloatArray:
-        """Return the mean over each policy's own rows, [G]."""
-        if self._mask_GB is not None:
-            values_GB = values_GB * self._mask_GB
-        means_G: FloatArray = values_GB.sum(axis=1) / self._size_G1[:, 0]
-        return means_G
-
-    def per_size(self, slope_GB: FloatArray) -> FloatArray:
-        """Return the gradients of those means, 0 outside of a policy's own rows."""
-        grad_GB: FloatArray = slope_GB / self._size_G1
-        return grad_GB if self._mask_GB is None else grad_GB * self._mask_GB
+        return ((row, turn) for row, turn in enumerate(self.turns) if turn.outcome.fault is None)
 
     def part(self, batch: Transitions, row: int) -> Transitions:
         """Return the transitions that one policy has learned from."""
         first = row * self.largest
-        last = first + self._turns[row].size
+        last = first + self.turns[row].size
         return Transitions(*(getattr(batch, f.name)[first:last] for f in fields(Transitions)))
 
 
@@ -234,60 +208,3 @@ class StackedTensors:
 
     def __getitem__(self, name: str, /) -> Tensor:
         return self._views[name]
-
-
-class StackedNetwork:
-    """Networks of one architecture, computed together.
-
-    Args:
-        weights: Holds the tensors of all of them.
-        grads: Takes their gradients.
-        layers: The prefixes of the names of each layer's tensors.
-        first: Only so many of the networks, from the first on.
-        is_relu: Whether ReLUs lie between the layers; else tanh does.
-    """
-
-    def __init__(
-        self,
-        weights: NamedTensors,
-        grads: NamedTensors,
-        layers: Sequence[str],
-        *,
-        first: int,
-        is_relu: bool = True,
-    ) -> None:
-        self._layers = [StackedLinear(weights, grads, name=name, first=first) for name in layers]
-        self._is_relu = is_relu
-
-    def forward(self, x_GBI: Tensor) -> list[Tensor]:
-        """Compute the output of each layer, the input first and the last one's last."""
-        outputs = [x_GBI]
-        *hidden, last = self._layers
-        for layer in hidden:
-            sums = layer.forward(outputs[-1])
-            outputs.append(sums.relu_() if self._is_relu else sums.tanh_())
-        outputs.append(last.forward(outputs[-1]))
-        return outputs
-
-    def backward(self, outputs: Sequence[Tensor], grad_GBO: Tensor) -> None:
-        """Write the gradients, given those of the last layer's output."""
-        for index in reversed(range(len(self._layers))):
-            layer, x_GBI = self._layers[index], outputs[index]
-            layer.backward(x_GBI, grad_GBO)
-            if index:
-                grad_GBO = self._through(layer.backward_input(grad_GBO), x_GBI)
-
-    def backward_input(self, outputs: Sequence[Tensor], grad_GBO: Tensor, *, last: int) -> Tensor:
-        """Compute the gradient of the last numbers of the input, and of nothing else."""
-        for index in reversed(range(1, len(self._layers))):
-            grad_GBI = self._layers[index].backward_input(grad_GBO)
-            grad_GBO = self._through(grad_GBI, outputs[index])
-        return self._layers[0].backward_input(grad_GBO, last=last)
-
-    def _through(self, grad: Tensor, output: Tensor) -> Tensor:
-        """Backpropagate through the activation of a hidden layer, in place."""
-        if self._is_relu:
-            torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
-        else:
-            torch.ops.aten.tanh_backward.grad_input(grad, output, grad_input=grad)
-        return grad

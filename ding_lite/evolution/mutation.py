@@ -15,13 +15,40 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, made_like
-from ding_lite.evolution.growth import PolicyTensors, deepen, narrow, shake, shorten, widen
-from ding_lite.evolution.parameter_layout import ParameterLayout, layout_of
+from ding_lite.evolution.growth.convolutions import (
+    Convs,
+    add_channels,
+    add_convolution,
+    grow_kernel,
+    is_removable,
+    remove_channels,
+    remove_convolution,
+    shrink_kernel,
+)
+from ding_lite.evolution.growth.layers import (
+    IDENTITIES,
+    PolicyTensors,
+    deepen,
+    narrow,
+    shake,
+    shorten,
+    widen,
+)
+from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake_module
+from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
-from ding_lite.rl.networks.torso import Activation
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.settings import at_least, check_all, finite, inside, whole
+
+_CONVS_PROB = 0.5
+"""The probability that an architecture mutation of a network for images is of its convolutions."""
+_KERNEL_PROB = 0.3
+"""The probability that such a mutation is of a kernel, where it is not of a layer."""
+_MAX_KERNEL = 9
+"""The largest kernel that grows, in pixels."""
 
 KINDS = ("none", "architecture", "weights", "activation", "hyperparameters")
 
@@ -119,7 +146,7 @@ class Mutation:
             ConfigError: It lacks a setting, or its parameter layout is unknown.
         """
         self.search.check(policy.config)
-        if self._odds["architecture"] or self._odds["weights"]:
+        if not has_own_network(policy) and (self._odds["architecture"] or self._odds["weights"]):
             layout_of(policy)
         if self._odds["activation"]:
             _check_has_activation(policy)
@@ -152,9 +179,18 @@ class Mutation:
                 return "none"
 
     def _mutate_architecture(self, agent: Agent) -> str:
-        """Add or remove a layer if that was drawn and is possible, else some units."""
+        """Add or remove a layer if that was drawn and is possible, else some units.
+
+        An own network grows as it says; one that does not say how stays as it is.
+        """
+        if has_own_network(agent.policy):
+            return _grow(agent, seed=int(self._rng.integers(2**63)))
         is_layer = bool(self._rng.random() < self._new_layer_prob)
         removes = bool(self._rng.random() < self._remove_prob)
+        if layout_of(agent.policy).convs and self._rng.random() < _CONVS_PROB:
+            described = self._change_convs(agent, is_layer=is_layer, removes=removes)
+            if described is not None:
+                return described
         changed = self._change_layers(agent, removes=removes) if is_layer else None
         return changed or self._change_nodes(agent, removes=removes) or "none"
 
@@ -164,19 +200,48 @@ class Mutation:
         # A split layer cannot be removed, and no layer can be added behind it.
         choices = len(hidden) - any(chain.read_in_halves for chain in before)
         low, high = self._layers
-        can_add = len(hidden) < high and layout.activation == "relu"
-        if not choices or not (len(hidden) > low if removes else can_add):
+        if not choices or not (len(hidden) > low if removes else len(hidden) < high):
             return None
 
         layer = int(self._rng.integers(choices))
-        kept = 0 if removes else 2
-        changed = (*hidden[:layer], *[hidden[layer]] * kept, *hidden[layer + 1 :])
+        new = hidden[layer] * len(IDENTITIES[layout.activation].weight)
+        if not removes and new > max(self._nodes[1], hidden[layer]):
+            return None  # it would be twice as wide
+        kept = () if removes else (hidden[layer], new)
+        changed = (*hidden[:layer], *kept, *hidden[layer + 1 :])
         after = layout.chains(len(changed))
         state = agent.policy.state_dict()
         tensors = layout.open(state)
-        for old, new in zip(before, after, strict=True):
-            (shorten if removes else deepen)(tensors, old, new, layer)
+        change = shorten if removes else deepen
+        for old, grown in zip(before, after, strict=True):
+            change(tensors, old, grown, layer, activation=layout.activation)
         return _reshape(agent, layout, tensors, state, changed)
+
+    def _change_convs(self, agent: Agent, *, is_layer: bool, removes: bool) -> str | None:
+        """Add or remove a convolution, channels of one, or the border of its kernels."""
+        layout = layout_of(agent.policy)
+        convs, state = layout.convs, agent.policy.state_dict()
+        tensors, (low, high) = layout.open(state), self._layers
+        layer = int(self._rng.integers(len(convs)))
+        conv, (fewest, most) = convs[layer], self._nodes
+        wanted = self._num_nodes[int(self._rng.integers(len(self._num_nodes)))]
+        count = min(wanted, conv.channels - fewest if removes else most - conv.channels)
+        is_kernel = bool(self._rng.random() < _KERNEL_PROB)
+        if is_layer and removes and len(convs) > low and is_removable(conv):
+            changed = remove_convolution(tensors, convs, layer)
+        elif is_layer and not removes and len(convs) < high:
+            changed = add_convolution(tensors, convs, layer)
+        elif is_kernel and removes and conv.padding and conv.kernel > 2:
+            changed = shrink_kernel(tensors, convs, layer)
+        elif is_kernel and not removes and conv.kernel + 2 <= _MAX_KERNEL:
+            changed = grow_kernel(tensors, convs, layer)
+        elif count > 0:
+            change = remove_channels if removes else add_channels
+            changed = change(tensors, convs, layer, count=count, rng=self._rng)
+        else:
+            return None
+        _replace(agent, layout, tensors, state, convs=changed)
+        return f"convs {_spell_convs(convs)} -> {_spell_convs(changed)}"
 
     def _change_nodes(self, agent: Agent, *, removes: bool) -> str | None:
         layout, hidden = layout_of(agent.policy), list(agent.config.hidden)
@@ -195,6 +260,9 @@ class Mutation:
         return _reshape(agent, layout, tensors, state, tuple(hidden))
 
     def _mutate_weights(self, agent: Agent) -> str:
+        if has_own_network(agent.policy):
+            shaken = shake_module(agent.policy, spread=self._spread, rng=self._rng)
+            return f"weights {self._spread:g}" if shaken else "none"
         layout, state = layout_of(agent.policy), agent.policy.state_dict()
         tensors = layout.open(state)
         shake(tensors, spread=self._spread, rng=self._rng)
@@ -204,6 +272,8 @@ class Mutation:
     def _mutate_activation(self, agent: Agent) -> str:
         config = agent.config
         _check_has_activation(agent.policy)
+        if isinstance(agent.policy, ActorCriticPolicy) and layout_of(agent.policy).convs:
+            return "none"  # behind convolutions their layers always have ReLUs
         others = [name for name in get_args(Activation) if name != config.activation]
         chosen = others[int(self._rng.integers(len(others)))]
         return _change(agent, "activation", config.activation, chosen)
@@ -217,6 +287,20 @@ class Mutation:
         return _change(agent, name, values[name], value)
 
 
+def _grow(agent: Agent, *, seed: int) -> str:
+    """Let an own network grow."""
+    policy = grow_policy(agent.policy, seed)
+    if policy is None:
+        return "none"
+    before, after = (_num_weights(one) for one in (agent.policy, policy))
+    agent.replace_policy(policy)
+    return f"parameters {before} -> {after}"
+
+
+def _num_weights(policy: Policy) -> int:
+    return sum(tensor.numel() for tensor in policy.weights().values())
+
+
 def _reshape(
     agent: Agent,
     layout: ParameterLayout,
@@ -226,10 +310,27 @@ def _reshape(
 ) -> str:
     """Replace an agent's policy by one with these hidden layers and tensors."""
     before = agent.config.hidden
-    policy = made_like(agent.policy, dataclasses.replace(agent.config, hidden=hidden))
+    _replace(agent, layout, tensors, state, hidden=hidden)
+    return f"hidden {before} -> {hidden}"
+
+
+def _replace(
+    agent: Agent,
+    layout: ParameterLayout,
+    tensors: PolicyTensors,
+    state: Mapping[str, Any],
+    **changes: object,
+) -> None:
+    """Replace an agent's policy by one with other settings, and these tensors."""
+    config: Any = agent.config
+    policy = made_like(agent.policy, dataclasses.replace(config, **changes))
     policy.load_state_dict(layout.close(tensors, state, policy.state_dict()))
     agent.replace_policy(policy)
-    return f"hidden {before} -> {hidden}"
+
+
+def _spell_convs(convs: Convs) -> str:
+    """Write convolutions as channels@kernel/stride."""
+    return " ".join(f"{conv.channels}@{conv.kernel}/{conv.stride}" for conv in convs)
 
 
 def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
@@ -244,11 +345,18 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
 
 
 def _check_has_activation(policy: Policy) -> None:
+    if has_own_network(policy):
+        raise ConfigError(
+            f"`activation` of the mutation is above 0, but this {type(policy).__name__} has a "
+            f"network of its user, which has its own activations. Leave it at 0."
+        )
     if not hasattr(policy.config, "activation"):
         raise ConfigError(
             f"`activation` of the mutation is above 0, but the networks of a "
             f"{type(policy).__name__} have ReLUs only. Leave it at 0."
         )
+    if isinstance(policy, ActorCriticPolicy):
+        layout_of(policy)  # raises for one with memory
 
 
 def _spell(value: Value) -> str:

@@ -6,8 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
+from torch import nn
+
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution.agent import Agent, Birth, make_agent
+from ding_lite.evolution.growth.modules import has_own_network
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass
 from ding_lite.evolution.tournament import Tournament
@@ -15,6 +18,8 @@ from ding_lite.io.memory import check_fits
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat_module import MakeModule, copied
+from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import as_config, check_all, whole
 
 _COPIES_THAT_LEARN = 4
@@ -79,7 +84,7 @@ class Population:
         self._rng = make_rng(seed, "population")
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 - all but three by name, and few at a time
         cls,
         policy: Callable[..., Policy],
         spec: EnvSpec,
@@ -88,6 +93,10 @@ class Population:
         size: int = 6,
         seed: int = 0,
         config: object = None,
+        network: MakeModule | None = None,
+        actor: MakeModule | None = None,
+        critic: MakeModule | None = None,
+        optimizer: MakeOptimizer | None = None,
     ) -> Self:
         """Make agents that differ in their initial weights and searched hyper-parameters.
 
@@ -99,6 +108,11 @@ class Population:
             seed: Of the initial weights and hyper-parameters.
             config: The settings that all share, as the policy takes them, or as a dict; the
                 policy's own by default.
+            network: A network of one's own, as the policy takes it: a function of the spec makes
+                one for each agent, with its seed; a module is copied with its weights.
+            actor: An actor of one's own, likewise.
+            critic: A critic of one's own, likewise.
+            optimizer: An optimiser of one's own, as the policy takes it.
 
         Raises:
             ConfigError: A setting to search is not one of the policy's, a number is out of range,
@@ -106,7 +120,9 @@ class Population:
         """
         search = search or Search()
         check_all(whole(1, size=size), whole(0, seed=seed))
-        base = _base_config(policy, spec, config)
+        given = {"network": network, "actor": actor, "critic": critic, "optimizer": optimizer}
+        parts = {name: part for name, part in given.items() if part is not None}
+        base = _base_config(policy, spec, config, parts)
         search.check(base)
 
         def make(place: int, own_seed: int) -> Agent:
@@ -114,7 +130,7 @@ class Population:
             learn_every = drawn.pop(LEARN_EVERY, None)
             own = dataclasses.replace(base, **drawn, seed=own_seed)
             return make_agent(
-                policy(spec, own),
+                policy(spec, own, **_copied(parts)),
                 place=place,
                 searched=tuple(search.parameters),
                 learn_every=None if learn_every is None else int(learn_every),
@@ -195,7 +211,7 @@ class Population:
                 mutation=agent.birth.mutation,
                 fitness=agent.fitness if agent.num_new_evaluations else None,
                 hyperparameters=agent.hyperparameters,
-                hidden=getattr(agent.config, "hidden", None),
+                hidden=_hidden(agent),
             )
             for agent in self.agents
         ]
@@ -251,6 +267,13 @@ class Population:
             )
 
 
+def _hidden(agent: Agent) -> tuple[int, ...] | None:
+    if has_own_network(agent.policy):
+        return None
+    widths: tuple[int, ...] | None = getattr(agent.config, "hidden", None)
+    return widths
+
+
 def _check_fits(agent: Agent, size: int) -> None:
     """Raise if so many agents like this one do not fit into memory."""
     weights = sum(tensor.nbytes for tensor in agent.policy.weights().values())
@@ -258,9 +281,16 @@ def _check_fits(agent: Agent, size: int) -> None:
     check_fits(needed, what="Evolution", population=size)
 
 
-def _base_config(policy: Callable[..., Policy], spec: EnvSpec, config: object) -> Any:  # noqa: ANN401
+def _copied(parts: Mapping[str, object]) -> dict[str, Any]:
+    """Copy modules, so that each agent has one of its own."""
+    return {n: copied(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
+
+
+def _base_config(
+    policy: Callable[..., Policy], spec: EnvSpec, config: object, parts: Mapping[str, object]
+) -> Any:  # noqa: ANN401 - a dataclass of the policy's own
     """Return the settings that all agents share, of the policy's own class."""
-    own = as_dataclass(policy(spec).config)
+    own = as_dataclass(policy(spec, **_copied(parts)).config)
     if config is None:
         return own
     if isinstance(config, Mapping):

@@ -31,10 +31,13 @@ from ding_lite.middleware.population.workers import (
 )
 from ding_lite.middleware.replay_trajectories import replay_trajectories
 from ding_lite.middleware.report.curve import curve
+from ding_lite.middleware.report.jsonl import jsonl
 from ding_lite.middleware.report.log import log
 from ding_lite.middleware.report.progress import progress
+from ding_lite.middleware.report.reporter import report
 from ding_lite.middleware.report.tensorboard import tensorboard
 from ding_lite.middleware.report.throughput import throughput
+from ding_lite.middleware.report.trackers import mlflow, wandb
 from ding_lite.middleware.train import train
 
 __all__ = [
@@ -54,9 +57,11 @@ __all__ = [
     "fetch_weights",
     "for_each",
     "gather_members",
+    "jsonl",
     "keep_best",
     "keep_best_agent",
     "log",
+    "mlflow",
     "progress",
     "publish_weights",
     "pull_weights",
@@ -65,6 +70,7 @@ __all__ = [
     "rate_limit",
     "receive",
     "replay_trajectories",
+    "report",
     "resume",
     "resume_together",
     "return_members",
@@ -78,6 +84,7 @@ __all__ = [
     "train",
     "update_priorities",
     "wait_for",
+    "wandb",
 ]
 
 if not TYPE_CHECKING:  # a type checker knows the present names only

@@ -2,43 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_has
-from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
+from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
 from ding_lite.rl.protocols import FilledElsewhere, Prioritized, Replay
+from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
 
 
-def add_to(replay: Replay) -> Middleware:
-    """Add the newest transitions to a replay.
+def add_to(
+    replay: Replay | EpisodeBuffer, *, priority: Callable[[Transitions], Array] | None = None
+) -> Middleware:
+    """Add the newest transitions to a replay, those of `collect` or a list as `receive` brings it.
 
     Context:
         reads: transitions
         writes: metrics (replay_size)
 
     Args:
-        replay: Any object with `add(transitions)` and `len()`.
+        replay: Any object with `add(transitions)` and `len()`. An `EpisodeBuffer` takes those of
+            one env step each, and with a `state_size` those of a policy with memory.
+        priority: Computes the priority of each transition, [B], before it is added, as the
+            collectors of Ape-X do: `priority=policy.td_errors`. By default a new transition has
+            the highest priority of the replay. Signs are dropped.
 
     Raises:
-        ConfigError: `replay` is no replay.
+        ConfigError: `replay` is no replay, or takes no priorities.
     """
     check_has(replay, "add", "replay")
+    if priority is None:
+        add: Callable[[Transitions], None] = replay.add
+    else:
+        add = _with_priority(check_prioritized(replay, why="`priority` was given"), priority)
 
     def _add_to(ctx: Context) -> None:
-        replay.add(ctx.transitions)
+        newest = ctx.transitions
+        for transitions in newest if isinstance(newest, list) else (newest,):
+            add(transitions)
         ctx.metrics["replay_size"] = len(replay)
 
     return _add_to
 
 
-def wait_for(replay: Replay, *, size: int) -> Middleware:
+def _with_priority(
+    replay: Prioritized, priority: Callable[[Transitions], Array]
+) -> Callable[[Transitions], None]:
+    add: Callable[..., None] = replay.add
+    if not callable(priority) or "priority" not in inspect.signature(add).parameters:
+        raise ConfigError(
+            f"`priority` is a {type(priority).__name__}, and `replay` a {type(replay).__name__}; a "
+            f"function of transitions was expected, and a replay with `add(transitions, "
+            f"priority=)`."
+        )
+
+    def _add(transitions: Transitions) -> None:
+        if len(transitions):
+            add(transitions, priority=np.abs(to_numpy(priority(transitions))))
+
+    return _add
+
+
+def wait_for(replay: Replay | EpisodeBuffer, *, size: int) -> Middleware:
     """Postpone training until a replay holds enough transitions.
 
     The step goes on, so that the collector of the same pipeline can fill the replay, but every

@@ -22,15 +22,20 @@ from ding_lite.errors import (
     SaveError,
     ShapeError,
 )
+from ding_lite.io.signature import sign
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.nest import leaves, path_name
-from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
+from ding_lite.rl.checkpoint.save_load import check_saveable, load_checkpoint, save_checkpoint
+from ding_lite.rl.envs.making import EnvMaker
+from ding_lite.rl.envs.naming import name_of
+from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.saving import Stateful
-from ding_lite.settings import at_least, check_all
+from ding_lite.runtime.task import Task
+from ding_lite.settings import at_least, check_all, default_values
 
 _PARTS, _POLICY = "parts", "policy"
 _MISFITS = (
@@ -67,11 +72,13 @@ def checkpoint(
             that is to go on exactly, by names of yours, for `resume`: the policy, the replay,
             the envs, the task.
         directory: Made when the run begins, if need be.
-        every: Steps from one save to the next. A save of a small policy costs milliseconds; of
-            a large replay what has changed since the last one is written.
+        every: Steps of the pipeline from one save to the next. A save of a small policy costs
+            milliseconds; of a large replay what has changed since the last one is written.
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
+        CheckpointError: A policy has a state that cannot be saved. What it has only once it has
+            learned is checked behind its first update.
         NonFiniteError: In a step: the policy is broken, and was not saved.
 
     Example:
@@ -93,7 +100,17 @@ def checkpoint(
         raise ConfigError(
             f"The checkpoint directory {path} is a file. Name a directory, or move the file away."
         )
+    policies = _policies_of(parts)
+    for name, policy in policies.items():
+        check_saveable(policy.state_dict(), name)
     return _Checkpoint(parts, path, every)
+
+
+def _policies_of(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
+    if not isinstance(parts, Mapping):
+        return {_POLICY: parts}
+    found = {name: _stateful(part, name) for name, part in parts.items()}
+    return {name: part for name, part in found.items() if hasattr(part, "act")}
 
 
 def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -116,7 +133,9 @@ def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> di
     """
     saved = load_checkpoint(directory)
     _check_fits(
-        _described_parts(saved.meta), {name: describe(part) for name, part in parts.items()}
+        _described_parts(saved.meta),
+        {name: describe(part) for name, part in parts.items()},
+        {name: _usual(part) for name, part in parts.items()},
     )
     if not isinstance(saved.state, dict):
         raise CheckpointError(f"The checkpoint in {directory} is damaged: its state is no dict.")
@@ -153,8 +172,10 @@ def describe(part: object) -> dict[str, Any]:
     """Describe a part of a run in plain values: enough to make a policy like it.
 
     Returns:
-        `kind`, the name of its class; and where it has them `config`, its settings, and `env`,
-        what it was made for.
+        `kind`, the name of its class; and where it has them `config`, its settings, `env`, what it
+        was made for, `given`, the names of what its user gave of it, and `class`, by which one of
+        the user's own is found again; None stands for what cannot be. Where it names code of the
+        user, it has a `signature`.
     """
     about: dict[str, Any] = {"kind": type(part).__name__}
     config = getattr(part, "config", None)
@@ -164,7 +185,24 @@ def describe(part: object) -> dict[str, Any]:
     spec = getattr(part, "spec", None)
     if isinstance(spec, EnvSpec):
         about["env"] = {"env_id": spec.env_id, "frame_stack": spec.frame_stack}
+        if isinstance(spec.maker, EnvMaker):
+            about["env"]["made_by"] = _plain_tree(spec.maker.described())
+    if isinstance(part, OpenPolicy) and part.parts:
+        about["given"] = {name: name_of(one) for name, one in part.parts.items()}
+    if hasattr(part, "act") and not type(part).__module__.startswith("ding_lite."):
+        about["class"] = name_of(type(part))
+    if named := named_code(about):
+        about["signature"] = sign(named)
     return about
+
+
+def named_code(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a description names of the user's code: it is imported to load the policy."""
+    env = about.get("env", {})
+    named = {key: about[key] for key in ("given", "class") if about.get(key)}
+    if "made_by" in env or ":" in str(env.get("env_id")):
+        named["env"] = [env.get("env_id"), env.get("made_by")]
+    return named
 
 
 def describe_alone(policy: object) -> dict[str, Any]:
@@ -226,8 +264,27 @@ def _plain(value: object) -> object:
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
 
 
-def _check_fits(saved: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
-    """Refuse to go on with something else than what was saved."""
+def _plain_tree(value: object) -> object:
+    """Return a tree of settings as a checkpoint can hold it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain_tree(item) for key, item in value.items()}
+    return [_plain_tree(item) for item in value] if isinstance(value, list) else _plain(value)
+
+
+def _usual(part: object) -> dict[str, Any]:
+    """Return the defaults of a part's settings."""
+    config = getattr(part, "config", None)
+    values = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
+    return {name: _plain(value) for name, value in values.items()}
+
+
+def _check_fits(
+    saved: Mapping[str, Any] | None, wanted: Mapping[str, Any], usual: Mapping[str, Any]
+) -> None:
+    """Refuse to go on with something else than what was saved.
+
+    A setting that an earlier version did not have was its default.
+    """
     kinds = {
         name: _FORMER_KINDS.get(about["kind"], about["kind"])
         for name, about in (saved or {}).items()
@@ -240,6 +297,9 @@ def _check_fits(saved: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> N
     for name, about in wanted.items():
         for what in ("env", "config"):
             then, now = saved[name].get(what, {}), about.get(what, {})
+            if what == "config":
+                default = usual.get(name, {})
+                then = {**{key: default[key] for key in now if key in default}, **then}
             different = [key for key in {**then, **now} if then.get(key) != now.get(key)]
             if different:
                 facts = [f"`{key}` is {now.get(key)!r}, was {then.get(key)!r}" for key in different]
@@ -267,6 +327,7 @@ class _Checkpoint:
         self._counters: dict[str, Any] = {}
         self._eval_value: float | None = None
         self._saved = True
+        self._is_checked = False
 
     def __enter__(self) -> Self:
         try:
@@ -290,6 +351,18 @@ class _Checkpoint:
             self._eval_value = float(ctx.eval_value)
         if due(ctx, self._every):
             self._save()
+        elif not self._is_checked and self._counters["train_iter"]:
+            self._check()
+
+    def _check(self) -> None:
+        """Refuse now what a save would refuse: optimisers have a state once they have stepped."""
+        self._is_checked = True
+        for name, policy in _policies_of(self._parts).items():
+            check_saveable(policy.state_dict(), name)
+        if isinstance(self._parts, Mapping):
+            for name, part in self._parts.items():
+                if isinstance(part, Task):
+                    check_saveable(part.state_dict(), name)
 
     def __exit__(
         self,
@@ -334,7 +407,9 @@ def check_finite(state: Mapping[str, Any], name: str, *, train_iter: int, direct
         NonFiniteError: A number of it is NaN or infinite.
     """
     for path, leaf in leaves(state):
-        numbers = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else np.asarray(leaf)
+        if not isinstance(leaf, Tensor | np.ndarray):
+            continue  # such as the infinity with which a schedule of PyTorch begins
+        numbers = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
         if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise NonFiniteError(
                 f"{path_name(path, name)} is no longer finite after update "

@@ -7,6 +7,7 @@ from typing import SupportsFloat
 from ding_lite.errors import ConfigError
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
 
 
@@ -20,12 +21,24 @@ def check_fits(policy: Policy, envs: Envs) -> None:
     check_has(envs, "step", "envs")
     have, want = policy.spec, envs.spec
 
-    if have.obs_shape != want.obs_shape or have.action_space != want.action_space:
+    if _form(have) != _form(want) or have.action_space != want.action_space:
         raise ConfigError(
-            f"The policy was made for {have.env_id} (observations {have.obs_shape}, actions "
-            f"{have.action_space}), the envs are {want.env_id} (observations {want.obs_shape}, "
+            f"The policy was made for {have.env_id} (observations {_shown(have)}, actions "
+            f"{have.action_space}), the envs are {want.env_id} (observations {_shown(want)}, "
             f"actions {want.action_space}). Make the policy from the spec of these envs."
         )
+
+
+def _form(spec: EnvSpec) -> object:
+    """Return what two specs must have in common: the shape, or the parts of packed observations."""
+    parts = spec.packing and (spec.obs_space, spec.has_action_mask)
+    return spec.obs_shape, parts
+
+
+def _shown(spec: EnvSpec) -> str:
+    if spec.packing is None:
+        return str(spec.obs_shape)
+    return f"{spec.obs_space}{' with an action mask' if spec.has_action_mask else ''}"
 
 
 def check_has(thing: object, method: str, role: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -14,11 +15,13 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.checks import check_fits, check_has, check_schedule
 from ding_lite.middleware.episodes import RecentEpisodes
 from ding_lite.middleware.rollout import CollectRollout
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.batch import BoolArray, NumpyArray, Transitions
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.formulas.schedules import Schedule
+from ding_lite.rl.memory import memory_of
+from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import ActorCritic, Policy, Replay
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -45,6 +48,9 @@ def collect(
     the rewards are summed here; then the first steps hand on fewer transitions than env steps,
     and the end of an episode hands on more. An `Agent` leaves the envs to the next agent behind
     each step, so what it has begun is handed on as shorter transitions then.
+
+    With a policy that has memory, each env step is one transition, and the recurrent states before
+    it are `transitions.extra["state"]`: what an `EpisodeBuffer` with a `state_size` keeps.
 
     With `unroll` it is a list of one `Rollout`: env steps in order, and how likely each action
     was, for an `ActorCritic` such as A2C, PPO or IMPALA.
@@ -77,6 +83,7 @@ def collect(
     """
     check_fits(policy, envs)
     check_schedule(epsilon, "epsilon")
+    limit_torch_threads()  # also for a policy that does not do so itself
     if unroll is not None:
         if steps is not None or epsilon is not None:
             raise ConfigError(
@@ -95,6 +102,12 @@ def collect(
     _check_steps(steps, envs.num_envs)
     if epsilon is not None:
         _check_takes_epsilon(policy)
+    if policy.n_step > 1 and memory_of(policy, envs.num_envs) is not None:
+        raise ConfigError(
+            f"`n_step` of this {type(policy).__name__} is {policy.n_step}, and it has memory: "
+            f"states belong to env steps, so 1 was expected. Sum rewards within sequences, as R2D2 "
+            f"does."
+        )
     check_steps_fit(envs.spec, steps, steps=steps)
     check_steps_fit(envs.spec, policy.n_step * envs.num_envs, n_step=policy.n_step)
 
@@ -114,24 +127,39 @@ class _Collect:
         self._epsilon = epsilon
         self._join_rewards = NStep(policy.n_step, policy.gamma, num_envs=envs.num_envs)
         self._episodes = RecentEpisodes()
+        self._memory = memory_of(policy, envs.num_envs)
+        self._seen_obs: NumpyArray | None = None
         self._is_resumed = False
 
     def __call__(self, ctx: Context) -> None:
         envs, epsilon = self._envs, self._epsilon
+        memory = self._memory
         if self._is_resumed:  # some environments may have begun new episodes instead
             self._join_rewards.drop_broken_off(envs.obs)
+            if memory is not None and self._seen_obs is not None:
+                memory.reset(_differs(envs.obs, self._seen_obs))
             self._is_resumed = False
         act: Callable[..., NumpyArray] = self._policy.act
+        if memory is not None:
+            if self._leaves_envs:  # another agent has acted meanwhile
+                memory.reset()
+            act = partial(act, memory=memory)
         env_step: int = ctx.get("env_step", 0)
         collected = []
 
         for _ in range(self._num_rounds):
+            state = None if memory is None else memory.state.copy()
             if epsilon is None:
                 actions = act(envs.obs)
             else:
                 ctx.metrics["epsilon"] = share = epsilon(env_step)
                 actions = act(envs.obs, epsilon=share)
-            collected.append(self._join_rewards(envs.step(actions)))
+            step = envs.step(actions)
+            transitions = self._join_rewards(step)
+            if memory is not None and state is not None:
+                transitions = transitions.with_extra(state=state)
+                memory.reset(step.terminated | step.truncated)
+            collected.append(transitions)
             env_step += envs.num_envs
         if self._leaves_envs and (rest := self._join_rewards.flush()) is not None:
             collected.append(rest)
@@ -142,18 +170,24 @@ class _Collect:
         self._episodes.report(ctx, envs)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
+        state = {
             "join_rewards": self._join_rewards.state_dict(),
             **self._episodes.state_dict(),
         }
+        if self._memory is not None:
+            state["memory"] = {**self._memory.state_dict(), "obs": self._envs.obs.copy()}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._join_rewards.load_state_dict(state["join_rewards"])
+        if self._memory is not None:
+            self._memory.load_state_dict(state["memory"])
+            self._seen_obs = state["memory"]["obs"]
         self._is_resumed = True
         self._episodes.load_state_dict(state)
 
 
-def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:
+def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> Middleware:
     """Fill a replay with random actions before the first step does anything else.
 
     It acts once, in the first step it is part of, and only as far as the replay is short of
@@ -169,13 +203,21 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:
         replay: Gets one transition for each env step.
         steps: Transitions the replay shall hold, rounded up to a multiple of the number of
             envs. More makes the first updates less lopsided; 1,000 is usual for small envs.
+        hold: Steps for which each random action is repeated. More gets further where single random
+            actions cancel out; 1 is usual.
 
     Raises:
-        ConfigError: The replay can never hold that many.
+        ConfigError: The replay can never hold that many, or actions are to be repeated that may be
+            illegal by then.
     """
     check_has(envs, "step", "envs")
     check_has(replay, "add", "replay")
-    check_all(at_least(1, steps=steps))
+    check_all(at_least(1, steps=steps), whole(1, hold=hold))
+    if hold > 1 and envs.spec.has_action_mask:
+        raise ConfigError(
+            f"`hold` is {hold}, but the legal actions of {envs.spec.env_id} change from step to "
+            f"step, and a repeated one may be illegal. Leave it at 1."
+        )
     if steps > replay.capacity:
         raise ConfigError(
             f"`steps` is {steps:,}, the capacity of the replay {replay.capacity:,}: the first "
@@ -192,9 +234,13 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:
             return
 
         one_step = NStep(1, 1.0, num_envs=envs.num_envs)
+        action, age = envs.random_actions(), 0
         while len(replay) < steps:
-            replay.add(one_step(envs.step(envs.random_actions())))
+            if age == hold:
+                action, age = envs.random_actions(), 0
+            replay.add(one_step(envs.step(action)))
             ctx.env_step += envs.num_envs
+            age += 1
         ctx.metrics["replay_size"] = len(replay)
         warm = True
 
@@ -202,9 +248,19 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int) -> Middleware:
 
 
 def _concatenate(parts: list[Transitions]) -> Transitions:
-    return Transitions(
+    joined = Transitions(
         *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Transitions))
     )
+    if not parts[0].extra:
+        return joined
+    own = {name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra}
+    return joined.with_extra(**own)
+
+
+def _differs(obs: NumpyArray, before: NumpyArray) -> BoolArray:
+    """Return which environments show something else than before, [N]."""
+    differs_N: BoolArray = (obs != before).reshape(len(obs), -1).any(axis=1)
+    return differs_N
 
 
 def _check_steps(steps: int, num_envs: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ding_lite.middleware.checkpoint import check_finite, describe_alone
 from ding_lite.middleware.checks import check_has
-from ding_lite.rl.checkpoint.save_load import save_checkpoint
+from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -30,6 +30,7 @@ def keep_best(policy: Policy, directory: str | os.PathLike[str]) -> Middleware:
         directory: Made with the first evaluation, if need be.
 
     Raises:
+        CheckpointError: The policy has a state that cannot be saved.
         NonFiniteError: In a step: the policy is broken, and was not saved.
 
     Example:
@@ -39,6 +40,7 @@ def keep_best(policy: Policy, directory: str | os.PathLike[str]) -> Middleware:
         >>> _ = Task().use(keep_best(policy, "runs/x/best"))
     """
     check_has(policy, "state_dict", "policy")
+    check_saveable(policy.state_dict(), "policy")
     return _KeepBest(policy, Path(directory))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ding_lite.middleware.episodes import RecentEpisodes
 from ding_lite.rl.batch import NumpyArray, Rollout
 from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.memory import memory_of
 from ding_lite.rl.policies.actor_critic import within
 from ding_lite.rl.protocols import ActorCritic
 from ding_lite.runtime.context import Context
@@ -28,10 +29,12 @@ class CollectRollout:
 
     def __init__(self, policy: ActorCritic, envs: Envs, num_steps: int) -> None:
         """Start with no episode."""
-        self._policy = policy
         self._envs = envs
         self._num_steps = num_steps
         self._episodes = RecentEpisodes()
+        self._memory = memory_of(policy, envs.num_envs)
+        self._policy: Any = policy
+        self._more: dict[str, Any] = {} if self._memory is None else {"memory": self._memory}
 
     def __call__(self, ctx: Context) -> None:
         """Collect one rollout."""
@@ -41,15 +44,19 @@ class CollectRollout:
         self._episodes.report(ctx, self._envs)
 
     def state_dict(self) -> dict[str, Any]:
-        """Copy what was seen of the newest episodes."""
-        return self._episodes.state_dict()
+        """Copy what was seen of the newest episodes, and the memory of the policy."""
+        state = self._episodes.state_dict()
+        return state if self._memory is None else {**state, "memory": self._memory.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
         self._episodes.load_state_dict(state)
+        if self._memory is not None:
+            self._memory.load_state_dict(state["memory"])
 
     def _collect(self, *, version: int) -> Rollout:
-        policy, envs = self._policy, self._envs
+        policy, envs, memory = self._policy, self._envs, self._memory
+        state = None if memory is None else memory.state.copy()
         spec = envs.spec
         shape_TN = (self._num_steps, envs.num_envs)
         obs = np.empty((*shape_TN, *spec.obs_shape), dtype=spec.obs_dtype)
@@ -60,13 +67,15 @@ class CollectRollout:
         cut_obs: list[NumpyArray] = []
 
         for time in range(self._num_steps):
-            action[time], log_prob[time] = policy.explore(envs.obs)
+            action[time], log_prob[time] = policy.explore(envs.obs, **self._more)
             step = envs.step(within(spec, action[time]))
             obs[time] = step.obs
             reward[time] = step.reward
             terminated[time] = step.terminated
             truncated[time] = step.truncated
             last_obs = step.next_obs
+            if memory is not None:
+                memory.reset(step.terminated | step.truncated)
             if step.truncated.any():
                 cut_obs.append(step.next_obs[step.truncated & ~step.terminated])
 
@@ -83,4 +92,5 @@ class CollectRollout:
             cut_env=cut_env.astype(np.int64),
             cut_obs=np.concatenate(cut_obs) if cut_obs else obs[0, :0],
             version=version,
+            state=state,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ding_lite.clock import Deadline
 from ding_lite.errors import ConfigError, PeerLost
@@ -10,15 +11,21 @@ from ding_lite.evolution.agent import Agent
 from ding_lite.middleware.buffer import check_prioritized, give_back
 from ding_lite.middleware.checks import check_batch, check_has, check_schedule
 from ding_lite.rl.batch import Transitions
+from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import Schedule
+from ding_lite.rl.host_or_device import unread
+from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import (
     ActorCritic,
     BatchConfig,
     FilledElsewhere,
+    LearnsFromSequences,
     Policy,
     Prioritized,
     Replay,
 )
+from ding_lite.rl.replay.episodes import EpisodeBuffer
+from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.middleware import Middleware
@@ -30,11 +37,12 @@ END_S = 3.0
 
 def train(
     policy: Policy,
-    replay: Replay | None = None,
+    replay: Replay | EpisodeBuffer | None = None,
     *,
     batch_size: int | None = None,
     updates: int = 1,
     beta: Schedule | None = None,
+    normalize_rewards: Envs | None = None,
 ) -> Middleware:
     """Improve a policy from replay, or, without one, from what this step has brought.
 
@@ -43,6 +51,9 @@ def train(
     transitions than a batch, or in which `wait_for` holds training back. What the newest update
     reports goes into the metrics as it is: a value that still lives on a device is fetched only
     when it is reported.
+
+    A policy that learns from sequences, such as R2D2, samples them from an `EpisodeBuffer`: so many
+    sequences an update as its `batch_size` says.
 
     With a replay that has priorities, `update_priorities` belongs further down. It gives back
     those of a step's last batch; those of the batches before it are given back at once, as the
@@ -65,6 +76,9 @@ def train(
         beta: How far importance weights make up for priorities, as a function of the env step,
             or of the update on a node that makes no env steps. `linear(0.4, 1.0, steps=...)` is
             usual, with the steps of the whole run; by default the replay's own, all the time.
+        normalize_rewards: The environments that collect here: they measure rewards from now on, and
+            each batch has its rewards divided by the standard deviation of discounted returns so
+            far. A replay keeps them as they were, and returns are reported as they were.
 
     Raises:
         ConfigError: A setting is out of range, or the batch is larger than the replay can get.
@@ -72,14 +86,23 @@ def train(
         PeerLost: In a step: another learner of this policy is gone, and the job goes on.
     """
     check_has(policy, "learn", "policy")
+    limit_torch_threads()  # also for a policy that does not do so itself
     check_all(at_least(1, updates=updates))
+    norm = None
+    if normalize_rewards is not None:
+        check_has(normalize_rewards, "measure_rewards", "normalize_rewards")
+        norm = normalize_rewards.measure_rewards(gamma=policy.gamma)
     if isinstance(policy, ActorCritic):
         _check_takes_rollouts(policy, replay, batch_size, updates)
-        return _train_from_rollouts(policy)
+        return _train_from_rollouts(policy, norm)
+    if isinstance(replay, EpisodeBuffer) or isinstance(_learner(policy), LearnsFromSequences):
+        replay = _Sequences(policy, replay)
     if isinstance(policy, Agent) and replay is not None:
-        return TrainAgent(policy, replay, batch_size=batch_size, updates=updates, beta=beta)
+        return TrainAgent(
+            policy, replay, batch_size=batch_size, updates=updates, beta=beta, norm=norm
+        )
     size = _batch_size(policy, replay, batch_size)
-    return _unless_the_job_ends(_updating(policy, replay, size, beta, lambda: updates))
+    return _unless_the_job_ends(_updating(policy, replay, size, beta, lambda: updates, norm))
 
 
 def _updating(
@@ -88,6 +111,7 @@ def _updating(
     size: int,
     beta: Schedule | None,
     num_updates: Callable[[], int],
+    norm: RewardNorm | None,
 ) -> Middleware:
     sample = _sampler(replay, size, beta)
     prioritized = replay if isinstance(replay, Prioritized) else None
@@ -104,15 +128,50 @@ def _updating(
             batch = sample(ctx)
             if batch is None:
                 return
+            if norm is not None:
+                batch = norm(batch)
             ctx.train_output = policy.learn(batch)
             ctx.train_data = batch
             ctx.train_iter = train_iter + update + 1
             if prioritized is not None and update < updates - 1:
                 give_back(prioritized, ctx.train_data, ctx.train_output)
-        metrics = {name: value for name, value in ctx.train_output.items() if name != "td_error"}
-        ctx.metrics.update(metrics)
+        metrics = unread(ctx.train_output)
+        ctx.metrics.update({name: metrics[name] for name in metrics if name != "td_error"})
 
     return _train
+
+
+class _Sequences:
+    """An `EpisodeBuffer` as a replay that samples sequences as a policy asks for them."""
+
+    def __init__(self, policy: Policy, episodes: object) -> None:
+        learner = _learner(policy)
+        if not isinstance(learner, LearnsFromSequences) or not isinstance(episodes, EpisodeBuffer):
+            raise ConfigError(
+                f"`policy` is a {type(learner).__name__} and `replay` a {type(episodes).__name__}. "
+                f"A policy with a `sequence_length` and a `burn_in`, such as R2D2, learns from an "
+                f"EpisodeBuffer, and other ones from a ReplayBuffer."
+            )
+        self._policy = policy
+        self._episodes = episodes
+        self.capacity = episodes.capacity
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    def add(self, transitions: Transitions) -> None:
+        self._episodes.add(transitions)
+
+    def sample(self, batch_size: int) -> Any:  # noqa: ANN401 - what such a policy learns from
+        policy: Any = _learner(self._policy)
+        return self._episodes.sample(
+            batch_size, length=policy.sequence_length, burn_in=policy.burn_in
+        )
+
+
+def _learner(policy: Policy) -> Policy:
+    """Return the policy that learns now: that of an agent."""
+    return policy.policy if isinstance(policy, Agent) else policy
 
 
 class TrainAgent:
@@ -124,6 +183,7 @@ class TrainAgent:
         batch_size: Transitions in an update; the agent's own setting if None.
         updates: Updates in a step, of an agent that has no `learn_every`.
         beta: As for `train`.
+        norm: Normalises rewards.
     """
 
     __name__ = "train"
@@ -136,6 +196,7 @@ class TrainAgent:
         batch_size: int | None,
         updates: int,
         beta: Schedule | None,
+        norm: RewardNorm | None = None,
     ) -> None:
         """Check what can be checked."""
         self.agent = agent
@@ -143,10 +204,11 @@ class TrainAgent:
         self._batch_size = batch_size
         self._updates = updates
         self._beta = beta
+        self._norm = norm
         self.shares = not isinstance(replay, Prioritized | FilledElsewhere)
         """Whether one sample may serve several agents."""
         self._size = self.size()
-        self._train = _updating(agent, replay, self._size, beta, self.num_updates)
+        self._train = self._updating()
         self._unless_the_job_ends = _unless_the_job_ends(lambda ctx: self._train(ctx))
 
     def __call__(self, ctx: Context) -> None:
@@ -154,8 +216,18 @@ class TrainAgent:
         size = self.size()
         if size != self._size:  # the agent has changed
             self._size = size
-            self._train = _updating(self.agent, self.replay, size, self._beta, self.num_updates)
+            self._train = self._updating()
         self._unless_the_job_ends(ctx)
+
+    def _updating(self) -> Middleware:
+        return _updating(
+            self.agent, self.replay, self._size, self._beta, self.num_updates, self._norm
+        )
+
+    def sample(self, count: int) -> Transitions:
+        """Sample so many transitions, with rewards as they are learned from."""
+        batch = self.replay.sample(count)
+        return batch if self._norm is None else self._norm(batch)
 
     def size(self) -> int:
         """Return how many transitions an update takes now.
@@ -171,7 +243,7 @@ class TrainAgent:
         return self._updates if self.agent.learn_every is None else due
 
 
-def _train_from_rollouts(policy: ActorCritic) -> Middleware:
+def _train_from_rollouts(policy: ActorCritic, norm: RewardNorm | None) -> Middleware:
     def _train(ctx: Context) -> None:
         train_iter = ctx.setdefault("train_iter", 0)
         ctx.keep("train_iter")
@@ -179,11 +251,13 @@ def _train_from_rollouts(policy: ActorCritic) -> Middleware:
         if not rollouts or ctx.get("warming_up"):
             return
 
+        if norm is not None:
+            rollouts = [norm(rollout) for rollout in rollouts]
         before = policy.train_iter
         ctx.train_output = policy.learn(rollouts)
         ctx.train_data = rollouts
         ctx.train_iter = train_iter + policy.train_iter - before
-        ctx.metrics.update(ctx.train_output)
+        ctx.metrics.update(unread(ctx.train_output))
 
     return _unless_the_job_ends(_train)
 
@@ -241,7 +315,7 @@ def _sampler_of_any(
 
 
 def _check_takes_rollouts(
-    policy: ActorCritic, replay: Replay | None, batch_size: int | None, updates: int
+    policy: ActorCritic, replay: object, batch_size: int | None, updates: int
 ) -> None:
     name = type(policy).__name__
     if replay is not None or batch_size is not None:

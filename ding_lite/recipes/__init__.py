@@ -3,6 +3,7 @@
 from ding_lite.recipes.evolve import EvolveResult, evolve
 from ding_lite.recipes.options import Options, parse_options
 from ding_lite.recipes.runs.criterion import Criterion
+from ding_lite.recipes.runs.export import export_policy
 from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.nodes import launch_nodes
 from ding_lite.recipes.runs.program import run_program
@@ -17,6 +18,7 @@ __all__ = [
     "Run",
     "TrainResult",
     "evolve",
+    "export_policy",
     "launch_nodes",
     "load_policy",
     "parse_options",

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -26,17 +27,30 @@ from ding_lite.recipes.evolve_config import (
     RolloutEvolutionConfig,
     default_search,
     learns_by_ratio,
+    recipe_of_made,
     recipe_of_several,
 )
 from ding_lite.recipes.generations import tell_generations
-from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
+from ding_lite.recipes.plan import (
+    Choices,
+    RunPlan,
+    checked_settings,
+    given_parts,
+    make_plan,
+    maker_of,
+)
 from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.reporting import save_and_report
 from ding_lite.recipes.runs.run import Run
-from ding_lite.recipes.table import RECIPES, find_recipe
+from ding_lite.recipes.table import FunctionConfig, find_recipe
+from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.uniform import ReplayBuffer
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat_module import MakeModule
+from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
@@ -76,15 +90,25 @@ class EvolvePlan:
     def described(self) -> dict[str, Any]:
         """All settings by name, and what is searched."""
         search = {name: repr(what) for name, what in self.search.parameters.items()}
-        return {"num_envs": self.plan.num_envs, **self.plan.settings, "search": search}
+        return {**self.plan.described, "search": search}
 
 
 def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a time
-    policy: str | type[Any],
-    env: str,
+    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    env: EnvLike,
     search: Search | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
+    env_args: Mapping[str, Any] | None = None,
+    wrappers: Sequence[EnvWrapper] = (),
+    imports: Sequence[str] = (),
+    network: MakeModule | None = None,
+    actor: MakeModule | None = None,
+    critic: MakeModule | None = None,
+    optimizer: MakeOptimizer | None = None,
+    device: str | None = None,
+    use: Sequence[Middleware] = (),
+    config: str | os.PathLike[str] | None = None,
     population: int | None = None,
     num_envs: int | None = None,
     seed: int | None = None,
@@ -104,11 +128,26 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
     and `resume` goes on from there exactly.
 
     Args:
-        policy: Which one, such as `DQN` or `"dqn"`.
-        env: An environment of gymnasium's registry.
+        policy: Which one, such as `DQN` or `"dqn"`, or a `TorchPolicy` of your own, or a function
+            of the spec that makes a policy: its settings are those of all agents, but for what is
+            searched, and each agent has its own.
+        env: An environment as `make_envs` takes it: an id of gymnasium's registry,
+            `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
         search: Which settings the agents differ in, and within which bounds; step sizes and
             batch sizes about their usual values unless given.
         settings: Settings of the policy and of evolution: a dict or an EasyDict.
+        env_args: Keywords for the environment, such as {"length": 12}.
+        wrappers: Functions around each environment, the first one innermost.
+        imports: Modules and files to import before, which may register environments.
+        network: A network of your own, as `Population.of` takes it: a function of the spec makes
+            one for each agent, and a module is copied.
+        actor: An actor of your own, likewise.
+        critic: A critic of your own, likewise.
+        optimizer: An optimiser such as `torch.optim.RMSprop`.
+        device: The device of the networks, as PyTorch names it; `cpu` unless given.
+        use: Middleware of your own, run behind evolution in each step, before metrics are written.
+        config: A TOML file of settings and options, or the `config.json` of a run; what is given
+            here wins.
         population: How many agents; 6 unless given.
         num_envs: Environments that are stepped together; 8 unless given.
         seed: Decides everything that is random; 0 unless given.
@@ -147,13 +186,19 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
         out=None if out is None else Path(out),
         resume=resume,
         smoke=smoke,
+        device=device,
+        config=None if config is None else Path(config),
+        parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
-    return run_evolution(plan_evolution(policy, env, search, given, choices), quiet=quiet)
+    if env_args or wrappers or imports:
+        env = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
+    evolution = plan_evolution(policy, env, search, given, choices)
+    return run_evolution(evolution, quiet=quiet, use=use)
 
 
 def plan_evolution(
-    policy: str | type[Any],
-    env: str,
+    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    env: EnvLike,
     search: Search | None,
     settings: Mapping[str, Any],
     choices: Choices,
@@ -163,9 +208,13 @@ def plan_evolution(
     Raises:
         ConfigError: A name is not known, or a value is out of range.
     """
-    name = policy if isinstance(policy, str) else _name_of(policy)
-    recipe = recipe_of_several(find_recipe(name))
-    plan = make_plan(name, env, settings, choices, recipe=recipe)
+    maker = maker_of(env)
+    recipe = find_recipe(policy, maker.spec)
+    if recipe.policy_config is FunctionConfig:
+        recipe = recipe_of_made(recipe, maker)
+    else:
+        recipe = recipe_of_several(recipe)
+    plan = make_plan(policy, env, settings, choices, recipe=recipe)
     if choices.smoke:
         config = cast(EvolutionConfig, plan.config)
         shorter = dataclasses.replace(
@@ -187,31 +236,40 @@ def plan_evolution(
     return EvolvePlan(plan=plan, search=search)
 
 
-def run_evolution(evolution: EvolvePlan, *, quiet: bool = False) -> EvolveResult:
+def run_evolution(
+    evolution: EvolvePlan, *, quiet: bool = False, use: Sequence[Middleware] = ()
+) -> EvolveResult:
     """Do what a plan says, and judge the best agent.
 
     Args:
         evolution: Made by `plan_evolution`.
+        use: Middleware of the user.
         quiet: Show nothing on standard error.
     """
     plan = evolution.plan
     options, config = plan.options, evolution.config
     with _envs_of(plan, config) as everywhere:
+        elsewhere = {} if plan.device == "cpu" else {"device": plan.device}
         population = Population.of(
-            plan.recipe.policy,
+            partial(plan.recipe.policy, **elsewhere),
             everywhere.train.spec,
             evolution.search,
             size=config.population,
             seed=options.seed,
             config=plan.policy_config,
+            **cast(dict[str, Any], plan.parts),
         )
         config.check_sizes(everywhere.train, population[0].policy)
         name = f"evolve-{plan.name}"
         if options.out is None:
-            options = dataclasses.replace(options, out=make_next(Path("runs", name, options.env)))
-        with Run(name, options, config=evolution.described, quiet=quiet) as run:
+            options = dataclasses.replace(
+                options, out=make_next(Path("runs", name, str(options.env)))
+            )
+        with Run(
+            name, options, config=evolution.described, defaults=plan.defaults, quiet=quiet
+        ) as run:
             best_agent = mw.keep_best_agent(population, run.best)
-            taken = _run(evolution, run, best_agent, everywhere)
+            taken = _run(evolution, run, best_agent, everywhere, use)
             numbers = run.judge(best_agent.agent.policy)
             numbers |= {
                 "population": len(population),
@@ -244,29 +302,37 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
     options, count = plan.options, config.eval_episodes
     with ExitStack() as ends:
 
-        def make(num_envs: int, seed: int, **how: Any) -> Envs:  # noqa: ANN401 - of `make_envs`
-            made = make_envs(
-                options.env, num_envs, seed=seed, frame_stack=config.frame_stack, **how
-            )
+        def make(
+            num_envs: int,
+            seed: int,
+            *,
+            env: EnvLike = options.env,
+            **how: Any,  # noqa: ANN401 - of `make_envs`
+        ) -> Envs:
+            made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
             return ends.enter_context(made)
 
         limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
         train = make(
             plan.num_envs,
             options.seed,
-            reward_scale=config.reward_scale,
-            settings=config.env_settings,
+            env=options.env if plan.vector is None else plan.vector,
+            **config.learning_from,
         )
         check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
         yield _Everywhere(
             train=train,
-            evaluate=make(count, options.seed_for("evaluation"), settings=limit),
+            evaluate=make(count, options.seed_for("evaluation"), env_args=limit),
             confirm=make(count, options.seed_for("confirmation")) if limit else None,
         )
 
 
 def _run(
-    evolution: EvolvePlan, run: Run, best_agent: KeepBestAgent, everywhere: _Everywhere
+    evolution: EvolvePlan,
+    run: Run,
+    best_agent: KeepBestAgent,
+    everywhere: _Everywhere,
+    use: Sequence[Middleware],
 ) -> dict[str, Any]:
     """Evolve; say how many env steps the evaluations took, and what was exceeded."""
     plan, search, population = evolution.plan, evolution.search, best_agent.population
@@ -320,7 +386,7 @@ def _run(
             longest=longest_evaluation(eval_envs, config.eval_episodes * len(population)),
         )
         task.use(budget)
-        save_and_report(task, plan, run, parts, every)
+        save_and_report(task, plan, run, parts, every, use)
         if not run.quiet:
             task.use(tell_generations(population))
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
@@ -343,10 +409,12 @@ def _learn_from_replay(
 ) -> Callable[[Agent], Sequence[Middleware]]:
     steps = config.turn_steps(envs.num_envs)
     updates = max(1, round(steps * config.update_ratio)) if by_ratio else 1
+    measured = envs if config.normalize_rewards else None
 
     def learn(agent: Agent) -> list[Middleware]:
         collect = mw.collect(agent, envs, steps=steps)
-        return [collect, mw.add_to(replay), mw.train(agent, replay, updates=updates)]
+        train = mw.train(agent, replay, updates=updates, normalize_rewards=measured)
+        return [collect, mw.add_to(replay), train]
 
     return learn
 
@@ -354,18 +422,11 @@ def _learn_from_replay(
 def _learn_from_rollouts(
     envs: Envs, config: EvolutionConfig
 ) -> Callable[[Agent], Sequence[Middleware]]:
+    measured = envs if config.normalize_rewards else None
+
     def learn(agent: Agent) -> list[Middleware]:
         unroll = config.unroll if isinstance(config, RolloutEvolutionConfig) else 1
-        return [mw.collect(agent, envs, unroll=unroll), mw.train(agent)]
+        collect = mw.collect(agent, envs, unroll=unroll)
+        return [collect, mw.train(agent, normalize_rewards=measured)]
 
     return learn
-
-
-def _name_of(policy: type[Any]) -> str:
-    for name, recipe in RECIPES.items():
-        if recipe.policy is policy:
-            return name
-    raise ConfigError(
-        f"{policy!r} cannot be evolved by this call, which knows: {', '.join(RECIPES)}. Take it "
-        f"apart: `mw.for_each`, `mw.evaluate_population` and `mw.evolve` take any policy."
-    )

@@ -7,17 +7,27 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import made_like
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Parameter, Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.recipes.off_policy import UPDATE_RATIOS, OffPolicyConfig, check_replay_sizes
+from ding_lite.recipes.off_policy import (
+    UPDATE_RATIOS,
+    OffPolicyConfig,
+    SequenceConfig,
+    check_replay_sizes,
+)
 from ding_lite.recipes.presets import DQN_EVOLUTION_PRESETS
 from ding_lite.recipes.recipe import Recipe, TrainConfig
+from ding_lite.recipes.table import recipe_of
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQNConfig
-from ding_lite.rl.protocols import Policy
+from ding_lite.rl.protocols import ActorCritic, Policy
 from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, inside, suggests, whole
 
 MAX_ENV_STEPS = 200_000
@@ -184,7 +194,18 @@ class RolloutEvolutionConfig(EvolutionConfig):
 
 
 def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
-    """Make of what is known of a policy's training what is known of a population's."""
+    """Make of what is known of a policy's training what is known of a population's.
+
+    Raises:
+        ConfigError: It learns from sequences of episodes.
+    """
+    if issubclass(recipe.config, SequenceConfig):
+        raise ConfigError(
+            "`evolve` has one replay of transitions for all agents, and "
+            f"{getattr(recipe.policy, '__name__', 'this policy')} learns from sequences of its own "
+            "episodes. Evolve another policy, or write a population with `mw.for_each` and an "
+            "EpisodeBuffer for each agent."
+        )
     learns_from_replay = issubclass(recipe.config, OffPolicyConfig)
     config = ReplayEvolutionConfig if learns_from_replay else RolloutEvolutionConfig
     known = {field.name for cls in (recipe.policy_config, config) for field in _fields(cls)}
@@ -203,6 +224,40 @@ def recipe_of_several(recipe: Recipe[Any]) -> Recipe[Any]:
     if recipe.policy_config is DQNConfig:
         presets |= DQN_EVOLUTION_PRESETS
     return dataclasses.replace(recipe, config=config, presets=presets)
+
+
+def recipe_of_made(recipe: Recipe[Any], env: EnvMaker) -> Recipe[Any]:
+    """Make the recipe of a population of policies like the one that a function makes.
+
+    Args:
+        recipe: That of the function. Each agent has a policy of its own by it, with other settings.
+        env: The environment.
+
+    Raises:
+        ConfigError: It makes no policy, or one without settings.
+    """
+    make = recipe.policy
+    made = make(env.spec(), None)
+    config: Any = made.config
+    fields = _fields(type(config)) if dataclasses.is_dataclass(config) else ()
+    own = {field.name: getattr(config, field.name) for field in fields}
+    if "seed" not in own:
+        raise ConfigError(
+            f"`{make.__name__}` makes a {type(made).__name__} with the "
+            f"`config` {config!r:.80}. A population draws settings for each agent, so a dataclass "
+            f"with a field `seed` was expected. With any policy, use `mw.for_each`, "
+            f"`mw.evaluate_population` and `mw.evolve`."
+        )
+
+    def build(spec: EnvSpec, config: object = None, **parts: object) -> Policy:
+        like: Policy = make(spec, None, **parts)
+        return like if config is None else made_like(like, config)
+
+    build.__name__ = make.__name__
+    several = recipe_of_several(recipe_of(build, type(config), isinstance(made, ActorCritic)))
+    del own["seed"]
+    presets = {env.name: {"max_env_steps": MAX_ENV_STEPS, **own}}
+    return dataclasses.replace(several, presets=presets)
 
 
 def default_search(config: object) -> Search:

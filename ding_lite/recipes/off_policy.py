@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from ding_lite import middleware as mw
 from ding_lite.middleware.checks import check_batch
-from ding_lite.recipes.recipe import Ingredients, TrainConfig
+from ding_lite.recipes.recipe import Ingredients, SingleConfig
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.protocols import BatchConfig, Policy
+from ding_lite.rl.replay.episodes import EpisodeBuffer
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.storage import check_replay_fits
 from ding_lite.rl.replay.uniform import ReplayBuffer
@@ -25,13 +26,16 @@ UPDATE_RATIOS = (1e-6, 1e6)
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class OffPolicyConfig(TrainConfig):
+class OffPolicyConfig(SingleConfig):
     """The settings of training from replay, beside those of the policy."""
 
     capacity: int = 100_000
     """How many transitions the replay keeps. Higher remembers longer and takes more memory."""
     warmup: int = 1_000
     """Random env steps before anything is learned. More makes the first updates less lopsided."""
+    warmup_hold: int = 1
+    """Steps for which each random action of the warm-up is repeated. More gets further where single
+    random actions cancel out, as those of a weak motor do: 20 or so."""
     update_ratio: float = 1.0
     """Updates for each env step. More learns more from each env step and takes longer; 1/16 to 1
     are usual."""
@@ -52,17 +56,41 @@ class OffPolicyConfig(TrainConfig):
         check_all(
             whole(1, capacity=self.capacity, priority_beta_steps=self.priority_beta_steps),
             whole(0, warmup=self.warmup),
+            whole(1, warmup_hold=self.warmup_hold),
             inside(*UPDATE_RATIOS, update_ratio=self.update_ratio),
             inside(0.0, 1.0, priority_alpha=self.priority_alpha, priority_beta=self.priority_beta),
         )
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline: enough for an update."""
-        return num_envs * math.ceil(1.0 / (self.update_ratio * num_envs) - 1e-9)
+        return _steps_per_update(self.update_ratio, num_envs)
 
     def check_sizes(self, envs: Envs, policy: Policy) -> None:
         """Refuse what the machine has too little memory for, before anything is begun."""
         check_replay_sizes(envs, policy, capacity=self.capacity)
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig(SingleConfig):
+    """The settings of training from sequences of episodes, beside those of the policy."""
+
+    capacity: int = 100_000
+    """How many observations the buffer of whole episodes keeps. Higher remembers longer and takes
+    more memory: it keeps the recurrent state before each step, too."""
+    update_ratio: float = 0.125
+    """Updates for each env step. Each learns from many steps, so that 1/32 to 1/4 are usual."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(
+            whole(2, capacity=self.capacity),
+            inside(*UPDATE_RATIOS, update_ratio=self.update_ratio),
+        )
+
+    def steps_per_update(self, num_envs: int) -> int:
+        """Return the env steps in each step of the pipeline: enough for an update."""
+        return _steps_per_update(self.update_ratio, num_envs)
 
 
 def check_replay_sizes(envs: Envs, policy: Policy, *, capacity: int) -> None:
@@ -85,16 +113,41 @@ def learn_from_replay(task: Task, given: Ingredients[OffPolicyConfig]) -> dict[s
     replay = _make_replay(given)
 
     if config.warmup:
-        task.use(mw.random_warmup(envs, replay, steps=config.warmup))
+        hold = config.warmup_hold
+        task.use(mw.random_warmup(envs, replay, steps=config.warmup, hold=hold))
     task.use(mw.collect(policy, envs, steps=steps))
     task.use(mw.add_to(replay))
     if isinstance(replay, PrioritizedReplay):
         beta = linear(config.priority_beta, 1.0, steps=config.priority_beta_steps)
-        task.use(mw.train(policy, replay, updates=updates, beta=beta))
+        task.use(
+            mw.train(policy, replay, updates=updates, beta=beta, normalize_rewards=given.measured)
+        )
         task.use(mw.update_priorities(replay))
     else:
-        task.use(mw.train(policy, replay, updates=updates))
+        task.use(mw.train(policy, replay, updates=updates, normalize_rewards=given.measured))
     return {"replay": replay}
+
+
+def learn_from_sequences(task: Task, given: Ingredients[SequenceConfig]) -> dict[str, Stateful]:
+    """Use the middleware that collect episodes with their states, and learn from sequences."""
+    config, envs, policy = given.config, given.envs, given.policy
+    steps = config.steps_per_update(envs.num_envs)
+    episodes = EpisodeBuffer(
+        envs.spec,
+        capacity=config.capacity,
+        num_envs=envs.num_envs,
+        state_size=getattr(policy, "state_size", 0) or None,
+        seed=given.seed,
+    )
+    task.use(mw.collect(policy, envs, steps=steps))
+    task.use(mw.add_to(episodes))
+    updates = max(1, round(steps * config.update_ratio))
+    task.use(mw.train(policy, episodes, updates=updates, normalize_rewards=given.measured))
+    return {"replay": episodes}
+
+
+def _steps_per_update(update_ratio: float, num_envs: int) -> int:
+    return num_envs * math.ceil(1.0 / (update_ratio * num_envs) - 1e-9)
 
 
 def _make_replay(given: Ingredients[OffPolicyConfig]) -> ReplayBuffer:

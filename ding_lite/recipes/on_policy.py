@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
-from ding_lite.recipes.recipe import Ingredients, TrainConfig
+from ding_lite.recipes.recipe import Ingredients, SingleConfig
 from ding_lite.rl.envs.sizes import check_steps_fit
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import ActorCritic, Policy
@@ -17,7 +17,7 @@ from ding_lite.settings import check_all, suggests, whole
 
 @suggests
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(TrainConfig):
+class OnPolicyConfig(SingleConfig):
     """The settings of training from rollouts, beside those of the policy."""
 
     unroll: int = 16
@@ -57,5 +57,5 @@ def learn_from_rollouts(task: Task, given: Ingredients[OnPolicyConfig]) -> dict[
             f"Train it from a replay."
         )
     task.use(mw.collect(policy, given.envs, unroll=given.config.unroll))
-    task.use(mw.train(policy))
+    task.use(mw.train(policy, normalize_rewards=given.measured))
     return {}

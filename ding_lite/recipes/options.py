@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import path_fault
 from ding_lite.recipes.runs.directory import saved_description
+from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.settings import at_least, check_all, whole
 
@@ -23,8 +24,8 @@ CriterionName: TypeAlias = Literal["greedy", "seed"]
 class Options:
     """The options of a run, as chosen on the command line."""
 
-    env: str
-    """The environment's name in gymnasium's registry."""
+    env: str | EnvMaker
+    """The environment's id in gymnasium's registry, or what makes it."""
     seed: int
     """Decides everything that is random."""
     max_env_steps: int
@@ -63,6 +64,14 @@ class Options:
     def goal(self) -> float | None:
         """The target, None where it is infinity."""
         return self.target if math.isfinite(self.target) else None
+
+    @property
+    def env_description(self) -> dict[str, Any]:
+        """The environment in plain values, by which it is found again: `env`, `env_args`, ...."""
+        if isinstance(self.env, str):
+            return {"env": self.env}
+        about = self.env.described()
+        return about if about["env"] is not None else {**about, "env": self.env.name}
 
     def seed_for(self, use: str) -> int:
         """Return a seed of its own for a use, such as `evaluation`; it follows from `seed`."""
@@ -115,7 +124,8 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         "--env",
         default=env,
         metavar="ID",
-        help="an environment of gymnasium's registry (default: %(default)s)",
+        help="an environment of gymnasium's registry, module:Env-v0, or path/to/file.py:MyEnv "
+        "(default: %(default)s)",
     )
     add(
         "--seed",
@@ -187,7 +197,13 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
         chosen = vars(parser.parse_args(arguments))
     if chosen["smoke"]:
         chosen["max_env_steps"] = min(chosen["max_env_steps"], SMOKE_ENV_STEPS)
-    return Options(**chosen)
+    return Options(**{**chosen, "env": as_chosen(chosen["env"])})
+
+
+def as_chosen(env: EnvLike) -> str | EnvMaker:
+    """Return an environment as `Options` has it: its id where that says all, else its maker."""
+    maker = EnvMaker.of(env)
+    return maker.env if maker.is_plain and isinstance(maker.env, str) else maker
 
 
 def _path(word: str) -> Path:

@@ -13,6 +13,9 @@ from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
 from ding_lite.settings import at_least, check_all, finite, positive, whole
 
+EVAL_EPISODES, EVAL_EPISODES_WITHIN_SHARE = 20, 5
+"""Greedy episodes in an evaluation: as they are asked for, and within a share of the env steps."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -21,8 +24,16 @@ class TrainConfig:
     frame_stack: int = 1
     """How many of the newest observations make one; 4 is usual where one picture does not show
     what moves."""
+    atari: bool = False
+    """Play an Atari game in the usual way: 4 frames a step, the maximum of the last two, grey,
+    84 x 84, 4 pictures in an observation (`frame_stack`). What is learned from ends with each life
+    and has rewards of -1, 0 and 1; all returns that are told are full scores of whole games."""
     reward_scale: float = 1.0
     """Rewards are multiplied by it before they are learned from. Rewards about 1 are easiest."""
+    normalize_rewards: bool = False
+    """Divide rewards by the standard deviation of discounted returns so far when they are learned
+    from. It helps where their size is unknown or changes; a replay keeps them as they were, and
+    returns are told as they were."""
     episode_limit: int | None = None
     """Where an episode that is learned from is cut, in env steps; None leaves that to the
     environment. What would have followed is estimated there, so that nothing wrong is learned.
@@ -30,7 +41,7 @@ class TrainConfig:
     episodes of evaluations are never cut."""
     eval_every: int = 1_000
     """Env steps from one evaluation to the next. Fewer notices success sooner and costs more."""
-    eval_episodes: int = 20
+    eval_episodes: int | None = None
     """Greedy episodes in an evaluation. More is less noisy and costs more."""
     target_margin: float = 0.0
     """How far above the target an evaluation must be to end the run. Higher takes longer, and the
@@ -51,16 +62,26 @@ class TrainConfig:
                 1,
                 frame_stack=self.frame_stack,
                 eval_every=self.eval_every,
-                eval_episodes=self.eval_episodes,
                 checkpoint_every=self.checkpoint_every,
                 log_every=self.log_every,
             ),
+            [] if self.eval_episodes is None else whole(1, eval_episodes=self.eval_episodes),
             [] if self.episode_limit is None else whole(1, episode_limit=self.episode_limit),
             positive(reward_scale=self.reward_scale),
             finite(reward_scale=self.reward_scale, target_margin=self.target_margin),
             whole(0, confirm_episodes=self.confirm_episodes),
             at_least(0.0, target_margin=self.target_margin),
         )
+
+    @property
+    def learning_from(self) -> dict[str, Any]:
+        """Keywords of `make_envs` for the environments that are learned from."""
+        return {
+            "reward_scale": self.reward_scale,
+            "clip_rewards": self.atari,
+            "end_at_life_loss": self.atari,
+            "env_args": self.env_settings,
+        }
 
     @property
     def env_settings(self) -> dict[str, Any]:
@@ -82,6 +103,35 @@ class TrainConfig:
         """
 
 
+@dataclass(frozen=True, kw_only=True)
+class SingleConfig(TrainConfig):
+    """The settings of training one policy, and no population."""
+
+    eval_share: float | None = 0.1
+    """Env steps of evaluations for each one that is learned from, at most: half of them while the
+    run goes, the rest for its verdict. Fresh episodes that confirm that the target was reached come
+    on top. None evaluates as often as `eval_every` says, as if that or `eval_episodes` is given."""
+    eval_episodes: int | None = None
+    """Greedy episodes in an evaluation. More is less noisy and costs more. None: 5 within
+    `eval_share`, else 20."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all([] if self.eval_share is None else positive(eval_share=self.eval_share))
+
+    @property
+    def num_eval_episodes(self) -> int:
+        """The greedy episodes of an evaluation."""
+        usual = EVAL_EPISODES if self.eval_share is None else EVAL_EPISODES_WITHIN_SHARE
+        return usual if self.eval_episodes is None else self.eval_episodes
+
+    @property
+    def num_eval_envs(self) -> int:
+        """The environments of evaluations: those that wait for others cost env steps, too."""
+        most = EVAL_EPISODES if self.eval_share is None else self.num_eval_episodes
+        return min(EVAL_EPISODES, most)
+
+
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
 
@@ -93,6 +143,11 @@ class Ingredients(Generic[ConfigT]):
     envs: Envs
     config: ConfigT
     seed: int
+
+    @property
+    def measured(self) -> Envs | None:
+        """The environments that measure rewards; None without `normalize_rewards`."""
+        return self.envs if self.config.normalize_rewards else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,3 +164,5 @@ class Recipe(Generic[ConfigT]):
     """Uses the middleware that collect and learn; returns what else is to be saved, by name."""
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings and options that suit an environment, by its id."""
+    sizes: Callable[[EnvSpec], Mapping[str, Any]] | None = None
+    """Returns settings that suit the spaces of an environment without a preset."""

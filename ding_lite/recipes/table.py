@@ -1,11 +1,20 @@
-"""The policies that can be trained by name. A further one is one entry here."""
+"""The policies that can be trained by name, one entry each, and those of a class or a function."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.recipes.off_policy import OffPolicyConfig, learn_from_replay
+from ding_lite.io.importing import find_member
+from ding_lite.recipes.off_policy import (
+    OffPolicyConfig,
+    SequenceConfig,
+    learn_from_replay,
+    learn_from_sequences,
+)
 from ding_lite.recipes.on_policy import OnPolicyConfig, ShortRolloutConfig, learn_from_rollouts
 from ding_lite.recipes.presets import (
     A2C_PRESETS,
@@ -13,8 +22,11 @@ from ding_lite.recipes.presets import (
     DQN_PRESETS,
     IMPALA_PRESETS,
     PPO_PRESETS,
+    R2D2_PRESETS,
     SAC_PRESETS,
     TD3_PRESETS,
+    sizes_for_boxes,
+    sizes_for_images,
 )
 from ding_lite.recipes.recipe import Recipe
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
@@ -24,6 +36,11 @@ from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
+from ding_lite.rl.protocols import ActorCritic, Policy
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
+from ding_lite.rl.torch_policies.rollout_policy import TorchRolloutPolicy
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, config_type
 
 RECIPES: dict[str, Recipe[Any]] = {
     "dqn": Recipe(
@@ -32,6 +49,7 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OffPolicyConfig,
         learn=learn_from_replay,
         presets=DQN_PRESETS,
+        sizes=sizes_for_images,
     ),
     "ddpg": Recipe(
         policy=DDPG,
@@ -39,6 +57,7 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OffPolicyConfig,
         learn=learn_from_replay,
         presets=DDPG_PRESETS,
+        sizes=sizes_for_boxes,
     ),
     "td3": Recipe(
         policy=TD3,
@@ -46,6 +65,7 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OffPolicyConfig,
         learn=learn_from_replay,
         presets=TD3_PRESETS,
+        sizes=sizes_for_boxes,
     ),
     "sac": Recipe(
         policy=SAC,
@@ -53,6 +73,7 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OffPolicyConfig,
         learn=learn_from_replay,
         presets=SAC_PRESETS,
+        sizes=sizes_for_boxes,
     ),
     "a2c": Recipe(
         policy=A2C,
@@ -60,6 +81,7 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=ShortRolloutConfig,
         learn=learn_from_rollouts,
         presets=A2C_PRESETS,
+        sizes=sizes_for_images,
     ),
     "ppo": Recipe(
         policy=PPO,
@@ -67,6 +89,7 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OnPolicyConfig,
         learn=learn_from_rollouts,
         presets=PPO_PRESETS,
+        sizes=sizes_for_images,
     ),
     "impala": Recipe(
         policy=IMPALA,
@@ -74,20 +97,127 @@ RECIPES: dict[str, Recipe[Any]] = {
         config=OnPolicyConfig,
         learn=learn_from_rollouts,
         presets=IMPALA_PRESETS,
+        sizes=sizes_for_images,
+    ),
+    "r2d2": Recipe(
+        policy=R2D2,
+        policy_config=R2D2Config,
+        config=SequenceConfig,
+        learn=learn_from_sequences,
+        presets=R2D2_PRESETS,
+        sizes=sizes_for_images,
     ),
 }
 
 
-def find_recipe(name: str) -> Recipe[Any]:
-    """Look a policy up by its name, such as `dqn`.
+def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
+    """Find or make the recipe of a policy.
+
+    Args:
+        policy: Its name, such as `dqn`; `path/to/file.py:MyPolicy` or `module:MyPolicy`; a class of
+            this package or a `TorchPolicy`; or a function of the spec that makes a policy.
+        spec: Makes the spec of the environments, for such a function: what it makes says whether
+            it learns from replay or from rollouts.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: There is none of that name, or the function makes no policy.
     """
-    recipe = RECIPES.get(str(name).lower())
-    if recipe is None:
+    if isinstance(policy, str):
+        recipe = RECIPES.get(policy.lower())
+        if recipe is not None:
+            return recipe
+        place, _, name = policy.rpartition(":")
+        if not place:
+            raise ConfigError(
+                f"There is no policy {policy!r} to train.{did_you_mean(policy, RECIPES)} "
+                f"Known are: {', '.join(RECIPES)}. One of your own is named with its file: "
+                f"path/to/file.py:MyPolicy."
+            )
+        policy = find_member(place, name)
+    for recipe in RECIPES.values():
+        if recipe.policy is policy:
+            return recipe
+    if isinstance(policy, type) and issubclass(policy, TorchPolicy):
+        from_rollouts = issubclass(policy, TorchRolloutPolicy)
+        return recipe_of(policy, config_type(policy), from_rollouts)
+    if not callable(policy):
         raise ConfigError(
-            f"There is no policy {name!r} to train.{did_you_mean(str(name), RECIPES)} "
-            f"Known are: {', '.join(RECIPES)}."
+            f"`policy` is a {type(policy).__name__}; a name was expected, such as "
+            f"{next(iter(RECIPES))!r}, a class, or a function of the spec that makes one."
         )
-    return recipe
+    return _recipe_of_function(policy, spec)
+
+
+def name_of_policy(policy: object) -> str:
+    """Return the name of a policy in directories and messages.
+
+    Example:
+        >>> name_of_policy("DQN"), name_of_policy(SAC), name_of_policy("own/qr.py:QRDQN")
+        ('dqn', 'sac', 'qrdqn')
+    """
+    if isinstance(policy, str):
+        return policy.rpartition(":")[2].lower()
+    return str(getattr(policy, "__name__", type(policy).__name__)).strip("<>_").lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionConfig:
+    """The settings of a policy that a function makes: it has its own."""
+
+    seed: int = 0
+    """The seed of the run."""
+
+
+def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -> Recipe[Any]:
+    made = made_by(make, spec())
+
+    def build(spec: EnvSpec, config: FunctionConfig, **parts: object) -> Policy:
+        return made_by(make, spec, **parts)
+
+    build.__name__ = getattr(make, "__name__", "policy")
+    return recipe_of(build, FunctionConfig, isinstance(made, ActorCritic))
+
+
+def made_by(make: Callable[..., Any], spec: EnvSpec, **parts: object) -> Policy:
+    """Make a policy by a function of the user.
+
+    Args:
+        make: Makes it of the spec.
+        spec: The environments'.
+        **parts: What was given of the policy beside that.
+
+    Raises:
+        ConfigError: A part was given, or the function takes no spec, or makes no policy.
+    """
+    if parts:
+        raise ConfigError(
+            f"`{'` and `'.join(parts)}` was given beside a function that makes the policy. "
+            f"Give it within that function."
+        )
+    try:
+        inspect.signature(make).bind(spec)
+    except TypeError as error:
+        raise ConfigError(
+            f"`{name_of_policy(make)}` is neither a name, nor a class of this package, nor a "
+            f"TorchPolicy, nor a function of the spec that makes a policy ({error})."
+        ) from error
+    made = make(spec)
+    if not isinstance(made, Policy):
+        raise ConfigError(
+            f"`{name_of_policy(make)}` returned a {type(made).__name__} for a spec; a policy was "
+            f"expected, with `act`, `learn`, `state_dict` and the other methods of "
+            f"`ding_lite.rl.Policy`."
+        )
+    return made
+
+
+def recipe_of(
+    policy: Callable[..., Policy], policy_config: type[Any], from_rollouts: bool
+) -> Recipe[Any]:
+    """Make the recipe of a policy that the table does not have."""
+    return Recipe(
+        policy=policy,
+        policy_config=policy_config,
+        config=OnPolicyConfig if from_rollouts else OffPolicyConfig,
+        learn=learn_from_rollouts if from_rollouts else learn_from_replay,
+    )

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, make_plan
-from ding_lite.recipes.recipe import Ingredients
+from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, given_parts, make_plan
+from ding_lite.recipes.recipe import Ingredients, SingleConfig
 from ding_lite.recipes.runs.directory import has_best, make_next
-from ding_lite.recipes.runs.loading import load_policy
 from ding_lite.recipes.runs.reporting import save_and_report
-from ding_lite.recipes.runs.run import JUDGED_EPISODES, Run
+from ding_lite.recipes.runs.run import Run
+from ding_lite.rl.checkpoint.save_load import load_checkpoint
+from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat_module import MakeModule
+from ding_lite.rl.weights.optimizers import MakeOptimizer
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 
@@ -36,10 +41,20 @@ class TrainResult:
 
 
 def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a time
-    policy: str,
-    env: str,
+    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    env: EnvLike,
     settings: Mapping[str, Any] | None = None,
     *,
+    env_args: Mapping[str, Any] | None = None,
+    wrappers: Sequence[EnvWrapper] = (),
+    imports: Sequence[str] = (),
+    network: MakeModule | None = None,
+    actor: MakeModule | None = None,
+    critic: MakeModule | None = None,
+    optimizer: MakeOptimizer | None = None,
+    device: str | None = None,
+    use: Sequence[Middleware] = (),
+    config: str | os.PathLike[str] | None = None,
     num_envs: int | None = None,
     seed: int | None = None,
     target: float | None = None,
@@ -56,9 +71,25 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
     defaults. Ctrl-C ends the run with everything saved, and `resume` goes on from there exactly.
 
     Args:
-        policy: Which one, such as `dqn`.
-        env: An environment of gymnasium's registry.
+        policy: Which one: a name such as `dqn` or `path/to/file.py:MyPolicy`, a class of this
+            package or a `TorchPolicy`, or a function of the spec that makes a policy.
+        env: An environment as `make_envs` takes it: an id of gymnasium's registry,
+            `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
         settings: Settings of the policy and of training: a dict or an EasyDict.
+        env_args: Keywords for the environment, such as {"length": 12}.
+        wrappers: Functions around each environment, the first one innermost.
+        imports: Modules and files to import before, which may register environments.
+        network: A network of your own, as the policy takes it: a module, or a class or function
+            of the spec that makes one. A class or a function at the top of a module or a file is
+            found again by `load_policy`, `ding-lite watch` and `export`.
+        actor: An actor of your own, likewise.
+        critic: A critic of your own, likewise.
+        optimizer: An optimiser such as `torch.optim.RMSprop`.
+        device: The device of the networks, as PyTorch names it; `cpu` unless given.
+        use: Middleware of your own, run behind learning and evaluation in each step, and before the
+            metrics are written: `[mw.report(fn, every=50)]`.
+        config: A TOML file of settings and options, or the `config.json` of a run; what is given
+            here wins.
         num_envs: Environments that are stepped together; 8 unless given.
         seed: Decides everything that is random; 0 unless given.
         target: The mean return of 20 greedy episodes that counts as solved; the environment's
@@ -93,53 +124,72 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         out=None if out is None else Path(out),
         resume=resume,
         smoke=smoke,
+        device=device,
+        config=None if config is None else Path(config),
+        parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
+    if env_args or wrappers or imports:
+        env = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
     return run_plan(
-        make_plan(policy, env, {**checked_settings(settings), **more}, choices), quiet=quiet
+        make_plan(policy, env, {**checked_settings(settings), **more}, choices),
+        quiet=quiet,
+        use=use,
     )
 
 
-def run_plan(plan: RunPlan, *, quiet: bool = False) -> TrainResult:
+def run_plan(plan: RunPlan, *, quiet: bool = False, use: Sequence[Middleware] = ()) -> TrainResult:
     """Carry out a plan, and judge the trained policy.
 
     Args:
         plan: Made by `make_plan`.
+        use: Middleware of the user.
         quiet: Show nothing on standard error.
     """
-    options, config = plan.options, plan.config
+    options, config = plan.options, cast(SingleConfig, plan.config)
     stack = config.frame_stack
     eval_seed = options.seed_for("evaluation")
     with (
         make_envs(
-            options.env,
+            options.env if plan.vector is None else plan.vector,
             plan.num_envs,
             seed=options.seed,
             frame_stack=stack,
-            reward_scale=config.reward_scale,
-            settings=config.env_settings,
+            **config.learning_from,
         ) as envs,
-        make_envs(options.env, JUDGED_EPISODES, seed=eval_seed, frame_stack=stack) as eval_envs,
+        make_envs(
+            options.env, config.num_eval_envs, seed=eval_seed, frame_stack=stack
+        ) as eval_envs,
     ):
-        policy = plan.recipe.policy(envs.spec, plan.policy_config)
+        policy = plan.make_policy(envs.spec)
         config.check_sizes(envs, policy)
         if options.out is None:
             options = dataclasses.replace(
-                options, out=make_next(Path("runs", plan.name, options.env))
+                options, out=make_next(Path("runs", plan.name, str(options.env)))
             )
-        described = {"num_envs": plan.num_envs, **plan.settings}
-        with Run(plan.name, options, config=described, quiet=quiet) as run:
-            _run(plan, run, policy, envs, eval_envs)
+        with Run(
+            plan.name, options, config=plan.described, defaults=plan.defaults, quiet=quiet
+        ) as run:
+            if plan.note is not None:
+                run.tell(plan.note)
+            _run(plan, run, policy, envs, eval_envs, use)
             if has_best(run.directory):
-                policy = load_policy(run.directory)
-            numbers = run.judge(policy)
+                policy.load_state_dict(load_checkpoint(run.best).state)
+            numbers = run.judge(policy, eval_share=config.eval_share)
             run.explain(numbers)
     return TrainResult(
         policy=policy, directory=run.directory, solved=numbers["solved"], numbers=numbers
     )
 
 
-def _run(plan: RunPlan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -> None:
-    options, config = run.options, plan.config
+def _run(
+    plan: RunPlan,
+    run: Run,
+    policy: Policy,
+    envs: Envs,
+    eval_envs: Envs,
+    use: Sequence[Middleware],
+) -> None:
+    options, config = run.options, cast(SingleConfig, plan.config)
     steps = config.steps_per_update(envs.num_envs)
 
     def every(env_steps: int) -> int:
@@ -160,14 +210,15 @@ def _run(plan: RunPlan, run: Run, policy: Policy, envs: Envs, eval_envs: Envs) -
                 eval_envs,
                 every=every(config.eval_every),
                 stop_at=options.target + config.target_margin,
-                episodes=config.eval_episodes,
+                episodes=config.num_eval_episodes,
                 confirm=config.confirm_episodes,
                 confirm_at=options.target,
+                share=None if config.eval_share is None else config.eval_share / 2,
             )
         )
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        save_and_report(task, plan, run, parts, every)
+        save_and_report(task, plan, run, parts, every, use)
         if not run.quiet:
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
         run.resume(parts)

@@ -20,6 +20,8 @@ from ding_lite.rl.formulas.returns_on_device import (
     vtrace_on_device,
 )
 from ding_lite.rl.formulas.schedules import Schedule, constant, exponential, linear
+from ding_lite.rl.memory import Memory
+from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -33,6 +35,9 @@ from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.rollout_buffer import RolloutBuffer
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
+from ding_lite.rl.torch_policies.rollout_policy import TensorRollout, TorchRolloutPolicy
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
 
 __all__ = [
     "A2C",
@@ -40,12 +45,14 @@ __all__ = [
     "DQN",
     "IMPALA",
     "PPO",
+    "R2D2",
     "SAC",
     "TD3",
     "A2CConfig",
     "ActorCritic",
     "Advantages",
     "Checkpoint",
+    "Conv",
     "DDPGConfig",
     "DQNConfig",
     "EnvSpec",
@@ -53,12 +60,14 @@ __all__ = [
     "Episode",
     "EpisodeBuffer",
     "IMPALAConfig",
+    "Memory",
     "NStep",
     "PPOConfig",
     "Policy",
     "Prioritized",
     "PrioritizedReplay",
     "PrioritizedTransitions",
+    "R2D2Config",
     "Replay",
     "ReplayBuffer",
     "Rollout",
@@ -70,6 +79,10 @@ __all__ = [
     "Step",
     "TD3Config",
     "TensorAdvantages",
+    "TensorRollout",
+    "TorchPolicy",
+    "TorchPolicyConfig",
+    "TorchRolloutPolicy",
     "Transitions",
     "constant",
     "epsilon_ladder",

@@ -6,7 +6,9 @@ T time steps, F frames, A actions, I inputs and O outputs of a layer, P paramete
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +21,8 @@ NumpyArray: TypeAlias = npt.NDArray[Any]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Array: TypeAlias = NumpyArray | Tensor
+
+_NO_EXTRA: Mapping[str, Array] = MappingProxyType({})
 
 
 @register
@@ -73,6 +77,31 @@ class Transitions:
     def __len__(self) -> int:
         return len(self.reward)
 
+    @property
+    def extra(self) -> Mapping[str, Array]:
+        """Fields of your own, [B, ...] each; empty unless `with_extra` or a replay has set them."""
+        return _NO_EXTRA
+
+    def with_extra(self, **own: Array) -> Transitions:
+        """Return these transitions with fields of your own, [B, ...] each, beside their others.
+
+        A replay that was made with `fields` of these names keeps them.
+        """
+        return ExtraTransitions(
+            self.obs, self.action, self.reward, self.next_obs,
+            self.terminated, self.truncated, self.num_steps,
+            extra={**self.extra, **own},
+        )  # fmt: skip
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class ExtraTransitions(Transitions):
+    """Transitions with fields of a user's own."""
+
+    extra: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
+    """Fields of your own, [B, ...] each."""
+
 
 @register
 @dataclass(frozen=True, slots=True)
@@ -85,6 +114,8 @@ class PrioritizedTransitions(Transitions):
     serial: NumpyArray
     """The serial of each: how many transitions the replay had been given before it, [B] int64.
     Serials are never reused, so an overwritten transition is recognised."""
+    extra: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
+    """Fields of your own, [B, ...] each."""
 
 
 @register
@@ -141,6 +172,9 @@ class Rollout:
     """The last observations of these episodes, [K, ...]; their values are bootstrapped."""
     version: int = 0
     """The version of the weights that acted; 0 if unknown."""
+    state: FloatArray | None = None
+    """The recurrent states before the first step, [N, S], of a policy with memory. They are zeros
+    again after each end of an episode."""
 
     @property
     def num_steps(self) -> int:
@@ -174,7 +208,14 @@ class Sequences:
     """Where the episode was cut off, [B, T]."""
     mask: Array
     """Which steps exist, [B, T]: after the end of an episode the fields are zeros, and `obs`
-    repeats its last observation."""
+    repeats its last observation; before its beginning, within the burn-in, the first one."""
+    burn_in: int = field(default=0, kw_only=True)
+    """How many of the T steps, the first ones, only lead to the state that learning begins with."""
+    state: Array | None = field(default=None, kw_only=True)
+    """The recurrent state before the first step that exists, [B, S]; None if the
+    buffer keeps no states."""
+    extra: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
+    """Fields of your own, [B, T, ...] each, which the buffer was made with."""
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -182,4 +223,6 @@ class Sequences:
 
 def to_numpy(array: Array) -> NumpyArray:
     """Return an array or a tensor as an array, without a copy unless it is on a GPU."""
-    return array.cpu().numpy() if isinstance(array, Tensor) else array
+    if isinstance(array, Tensor):
+        return array.numpy() if array.is_cpu else array.cpu().numpy()
+    return array

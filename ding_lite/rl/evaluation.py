@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 
 import numpy as np
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.batch import BoolArray, NumpyArray
 from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.memory import memory_of
 from ding_lite.rl.protocols import Policy
 
 
@@ -21,7 +23,7 @@ def mean_return(policy: Policy, envs: Envs, *, episodes: int | None = None) -> f
     end, of all environments, would favour the short ones.
 
     Args:
-        policy: Acts with `explore=False`.
+        policy: Acts with `explore=False`; if it has memory, by one that this evaluation makes.
         envs: Environments to play in. Not those of a collector: they are reset.
         episodes: The total number, a multiple of `envs.num_envs`; one per environment if None.
 
@@ -58,8 +60,14 @@ def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
     env_steps = 0
     envs.reset()
     envs.take_finished()
+    memory = memory_of(policy, envs.num_envs)
+    act: Callable[..., NumpyArray] = policy.act
+    if memory is not None:
+        act = partial(act, memory=memory)
     while any(len(own) < wanted for own in returns):
-        envs.step(policy.act(envs.obs, explore=False))
+        step = envs.step(act(envs.obs, explore=False))
+        if memory is not None:
+            memory.reset(step.terminated | step.truncated)
         env_steps += envs.num_envs
         for episode in envs.take_finished():
             returns[episode.env_index].append(episode.ret)
@@ -83,7 +91,11 @@ class PlayedByEach:
 
 
 def play_each(
-    act: Callable[[NumpyArray, NumpyArray], NumpyArray], envs: Envs, *, episodes: Sequence[int]
+    act: Callable[[NumpyArray, NumpyArray], NumpyArray],
+    envs: Envs,
+    *,
+    episodes: Sequence[int],
+    reset: Callable[[BoolArray], None] | None = None,
 ) -> PlayedByEach:
     """Play whole episodes of several players in the same environments, and return their returns.
 
@@ -96,6 +108,8 @@ def play_each(
             each environment, [N].
         envs: Environments to play in. Not those of a collector: they are reset.
         episodes: How many each player plays.
+        reset: Called after each env step with where an episode has ended, [N], for players with
+            memory.
 
     Raises:
         ConfigError: If a player plays no episode.
@@ -114,7 +128,9 @@ def play_each(
     envs.reset()
     envs.take_finished()
     while is_busy_N.any():
-        envs.step(act(envs.obs, player_N.clip(0)))
+        step = envs.step(act(envs.obs, player_N.clip(0)))
+        if reset is not None:
+            reset(step.terminated | step.truncated)
         env_steps += envs.num_envs
         for episode in envs.take_finished():
             index = episode.env_index

@@ -80,6 +80,19 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class LearnsFromSequences(Policy, Protocol):
+    """A policy that learns from the sequences of an `EpisodeBuffer`."""
+
+    @property
+    def sequence_length(self) -> int:
+        """The env steps of a sequence that it learns from."""
+
+    @property
+    def burn_in(self) -> int:
+        """The env steps before these, which bring the recurrent state up to date."""
+
+
+@runtime_checkable
 class ReducesGradient(Policy, Protocol):
     """A policy that may average its gradients with other learners."""
 

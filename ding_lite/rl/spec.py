@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+
+from ding_lite.errors import ShapeError
+from ding_lite.rl.batch import Array, NumpyArray, to_numpy
+from ding_lite.rl.packing import ArrayT, ObsSpace, Packing, Tree, box_shape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,56 +23,142 @@ class EnvSpec:
     one-hot vectors; images, channels first. Those of bytes stay bytes, a quarter of the memory,
     and are scaled to 0 to 1 within the network; all others are float32.
 
+    Observations of several parts (Dict, Tuple, MultiDiscrete, MultiBinary) and those with an action
+    mask are packed into one vector; `unpack` returns the parts, `action_mask` the mask.
+
     Example:
         >>> screen = Box(0, 255, (84, 84, 3), dtype=np.uint8)
         >>> spec = EnvSpec(env_id="x", obs_space=screen, action_space=Discrete(4), frame_stack=2)
         >>> spec.obs_shape, spec.obs_dtype.__name__, spec.is_image
         ((6, 84, 84), 'uint8', True)
+        >>> from gymnasium.spaces import Dict
+        >>> parts = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
+        >>> spec = EnvSpec(env_id="x", obs_space=parts, action_space=Discrete(4))
+        >>> {key: part.shape for key, part in spec.unpack(np.zeros((8, *spec.obs_shape))).items()}
+        {'at': (8, 3), 'speed': (8, 2)}
     """
 
     env_id: str
-    """Its name in gymnasium's registry."""
-    obs_space: Box | Discrete
+    """Its name: that in gymnasium's registry, or that of its class."""
+    obs_space: ObsSpace
     """The environment's own observation space."""
-    action_space: Discrete | Box
+    action_space: Discrete | Box | MultiDiscrete | MultiBinary
     """The action space."""
     max_episode_steps: int | None = None
     """The time limit that truncates an episode, in env steps."""
     frame_stack: int = 1
     """How many of the newest observations are stacked along the first axis, the oldest first. At
     the beginning of an episode the first one is repeated."""
+    has_action_mask: bool = False
+    """Whether the environment tells in `info["action_mask"]` which actions are legal."""
+    maker: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
+    """How environments of it are made, for `make_envs`; None where `env_id` says all."""
 
-    @property
+    @cached_property
+    def packing(self) -> Packing | None:
+        """The layout of packed observations; None where they are plain arrays."""
+        if isinstance(self.obs_space, Box | Discrete) and not self.has_action_mask:
+            return None
+        return Packing(self.obs_space, num_masked=self.num_choices if self.has_action_mask else 0)
+
+    @cached_property
     def frame_shape(self) -> tuple[int, ...]:
         """The shape of one frame of an observation."""
+        if self.packing is not None:
+            return self.packing.shape
         if isinstance(self.obs_space, Discrete):
             return (int(self.obs_space.n),)
-        shape = self.obs_space.shape
-        if len(shape) == 2:
-            return (1, *shape)
-        if len(shape) == 3 and has_channels_last(shape):
-            return (shape[2], shape[0], shape[1])
-        return shape
+        return box_shape(self.obs_space.shape or ())
 
-    @property
+    @cached_property
     def obs_shape(self) -> tuple[int, ...]:
         """The shape of one observation: (length,), or (channels, height, width)."""
         first, *rest = self.frame_shape
         return (self.frame_stack * first, *rest)
 
-    @property
+    @cached_property
     def obs_dtype(self) -> type[np.uint8] | type[np.float32]:
         """The dtype of observations."""
+        if self.packing is not None:
+            return self.packing.dtype
         return np.uint8 if self.obs_space.dtype == np.uint8 else np.float32
 
     @property
     def is_image(self) -> bool:
         """Whether an observation has channels, height and width."""
-        return len(self.frame_shape) == 3
+        return len(self.input_shape) == 3
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of what a built-in network gets of an observation: its parts in one vector."""
+        packing = self.packing
+        if packing is None:
+            return self.obs_shape
+        return packing.leaves[0].shape if packing.is_one_leaf else (packing.num_inputs,)
+
+    def inputs(self, obs: ArrayT) -> ArrayT:
+        """Return what a built-in network gets of observations, [..., *input_shape].
+
+        That is all parts of them as one vector of floats, or the observation beside its mask.
+        """
+        packing = self.packing
+        if packing is None:
+            return obs
+        return packing.parts(obs)[0] if packing.is_one_leaf else packing.joined(obs)
+
+    def pack(self, tree: Tree, *, action_mask: Array | None = None) -> NumpyArray:
+        """Make an array of a batch of observations of the environment's own form.
+
+        Args:
+            tree: As the observation space, each part [N, ...], as the environment gives it or as
+                `unpack` returns it.
+            action_mask: Which actions are legal, [N, A], where the environment tells; all are
+                without it.
+
+        Returns:
+            [N, *obs_shape], as policies and replays take it.
+
+        Raises:
+            ShapeError: A part is missing or not of its space, or there is a mask where the
+                environment has none.
+        """
+        packing = self.packing
+        if packing is None:
+            if action_mask is not None:
+                raise ShapeError(
+                    f"`action_mask` was given, but {self.env_id} has none: its `reset` returned "
+                    f'no `info["action_mask"]`. Leave it out.'
+                )
+            if self.frame_stack > 1:
+                return np.asarray(to_numpy(tree))
+            return Packing(self.obs_space).pack(tree).reshape(-1, *self.obs_shape)
+        return packing.pack(tree, action_mask=action_mask)
+
+    def unpack(self, obs: ArrayT) -> Tree:
+        """Return observations as a tree of the observation space.
+
+        Args:
+            obs: [..., *obs_shape], an array or a tensor.
+
+        Returns:
+            A tree of [..., *shape]: numbers one-hot as float32, bytes as bytes, images with their
+            channels first. Observations that are not packed are returned as they are.
+        """
+        return obs if self.packing is None else self.packing.unpack(obs)
+
+    def action_mask(self, obs: ArrayT) -> ArrayT | None:
+        """Return which actions are legal, [..., A] bool; None where the environment does not say.
+
+        Args:
+            obs: [..., *obs_shape], an array or a tensor.
+        """
+        if not self.has_action_mask or self.packing is None:
+            return None
+        return self.packing.action_mask(obs)
 
     @property
     def num_actions(self) -> int | None:
-        """The number of discrete actions; None if actions are continuous."""
+        """The number of discrete actions; None if an action is not one number of many."""
         return int(self.action_space.n) if isinstance(self.action_space, Discrete) else None
 
     @property
@@ -74,16 +167,13 @@ class EnvSpec:
         return self.action_space.shape or ()
 
     @property
+    def num_choices(self) -> int:
+        """How many choices all numbers of an action have together; 0 if it has none of any."""
+        if isinstance(self.action_space, MultiDiscrete):
+            return int(self.action_space.nvec.sum())
+        return self.num_actions or 0
+
+    @property
     def action_dtype(self) -> type[np.int64] | type[np.float32]:
         """The dtype of actions."""
-        return np.float32 if self.num_actions is None else np.int64
-
-
-def has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Return whether an image's shape ends with its channels: they are fewer than pixels a side.
-
-    Example:
-        >>> has_channels_last((84, 84, 3)), has_channels_last((4, 84, 84))
-        (True, False)
-    """
-    return shape[2] < min(shape[:2])
+        return np.float32 if isinstance(self.action_space, Box) else np.int64

@@ -156,6 +156,8 @@ class Pipeline:
                     out = fn(ctx)
                     if out is not None:
                         if type(out) is generator:
+                            if out.__name__ == "__call__":  # of an object
+                                out.__name__ = name_of(fn)
                             for _ in out:
                                 opened.append(out)
                                 break

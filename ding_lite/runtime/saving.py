@@ -45,9 +45,15 @@ def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[
         )
     saved = state["middleware"]
     if saved.keys() != middleware.keys():
+        gone, new = (
+            ", ".join(map(repr, sorted(names))) or "none"
+            for names in (saved.keys() - middleware.keys(), middleware.keys() - saved.keys())
+        )
         raise CheckpointError(
-            f"The task was saved with the states of the middleware {sorted(saved)}; this one has "
-            f"{sorted(middleware)}. Use the same middleware, in the same order, before you load."
+            f"The task was saved with other middleware. Only saved: {gone}. Only in this program: "
+            f"{new}. Use the same middleware, in the same order, before you load. If the program "
+            f"is the same, another version of ding_lite has saved it: go on with that version, or "
+            f"begin another run; `load_policy` loads the policy alone."
         )
     for name, part in middleware.items():
         part.load_state_dict(saved[name])

@@ -6,7 +6,6 @@ Give it wherever a `Clock` is taken. Threads that sleep or wait with a timeout s
 
 from __future__ import annotations
 
-import math
 import threading
 
 from ding_lite.errors import DeadlineExceeded
@@ -48,11 +47,10 @@ class ManualClock:
             with condition:
                 condition.notify_all()
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
-        """Wait on a held condition until it is notified or the clock has moved by `timeout`."""
+    def wait(self, condition: threading.Condition, instant: float) -> None:
+        """Wait on a held condition until it is notified or the clock shows `instant`."""
         token = object()
         with self._changed:
-            instant = math.inf if timeout is None else self._now + timeout
             if instant <= self._now:
                 return
             self._waiting[token] = (instant, condition)
@@ -68,8 +66,8 @@ class ManualClock:
         wake = threading.Condition()
         instant = self.now() + seconds
         with wake:
-            while (left := instant - self.now()) > 0:
-                self.wait(wake, left)
+            while self.now() < instant:
+                self.wait(wake, instant)
 
     def until_waiting(self, threads: int = 1, *, timeout: float = 10.0) -> None:
         """Return once that many threads sleep or wait on this clock.

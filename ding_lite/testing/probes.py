@@ -1,7 +1,8 @@
 """Probe environments with known solutions, for tests of policies.
 
 Importing this module registers them with gymnasium under `probe/`. If a policy fails at one of
-them, its name says where to look: values, discounting, the observation, the choice of actions.
+them, its name says where to look: values, discounting, the observation, the choice of actions,
+memory.
 `-v0` has two actions to choose from, `-v1` one number from -1 to 1. `AsImage` makes pictures of
 what they show.
 """
@@ -30,7 +31,7 @@ class Probe(gymnasium.Env[NumpyArray, Any]):
     observation_space: Space[Any] = Box(-10.0, 10.0, (1,), dtype=np.float32)
     action_space: Space[Any] = Discrete(2)
     now: float
-    """What is seen."""
+    """The number that an observation shows."""
 
     def __init__(self, *, continuous: bool = False) -> None:
         """Choose the kind of actions."""
@@ -116,6 +117,30 @@ class RightActionForObs(RewardIsObs):
         return _worth(action, self.now, is_continuous=self._is_continuous), True
 
 
+class Recall(RewardIsObs):
+    """Three steps: -1 or 1 is seen, then 0 and 0; the last action earns as in the first step.
+
+    Without memory the best that a policy can earn is 0 on average.
+    """
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NumpyArray, dict[str, Any]]:
+        """Begin an episode."""
+        self._steps = 0
+        self._sign = 0.0
+        return super().reset(seed=seed, options=options)
+
+    def play(self, action: float) -> tuple[float, bool]:
+        """Earn what the last action is worth for what was seen first."""
+        self._sign = self._sign or self.now
+        self._steps += 1
+        self.now = 0.0
+        if self._steps < 3:
+            return 0.0, False
+        return _worth(action, self._sign, is_continuous=self._is_continuous), True
+
+
 class Endless(Probe):
     """Each step earns 1 for ever; only a time limit of 4 cuts it off: values are 1/(1-gamma)."""
 
@@ -148,7 +173,8 @@ def _worth(action: float, sign: float, *, is_continuous: bool) -> float:
 
 
 def _register() -> None:
-    for probe in (OneReward, RewardIsObs, LateReward, RightAction, RightActionForObs, Endless):
+    probes = (OneReward, RewardIsObs, LateReward, RightAction, RightActionForObs, Recall, Endless)
+    for probe in probes:
         limit = 4 if probe is Endless else None
         for version, continuous in enumerate((False, True)):
             env_id = f"probe/{probe.__name__}-v{version}"

@@ -107,7 +107,7 @@ def main() -> None:
     processes = Processes()
     envs = make_envs("CartPole-v1", 16, seed=processes.seed(0))
     eval_envs = make_envs(
-        "CartPole-v1", 4, seed=processes.seed(1), settings={"max_episode_steps": 50}
+        "CartPole-v1", 4, seed=processes.seed(1), env_args={"max_episode_steps": 50}
     )
     # So that an env step costs the same with one process as with two.
     search = Search(lr=log_uniform(5e-4, 2e-3))

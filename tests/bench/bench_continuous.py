@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +21,15 @@ import numpy as np
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes.off_policy import OffPolicyConfig
 from ding_lite.recipes.plan import Choices, make_plan
-from ding_lite.rl import ReplayBuffer, make_envs, mean_return
-from tests.bench.continuous_peers import TUTORIALS, random_batch, sb3_update, sb3_version
+from ding_lite.rl import Policy, ReplayBuffer, make_envs, mean_return
+from tests.bench.continuous_peers import (
+    TUTORIALS,
+    OwnActor,
+    OwnCritic,
+    random_batch,
+    sb3_update,
+    sb3_version,
+)
 from tests.bench.harness import Row, compare, row_from_samples
 
 ENV_ID = "Pendulum-v1"
@@ -30,6 +38,8 @@ SIZES = ((128, 64), (256, 256))
 """Batches and widths: our defaults, and what is usual for robots."""
 MAX_UPDATE_RATIO = 0.7
 MAX_ACTION_RATIO = 0.6
+OWN_BATCH, OWN_WIDTH = 64, 64
+MAX_OWN_RATIO = 0.65
 SEEDS = range(5)
 NUM_EVAL_EPISODES = 20
 EVAL_EVERY = 250
@@ -50,6 +60,7 @@ def run() -> list[Row]:
     rows = []
     for name in TUTORIALS:
         rows += [row for batch_size, width in SIZES for row in updates(name, batch_size, width)]
+        rows.append(update_of_own(name))
     for name in TUTORIALS:
         rows += pendulum(name)
     return rows
@@ -99,6 +110,32 @@ def updates(name: str, batch_size: int, width: int) -> list[Row]:
             )
         )
     return rows
+
+
+def update_of_own(name: str) -> Row:
+    """Hold updates of a user's modules against plain torch with modules of the same layers."""
+    num_outputs = 2 if name == "sac" else 1
+    plan = make_plan(name, ENV_ID, {"hidden": (OWN_WIDTH, OWN_WIDTH)}, Choices())
+    spec, batch = make_envs(ENV_ID, 1).spec, random_batch(OWN_BATCH)
+    built_in = plan.recipe.policy(spec, plan.policy_config)
+    make: Callable[..., Policy] = type(built_in)
+    own = make(
+        spec,
+        plan.policy_config,
+        actor=lambda _: OwnActor(num_outputs, has_tanh=name != "sac"),
+        critic=OwnCritic,
+    )
+    plain = TUTORIALS[name](built_in, np.random.default_rng(0))
+    return compare(
+        f"{name.upper()} update of a user's nn.Modules, batch {OWN_BATCH}, "
+        f"hidden {OWN_WIDTH}x{OWN_WIDTH}",
+        partial(own.learn, batch),
+        partial(plain.learn, batch),
+        baseline_name="plain torch, default Adam",
+        number=40,
+        target=MAX_OWN_RATIO if name == "sac" else None,
+        tracked=True,
+    )
 
 
 def pendulum(name: str) -> list[Row]:

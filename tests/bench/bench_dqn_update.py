@@ -21,6 +21,7 @@ from tests.bench.harness import Row, compare
 BATCH_SIZE = 128
 NUM_ENVS = 8
 MAX_UPDATE_RATIO = 0.7
+MAX_OWN_RATIO = 0.65
 MAX_ACTION_RATIO = 0.6
 
 
@@ -40,6 +41,18 @@ def run() -> list[Row]:
                 baseline_name="plain torch, default Adam",
                 number=100,
                 target=MAX_UPDATE_RATIO,
+                tracked=width == 64,
+            )
+        )
+        own = DQN(policy.spec, config, network=copy.deepcopy(plain.net))
+        rows.append(
+            compare(
+                f"DQN update of a user's nn.Module, batch {BATCH_SIZE}, hidden {width}x{width}",
+                partial(own.learn, batch),
+                partial(plain.learn, tensors),
+                baseline_name="plain torch, default Adam",
+                number=100,
+                target=MAX_OWN_RATIO,
                 tracked=width == 64,
             )
         )

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import torch
+from torch import nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.evolution import (
@@ -41,6 +42,7 @@ TURN = 160
 CONFIG = DQNConfig(hidden=(32, 32), batch_size=BATCH_SIZE, lr=1e-3, target_tau=1e-3, n_step=1)
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, BATCH_SIZE))
 MAX_UPDATE_RATIO = 0.35
+MAX_MODULE_RATIO = 0.4
 MAX_GENERATION_MS = 15.0
 MAX_CLONE_MS = 2.0
 AGILERL_ENV_STEP_US = 2_747.0
@@ -50,7 +52,7 @@ def run() -> list[Row]:
     """Measure all."""
     spec = make_envs("CartPole-v1", 1).spec
     rows = [*updates(spec), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
-    rows += generations(spec)
+    rows += [modules(spec), *generations(spec)]
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
@@ -122,6 +124,37 @@ def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
         [seconds / (SIZE * 16) for seconds in mine],
         baseline=[seconds / 16 for seconds in theirs],
         baseline_name=f"{name}.learn, one agent",
+    )
+
+
+def modules(spec: EnvSpec) -> Row:
+    """Compare an update an agent of users' modules with one of an agent alone."""
+
+    def network(_: EnvSpec) -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
+        )
+
+    config = replace(CONFIG, hidden=(64, 64))
+    policies = [DQN(spec, replace(config, seed=seed), network=network) for seed in range(SIZE)]
+    stack, one = make_stack(policies[0], SIZE), Transitions(**random_batch())
+    batch = Transitions(*(torch.cat([getattr(one, field.name)] * SIZE) for field in fields(one)))
+
+    def together() -> None:
+        stack.learn(policies, [BATCH_SIZE] * SIZE, [16] * SIZE, lambda count: batch)
+
+    def alone() -> None:
+        for policy in policies:
+            for _ in range(16):
+                policy.learn(one)
+
+    mine, theirs = sample_pairs(together, alone, number=2)
+    return row_from_samples(
+        f"update of {SIZE} DQNs with modules of a user, 64x64, batch {BATCH_SIZE}, per agent",
+        [seconds / (SIZE * 16) for seconds in mine],
+        baseline=[seconds / (SIZE * 16) for seconds in theirs],
+        baseline_name="the same agents, one after the other",
+        target=MAX_MODULE_RATIO,
     )
 
 

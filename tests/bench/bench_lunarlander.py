@@ -114,7 +114,7 @@ def solve(seed: int) -> tuple[int, float]:
             seed=seed,
             mode="sync",
             reward_scale=config.reward_scale,
-            settings=config.env_settings,
+            env_args=config.env_settings,
         ) as envs,
         make_envs(ENV_ID, NUM_EVAL_EPISODES, seed=1_000_000 + seed, mode="sync") as eval_envs,
         Task() as task,

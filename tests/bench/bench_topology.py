@@ -23,6 +23,14 @@ from statistics import median
 
 import numpy as np
 
+from ding_lite.middleware.report.style import (
+    COLORS,
+    INK,
+    add_legend,
+    add_titles,
+    dress,
+    save_picture,
+)
 from ding_lite.parallel.network.topology import edges
 from tests.bench.counted import CountedCluster, Traffic
 from tests.bench.harness import Row, row_from_samples
@@ -210,26 +218,54 @@ def tables(found: Mapping[str, Mapping[int, Step]]) -> str:
 
 def draw(found: Mapping[str, Mapping[int, Step]], path: Path) -> None:
     """Draw what a step costs node 0, by the number of nodes."""
-    import matplotlib
+    draw_curves(
+        {
+            name: {n: link_s(step.state) * 1e3 for n, step in at.items()}
+            for name, at in found.items()
+        },
+        {
+            name: {n: median(step.state.seconds) * 1e3 for n, step in at.items()}
+            for name, at in found.items()
+        },
+        path,
+    )
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(9.0, 3.6), constrained_layout=True)
-    for name, steps in found.items():
-        nodes = list(steps)
-        busy = [link_s(steps[n].state) * 1e3 for n in nodes]
-        axes[0].plot(nodes, busy, "o-", label=name)
-        axes[1].plot(nodes, [median(steps[n].state.seconds) * 1e3 for n in nodes], "o-", label=name)
-    axes[0].set_title("10 MB to all: ms of the busiest link, 10 Gbit/s", fontsize=10)
-    axes[1].set_title("64 KB to all: ms of node 0's processor", fontsize=10)
-    for axis in axes:
-        axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xlabel("nodes")
-        axis.grid(alpha=0.3)
-        axis.legend()
-    figure.savefig(path, dpi=110)
+def draw_curves(
+    link_ms: Mapping[str, Mapping[int, float]],
+    cpu_ms: Mapping[str, Mapping[int, float]],
+    path: Path,
+) -> None:
+    """Draw the milliseconds of the busiest link and of node 0, by topology and number of nodes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 3.9), dpi=160, facecolor="white")
+    figure.subplots_adjust(left=0.07, right=0.98, top=0.72, bottom=0.135, wspace=0.16)
+    titles = ("10 MB to all: ms of the busiest link", "64 KB to all: ms of node 0's processor")
+    for place, (title, curves) in enumerate(zip(titles, (link_ms, cpu_ms), strict=True), start=1):
+        axes = figure.add_subplot(1, 2, place)
+        for (name, points), color in zip(curves.items(), COLORS, strict=False):
+            label = name if place == 1 else None
+            style = (0, (4, 2)) if name == "mesh" else "-"  # it lies on the star
+            axes.plot(
+                list(points), list(points.values()),
+                color=color, linestyle=style, linewidth=2.0, marker="o", markersize=4, label=label,
+            )  # fmt: skip
+        dress(axes, y_label="")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        values = [value for points in curves.values() for value in points.values()]
+        axes.set_ylim(0.7 * min(values), 1.5 * max(values))
+        axes.set_xlim(3.5, 600)
+        axes.set_xticks([4, 8, 16, 32, 64, 128, 256, 512], minor=False)
+        axes.minorticks_off()
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_xlabel("nodes", fontsize=11, color=INK, labelpad=6)
+        axes.set_title(title, fontsize=10.5, color=INK, loc="left", pad=8)
+    add_titles(figure, "Star, mesh and tree", "a step of node 0, by the number of nodes")
+    add_legend(figure)
+    save_picture(figure, path)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,42 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal
 
-from ding_lite.rl import Transitions
+from ding_lite.rl import EnvSpec, Transitions
 from ding_lite.rl.batch import NumpyArray
-from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3
+from tests.rl.reference_box import PlainDDPG, PlainSAC, PlainTD3, make_mlp
+
+
+class OwnActor(nn.Module):
+    """A user's actor for Pendulum."""
+
+    def __init__(self, num_outputs: int, *, has_tanh: bool) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.net = make_mlp((3, 64, 64, num_outputs))
+        self.has_tanh = has_tanh
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the outputs."""
+        raw: Tensor = self.net(obs)
+        return raw.tanh() if self.has_tanh else raw
+
+
+class OwnCritic(nn.Module):
+    """A user's critic for Pendulum."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.net = make_mlp((spec.obs_shape[0] + spec.action_shape[0], 64, 64, 1))
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Compute the values."""
+        values: Tensor = self.net(torch.cat((obs, action), dim=1))
+        return values
+
 
 SB3 = "stable-baselines3"
 

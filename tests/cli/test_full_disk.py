@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
-from tests.cli.warm import Warm, warm
+from tests.warm import Warm, warm
 
 pytestmark = [pytest.mark.procs, pytest.mark.deadline(60)]
 LONG = f"{TRAIN} --max-env-steps 2000 --target 1000 --set checkpoint_every=64 --set log_every=8"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli import slips
 from tests.cli.fuzz import command_line
-from tests.cli.warm import Warm, warm
+from tests.warm import Warm, warm
 
 pytestmark = pytest.mark.procs
 SECONDS = 45.0

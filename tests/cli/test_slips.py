@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import slips
-from tests.cli.warm import Said, Warm, warm
+from tests.warm import Said, Warm, warm
 
 pytestmark = pytest.mark.procs
 TABLES = {

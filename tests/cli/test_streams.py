@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.calls import MODULE, environment
 from tests.cli.slips import TRAIN, words_of
-from tests.cli.warm import Warm, warm
 from tests.recipes.runs.test_results import leave
+from tests.warm import Warm, warm
 
 pytestmark = pytest.mark.procs
 PRINTING = [

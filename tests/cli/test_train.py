@@ -23,6 +23,7 @@ QUICK = ("--set", "hidden=8,", "--set", "batch_size=8", "--set", "warmup=20")
 KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
     *("train_iter", "wall_s", "eval_return", "nodes"),
+    *("eval_episodes", "seconds", "eval_env_steps", "verdict_env_steps"),
 ]
 
 pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
@@ -41,7 +42,7 @@ def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) ->
     assert (numbers["example"], numbers["env"], numbers["seed"]) == ("dqn", "CartPole-v1", 3)
     assert (numbers["env_steps"], numbers["solved"]) == (160, False)
     assert "160/160 env steps" in err
-    assert "rl.replay.uniform | a replay of 50000 transitions takes" in err
+    assert "rl.replay.uniform | a replay of 50000 transitions takes" not in err
     assert "Did not solve CartPole-v1" in err
 
 
@@ -72,7 +73,7 @@ def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("dnq CartPole-v1", "There is no policy 'dnq' to train. Did you mean \"dqn\"?"),
         ("dqn CartPol-v1", 'Did you mean "CartPole-v1"?'),
-        ("dqn Pendulum-v1", "DQN chooses among a number of actions"),
+        ("dqn Pendulum-v1", "Take SAC or TD3, which give numbers"),
         ("dqn CartPole-v1 --set lrr=1", 'Unknown setting "lrr". Did you mean "lr"?'),
         ("dqn CartPole-v1 --set lr=-1", "`lr` is -1.0; it must be above 0"),
         ("dqn CartPole-v1 --resume", "`resume` goes on with the run in `out`"),
@@ -122,6 +123,16 @@ def test_a_checkpoint_of_another_version_is_reported_in_a_sentence(
     manifest.write_text(text)
     assert train("--out", "here", "--resume") == 2
     assert "has format 7; this version of ding_lite reads" in capsys.readouterr().err
+
+
+def test_a_logger_of_ones_own_gets_the_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("loggers.py").write_text("def tell(metrics, step):\n    print(step, metrics['loss'])\n")
+    assert train("--num-envs", "4", "--set", "log_every=80", "--report", "loggers.py:tell") == 0
+    *told, numbers = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in told] == ["100", "160"]
+    assert numbers.startswith("{")
+    assert train("--report", "tell") == 2
+    assert "`--report` is 'tell'; a function was expected, named with" in capsys.readouterr().err
 
 
 def test_all_settings_are_shown_with_where_they_come_from(
@@ -176,3 +187,69 @@ def test_on_a_terminal_there_is_one_line_that_moves_and_ctrl_c_says_how_to_go_on
     assert "Interrupted; the checkpoint is in here/checkpoint." in text
     assert "--resume --out here" in text
     assert "Traceback" not in text
+
+
+OWN = """
+import gymnasium
+import numpy as np
+
+
+class Corridor(gymnasium.Env):
+    observation_space = gymnasium.spaces.Dict(
+        {"place": gymnasium.spaces.Box(0, 1, (1,)), "clock": gymnasium.spaces.Discrete(100)}
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, length=8):
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = self.t = 0
+        return self.see(), {}
+
+    def step(self, action):
+        self.at, self.t = max(0, self.at + (1 if action else -1)), self.t + 1
+        done = self.at == self.length
+        return self.see(), float(done), done, self.t >= 99, {}
+
+    def see(self):
+        return {"place": np.array([self.at / self.length], np.float32), "clock": self.t}
+
+
+gymnasium.register("own_env/Corridor-v0", entry_point=Corridor)
+"""
+
+
+def test_an_environment_of_ones_own_is_trained_resumed_and_watched_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("own_env.py").write_text(OWN)
+
+    def train_own(env: str, length: int, *words: str, steps: int = 320) -> int:
+        limit = ("--max-env-steps", str(steps), "--env-arg", f"length={length}", "--num-envs", "4")
+        return main(["train", "dqn", env, *QUICK, *limit, *words])
+
+    assert train_own("own_env.py:Corridor", 3) == 0
+    run = Path("runs/dqn/Corridor/1")
+    described = json.loads((run / "config.json").read_text())["options"]
+    assert described["env"] == f"{Path.cwd()}/own_env.py:Corridor"
+    assert described["env_args"] == {"length": 3}
+    resumed = ("--out", str(run), "--resume")
+    assert train_own("own_env.py:Corridor", 4, *resumed, steps=400) == 2
+    assert "`env_args` is {'length': 4}, and was {'length': 3}" in capsys.readouterr().err
+    assert train_own("own_env.py:Corridor", 3, *resumed, steps=400) == 0
+    assert json.loads(capsys.readouterr().out)["env_steps"] == 400
+
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert main(["watch", f"../{run}", "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.startswith("DQN on Corridor")
+    monkeypatch.chdir("..")
+
+    assert train_own("own_env:own_env/Corridor-v0", 3, "--import", "own_env.py") == 0
+    assert json.loads(capsys.readouterr().out)["env"] == "own_env/Corridor-v0"
+    assert load_policy("runs/dqn/own_env/Corridor-v0/1").spec.obs_shape == (101,)
+    assert train_own("own_env:Coridor", 3) == 2
+    assert 'Did you mean "Corridor"?' in capsys.readouterr().err

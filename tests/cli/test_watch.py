@@ -9,7 +9,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.cli.main import main
 from ding_lite.recipes.runs import video
-from ding_lite.recipes.table import find_recipe
+from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -33,7 +33,7 @@ def save(env: str, directory: str = "here/checkpoint") -> None:
 def test_policies_for_box_actions_are_watched_too(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = find_recipe(name)
+    recipe = RECIPES[name]
     with make_envs("Pendulum-v1", 1) as envs:
         policy = recipe.policy(envs.spec, recipe.policy_config(hidden=(8,)))
         run_step(mw.checkpoint(policy, "here/checkpoint", every=1))

@@ -8,13 +8,13 @@ import sys
 import numpy as np
 
 from ding_lite.nest import leaves
-from ding_lite.recipes.table import find_recipe
+from ding_lite.recipes.table import RECIPES
 from ding_lite.rl import NStep, PrioritizedReplay, make_envs
 
 
 def trained_hash(name: str, *, seed: int, updates: int = 100) -> str:
     """Collect and learn as a user would; return the hash of everything a resume needs."""
-    recipe = find_recipe(name)
+    recipe = RECIPES[name]
     envs = make_envs("Pendulum-v1", 4, seed=seed, mode="sync")
     config = recipe.policy_config(seed=seed, hidden=(32, 32), n_step=2, batch_size=64)
     policy = recipe.policy(envs.spec, config)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.middleware.report.throughput import MEASURED
+from ding_lite.middleware.report.throughput import MEASURED, is_measured
 from ding_lite.nest import leaves
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 
@@ -40,11 +40,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "an array program": {"num_envs": 32, "max_env_steps": 1_920, "log_every": 32},
     "prioritized": {"prioritized": True, "lr_end": 1e-5, "lr_updates": 150},
     "images": {"env": "ding_lite/Catch-v0", "frame_stack": 2, "max_env_steps": 320},
-    "normalized": {"normalize_obs": True, "dueling": True, "reward_scale": 0.5},
+    "normalized": {"normalize_obs": True, "dueling": True, "normalize_rewards": True},
     "a2c": {"policy": "a2c", "unroll": 5, "lr_end": 1e-5, "lr_updates": 20},
     "ppo": {
         **{"policy": "ppo", "env": "Pendulum-v1", "unroll": 5, "normalize_obs": True},
-        **{"batch_size": 6, "epochs": 2},
+        **{"batch_size": 6, "epochs": 2, "normalize_rewards": True},
     },
     "impala": {
         **{"policy": "impala", "env": "ding_lite/Catch-v0", "frame_stack": 2, "unroll": 4},
@@ -52,7 +52,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "ddpg": {"policy": "ddpg", **PENDULUM, "prioritized": True, "n_step": 3},
     "td3": {"policy": "td3", **PENDULUM, "policy_delay": 3},
-    "sac": {"policy": "sac", **PENDULUM},
+    "sac": {"policy": "sac", **PENDULUM, "normalize_obs": True},
 }
 """Kinds of runs, by what they change; those of another policy change `COMMON`."""
 
@@ -121,7 +121,7 @@ def flat(state: Any) -> dict[Any, Any]:
     found = {}
     for path, leaf in leaves(state):
         # `auto` takes the mode that is faster, and the curve shows how fast it was.
-        if {"wall_s", "file_bytes", "mode", *MEASURED} & set(path):
+        if {"wall_s", "file_bytes", "mode", "stage_seconds", *MEASURED} & set(path):
             continue
         is_tensor = isinstance(leaf, torch.Tensor | np.ndarray)
         found[tuple(path)] = np.asarray(leaf).tobytes() if is_tensor else leaf
@@ -131,7 +131,7 @@ def flat(state: Any) -> dict[Any, Any]:
 def rows_of(directory: Path) -> list[dict[str, Any]]:
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    return [{k: v for k, v in row.items() if k not in ("wall_s", *MEASURED)} for row in rows]
+    return [{k: v for k, v in row.items() if k != "wall_s" and not is_measured(k)} for row in rows]
 
 
 def assert_same_end(directory: Path, whole: Path) -> None:

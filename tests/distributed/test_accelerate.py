@@ -80,6 +80,17 @@ def test_a_prepared_loader_over_the_replay_gives_what_the_replay_holds(
     assert len({*rewards}) > 1_300  # of 2,493 draws from 3,000 some 1,700 differ
 
 
+def test_own_fields_pass_through_the_loader(processes: Processes) -> None:
+    prepared = processes.prepare(
+        ReplayBuffer(SPEC, capacity=1_000, fields={"log_prob": ((), np.float32)})
+    )
+    added = some_transitions(SPEC, 500)
+    prepared.add(added, log_prob=2.0 * np.asarray(added.reward))
+    for size in (64, 32):
+        batch = prepared.sample(size)
+        assert torch.as_tensor(batch.extra["log_prob"]).tolist() == (2.0 * batch.reward).tolist()
+
+
 def test_batches_of_one_block_do_not_overlap(processes: Processes, replay: ReplayBuffer) -> None:
     prepared = PreparedReplay(processes.accelerator, replay, block_batches=2)
     one, two = prepared.sample(128), prepared.sample(128)
@@ -196,5 +207,5 @@ def test_a_launcher_that_started_one_process_instead_of_two_is_an_error() -> Non
 
 def test_without_accelerate_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(MissingExtraError, match=r"ding-lite\[accelerate\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[accelerate\]"):
         Processes()

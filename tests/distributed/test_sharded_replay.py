@@ -373,6 +373,33 @@ def test_a_learner_has_no_shard_to_add_to() -> None:
         Job().learner.add(numbered([1]))
 
 
+def test_collectors_add_with_priorities_and_fields_of_their_own() -> None:
+    job = Job(fields={"log_prob": ((2,), np.float32)}, alpha=1.0)
+    for collector, first in zip(job.collectors, (0, 10), strict=True):
+        numbers = np.arange(first, first + 10)
+        own = -np.stack([numbers, numbers], axis=1).astype(np.float32)
+        collector.add(numbered(numbers), priority=1.0 * (numbers % 10 == 3), log_prob=own)
+    settle(job.learner)
+    batch = job.learner.sample(20, beta=1.0)
+    assert {*numbers_of(batch).tolist()} == {3, 13}
+    assert set(batch.extra) == {"log_prob"}
+    np.testing.assert_array_equal(batch.extra["log_prob"][:, 1], -numbers_of(batch))
+    with pytest.raises(ConfigError, match="own fields \\['log_prob'\\] are missing"):
+        job.collectors[0].add(numbered([1]))
+
+
+def test_shards_with_other_own_fields_are_refused() -> None:
+    job = Job()
+    job.settings |= {"fields": {"log_prob": ((), np.float32)}, "name": "other"}
+    shard = job.make(1)
+    job.settings["fields"] = None
+    learner = job.make(0)
+    job.make(2)
+    shard.add(numbered([1, 2]), log_prob=np.zeros(2, np.float32))
+    with pytest.raises(ConfigError, match=r"A shard keeps \['log_prob'\] .* this node \[\]"):
+        learner.sample(2)
+
+
 def test_more_than_the_shards_hold_cannot_be_sampled() -> None:
     job = Job()
     job.fill(3, 4)

@@ -11,11 +11,13 @@ import pytest
 
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.sac import SAC
 from ding_lite.rl.policies.td3 import TD3
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 
 
 def agents_of(spec: EnvSpec, hiddens: Sequence[tuple[int, ...]]) -> list[Agent]:
@@ -77,3 +79,29 @@ def test_continuous_actions_are_batched_too(box_spec: EnvSpec, kind: Any) -> Non
         agents[index].act(obs[row : row + 1], explore=False) for row, index in enumerate(agent_N)
     ]
     np.testing.assert_allclose(actions, np.concatenate(alone), atol=1e-5)
+
+
+def test_agents_with_memory_act_by_a_state_of_their_own() -> None:
+    envs = make_envs("CartPole-v1", 6, seed=0)
+    config = R2D2Config(hidden=(4,), memory_size=3)
+    agents = [Agent(R2D2(envs.spec, replace(config, seed=place)), place=place) for place in (0, 1)]
+    act = ActTogether(agents)
+    agent_N = np.array([0, 1, 0, 1, 1, 0])
+    policies: list[Any] = [agent.policy for agent in agents]
+    states = [np.zeros((6, policy.state_size), np.float32) for policy in policies]
+    for _ in range(40):
+        expected = np.zeros(6, dtype=np.int64)
+        for row, index in enumerate(agent_N):
+            memory = policies[index].make_memory(1)
+            memory.state[:] = states[index][row]
+            obs = envs.obs[row : row + 1]
+            expected[row] = policies[index].act(obs, explore=False, memory=memory)[0]
+            states[index][row] = memory.state[0]
+        actions = act(envs.obs, agent_N)
+        assert actions.tolist() == expected.tolist()
+        step = envs.step(actions)
+        done_N = step.terminated | step.truncated
+        act.reset(done_N)
+        for row in np.flatnonzero(done_N).tolist():
+            states[0][row] = states[1][row] = 0.0
+            agent_N[row] = 1 - agent_N[row]

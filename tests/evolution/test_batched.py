@@ -56,8 +56,11 @@ def assert_same(together: Sequence[DQN], alone: Sequence[DQN], *, atol: float = 
         replace(SHAPE, double=False),
         replace(SHAPE, activation="tanh", hidden=(16,)),
         replace(SHAPE, hidden=(8, 8, 8)),
+        replace(SHAPE, activation="gelu", hidden=(16, 8)),
+        replace(SHAPE, activation="elu", hidden=(16, 8)),
+        replace(SHAPE, activation="silu", hidden=(16, 8)),
     ],
-    ids=["huber", "mse", "single", "tanh", "deep"],
+    ids=["huber", "mse", "single", "tanh", "deep", "gelu", "elu", "silu"],
 )
 def test_a_hundred_batched_updates_are_those_of_each_policy_alone(
     spec: EnvSpec, shape: DQNConfig

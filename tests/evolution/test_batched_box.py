@@ -25,6 +25,8 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "ddpg": (DDPG, DDPGConfig(hidden=(8, 8))),
     "td3": (TD3, TD3Config(hidden=(8, 8))),
     "sac": (SAC, SACConfig(hidden=(8, 8))),
+    "ddpg with gelu": (DDPG, DDPGConfig(hidden=(8, 8), activation="gelu")),
+    "sac with tanh": (SAC, SACConfig(hidden=(8, 8), activation="tanh")),
     "td3 of one layer": (TD3, TD3Config(hidden=(12,), target_noise=0.5)),
     "sac with its temperature": (SAC, SACConfig(hidden=(12,), learn_alpha=False, alpha=0.3)),
 }
@@ -122,5 +124,7 @@ def test_only_policies_of_the_same_kind_and_shape_are_batched(box_spec: EnvSpec)
     shared, elsewhere = SAC(box_spec), SAC(box_spec)
     shared.reduce_gradient = lambda grad_P: None
     elsewhere.device = torch.device("cuda")
+    normalized = replace(policies(box_spec, "td3")[0].config, normalize_obs=True)
+    assert stack_key(TD3(box_spec, normalized)) is None
     assert stack_key(shared) is None
     assert stack_key(elsewhere) is None

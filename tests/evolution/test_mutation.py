@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.agent import Agent, make_agent
+from ding_lite.evolution.growth.parameter_layout import layout_of
 from ding_lite.evolution.mutation import Mutation
-from ding_lite.evolution.parameter_layout import layout_of
 from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.rl.batch import FloatArray
 from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
@@ -36,10 +37,14 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "dqn": (DQN, DQNConfig()),
     "dueling dqn": (DQN, DQNConfig(dueling=True)),
     "dqn with tanh": (DQN, DQNConfig(activation="tanh")),
+    "dqn with gelu": (DQN, DQNConfig(activation="gelu")),
+    "dqn with elu": (DQN, DQNConfig(activation="elu")),
+    "dueling dqn with silu": (DQN, DQNConfig(activation="silu", dueling=True)),
     "dqn with a norm": (DQN, DQNConfig(normalize_obs=True)),
     "ddpg": (DDPG, DDPGConfig()),
     "td3": (TD3, TD3Config()),
     "sac": (SAC, SACConfig()),
+    "sac with gelu and a norm": (SAC, SACConfig(activation="gelu", normalize_obs=True)),
     "ppo": (PPO, PPOConfig()),
     "a2c with relu": (A2C, A2CConfig(activation="relu")),
 }
@@ -50,13 +55,16 @@ def only(kind: str, **more: Any) -> Mutation:
     return Mutation(**{**ONLY, kind: 1.0, **more})
 
 
-def make(kind: str, hidden: tuple[int, ...], *, seed: int = 0, updates: int = 3) -> Agent:
+def make(
+    kind: str, hidden: tuple[int, ...], *, seed: int = 0, updates: int = 3, **more: Any
+) -> Agent:
     """Make an agent that has learned a little, so that its optimiser has moments."""
     policy, config = KINDS[kind]
     env = "Pendulum-v1" if policy in (DDPG, TD3, SAC) else "CartPole-v1"
     with make_envs(env, 1) as envs:
         spec = envs.spec
-    agent = make_agent(policy(spec, dataclasses.replace(config, hidden=hidden, seed=seed)))
+    config = dataclasses.replace(config, hidden=hidden, seed=seed, **more)
+    agent = make_agent(policy(spec, config))
     if policy in (DQN, DDPG, TD3, SAC):
         for update in range(updates):
             agent.learn(some_transitions(spec, 16, seed=update))
@@ -111,8 +119,11 @@ def test_growth_preserves_the_function_of_every_network(
     for _ in range(3):
         grow.mutate(agent)
         sizes.append(agent.config.hidden)
+        # A layer of tanh is nearly linear only: x is off by x^3 / 768.
+        is_tanh = getattr(agent.config, "activation", "relu") == "tanh"
+        atol = 5e-3 if is_tanh and len(agent.config.hidden) > len(hidden) else 1e-5
         for was, now in zip(before, computes(agent), strict=True):
-            np.testing.assert_allclose(now, was, atol=1e-5)
+            np.testing.assert_allclose(now, was, atol=atol)
     assert all(sum(small) < sum(large) for small, large in pairwise(sizes))
 
 
@@ -134,8 +145,9 @@ def test_shrunken_networks_go_on_learning(kind: str) -> None:
     assert all(np.isfinite(values).all() for values in computes(agent))
 
 
-def test_removing_an_identity_layer_preserves_the_function() -> None:
-    agent = make("dqn", (16, 16))
+@pytest.mark.parametrize("activation", get_args(Activation))
+def test_removing_an_identity_layer_preserves_the_function(activation: Activation) -> None:
+    agent = make("dqn", (16, 16), activation=activation)
     before = computes(agent)
     only("architecture", new_layer_prob=1.0, remove_prob=0.0, seed=4).mutate(agent)
     assert len(agent.config.hidden) == 3
@@ -273,8 +285,7 @@ def test_the_same_seed_mutates_the_same_and_a_saved_one_goes_on() -> None:
 def test_mutations_that_do_not_apply_to_a_policy_are_refused(
     spec: EnvSpec, box_spec: EnvSpec
 ) -> None:
-    with pytest.raises(ConfigError, match="ReLUs only"):
-        only("activation").check(SAC(box_spec))
+    only("activation").check(SAC(box_spec))
     with pytest.raises(ConfigError, match='Unknown key "actor_lr"'):
         Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2))).check(DQN(spec))
     with pytest.raises(ConfigError, match="probability 0"):

@@ -165,7 +165,7 @@ def runs(folder: Path) -> Iterator[Attempt]:
         with task:
             task.use(mw.collect(policy, envs, steps=4))
             task.use(mw.add_to(replay))
-            task.use(mw.log(every=1, path=folder / "metrics.jsonl", quiet=True))
+            task.use(mw.jsonl(folder / "metrics.jsonl", every=1))
             task.use(mw.checkpoint(parts, folder / "saved", every=3))
             task.run(max_step=3)
         break_one = breaker(folder / "saved")

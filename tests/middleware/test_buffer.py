@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, ContextError
+from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
+from ding_lite.runtime.context import Context
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 
@@ -23,6 +27,20 @@ def test_what_was_collected_ends_up_in_the_replay(
 
     assert len(replay) == 40
     assert task.ctx.metrics["replay_size"] == 40
+
+
+def test_what_other_nodes_have_sent_ends_up_in_the_replay(
+    policy: DQN, envs: Envs, replay: ReplayBuffer
+) -> None:
+    def receive_twice(ctx: Context) -> None:
+        ctx.transitions = [ctx.transitions, ctx.transitions]
+
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(receive_twice)
+        task.use(mw.add_to(replay))
+        task.run(max_step=2)
+    assert len(replay) == 32
 
 
 def test_adding_before_collecting_names_the_missing_key(replay: ReplayBuffer) -> None:
@@ -65,3 +83,27 @@ def test_waiting_for_more_than_the_replay_can_hold_is_refused(replay: ReplayBuff
         mw.wait_for(replay, size=1_001)
     with pytest.raises(ConfigError, match="`size` is 0"):
         mw.wait_for(replay, size=0)
+
+
+def test_collectors_of_apex_add_with_the_errors_of_their_policy(policy: DQN, envs: Envs) -> None:
+    replay = PrioritizedReplay(envs.spec, capacity=100, alpha=1.0, offset=1e-9)
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=32))
+        task.use(mw.add_to(replay, priority=policy.td_errors))
+        task.run(max_step=2)
+
+    drawn = replay.draw(400)
+    fields = dict(drawn.fields.items())
+    errors = np.abs(policy.td_errors(Transitions(**fields)))
+    np.testing.assert_allclose(drawn.value, errors, rtol=1e-4, atol=1e-6)
+    assert len({*drawn.value.tolist()}) > 10
+
+
+def test_priorities_without_a_replay_that_takes_them_are_refused(
+    policy: DQN, envs: Envs, replay: ReplayBuffer
+) -> None:
+    with pytest.raises(ConfigError, match=r"`priority` was given\. Give a PrioritizedReplay"):
+        mw.add_to(replay, priority=policy.td_errors)
+    prioritized = PrioritizedReplay(envs.spec, capacity=100)
+    with pytest.raises(ConfigError, match="`priority` is a float"):
+        mw.add_to(prioritized, priority=0.5)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError
 from ding_lite.middleware.checkpoint import described_policy
+from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay.uniform import ReplayBuffer
+from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.saving import Stateful
 from ding_lite.runtime.task import Task
@@ -256,8 +259,19 @@ def test_other_middleware_is_named(tmp_path: Path) -> None:
     task = parts["task"]
     assert isinstance(task, Task)
     task.use(mw.log(every=1))
-    with pytest.raises(CheckpointError, match=r"The `task` in .* does not fit this program: .*log"):
+    said = r"The `task` in .* Only saved: none. Only in this program: 'log.*version of ding_lite"
+    with pytest.raises(CheckpointError, match=said):
         mw.resume(parts, tmp_path)
+
+
+def test_a_setting_that_was_not_saved_had_its_default(tmp_path: Path) -> None:
+    run_for(parts_of_a_run(tmp_path), 1)
+    saved = load_checkpoint(tmp_path)
+    del saved.meta["parts"]["policy"]["config"]["lr"]
+    save_checkpoint(tmp_path, saved.state, meta=saved.meta)
+    mw.resume(parts_of_a_run(tmp_path), tmp_path)
+    with pytest.raises(CheckpointError, match=r"`lr` is 0\.5, was 0\.002\. Resume"):
+        mw.resume(parts_of_a_run(tmp_path, lr=0.5), tmp_path)
 
 
 def test_a_part_that_cannot_be_saved_is_refused_at_once(tmp_path: Path) -> None:
@@ -289,3 +303,99 @@ def test_a_state_that_does_not_fit_a_part_is_refused_by_name(tmp_path: Path) -> 
     save_checkpoint(tmp_path, whole.state, meta={"parts": [1]})
     with pytest.raises(CheckpointError, match="this program has a DQN"):
         mw.resume(parts, tmp_path)
+
+
+class Plain:
+    """A policy in plain PyTorch: an optimiser of its own, and no base of this package."""
+
+    n_step, gamma, config = 1, 0.99, None
+
+    def __init__(self, spec: EnvSpec, remark: object = None) -> None:
+        torch.set_num_threads(2)
+        self.spec = spec
+        self.net = torch.nn.Linear(4, 2)
+        self.adam = torch.optim.Adam(self.net.parameters())
+        self.remark = remark
+        self.first_loss: object = None
+
+    def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
+        actions: NumpyArray = self.net(torch.from_numpy(obs)).argmax(-1).numpy()
+        return actions
+
+    def learn(self, batch: Transitions) -> dict[str, float]:
+        loss = self.net(torch.as_tensor(batch.obs)).square().mean()
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+        self.first_loss = self.remark
+        return {"loss": loss.item()}
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"net": self.net.state_dict(), "adam": self.adam.state_dict()}
+        return {**state, "first_loss": self.first_loss}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.net.load_state_dict(state["net"])
+        self.adam.load_state_dict(state["adam"])
+
+
+def learn_plainly(envs: Envs, directory: Path, policy: Plain, *, steps: int) -> None:
+    own: Any = policy
+    with Task() as task:
+        task.use(mw.collect(own, envs, steps=4))
+        task.use(mw.train(own))
+        task.use(mw.checkpoint(own, directory, every=1_000))
+        task.run(max_step=steps)
+
+
+def test_a_policy_in_plain_pytorch_is_saved_with_its_optimiser(envs: Envs, tmp_path: Path) -> None:
+    policy = Plain(envs.spec)
+    learn_plainly(envs, tmp_path, policy, steps=2)
+    assert torch.get_num_threads() == 1  # as with policies of this package
+    other = Plain(envs.spec)
+    other.load_state_dict(load_checkpoint(tmp_path).state)
+    moments = other.adam.state_dict()["state"][0]
+    assert torch.equal(moments["exp_avg"], policy.adam.state_dict()["state"][0]["exp_avg"])
+
+
+def test_what_cannot_be_saved_is_refused_before_the_run_or_behind_the_first_update(
+    envs: Envs, tmp_path: Path
+) -> None:
+    policy = Plain(envs.spec)
+    policy.first_loss = print
+    own: Any = policy
+    for refuse in (mw.checkpoint, mw.keep_best):
+        more: dict[str, Any] = {"every": 9} if refuse is mw.checkpoint else {}
+        with pytest.raises(CheckpointError, match=r"`policy\.first_loss` is a builtin_function"):
+            refuse(own, tmp_path, **more)
+
+    steps: list[int] = []
+    with pytest.raises(CheckpointError, match=r"`policy\.first_loss` is a builtin_function"):
+        learn_plainly(envs, tmp_path, Plain(envs.spec, remark=print), steps=100)
+    with Task() as task:
+        parts = {"task": task}
+        task.use(mw.checkpoint(parts, tmp_path / "other", every=1_000))
+        task.use(HasOddState(steps))
+        with pytest.raises(CheckpointError, match=r"odd.* is a builtin_function") as caught:
+            task.run(max_step=100)
+    assert "in middleware `checkpoint`" in caught.value.__notes__[0]
+    assert steps == [0]
+
+
+class HasOddState:
+    """A middleware with a state that cannot be saved."""
+
+    __name__ = "odd"
+
+    def __init__(self, steps: list[int]) -> None:
+        self.steps = steps
+
+    def __call__(self, ctx: Context) -> None:
+        ctx.train_iter = 1
+        self.steps.append(ctx.total_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"odd": print}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
-from ding_lite.rl.batch import Transitions
+from ding_lite.rl.batch import NumpyArray, Transitions
 from ding_lite.rl.envs.sources import SyncSource
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.formulas.schedules import constant, linear
+from ding_lite.rl.memory import Memory
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
@@ -227,6 +229,13 @@ def test_a_warmup_acts_at_random(envs: Envs, replay: ReplayBuffer) -> None:
     assert len(envs.finished) >= 5  # balancing 80 steps by chance is rare
 
 
+def test_a_warmup_may_repeat_each_random_action() -> None:
+    with make_envs("Pendulum-v1", 2, seed=0) as envs:
+        replay = ReplayBuffer(envs.spec, capacity=1_000, seed=0)
+        run_step(mw.random_warmup(envs, replay, steps=40, hold=4))
+    assert len(np.unique(replay.sample(40).action)) == 10
+
+
 def test_a_replay_that_a_resume_has_filled_needs_no_warmup(
     envs: Envs, replay: ReplayBuffer
 ) -> None:
@@ -239,3 +248,55 @@ def test_a_replay_that_a_resume_has_filled_needs_no_warmup(
 def test_a_warmup_the_replay_cannot_hold_is_refused(envs: Envs, replay: ReplayBuffer) -> None:
     with pytest.raises(ConfigError, match=r"`steps` is 1,001, the capacity of the replay 1,000"):
         mw.random_warmup(envs, replay, steps=1_001)
+
+
+class Counting(DQN):
+    """Counts the env steps of each episode in its memory; takes action 0."""
+
+    def make_memory(self, num_envs: int) -> Memory:
+        return Memory(num_envs, 1)
+
+    def act(
+        self,
+        obs: NumpyArray,
+        *,
+        explore: bool = True,
+        epsilon: float | None = None,
+        memory: Memory | None = None,
+    ) -> NumpyArray:
+        assert memory is not None
+        memory.state += 1.0
+        return np.zeros(len(obs), dtype=np.int64)
+
+
+def test_states_before_each_step_come_with_the_transitions() -> None:
+    envs = make_envs("probe/Counter-v0", 2)
+    collect = mw.collect(Counting(envs.spec, DQNConfig(n_step=1)), envs, steps=10)
+    for _ in range(3):
+        transitions = run_step(collect)[0].transitions
+        state = transitions.extra["state"]
+        assert state.shape == (10, 1)
+        np.testing.assert_array_equal(state[:, 0], transitions.obs[:, 1])  # the age
+
+
+def test_a_resumed_memory_forgets_episodes_that_did_not_go_on() -> None:
+    def make() -> tuple[Envs, Any]:
+        envs = make_envs("probe/Counter-v0", 2)
+        return envs, mw.collect(Counting(envs.spec, DQNConfig(n_step=1)), envs, steps=4)
+
+    (_, first), (other_envs, second) = make(), make()
+    run_step(first)
+    state = first.state_dict()
+    assert state["memory"]["state"].tolist() == [[2.0], [2.0]]
+    second.load_state_dict(state)
+    other_envs.step(np.zeros(2, dtype=np.int64))  # they are elsewhere than before
+    transitions = run_step(second)[0].transitions
+    assert transitions.extra["state"][:, 0].tolist() == [0.0, 0.0, 1.0, 1.0]
+    first.load_state_dict(state)
+    transitions = run_step(first)[0].transitions
+    np.testing.assert_array_equal(transitions.extra["state"][:, 0], transitions.obs[:, 1])
+
+
+def test_memory_and_returns_of_several_steps_are_refused(envs: Envs) -> None:
+    with pytest.raises(ConfigError, match="`n_step` of this Counting is 3, and it has memory"):
+        mw.collect(Counting(envs.spec, DQNConfig(n_step=3)), envs, steps=4)

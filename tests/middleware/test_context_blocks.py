@@ -227,7 +227,8 @@ def observed(
         ],
         "update_priorities": records(mw.update_priorities(prioritized), {}, learned),
         "evaluate": records(
-            mw.evaluate(policy, eval_envs, every=2, stop_at=1.0), {"total_step": 1}
+            mw.evaluate(policy, eval_envs, every=2, stop_at=1.0, share=1.0),
+            {"total_step": 1, "env_step": 10_000},
         ),
         "stop_at": records(
             mw.stop_at(eval_value=9.0, env_step=9, train_iter=5), counted, {"eval_value": 9.5}
@@ -249,6 +250,8 @@ def observed(
         **bred_for_others(envs, eval_envs),
         **trained_together(envs, eval_envs, tmp_path / "together"),
         "log": records(mw.log(every=1), seen),
+        "jsonl": records(mw.jsonl(tmp_path / "metrics.jsonl", every=1), seen),
+        "report": records(mw.report(lambda metrics, step: None, every=1), seen),
         "progress": records(mw.progress(), seen),
         "tensorboard": records(mw.tensorboard(tmp_path / "events", every=1), seen),
         "curve": records(mw.curve(tmp_path / "curve.png"), seen),
@@ -259,7 +262,9 @@ def test_every_context_block_agrees_with_its_middleware(
     observed: dict[str, list[StepRecord]],
 ) -> None:
     no_middleware = {"resume", "resume_together"}
-    assert sorted(observed) == sorted({*mw.__all__} - no_middleware)
+    as_report = {"mlflow", "wandb"}  # the same base as `report`, and a package behind it
+    assert sorted(observed) == sorted({*mw.__all__} - no_middleware - as_report)
+    assert block_of(mw.mlflow) == block_of(mw.wandb) == block_of(mw.report)
     for name, records in observed.items():
         together = StepRecord()
         for record in records:

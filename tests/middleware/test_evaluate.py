@@ -11,6 +11,7 @@ from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.policies.dqn import DQN
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 
@@ -179,3 +180,64 @@ def test_env_steps_of_evaluations_count_towards_the_end() -> None:
     assert (
         "finish" not in run_step(mw.stop_at(train_iter=100), train_iter=60, eval_steps=90)[1].writes
     )
+
+
+def collecting(envs: Envs, length: float | None) -> Middleware:
+    """Make what counts 100 env steps a step, of episodes of some length."""
+
+    def collect(ctx: Context) -> None:
+        ctx.env_step = ctx.get("env_step", 0) + 100
+        ctx.keep("env_step")
+        if length is not None:
+            ctx.metrics["episode_length"] = length
+
+    return collect
+
+
+def test_within_a_share_evaluations_wait_until_they_are_paid_for(
+    policy: DQN, eval_envs: Envs
+) -> None:
+    evaluated: list[tuple[int, float]] = []
+
+    def note(ctx: Context) -> None:
+        if "eval_value" in ctx:
+            evaluated.append((ctx.env_step, ctx.metrics["eval_env_steps"]))
+
+    with Task() as task:
+        task.use(collecting(eval_envs, 10.0))
+        task.use(mw.evaluate(policy, eval_envs, every=1, share=0.1))
+        task.use(note)
+        task.run(max_step=200)
+        state = task.state_dict()["middleware"]["evaluate"]
+    first = eval_envs.num_envs * 10 * 10  # what the first one takes, ten times
+    assert evaluated[0][0] == pytest.approx(first, abs=100)
+    assert len(evaluated) > 2
+    assert all(spent <= 0.1 * env_step * 1.3 for env_step, spent in evaluated)
+    assert state["env_steps"] == evaluated[-1][1]
+
+
+def test_within_a_share_nothing_is_played_before_the_length_of_an_episode_is_paid_for(
+    policy: DQN, eval_envs: Envs
+) -> None:
+    with Task() as task:
+        task.use(collecting(eval_envs, None))  # no episode has ended: they may take 500 env steps
+        task.use(mw.evaluate(policy, eval_envs, every=1, share=0.1))
+        task.run(max_step=90)
+    assert "eval_value" not in task.ctx
+    with pytest.raises(ConfigError, match="`share` is 0; it must be above 0"):
+        mw.evaluate(policy, eval_envs, every=1, share=0)
+
+
+def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_not(
+    balancer: Balancer, eval_envs: Envs
+) -> None:
+    for good_for, is_good in ((10**9, True), (1, False)):
+        balancer.good_for, balancer.asked = good_for, 0
+        with Task() as task:
+            task.use(collecting(eval_envs, 10.0))
+            task.use(mw.evaluate(balancer, eval_envs, every=1, stop_at=475.0, share=0.1))
+            task.use(lambda ctx: setattr(ctx, "finish", "eval_value" in ctx))
+            task.run(max_step=1000)
+            spent = task.state_dict()["middleware"]["evaluate"]["env_steps"]
+        assert (task.ctx.eval_value == 500.0) == is_good
+        assert (spent >= 20 * 500) == is_good

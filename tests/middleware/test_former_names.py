@@ -38,6 +38,6 @@ def test_a_part_saved_under_its_former_class_name_is_resumed(tmp_path: Path) -> 
 
 def test_a_collector_saved_under_its_former_class_name_fits() -> None:
     saved, wanted = {"collect": {"kind": "CollectUnroll"}}, {"collect": {"kind": "CollectRollout"}}
-    _check_fits(saved, wanted)
+    _check_fits(saved, wanted, {})
     with pytest.raises(CheckpointError, match="this program has"):
-        _check_fits({"collect": {"kind": "CollectUnrolls"}}, wanted)
+        _check_fits({"collect": {"kind": "CollectUnrolls"}}, wanted, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ import torch
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, NonFiniteError
+from ding_lite.evolution import Agent, Population, Search
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.vector import Envs
+from ding_lite.rl.formulas.returns import NStep
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.replay.prioritized import PrioritizedReplay
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 from ding_lite.testing import run_step
 
@@ -242,3 +246,49 @@ class Silent(DQN):
 
     def learn(self, batch: Transitions) -> dict[str, Any]:
         return {"loss": super().learn(batch)["loss"]}
+
+
+def test_rewards_of_a_replay_are_normalised_by_what_was_measured_until_now(
+    policy: DQN, envs: Envs
+) -> None:
+    replay, twin = (ReplayBuffer(envs.spec, capacity=1_000) for _ in range(2))
+    train = mw.train(policy, replay, normalize_rewards=envs)
+    assert envs.reward_norm is not None
+    assert envs.reward_norm.gamma == policy.gamma
+    scales = []
+    for _ in range(2):
+        for _ in range(30):
+            transitions = NStep(1, 1.0, num_envs=envs.num_envs)(envs.step(envs.random_actions()))
+            replay.add(transitions)
+            twin.add(transitions)
+        ctx, _ = run_step(train)
+        scales.append(envs.reward_norm.scale)
+        raw = twin.sample(policy.config.batch_size).reward
+        np.testing.assert_allclose(ctx.train_data.reward, raw * scales[-1], rtol=1e-6)
+    assert scales[0] != scales[1]
+
+
+def test_agents_of_a_population_learn_together_from_normalised_rewards(envs: Envs) -> None:
+    config = DQNConfig(hidden=(16,), batch_size=16)
+    population = Population.of(DQN, envs.spec, Search(), size=3, config=config)
+    alone = [agent.policy.clone() for agent in population]
+    replay, twin = (ReplayBuffer(envs.spec, capacity=1_000) for _ in range(2))
+    run_step(mw.random_warmup(envs, replay, steps=200))
+    twin.load_state_dict(replay.state_dict())
+
+    def learn(agent: Agent) -> list[Middleware]:
+        return [mw.train(agent, replay, normalize_rewards=envs)]
+
+    train = mw.for_each(population, learn)
+    for _ in range(40):
+        envs.step(envs.random_actions())
+    run_step(train)
+    assert envs.reward_norm is not None
+    batch = envs.reward_norm(twin.sample(3 * 16))
+    assert envs.reward_norm.scale < 0.5
+    for place, policy in enumerate(alone):
+        rows = slice(16 * place, 16 * place + 16)
+        columns = [getattr(batch, field.name)[rows] for field in fields(Transitions)]
+        policy.learn(Transitions(*columns))
+        learned = population[place].weights()
+        assert all(torch.allclose(one, learned[name]) for name, one in policy.weights().items())

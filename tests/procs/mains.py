@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ding_lite.parallel.network.topology import NodeSpec
@@ -52,6 +53,22 @@ class SlowRouter(LoneRouter):
             threading.Event().wait()
 
 
+class LateRouter(LoneRouter):
+    """A router that is ready on node 0 once node 1 has been restarted."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        super().__init__(spec)
+        self.ended: SimpleQueue[tuple[int, int]] = SimpleQueue()
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        if self.node_id == 0:
+            Path("has_work").write_text("")
+            Path("restarted").read_text()
+
+    def note_ended(self, node: int, *, incarnation: int) -> None:
+        self.ended.put((node, incarnation))
+
+
 class ClosingRouter(LoneRouter):
     """A router that closes only when its process is killed."""
 
@@ -74,6 +91,19 @@ def spec() -> NodeSpec:
     router = current_router()
     assert isinstance(router, LoneRouter)
     return router.spec
+
+
+def what_has_ended() -> Any:
+    """Return what node 0 hears of the first incarnation of node 1, which kills itself."""
+    router = current_router()
+    assert isinstance(router, LateRouter)
+    if router.node_id == 0:
+        return router.ended.get(timeout=10.0)
+    if router.spec.incarnation == 1:
+        Path("has_work").read_text()  # before it has work, node 0 knows of no node that could end
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path("restarted").write_text("")
+    return None
 
 
 def arguments(*args: Any, **kwargs: Any) -> Any:

@@ -55,7 +55,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("slow", ["learner", "collector"])
+@pytest.mark.parametrize("slow", ["learner", pytest.param("collector", marks=pytest.mark.slow)])
 def test_nothing_piles_up_or_hangs_when_one_node_is_a_hundred_times_slower(
     folder: Path, slow: str
 ) -> None:

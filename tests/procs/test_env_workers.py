@@ -115,7 +115,7 @@ def _only_made_here(pid):
     ("how", "told"), [("kill", "was killed by SIGKILL"), ("exit", "has ended with exit code 3")]
 )
 def test_a_process_that_dies_at_work_is_missed_at_once(how, told):
-    envs = make_envs("probe/Weak-v0", 4, mode="async", settings={"how": how})
+    envs = make_envs("probe/Weak-v0", 4, mode="async", env_args={"how": how})
     envs.step(np.zeros(4, dtype=np.int64))
     pids = pids_of(envs)
     with pytest.raises(EnvError, match=rf"environments 2 to 3 of probe/Weak-v0 {told}"):
@@ -136,7 +136,7 @@ def test_a_process_that_died_between_steps_is_missed_at_the_next_step():
 
 def test_a_process_that_hangs_beside_an_error_of_the_step_is_ended(monkeypatch):
     monkeypatch.setattr(env_workers, "HANGING_S", 0.2)
-    envs = make_envs("probe/Weak-v0", 4, mode="async", settings={"how": "hang"})
+    envs = make_envs("probe/Weak-v0", 4, mode="async", env_args={"how": "hang"})
     pids = pids_of(envs)
     envs.reset()
 

@@ -20,6 +20,8 @@ from tests.docpages import blocks
 from tests.procs.programs import ROOT
 from tests.procs.shells import Type
 
+SLOW = pytest.mark.slow
+
 TORCHRUN = "python -m torch.distributed.run --standalone --nproc-per-node 3"
 
 STAR = """
@@ -110,7 +112,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("how", ["raise", "kill", "terminate"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("raise", marks=SLOW), "kill", pytest.param("terminate", marks=SLOW)]
+)
 def test_nodes_that_torchrun_restarts_connect_again(type_line: Type, how: str) -> None:
     line = f"{TORCHRUN} --max-restarts 1 train.py {how}"
     code, said = type_line(line, 0, source=AGAIN).end()
@@ -120,7 +124,7 @@ def test_nodes_that_torchrun_restarts_connect_again(type_line: Type, how: str) -
 
 
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("restarts", [0, pytest.param(1, marks=SLOW)])
 def test_a_rank_that_was_killed_leaves_no_directory_behind(
     type_line: Type, folder: Path, restarts: int
 ) -> None:

@@ -93,7 +93,7 @@ def test_a_ray_without_authentication_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_the_error_names_what_to_install() -> None:
-    with pytest.raises(MissingExtraError, match=r'pip install "ding-lite\[ray\]"'):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[ray\]'"):
         Parallel.runner(2, engine="ray")(os.getpid)
 
 

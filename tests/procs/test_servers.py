@@ -59,7 +59,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("half", [False, True], ids=["full precision", "half"])
+@pytest.mark.parametrize(
+    "half",
+    [
+        pytest.param(False, id="full precision"),
+        pytest.param(True, id="half", marks=pytest.mark.slow),
+    ],
+)
 def test_a_reader_fetches_whole_versions_in_order_also_of_a_publisher_that_was_killed(
     folder: Path, half: bool
 ) -> None:

@@ -67,7 +67,7 @@ def saved_by(node: int, folder: Path) -> int:
     return int(load_checkpoint(folder / f"checkpoint-{node}").state["counter"]["values"][0])
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
     folder: Path, victim: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_sigterm_with_auto_recover_saves_and_restarts_the_node_under_its_number(
         assert program.left_over() == []
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_without_auto_recover_sigterm_ends_the_job_with_an_error_that_names_node_and_signal(
     folder: Path, victim: int
 ) -> None:
@@ -109,7 +109,7 @@ def place(node_id: int) -> str:
     return f"{line}exec python train.py"
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_sigterm_in_a_shell_ends_that_node_and_the_line_typed_again_brings_it_back(
     type_line: Type, victim: int
 ) -> None:

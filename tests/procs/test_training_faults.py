@@ -154,8 +154,15 @@ def trains_through_a_kill(folder: Path, method: str, victim: int, target: float)
     assert segments(pids.values()) == []
 
 
-@pytest.mark.parametrize("victim", [0, 1], ids=["node 0", "another"])
-@pytest.mark.parametrize("method", ["impala", "a3c"])  # Ape-X: test_distributed_learning.py
+@pytest.mark.parametrize(  # Ape-X: test_distributed_learning.py
+    ("method", "victim"),
+    [
+        ("impala", 0),
+        ("a3c", 1),
+        pytest.param("impala", 1, marks=SLOW),
+        pytest.param("a3c", 0, marks=SLOW),
+    ],
+)
 def test_training_goes_on_and_solves_when_a_node_is_killed(
     folder: Path, method: str, victim: int
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite.clock import SYSTEM_CLOCK
+from ding_lite.parallel.link.session import MAX_EVENT_BYTES
 from tests.procs.programs import Program, run
 
 LEARNING = """
@@ -128,7 +129,11 @@ def test_a_node_that_stops_behind_a_hub_gets_all_events_and_the_hub_stays_small(
         assert code == 0, said
         results = literal_eval(said.splitlines()[-1])
         assert [heard_all for _, heard_all in results] == [False, True, True, True]
-        assert results[1][0] < 300  # megabytes: a window and what travels, not all of the 600
+        # A hub has one window of these events, never a second one to relay. Three of its threads
+        # allocate for them, two that read and one of ZeroMQ, and glibc lets none use what another
+        # has freed: a window each at most. The fourth is for events that the program has yet to
+        # hear. Measured are 1.1 to 2.5, and 600 events were emitted.
+        assert results[1][0] < 4 * MAX_EVENT_BYTES / 2**20
 
 
 @pytest.mark.slow

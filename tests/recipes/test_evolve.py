@@ -22,8 +22,9 @@ from ding_lite.recipes.generations import lines_of
 from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO
+from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.context import Context
 
 SEARCH = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32), learn_every=integer(4, 16))
@@ -155,12 +156,57 @@ def test_a_wrong_setting_is_reported_before_the_run_begins(
     assert not Path("runs").exists()
 
 
+def test_a_function_makes_the_policy_of_each_agent() -> None:
+    def make(spec: EnvSpec) -> DQN:
+        config = DQNConfig(gamma=0.9, dueling=True, lr=1e-3, batch_size=16, n_step=2)
+        return DQN(spec, config, optimizer=torch.optim.RMSprop)
+
+    result = evolve(
+        make, "CartPole-v1", warmup=64, turn=16, eval_every=240, eval_episodes=1, population=2,
+        max_env_steps=700, batch_size=8, search=Search(lr=log_uniform(1e-4, 1e-3)), quiet=True,
+        frame_stack=2, out="here",
+    )  # fmt: skip
+    assert result.numbers["generations"] > 0
+    seeds = set()
+    for agent in result.population:
+        config = agent.policy.config
+        assert isinstance(agent.policy, DQN)
+        assert isinstance(config, DQNConfig)
+        assert (config.gamma, config.dueling, config.n_step, config.batch_size) == (0.9, True, 2, 8)
+        assert agent.policy.parts == {"optimizer": torch.optim.RMSprop}
+        assert agent.policy.spec.frame_stack == 2
+        seeds.add(config.seed)
+    assert 0 not in seeds
+    loaded = load_policy("here", optimizer=torch.optim.RMSprop)
+    assert isinstance(loaded, DQN)
+    assert loaded.config.gamma == 0.9
+    with pytest.raises(ConfigError, match="`device` was given beside a function that makes"):
+        evolve(make, "CartPole-v1", device="cuda", out="other", quiet=True)
+
+
+def test_agents_are_made_on_the_device_that_was_asked_for() -> None:
+    with pytest.raises(ConfigError, match="cuda:77"):
+        evolve(DQN, "CartPole-v1", device="cuda:77", quiet=True)
+
+
 def test_a_custom_policy_is_refused_with_advice() -> None:
     class Own:
         """No policy of this package."""
 
-    with pytest.raises(ConfigError, match="`mw\\.for_each`"):
+    class Bare(DQN):
+        """A policy without settings."""
+
+        def __init__(self, spec: EnvSpec) -> None:
+            super().__init__(spec)
+            self.config: Any = None
+
+        n_step: Any = 1
+        gamma: Any = 0.9
+
+    with pytest.raises(ConfigError, match=r"neither a name, .* nor a function of the spec"):
         evolve(Own, "CartPole-v1")
+    with pytest.raises(ConfigError, match="`mw\\.for_each`"):
+        evolve(Bare, "CartPole-v1")
     with pytest.raises(ConfigError, match="There is no policy 'dqm'"):
         evolve("dqm", "CartPole-v1")
 
@@ -233,7 +279,12 @@ def test_choices_and_negative_returns_are_drawn_too(result: EvolveResult, tmp_pa
     assert draw_lives([], tmp_path / "none", title="Nothing") == []
 
 
-@pytest.mark.parametrize("name", RECIPES)
+def test_a_policy_that_learns_from_sequences_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"R2D2 learns from sequences .* `mw.for_each`"):
+        plan_evolution("r2d2", "CartPole-v1", None, {}, Choices())
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES.keys() - {"r2d2"}))
 def test_every_policy_has_a_search_of_its_own(name: str) -> None:
     env = "Pendulum-v1" if name in ("ddpg", "td3", "sac") else "CartPole-v1"
     search = plan_evolution(name, env, None, {}, Choices()).search

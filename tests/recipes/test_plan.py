@@ -7,8 +7,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from easydict import EasyDict
+from gymnasium.spaces import Box, Discrete
 
 from ding_lite.errors import ConfigError
 from ding_lite.recipes.off_policy import OffPolicyConfig
@@ -16,6 +19,7 @@ from ding_lite.recipes.plan import Choices, RunPlan, make_plan
 from ding_lite.recipes.presets import DQN_PRESETS
 from ding_lite.recipes.table import RECIPES
 from ding_lite.rl.policies.dqn import DQNConfig
+from ding_lite.settings import as_config
 
 
 def plan(env: str = "CartPole-v1", settings: Any = None, **choices: Any) -> RunPlan:
@@ -23,12 +27,14 @@ def plan(env: str = "CartPole-v1", settings: Any = None, **choices: Any) -> RunP
 
 
 def test_an_environment_without_a_preset_has_the_defaults() -> None:
-    found = plan("MountainCar-v0")
+    found = plan("FrozenLake-v1")
     assert found.policy_config == DQNConfig()
     assert found.config == OffPolicyConfig()
     assert (found.num_envs, found.options.seed) == (8, 0)
-    assert (found.options.max_env_steps, found.options.target) == (100_000, -110.0)
+    assert (found.options.max_env_steps, found.options.target) == (100_000, 0.7)
     assert set(found.sources.values()) == {"default"}
+    assert found.note is not None
+    assert "DQN has no preset for FrozenLake-v1; other settings have defaults" in found.note
 
 
 def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
@@ -39,15 +45,52 @@ def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
     assert found.settings["capacity"] == 77
     assert (found.sources["lr"], found.sources["capacity"]) == ("preset", "given")
     assert found.sources["gamma"] == "default"
+    assert found.note is None
+
+
+class Robot(gymnasium.Env[Any, Any]):
+    """Has as many numbers as HalfCheetah-v5; it is never stepped."""
+
+    observation_space: Box[Any] = Box(-np.inf, np.inf, (17,), np.float32)
+    action_space: gymnasium.Space[Any] = Box(-1.0, 1.0, (6,), np.float32)
+
+
+class Screen(Robot):
+    observation_space: Box[Any] = Box(0, 255, (84, 84, 3), np.uint8)
+    action_space = Discrete(4)
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+def test_robots_without_a_preset_get_the_sizes_of_robots(name: str) -> None:
+    found = make_plan(name, Robot, {"warmup": 7}, Choices())
+    assert found.settings["hidden"] == (256, 256)
+    assert (found.settings["capacity"], found.settings["warmup"]) == (1_000_000, 7)
+    assert (found.sources["capacity"], found.sources["gamma"]) == ("space", "default")
+    assert found.note is not None
+    assert "no preset for Robot; sizes suit its spaces (" in found.note
+    small = make_plan(name, "Pendulum-v1", {}, Choices()).settings
+    assert small["hidden"] == (64, 64)
+
+
+@pytest.mark.parametrize("name", ["dqn", "a2c", "ppo", "impala"])
+def test_pictures_without_a_preset_get_the_usual_layer_behind_convolutions(name: str) -> None:
+    assert make_plan(name, Screen, {}, Choices()).settings["hidden"] == (512,)
+    assert make_plan(name, Screen, {"hidden": (8,)}, Choices()).settings["hidden"] == (8,)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_preset_is_made_of_things_that_there_are(name: str) -> None:
     recipe = RECIPES[name]
     assert recipe.presets
-    for env, preset in recipe.presets.items():
-        settings = make_plan(name, env, {}, Choices()).settings
-        assert preset.keys() <= settings.keys() | {"max_env_steps", "num_envs", "target"}
+    fields = {
+        config: config.__dataclass_fields__.keys()
+        for config in (recipe.policy_config, recipe.config)
+    }
+    for preset in recipe.presets.values():  # their packages need not be installed
+        known = set().union(*fields.values())
+        assert preset.keys() <= known | {"max_env_steps", "num_envs", "target"}
+        for config, names in fields.items():
+            as_config(config, {key: value for key, value in preset.items() if key in names})
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -170,6 +213,12 @@ def test_a_resumed_run_keeps_its_settings(tmp_path: Path) -> None:
     assert found.sources["lr"] == "run"
 
 
+def test_a_setting_that_the_resumed_run_did_not_know_has_its_default(tmp_path: Path) -> None:
+    assert plan().policy_config.lr != DQNConfig().lr  # that of the preset
+    found = plan(out=begun(tmp_path), resume=True)
+    assert (found.policy_config.lr, found.sources["lr"]) == (DQNConfig().lr, "default")
+
+
 def test_given_values_win_over_those_of_the_resumed_run(tmp_path: Path) -> None:
     out = begun(tmp_path, lr=0.25)
     found = plan(settings={"lr": 0.5}, out=out, resume=True, max_env_steps=500, seed=6)
@@ -179,3 +228,16 @@ def test_given_values_win_over_those_of_the_resumed_run(tmp_path: Path) -> None:
 
 def test_without_resume_nothing_is_taken_from_a_run(tmp_path: Path) -> None:
     assert plan(out=begun(tmp_path, lr=0.25)).options.seed == 0
+
+
+def test_atari_wraps_every_game_and_changes_only_what_is_learned_from() -> None:
+    found = plan(env="CartPole-v1", settings={"atari": True})
+    assert found.options.env_description == {
+        "env": "CartPole-v1",
+        "env_args": {"frameskip": 1},
+        "wrappers": [{"name": "ding_lite.rl.envs.atari:play_atari"}],
+    }
+    assert found.config.frame_stack == 4
+    assert found.config.learning_from["clip_rewards"]
+    assert found.config.learning_from["end_at_life_loss"]
+    assert plan(settings={"atari": True, "frame_stack": 2}).config.frame_stack == 2

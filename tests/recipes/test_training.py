@@ -7,17 +7,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from easydict import EasyDict
 
 import ding_lite
-from ding_lite.errors import ConfigError
+from ding_lite import middleware as mw
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.recipes import TrainResult, load_policy
-from ding_lite.rl.checkpoint.save_load import load_checkpoint
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import mean_return
-from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.evaluation import Played, play
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.r2d2 import R2D2
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
 
 QUICK: dict[str, Any] = {"max_env_steps": 160, "hidden": (8,), "batch_size": 8, "warmup": 20}
 
@@ -59,7 +66,7 @@ def test_what_comes_back_is_the_policy_of_the_best_evaluation(
 ) -> None:
     values = iter([1.0, 3.0, 2.0])
     module = import_module("ding_lite.middleware.evaluate")
-    monkeypatch.setattr(module, "mean_return", lambda *args, **more: next(values))
+    monkeypatch.setattr(module, "play", lambda *args, **more: Played(next(values), 8))
     result = train(eval_every=40, max_env_steps=120, target=1e6)
     assert load_checkpoint(result.directory / "best").meta["eval_value"] == 3.0
     last = load_policy(result.directory, last=True)
@@ -120,15 +127,27 @@ def test_what_would_end_a_run_is_confirmed_by_as_many_episodes_as_are_asked_for(
 ) -> None:
     played = []
 
-    def recorded(policy: Policy, envs: Envs, *, episodes: int) -> float:
+    def recorded(policy: Policy, envs: Envs, *, episodes: int) -> Played:
         played.append(episodes)
-        return mean_return(policy, envs, episodes=episodes)
+        return play(policy, envs, episodes=episodes)
 
     # The package has a function of the module's name.
     module = import_module("ding_lite.middleware.evaluate")
-    monkeypatch.setattr(module, "mean_return", recorded)
+    monkeypatch.setattr(module, "play", recorded)
     train(target=5.0, eval_every=40, confirm_episodes=confirm)
     assert played == expected
+
+
+def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
+    settings: dict[str, Any] = {"max_env_steps": 4_000, "hidden": (8,), "update_ratio": 0.1}
+    numbers = ding_lite.train("dqn", "Acrobot-v1", eval_share=0.1, quiet=True, **settings).numbers
+    assert (numbers["env_steps"], numbers["solved"]) == (4_008, False)
+    assert numbers["eval_env_steps"] == 0  # five episodes of 500 would be too many
+    assert (numbers["eval_episodes"], numbers["verdict_env_steps"]) == (1, 500)
+    assert numbers["seconds"].keys() >= {"train", "collect", "verdict", "other"}
+    asked = ding_lite.train("dqn", "Acrobot-v1", eval_every=2_000, quiet=True, **settings).numbers
+    assert asked["eval_env_steps"] == 20 * 500
+    assert asked["eval_episodes"] == 20
 
 
 @pytest.mark.parametrize("settings", [{"prioritized": True}, {"update_ratio": 0.05, "warmup": 0}])
@@ -188,8 +207,23 @@ def test_to_go_on_with_another_setting_is_refused() -> None:
         train(out="here")
 
 
+def test_a_run_of_an_earlier_version_goes_on_with_the_defaults_of_what_it_did_not_know() -> None:
+    train(out="here")
+    file = Path("here/config.json")
+    described = json.loads(file.read_text())
+    saved = load_checkpoint("here/checkpoint")
+    del described["config"]["atari"], described["config"]["normalize_obs"]
+    del saved.meta["parts"]["policy"]["config"]["normalize_obs"]
+    file.write_text(json.dumps(described))
+    save_checkpoint("here/checkpoint", saved.state, meta=saved.meta)
+    with pytest.raises(ConfigError, match=r"`normalize_obs` is True, and was False\. Resume"):
+        train(out="here", resume=True, normalize_obs=True)
+    assert train(out="here", resume=True, max_env_steps=200).numbers["env_steps"] == 200
+    assert json.loads(file.read_text())["config"]["atari"] is False
+
+
 def test_an_environment_that_cannot_be_made_leaves_no_run() -> None:
-    with pytest.raises(ConfigError, match="Discrete"):
+    with pytest.raises(ConfigError, match="Take SAC or TD3"):
         train("Pendulum-v1")
     assert not Path("runs").exists()
 
@@ -224,3 +258,122 @@ def test_an_episode_limit_cuts_what_is_learned_from_and_no_evaluation() -> None:
     assert load_policy(result.directory).config == result.policy.config
     with pytest.raises(ConfigError, match="`episode_limit` is 0"):
         train(episode_limit=0)
+
+
+class Net(torch.nn.Module):
+    """A network at the top of a module, so that it is found again by its name."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(spec.obs_shape[0], spec.num_actions or 1)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.body(obs)
+        return values
+
+
+class Linear(TorchPolicy[TorchPolicyConfig]):
+    """A policy of one's own, likewise."""
+
+    def build(self) -> None:
+        self.net = Net(self.spec)
+
+    def choose(self, obs: torch.Tensor, explore: bool) -> torch.Tensor:
+        return self.net.forward(obs).argmax(-1)
+
+    def loss(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, float]]:
+        return self.net.forward(torch.as_tensor(batch.obs)).square().mean(-1), {}
+
+
+def test_middleware_of_ones_own_sees_the_metrics_and_adds_to_them() -> None:
+    seen: list[tuple[int, dict[str, float]]] = []
+    result = train(
+        num_envs=4,
+        use=[
+            lambda ctx: ctx.metrics.update(mine=1.0),
+            mw.report(lambda metrics, env_step: seen.append((env_step, metrics)), every=10),
+        ],
+    )
+    assert seen[-1][0] == 160
+    assert {"loss", "return", "mine", "steps_per_s"} <= seen[-1][1].keys()
+    last = (result.directory / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["mine"] == 1.0
+
+
+def test_a_network_of_ones_own_is_found_again_or_asked_for() -> None:
+    few: dict[str, Any] = {"max_env_steps": 160, "warmup": 20, "batch_size": 8, "quiet": True}
+    result = ding_lite.train(
+        "dqn", "CartPole-v1", network=Net, optimizer=torch.optim.RMSprop, device="cpu", **few
+    )
+    loaded = load_policy(result.directory, last=True)
+    assert isinstance(loaded, DQN)
+    assert torch.equal(loaded.weights()["body.bias"], result.policy.weights()["body.bias"])
+
+    hidden = ding_lite.train("dqn", "CartPole-v1", network=lambda spec: Net(spec), **few)
+    with pytest.raises(CheckpointError, match=r"a network of your own.*load_policy\(.*, network="):
+        load_policy(hidden.directory)
+    again = load_policy(hidden.directory, network=Net)
+    assert again.weights().keys() == {"body.weight", "body.bias"}
+
+
+@pytest.mark.parametrize(
+    "policy", [Linear, f"{__file__}:Linear", lambda spec: DQN(spec, DQNConfig(hidden=(8,)))]
+)
+def test_a_policy_is_a_class_a_name_in_a_file_or_a_function(policy: Any) -> None:
+    few: dict[str, Any] = {"max_env_steps": 160, "warmup": 20, "num_envs": 4, "quiet": True}
+    result = ding_lite.train(policy, "CartPole-v1", **few)
+    is_function = callable(policy) and not isinstance(policy, type)
+    name = "lambda" if is_function else "linear"
+    assert result.directory == Path(f"runs/{name}/CartPole-v1/1")
+    assert result.numbers["train_iter"] > 0
+    assert type(load_policy(result.directory)).__name__ == type(result.policy).__name__
+
+
+def test_what_makes_no_policy_is_refused() -> None:
+    def number(spec: EnvSpec) -> Any:
+        return 1
+
+    with pytest.raises(ConfigError, match="`number` returned a int for a spec; a policy was"):
+        ding_lite.train(number, "CartPole-v1")
+    with pytest.raises(ConfigError, match="SAC does not take all of: network"):
+        ding_lite.train("sac", "Pendulum-v1", network=Net)
+    with pytest.raises(ConfigError, match=r"has no class or function `Lineer`.*Did you mean"):
+        ding_lite.train(f"{__file__}:Lineer", "CartPole-v1")
+
+
+def test_a_file_has_settings_and_options_and_what_is_given_wins() -> None:
+    Path("mine.toml").write_text("lr = 0.5\nhidden = [4]\nnum_envs = 2\nmax_env_steps = 40\n")
+    first = ding_lite.train("dqn", "CartPole-v1", config="mine.toml", lr=0.25, quiet=True)
+    config = first.policy.config
+    assert isinstance(config, DQNConfig)
+    assert (config.lr, config.hidden, first.numbers["env_steps"]) == (0.25, (4,), 40)
+    again = ding_lite.train(
+        "dqn", "CartPole-v1", config=first.directory / "config.json", seed=1, quiet=True
+    )
+    told = [json.loads((one.directory / "config.json").read_text()) for one in (first, again)]
+    assert told[0]["config"] == told[1]["config"]
+    Path("mine.toml").write_text("learning_rate = 0.5")
+    with pytest.raises(ConfigError, match=r'Unknown setting "learning_rate"\. Did you mean "lr"'):
+        ding_lite.train("dqn", "CartPole-v1", config="mine.toml")
+    with pytest.raises(ConfigError, match=r"`config` is 'none\.toml', which cannot be read"):
+        ding_lite.train("dqn", "CartPole-v1", config="none.toml")
+
+
+def test_a_policy_with_memory_learns_from_sequences_and_goes_on(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"out": tmp_path, "quiet": True, "target": 2.0}  # it plays for 1
+    recall = "ding_lite.testing.probes:probe/Recall-v0"
+    first = ding_lite.train("r2d2", recall, max_env_steps=960, **given)
+    assert first.numbers["train_iter"] == 115  # the first episodes must end
+    longer = ding_lite.train("r2d2", recall, max_env_steps=1_600, resume=True, **given)
+    assert longer.numbers["train_iter"] == 195
+    assert longer.numbers["eval_return"] == 1.0  # a guess earns 0
+    policy: Any = load_policy(tmp_path)
+    memory = policy.make_memory(2)
+    assert type(policy) is R2D2
+    assert policy.config.memory == "gru"  # of the preset
+    assert policy.act(np.ones((2, 1), np.float32), explore=False, memory=memory).shape == (2,)
+
+
+def test_settings_of_a_replay_of_transitions_are_no_settings_of_sequences() -> None:
+    with pytest.raises(ConfigError, match="warmup"):
+        ding_lite.train("r2d2", "CartPole-v1", warmup=10, quiet=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -186,7 +186,7 @@ class Weak(Probe):
 
 
 class SeesDict(Probe):
-    """Has an observation space that is not supported."""
+    """Has an observation of several parts."""
 
     observation_space = Dict({"x": Box(-1.0, 1.0, (1,))})
 
@@ -209,10 +209,10 @@ class ActsDict(Probe):
     action_space = Dict({"x": Discrete(2)})
 
 
-class ActsTwice(Probe):
+class ActsWhole(Probe):
     """Has another unsupported space."""
 
-    action_space = MultiDiscrete([2, 2])
+    action_space = Box(0, 5, (2,), dtype=np.int64)
 
 
 class CountersTogether(VectorEnv[Any, Any, Any]):
@@ -270,7 +270,7 @@ def _register(name, entry_point, **settings):
 
 for _probe in (
     *(Counter, TurnsNaN, RewardNaN, StartsNaN, Shifted, Pull, Room, Picture, Wanders),
-    *(WandersElsewhere, Weak, SeesDict, SeesFilm, ActsDict, ActsTwice, Endless, Aim),
+    *(WandersElsewhere, Weak, SeesDict, SeesFilm, ActsDict, ActsWhole, Endless, Aim),
 ):
     _register(f"{_probe.__name__}-v0", _probe)
 for _kind in (SameStepCounters, DisabledCounters, NextStepCounters):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -56,6 +57,7 @@ class PlainBoxPolicy(ABC):
         self.critic_adam = torch.optim.Adam(of_critics, lr=self.config.critic_lr)
         self.actor_adam = torch.optim.Adam(self.actor.parameters(), lr=self.config.actor_lr)
         self.num_updates = 0
+        self.all_obs = []
 
     def num_outputs(self):
         return self.size
@@ -80,6 +82,8 @@ class PlainBoxPolicy(ABC):
 
     def learn(self, batch):
         """Do one update."""
+        if self.config.normalize_obs:
+            batch = self.normalized(batch)
         with torch.no_grad():
             target = self.targets(batch, self.next_values(batch.next_obs))
         action = self.unit(batch.action)
@@ -90,6 +94,16 @@ class PlainBoxPolicy(ABC):
         self.num_updates += 1
         self.improve_actor(batch.obs)
         return loss.item()
+
+    def normalized(self, batch):
+        """Subtract the mean of all observations learned from, and divide by their deviation."""
+        self.all_obs.append(batch.obs.double())
+        seen = torch.cat(self.all_obs)
+        mean, std = seen.mean(0), seen.std(0, correction=0)
+        obs, next_obs = (
+            ((each - mean) / std).clamp(-10.0, 10.0).float() for each in (batch.obs, batch.next_obs)
+        )
+        return replace(batch, obs=obs, next_obs=next_obs)
 
     def targets(self, batch, next_value):
         """Add the discounted value of the next observation, unless nothing follows."""

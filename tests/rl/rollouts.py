@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from gymnasium.spaces import Dict
 
 from ding_lite.rl import Rollout
 
@@ -34,6 +35,13 @@ def draw_rollout(seed, spec, *, num_steps=5, num_envs=3, ends=0.2, version=0):
 
 def draw_obs(rng, spec, shape):
     """Draw observations of an environment's kind."""
+    if isinstance(spec.obs_space, Dict):
+        spec.obs_space.seed(int(rng.integers(2**20)))
+        samples = [spec.obs_space.sample() for _ in range(int(np.prod(shape)))]
+        if not samples:
+            return np.empty((*shape, *spec.obs_shape), dtype=spec.obs_dtype)
+        tree = {key: np.stack([one[key] for one in samples]) for key in spec.obs_space.spaces}
+        return spec.pack(tree).reshape(*shape, *spec.obs_shape)
     if spec.obs_dtype is np.uint8:
         return rng.integers(0, 256, (*shape, *spec.obs_shape), dtype=np.uint8)
     return rng.normal(size=(*shape, *spec.obs_shape)).astype(np.float32)

@@ -7,6 +7,7 @@ import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError
 from ding_lite.rl import DQN, make_envs, mean_return
 from ding_lite.rl.evaluation import play, play_each
+from ding_lite.rl.memory import Memory
 
 
 class ShortOrLong(DQN):
@@ -46,6 +47,33 @@ def test_evaluation_resets_the_environments_and_leaves_no_episodes():
     assert mean_return(policy, envs, episodes=2) == 6.0
     assert policy.seen == [[[2, 0]], [[2, 1]], [[2, 2]], [[3, 0]], [[3, 1]], [[3, 2]]]
     assert envs.finished == []
+
+
+class Counting(DQN):
+    """Keeps the age of each episode in its memory."""
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.seen: list[tuple[Any, Any]] = []
+
+    def make_memory(self, num_envs):
+        return Memory(num_envs, 1)
+
+    def act(self, obs, *, explore=True, epsilon=None, memory=None):
+        assert memory is not None
+        self.seen.append((obs[:, 1].tolist(), memory.state[:, 0].tolist()))
+        memory.state += 1.0
+        return np.zeros(len(obs), dtype=np.int64)
+
+
+def test_a_policy_with_memory_has_one_for_each_evaluation():
+    envs = make_envs("probe/Counter-v0", 2)
+    policy = Counting(envs.spec)
+    for _ in range(2):
+        assert mean_return(policy, envs, episodes=4) == 6.0
+    assert len(policy.seen) == 12
+    for observed_age, remembered_age in policy.seen:
+        assert observed_age == remembered_age
 
 
 def test_env_steps_of_waiting_environments_are_counted():
@@ -112,3 +140,14 @@ def test_steps_of_environments_without_an_episode_are_counted():
 def test_a_player_without_episodes_is_refused(episodes):
     with pytest.raises(ConfigError, match="one or more were expected of each player"):
         play_each(lambda obs, player_N: player_N, make_envs("CartPole-v0", 2), episodes=episodes)
+
+
+def test_players_hear_where_an_episode_has_ended():
+    ends = []
+    play_each(
+        lambda obs, player_N: np.zeros(len(obs), dtype=np.int64),
+        make_envs("probe/Counter-v0", 2),
+        episodes=[2, 2],
+        reset=lambda done_N: ends.append(done_N.tolist()),
+    )
+    assert ends == 2 * [[False, False], [False, False], [True, True]]

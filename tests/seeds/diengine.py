@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from easydict import EasyDict
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 
 from ding_lite.rl import (
     DQN,
     DQNConfig,
     Envs,
+    EnvSpec,
     NStep,
     ReplayBuffer,
     Transitions,
@@ -67,17 +68,20 @@ class DQNPolicy(DQN):
         return getattr(self.config, name)
 
 
-class Model:
-    """The network of a policy, which such programs know as a thing of its own."""
+class Model(nn.Module):
+    """The network of a policy, which such programs make by themselves."""
 
-    def __init__(self, policy: DQNPolicy) -> None:
-        self._policy = policy
+    def __init__(self, obs_shape: int, action_shape: int, hidden: Sequence[int] = (64, 64)) -> None:
+        super().__init__()
+        first, second = hidden
+        self.encoder = nn.Sequential(
+            nn.Linear(obs_shape, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU()
+        )
+        self.head = nn.Linear(second, action_shape)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._policy.weights()
-
-    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        self._policy.load_weights(state_dict)
+    def forward(self, obs: Tensor) -> Tensor:
+        logit: Tensor = self.head(self.encoder(obs))
+        return logit
 
 
 def digest(policy: DQNPolicy) -> str:
@@ -91,7 +95,13 @@ def quick_start() -> tuple[DQNPolicy, Envs, Envs]:
     collector_env = make_envs(cfg.env.env_id, cfg.env.collector_env_num, seed=cfg.seed)
     evaluator_env = make_envs(cfg.env.env_id, cfg.env.evaluator_env_num, seed=cfg.seed + 1)
     config = as_config(DQNConfig, {**cfg.policy.model, "seed": cfg.seed})
-    return DQNPolicy(collector_env.spec, config), collector_env, evaluator_env
+    policy = DQNPolicy(collector_env.spec, config, network=make_model)
+    return policy, collector_env, evaluator_env
+
+
+def make_model(spec: EnvSpec) -> Model:
+    """Make the model for an environment."""
+    return Model(spec.obs_shape[0], spec.num_actions or 0, cfg.policy.model.hidden)
 
 
 class BaseLearner:

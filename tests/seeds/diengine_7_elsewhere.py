@@ -16,7 +16,6 @@ from tests.seeds.diengine import (
     AdvancedReplayBuffer,
     BaseLearner,
     BaseSerialEvaluator,
-    Model,
     SampleCollector,
     cfg,
     digest,
@@ -82,7 +81,7 @@ def train(task, learner, model, replay_buffer):
 
 def main(max_iterations=int(1e8)):
     policy, collector_env, evaluator_env = quick_start()
-    model = Model(policy)
+    model = policy.module
 
     tb_logger = SummaryWriter(os.path.join(f"./{cfg.exp_name}/log/", "serial"))
     learner = BaseLearner(

@@ -50,7 +50,7 @@ def test_a_notified_wait_ends_without_time_passing(clock: ManualClock) -> None:
 
     def wait() -> None:
         with condition:
-            clock.wait(condition, timeout=60.0)
+            clock.wait(condition, 60.0)
 
     with running(wait):
         clock.until_waiting(1)

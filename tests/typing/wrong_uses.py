@@ -34,7 +34,6 @@ def a_pipeline(task: Task) -> None:
 
 
 def environments() -> None:
-    make_envs("CartPole-v1")  # error: call-arg
     make_envs("CartPole-v1", "8")  # error: arg-type
     make_envs("CartPole-v1", 8, 0)  # error: call-arg
     make_envs("CartPole-v1", 8, mode="fast")  # error: arg-type
@@ -65,7 +64,7 @@ def stages(policy: DQN, envs: Envs, replay: ReplayBuffer) -> None:
     mw.collect(policy, replay, steps=8)  # error: call-overload
     mw.collect(envs, policy, steps=8)  # error: call-overload
     mw.collect(policy, envs, unroll=8)  # error: call-overload
-    mw.add_to(policy)  # error: arg-type: "Replay"
+    mw.add_to(policy)  # error: arg-type: "Replay | EpisodeBuffer"
     mw.train(policy, replay, 128)  # error: call-arg
     mw.train(OnlyActs(), replay)  # error: arg-type: "Policy"
     mw.train(policy, replay, beta=0.4)  # error: arg-type: "Schedule | None"

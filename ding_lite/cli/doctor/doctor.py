@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ding_lite.cli.exit_codes import DONE, FAILED
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, pip_line
 from ding_lite.settings import PREFIX, Settings, process_environ
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -142,7 +142,12 @@ def _extras() -> Iterator[Finding]:
     except importlib.metadata.PackageNotFoundError:
         return
     of_users: dict[str, tuple[str, str]] = {
+        "atari": ("ale-py", "Atari games"),
         "box2d": ("Box2D", "LunarLander, BipedalWalker and CarRacing"),
+        "minatar": ("MinAtar", "MinAtar's small games"),
+        "envpool": ("envpool", "EnvPool's vectors of environments in C++"),
+        "mujoco": ("mujoco", "HalfCheetah, Ant and the other MuJoCo tasks"),
+        "video": ("pygame-ce", "windows, and .mp4 files where there is no ffmpeg"),
         "fast": ("numba", "a faster prioritized replay"),
         "ray": ("ray", "nodes on a Ray cluster"),
         "accelerate": ("accelerate", "several GPUs by Hugging Face Accelerate"),
@@ -153,7 +158,7 @@ def _extras() -> Iterator[Finding]:
         if version is not None:
             yield Finding("ok", extra, f"{name} {version}, for {purpose}")
         elif extra in offered:
-            hint = f'not installed; for {purpose}: pip install "ding-lite[{extra}]"'
+            hint = f"not installed; for {purpose}: {pip_line(extra)}"
             yield Finding("ok", extra, hint)
 
 

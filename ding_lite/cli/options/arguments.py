@@ -17,6 +17,7 @@ from ding_lite.io.files import path_fault
 
 TOPOLOGIES = ("star", "mesh", "tree", "alone")
 PROTOCOLS = ("ipc", "tcp")
+EXPORT_FORMATS = ("onnx", "torch")
 MOST = 2**63 - 1
 """The greatest whole number: checkpoints and messages hold 64 bits with a sign."""
 MOST_OF_A_ROLE = 999

@@ -1,4 +1,4 @@
-"""The options of `ding-lite train`, `plot`, `watch` and `doctor`.
+"""The options of `ding-lite train`, `plot`, `watch`, `export` and `doctor`.
 
 It stands apart from what they do, which imports far more than `--help` has time for.
 """
@@ -23,6 +23,12 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         target="the mean return of 20 greedy episodes that counts as solved, which ends the run",
         max_env_steps="where the run ends at the latest (default: that of a preset, else 100000)",
         out="runs/POLICY/ENV",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="FILE:NAME",
+        help="a function of yours that gets the newest of every metric and the env steps, each "
+        "time a row of metrics is written: path/to/file.py:my_logger",
     )
 
 
@@ -57,6 +63,11 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
         "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
     )
     add(
+        "--trust",
+        action="store_true",
+        help="import the code that the run names, also if it is not one of yours on this machine",
+    )
+    add(
         "--last",
         action="store_true",
         help="play with the newest weights of a run (default: those of its best evaluation)",
@@ -81,4 +92,35 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write a video of each episode there, without a window: .mp4 where ffmpeg is "
         "installed, else .gif",
+    )
+
+
+def add_export(parser: argparse.ArgumentParser) -> None:
+    """Add what `ding-lite export` takes."""
+    add = parser.add_argument
+    add(
+        "run", type=arguments.path, metavar="RUN", help="the directory of a run, or of a checkpoint"
+    )
+    add(
+        "--trust",
+        action="store_true",
+        help="import the code that the run names, also if it is not one of yours on this machine",
+    )
+    add(
+        "--last",
+        action="store_true",
+        help="write the newest weights of a run (default: those of its best evaluation)",
+    )
+    add(
+        "--format",
+        type=arguments.one_of(arguments.EXPORT_FORMATS),
+        metavar="{" + ",".join(arguments.EXPORT_FORMATS) + "}",
+        help="onnx for ONNX runtimes, torch for torch.export.load (default: what the end of the "
+        "file's name says, else onnx)",
+    )
+    add(
+        "--out",
+        type=arguments.path,
+        metavar="FILE",
+        help="the file to write (default: policy.onnx or policy.pt2)",
     )

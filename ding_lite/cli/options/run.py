@@ -10,8 +10,32 @@ from ding_lite.cli.options import arguments
 def add_policy_and_env(parser: argparse.ArgumentParser, *, verb: str) -> None:
     """Add the two words that say what is to be done with what."""
     add = parser.add_argument
-    add("policy", metavar="POLICY", help=f"what to {verb}: dqn, ddpg, td3, sac, a2c, ppo, impala")
-    add("env", metavar="ENV", help="an environment of gymnasium's registry, such as CartPole-v1")
+    more = ", r2d2" if verb == "train" else ""
+    known = f"dqn, ddpg, td3, sac, a2c, ppo, impala{more}"
+    add("policy", metavar="POLICY", help=f"what to {verb}: {known}")
+    add(
+        "env",
+        metavar="ENV",
+        help="an environment of gymnasium's registry, such as CartPole-v1, or of yours: "
+        "package.module:Env-v0, or path/to/file.py:MyEnv",
+    )
+    add(
+        "--env-arg",
+        type=arguments.assignment,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an argument of the environment, such as length=12; may be given several times",
+    )
+    add(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module or a file to import before, which registers environments; may be given "
+        "several times",
+    )
 
 
 def add_run_options(
@@ -85,4 +109,16 @@ def add_run_options(
         help="go on with the run in --out where its last checkpoint was saved; begin it if "
         "there is none",
     )
+    add(
+        "--config",
+        type=arguments.path,
+        metavar="FILE",
+        help="settings and options from a TOML file, or from the config.json of a run; what is "
+        "given on the command line wins",
+    )
     add("--smoke", action="store_true", help="only try it out, for 2,000 env steps")
+    add(
+        "--device",
+        metavar="DEVICE",
+        help="the device of the networks, as PyTorch names it, such as cuda (default: cpu)",
+    )

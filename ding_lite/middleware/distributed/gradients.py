@@ -5,6 +5,7 @@ from __future__ import annotations
 from ding_lite.distributed.gradient_server import GradientServer
 from ding_lite.errors import ConfigError
 from ding_lite.middleware.checks import check_has
+from ding_lite.rl.host_or_device import unread
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
@@ -85,7 +86,7 @@ def push_gradients(policy: Policy, server: GradientServer) -> Middleware:
         refused += not receipt.is_applied
         ctx.train_iter = train_iter + receipt.is_applied
         ctx.train_data, ctx.train_output = trajectories, output
-        ctx.metrics.update(output)
+        ctx.metrics.update(unread(output))
         ctx.metrics["staleness"] = receipt.staleness
         ctx.metrics["gradients_refused"] = refused
 

@@ -77,7 +77,7 @@ class TrainTogether:
             [policy for _, policy in members],
             [train.size() for train in trains],
             [train.num_updates() for train in trains],
-            trains[0].replay.sample,
+            trains[0].sample,
         )
         for (index, _), train, outcome in zip(members, trains, outcomes, strict=True):
             counters["train_iter"] += outcome.updates

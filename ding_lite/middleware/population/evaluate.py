@@ -83,7 +83,9 @@ def evaluate_population(
             return
 
         def play(agents: Sequence[Agent], where: Envs, episodes: int) -> PlayedByEach:
-            played = play_each(ActTogether(agents), where, episodes=[episodes] * len(agents))
+            act = ActTogether(agents)
+            each = [episodes] * len(agents)
+            played = play_each(act, where, episodes=each, reset=act.reset)
             ctx.eval_steps += played.env_steps
             return played
 

@@ -17,8 +17,9 @@ from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.files import naming
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.middleware.population.batched_train import TrainTogether
-from ding_lite.middleware.report.log import file_path
+from ding_lite.middleware.report.jsonl import file_path
 from ding_lite.middleware.train import TrainAgent
+from ding_lite.rl.host_or_device import Unread
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import (
     Middleware,
@@ -302,8 +303,14 @@ def _joined(
         elif name in _SUMS:
             joined[name] = sum(counted[name] for counted in sums)
         else:
-            joined[name] = sum(values) / len(values)
+            joined[name] = _mean(values)
     return joined
+
+
+def _mean(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a number, or what fetches it
+    if any(isinstance(value, Unread) for value in values):
+        return Unread(lambda: sum(map(float, values)) / len(values))
+    return sum(values) / len(values)
 
 
 def _way_out(onion: Onion) -> Iterator[None]:

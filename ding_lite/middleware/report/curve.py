@@ -27,6 +27,7 @@ from ding_lite.middleware.report.style import (
     picture_path,
     save_picture,
 )
+from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import check_all, positive
@@ -39,6 +40,7 @@ FloatArray = npt.NDArray[np.float64]
 _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
 """Small curves, and what they are called."""
+_STAGES_SHOWN = 4
 _FEW = 200
 """Points of a small curve; where there are more, each is the mean of its neighbours."""
 
@@ -54,8 +56,9 @@ def curve(
     """Draw the learning curve: returns and evaluations over env steps.
 
     Below it, smaller, are the loss, and what `throughput` has found, the env steps a second and the
-    memory: those that the run has. It is drawn when the run ends, however it ends, and now and
-    then on the way.
+    memory: those that the run has; and above it the shares of its stages where metrics named
+    `seconds/<stage>` tell them, as those of `ding-lite train` do. It is drawn when the run ends,
+    however it ends, and now and then on the way.
 
     Context:
         reads: env_step, metrics, total_step
@@ -127,6 +130,7 @@ class _Curve:
         self._clock = clock
         self._drawn_at = 0.0
         self._series = {name: _Series() for name in (*_RETURNS, *_BELOW)}
+        self._seconds: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self._drawn_at = self._clock.now()
@@ -140,6 +144,9 @@ class _Curve:
             if name in metrics:
                 x = ctx.get("env_step", ctx.total_step + 1)
                 self._series[name].add(x, number(name, metrics[name]))
+        for name in metrics:
+            if name.startswith(STAGE_SECONDS):
+                self._seconds[name.removeprefix(STAGE_SECONDS)] = number(name, metrics[name])
         if self._clock.now() - self._drawn_at >= self._redraw:
             self._draw()
 
@@ -162,12 +169,14 @@ class _Curve:
 
     def _draw(self) -> None:
         if any(len(self._series[name]) for name in _RETURNS):
-            _draw_curve(self._path, self._series, target=self._target, title=self._title)
+            below = [_sum_up(self._series, self._target), _spell_stages(self._seconds)]
+            text = "; ".join(filter(None, below))
+            _draw_curve(self._path, self._series, self._target, title=self._title, text=text)
         self._drawn_at = self._clock.now()
 
 
 def _draw_curve(
-    path: Path, series: Mapping[str, _Series], *, target: float | None, title: str
+    path: Path, series: Mapping[str, _Series], target: float | None, *, title: str, text: str
 ) -> None:
     below = {label: series[name] for name, label in _BELOW.items() if len(series[name])}
     figure, axes, few = begin_picture(num_below=len(below))
@@ -178,7 +187,7 @@ def _draw_curve(
     dress(axes, y_label="return of an episode")
     if target is not None:
         draw_target(axes, target)
-    add_titles(figure, title, _sum_up(series, target))
+    add_titles(figure, title, text)
     add_legend(figure)
     save_picture(figure, path)
 
@@ -216,3 +225,11 @@ def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
     what = "evaluation" if name == "eval_return" else "mean return"
     text = f"last {what} {spell(float(y[-1]))} after {int(x[-1]):,} env steps"
     return f"target reached: {text}" if target is not None and y[-1] >= target else text
+
+
+def _spell_stages(seconds: Mapping[str, float]) -> str:
+    """Tell the shares of the largest stages in a few words."""
+    total = sum(seconds.values())
+    largest = sorted(seconds, key=lambda name: -seconds[name])[:_STAGES_SHOWN]
+    shares = {name: round(100 * seconds[name] / total) for name in largest} if total else {}
+    return ", ".join(f"{name} {share} %" for name, share in shares.items() if share)

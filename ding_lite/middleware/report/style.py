@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import naming
-from ding_lite.middleware.report.log import file_path, spell
+from ding_lite.middleware.report.jsonl import file_path
+from ding_lite.middleware.report.log import spell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +45,10 @@ def begin_picture(*, num_below: int = 0) -> tuple[Figure, Axes, list[Axes]]:
     figure = Figure(figsize=(8.0, height), dpi=160, facecolor="white")
     top, bottom = 1 - 0.17 * _HEIGHT / height, 0.125 * _HEIGHT / height
     if not num_below:
-        figure.subplots_adjust(left=0.092, right=0.97, top=top, bottom=bottom)
+        figure.subplots_adjust(left=0.108, right=0.97, top=top, bottom=bottom)
         return figure, figure.add_subplot(), []
     grid = figure.add_gridspec(
-        2, num_below, left=0.092, right=0.97, top=top, bottom=0.07, hspace=0.48, wspace=0.3,
+        2, num_below, left=0.108, right=0.97, top=top, bottom=0.07, hspace=0.48, wspace=0.3,
         height_ratios=(0.705 * _HEIGHT, 0.6 * _HEIGHT_BELOW),
     )  # fmt: skip
     below = [figure.add_subplot(grid[1, column]) for column in range(num_below)]

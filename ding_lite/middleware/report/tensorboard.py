@@ -9,58 +9,58 @@ from pathlib import Path
 from typing import Any, Self
 
 from ding_lite.errors import ConfigError, MiddlewareError
-from ding_lite.middleware.checks import due, number
-from ding_lite.middleware.report.log import pack_metrics, unpack_metrics
-from ding_lite.runtime.context import Context
+from ding_lite.middleware.report.reporter import Reporter
+from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.middleware import Middleware
-from ding_lite.settings import at_least, check_all
 
 
 def tensorboard(directory: str | os.PathLike[str], *, every: int = 100) -> Middleware:
     """Write the newest metrics as TensorBoard scalars over env steps.
 
     Context:
-        reads: env_step, metrics, total_step
+        reads: env_step, metrics, total_step, train_iter
 
     Args:
         directory: Where the event file goes; made when the run begins, if need be.
-        every: Steps from one point to the next. Fewer draws finer and costs about 50 us a
-            point and metric.
+        every: Steps of the pipeline from one point to the next. Fewer draws finer and costs about
+            50 us a point and metric.
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
     """
-    check_all(at_least(1, every=every))
     path = Path(directory)
     if path.exists() and not path.is_dir():
         raise ConfigError(f"The TensorBoard directory {path} is a file. Name a directory.")
     return _TensorBoard(path, every)
 
 
-class _TensorBoard:
+class _TensorBoard(Reporter):
     __name__ = "tensorboard"
+    only_fresh = True
 
     def __init__(self, directory: Path, every: int) -> None:
+        super().__init__(every)
         self._directory = directory
-        self._every = every
         self._file: _EventFile | None = None
-        self._fresh: dict[str, Any] = {}
-        self._x = 0
 
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._file = _EventFile(self._directory, begin=self._x + 1)
         return self
 
-    def __call__(self, ctx: Context) -> None:
-        self._fresh.update(ctx.metrics)
-        self._x = ctx.get("env_step", ctx.total_step + 1)
-        if due(ctx, self._every):
-            self._write()
+    def write(self, metrics: dict[str, float], env_step: int) -> None:
+        if self._file is None:
+            raise MiddlewareError(
+                "`tensorboard` was not opened: it lives as long as a run, and was not entered. "
+                "Give it to `task.use` itself, not to a chain or a function that calls it."
+            )
+        for name, value in metrics.items():
+            if not name.startswith(STAGE_SECONDS):  # the curve and the last line tell these
+                self._file.add(name, value, env_step)
 
     def __exit__(self, *error: object) -> None:
         try:
-            self._write()
+            super().__exit__(*error)
         finally:
             if self._file is not None:
                 self._file.close()
@@ -70,22 +70,7 @@ class _TensorBoard:
         """Return what the next points depend on; those before it are on disk then."""
         if self._file is not None:
             self._file.flush()
-        return {"x": self._x, "metrics": pack_metrics(self._fresh)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state; TensorBoard forgets points that came later."""
-        self._x = int(state["x"])
-        self._fresh = unpack_metrics(state["metrics"])
-
-    def _write(self) -> None:
-        if self._file is None:
-            raise MiddlewareError(
-                "`tensorboard` was not opened: it lives as long as a run, and was not entered. "
-                "Give it to `task.use` itself, not to a chain or a function that calls it."
-            )
-        fresh, self._fresh = self._fresh, {}
-        for name, value in fresh.items():
-            self._file.add(name, number(name, value), self._x)
+        return super().state_dict()
 
 
 class _EventFile:

@@ -12,7 +12,14 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
 
 MEASURED = ("steps_per_s", "memory_mb")
-"""Metrics of this process alone. A run that goes on measures them anew: no checkpoint has them."""
+"""Metrics of this process alone."""
+STAGE_SECONDS = "seconds/"
+"""The prefix of the metrics that tell the seconds of each stage."""
+
+
+def is_measured(name: str) -> bool:
+    """Return whether a metric tells of time or memory: no report keeps it in a checkpoint."""
+    return name in MEASURED or name.startswith(STAGE_SECONDS)
 
 
 def throughput(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:

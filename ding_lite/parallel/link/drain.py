@@ -90,10 +90,10 @@ class Drain:
                 if session.is_open and self._is_ready(session):
                     yield peer
 
-    def rest_s(self) -> float:
-        """Return for how many seconds more this node may wait; 0 where nothing is left to do."""
+    def ends_at(self) -> float:
+        """Return the instant until which this node may wait; one that has passed if all is done."""
         if self._began_at is None or self.is_cancelled:
-            return 0.0
+            return -math.inf
         now = self._clock.now()
         until = max(map(self._until, self._sessions.values()), default=-math.inf)
         until = min(until, self._began_at + MAX_LINGERS * self._linger)
@@ -108,7 +108,7 @@ class Drain:
                     _events(num_events),
                     self._linger,
                 )
-        return max(0.0, until - now)
+        return until
 
     def report(self) -> None:
         """Log the peers that have not acknowledged all events."""

@@ -266,9 +266,10 @@ class Links:
             while True:
                 for peer in self._drain.ready:
                     self._send_good_bye(peer)
-                if (rest_s := self._drain.rest_s()) <= 0.0:
+                ends_at = self._drain.ends_at()
+                if ends_at <= self._clock.now():
                     break
-                self._clock.wait(self.changed, rest_s)
+                self._clock.wait(self.changed, ends_at)
             self._drain.report()
 
     @property

@@ -407,7 +407,8 @@ class _Supervisor:
     def _report_exit(self, ended: NodeRecord) -> None:
         """Tell the peers that a process has ended, so that their `close` does not wait for it."""
         for near in self._nodes.peers_of(ended):
-            if near.stage == RUNNING and near.connection is not None:
+            # One that has its work reads this once it is connected, and may have been already.
+            if near.stage != STARTING and near.connection is not None:
                 with suppress(OSError):  # it has died; the fork server will report it
                     near.connection.send(Ended(ended.spec.node_id, ended.spec.incarnation))
 

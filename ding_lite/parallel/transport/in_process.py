@@ -440,14 +440,14 @@ class InprocTransport:
     def _tick(self, sink: Sink) -> None:
         with self._network._lock:
             self._wants_tick = False
-        wait_s = sink.on_tick()
+        before = self._clock.now()  # a tick may come early, but not late
+        deadline = Deadline(self._clock, before + sink.on_tick())
         if not self._todo:
-            self._todo.extend(self._wait_for_news(wait_s))
+            self._todo.extend(self._wait_for_news(deadline))
         while self._todo and not self._is_closing:
             self._todo.popleft()(sink)
 
-    def _wait_for_news(self, wait_s: float) -> list[_News]:
-        deadline = Deadline.after(wait_s, self._clock)
+    def _wait_for_news(self, deadline: Deadline) -> list[_News]:
         found: list[_News] = []
 
         def has_come() -> bool:

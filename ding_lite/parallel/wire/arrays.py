@@ -95,7 +95,7 @@ class Packing:
             self.packed.append(array.tobytes())
             return False
 
-        if self.borrow:
+        if self.borrow or _is_immutable(array):
             array = np.ascontiguousarray(array)
         else:
             array = np.array(array, order="C", copy=True)
@@ -239,6 +239,16 @@ def array_code(array: NumpyArray) -> tuple[str, NumpyArray]:
     if code == "b1":
         array = _proper_bools(array)
     return code, array
+
+
+def _is_immutable(array: NumpyArray) -> bool:
+    """Return whether an array is all of a bytes object, as one that has arrived and is relayed."""
+    memory: object = array
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    if isinstance(memory, memoryview):
+        memory = memory.obj
+    return type(memory) is bytes and len(memory) == array.nbytes
 
 
 def _proper_bools(array: NumpyArray) -> NumpyArray:

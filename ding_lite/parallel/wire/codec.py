@@ -84,7 +84,8 @@ class Encoded(msgspec.Struct, frozen=True):
 def encode(tree: Any, *, borrow: bool = False, name: str = "value", room: int = 0) -> Encoded:
     """Encode a tree of values.
 
-    The result is a snapshot: it shares no memory with the tree, which may change at once.
+    The result is a snapshot: it shares no memory with the tree that can change. Of an array that
+    is all of a bytes object, such as one that has arrived in an event, it is no copy.
 
     Args:
         tree: None, bool, int (64 bit), float, str, bytes, list, tuple, dict (the keys are

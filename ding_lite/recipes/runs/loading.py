@@ -3,51 +3,155 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from ding_lite.errors import CheckpointError
-from ding_lite.middleware.checkpoint import described_policy, fitting
+from ding_lite.io.importing import find_member
+from ding_lite.io.signature import is_signed
+from ding_lite.middleware.checkpoint import described_policy, fitting, named_code
+from ding_lite.recipes.recipe import Recipe
 from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, has_best
-from ding_lite.recipes.table import RECIPES
+from ding_lite.recipes.table import RECIPES, FunctionConfig, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
-from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat_module import MakeModule
+from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import as_config
 
 
-def load_policy(directory: str | os.PathLike[str], *, last: bool = False) -> Policy:
+def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
+    directory: str | os.PathLike[str],
+    *,
+    last: bool = False,
+    env: EnvLike | None = None,
+    policy: type[Any] | Callable[[EnvSpec], Policy] | None = None,
+    network: MakeModule | None = None,
+    actor: MakeModule | None = None,
+    critic: MakeModule | None = None,
+    optimizer: MakeOptimizer | None = None,
+    device: str = "cpu",
+    trust: bool = False,
+) -> Policy:
     """Make the policy that a run has saved, as it was then.
 
-    `policy.spec.env_id` says which environment it was trained for.
+    `policy.spec.env_id` says which environment it was trained for. A network, an optimiser and a
+    policy of the user's own, and the environment, are found again where they are a class or a
+    function at the top of a module or a file, which is imported. What a run from elsewhere names
+    could be any code, so that it is followed only where `trust` says so.
 
     Args:
         directory: Of a run, or of a checkpoint that `middleware.checkpoint` has written.
         last: Of a run, take the newest weights, also where `middleware.keep_best` has saved
             those of the best evaluation.
+        env: The environment, as `make_envs` takes it, where the checkpoint cannot tell it: one
+            that was a lambda or a class of a notebook, or that lies elsewhere now.
+        policy: The class of the policy, or the function of the spec that makes it, likewise.
+        network: The network of the policy, likewise.
+        actor: The actor of the policy, likewise.
+        critic: The critic of the policy, likewise.
+        optimizer: The optimiser of the policy, likewise.
+        device: The device of the networks, as PyTorch names it.
+        trust: Import what the run names, also if no program of this user on this machine has
+            saved it. What is given here is not imported by its name.
 
     Raises:
-        CheckpointError: There is no checkpoint, it is damaged, or its policy is of no known kind.
+        CheckpointError: There is no checkpoint, it is damaged, a part of the policy cannot be
+            found, or the run names code and is from elsewhere.
+        ConfigError: A module or a file that the checkpoint names is not there any more.
         MissingExtraError: The environment needs a package that is not installed.
     """
     path = find_policy(directory, last=last)
     saved = load_checkpoint(path, only=_policy_among)
     name, about = described_policy(saved.meta)
-    recipes = {recipe.policy.__name__: recipe for recipe in RECIPES.values()}
-    if about["kind"] not in recipes:
+    given = {"network": network, "actor": actor, "critic": critic, "optimizer": optimizer}
+    if not trust:
+        replaced = {name for name, part in {**given, "env": env, "class": policy}.items() if part}
+        _check_signature(about, replaced, path)
+    found = _parts(about, given, path)
+    more = found if device == "cpu" else {**found, "device": device}
+    with fitting(name or "policy", path):
+        saved_env = about["env"]
+        if env is None:
+            env = saved_env["env_id"]
+            if "made_by" in saved_env:
+                env = EnvMaker.from_description(saved_env["made_by"], name=saved_env["env_id"])
+        spec = EnvMaker.of(env).spec(frame_stack=saved_env["frame_stack"])
+        recipe = _recipe(about, policy, spec, path)
+        settings = {} if recipe.policy_config is FunctionConfig else about["config"]
+        loaded = recipe.policy(spec, as_config(recipe.policy_config, settings), **more)
+        loaded.load_state_dict(saved.state if name is None else saved.state[name])
+    return loaded
+
+
+def _check_signature(about: Mapping[str, Any], replaced: Collection[str], path: Path) -> None:
+    """Refuse to import what a run of others names.
+
+    Args:
+        about: The description of its policy.
+        replaced: The names of what was given instead.
+        path: Of the checkpoint.
+
+    Raises:
+        CheckpointError: It names code that was not given, and is not signed by this user.
+    """
+    named = named_code(about)
+    given = named.get("given")
+    places = {**(given if isinstance(given, dict) else {"policy": given} if given else {})}
+    places |= {key: named[key] for key in ("class", "env") if key in named}
+    imported = {name: place for name, place in places.items() if name not in replaced and place}
+    if imported and not is_signed(named, about.get("signature")):
+        shown = ", ".join(f"{name} {_shown(place)}" for name, place in imported.items())
+        raise CheckpointError(
+            f"The run in {path} names code that is imported to load it: {shown}. It was not saved "
+            f"by you on this machine, and may run anything. If you trust it: load_policy(..., "
+            f"trust=True), or --trust on the command line."
+        )
+
+
+def _shown(place: object) -> str:
+    if isinstance(place, list):  # of an environment: its id, and how it is made
+        place = place[1] or place[0]
+    return textwrap.shorten(str(place), 200)
+
+
+def _parts(about: Mapping[str, Any], given: Mapping[str, object], path: Path) -> dict[str, object]:
+    """Return what a user gave of a policy: as it is given now, or as it is found by its name."""
+    parts = {name: part for name, part in given.items() if part is not None}
+    saved = about.get("given")
+    for name, place in (saved if isinstance(saved, dict) else {}).items():
+        if name in parts:
+            continue
+        if name not in given or not isinstance(place, str):
+            raise CheckpointError(
+                f"The policy in {path} has a {name} of your own, which cannot be found again: it "
+                f"was no class or function at the top of a module or a file. Give it: "
+                f"load_policy({str(path)!r}, {name}=...)."
+            )
+        module, _, member = place.rpartition(":")
+        parts[name] = find_member(module, member)
+    return parts
+
+
+def _recipe(about: Mapping[str, Any], policy: object, spec: EnvSpec, path: Path) -> Recipe[Any]:
+    if policy is not None:
+        return find_recipe(policy, lambda: spec)
+    for recipe in RECIPES.values():
+        if recipe.policy.__name__ == about["kind"] and "class" not in about:
+            return recipe
+    place = about.get("class")
+    recipe_of_own = find_recipe(place, lambda: spec) if isinstance(place, str) else None
+    if recipe_of_own is None or recipe_of_own.policy_config is FunctionConfig:
         raise CheckpointError(
             f"The policy in {path} is a {about['kind']}, which is none of ours: "
-            f"{', '.join(recipes)}. Make one yourself, and give it what "
-            f"`load_checkpoint({str(path)!r})` returns."
+            f"{', '.join(one.policy.__name__ for one in RECIPES.values())}. Give its class, or the "
+            f"function of the spec that makes it: load_policy({str(path)!r}, policy=...)."
         )
-    recipe = recipes[about["kind"]]
-    with fitting(name or "policy", path):
-        env, config = about["env"], as_config(recipe.policy_config, about["config"])
-        with make_envs(env["env_id"], 1, mode="sync", frame_stack=env["frame_stack"]) as envs:
-            policy = recipe.policy(envs.spec, config)
-        policy.load_state_dict(saved.state if name is None else saved.state[name])
-    return policy
+    return recipe_of_own
 
 
 def _policy_among(meta: Mapping[str, Any]) -> tuple[str] | None:

@@ -51,7 +51,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _is_told(value: object) -> bool:
-    """Return whether `middleware.log` writes such a value: null, or a number that an array holds."""
+    """Return whether `middleware.log` writes such a value: null, or a number of 64 bits."""
     if isinstance(value, int):
         return value.bit_length() < 64
     return value is None or (isinstance(value, float) and math.isfinite(value))

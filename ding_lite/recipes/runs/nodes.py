@@ -10,7 +10,7 @@ from ding_lite.parallel.launch.launch import Parallel
 from ding_lite.parallel.network.topology import Topology
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs.run import Run
-from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 
@@ -58,8 +58,7 @@ def launch_nodes(
     rest = (num_nodes - len(roles)) * [roles[-1]]
     of_nodes = [*roles, *rest] if num_nodes > 1 else [{*roles}]
 
-    with make_envs(options.env, num_envs=1) as envs:
-        judged = policy(envs.spec, config)
+    judged = policy(EnvMaker.of(options.env).spec(), config)
     with Run(name, options, config=config) as run:
         runner = Parallel.runner(
             n_parallel_workers=num_nodes, topology=topology, roles=of_nodes, auto_recover=True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ding_lite import middleware as mw
 from ding_lite.recipes.plan import RunPlan
 from ding_lite.recipes.runs.run import Run
+from ding_lite.recipes.runs.stages import StageSeconds
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 
@@ -16,6 +18,7 @@ def save_and_report(
     run: Run,
     parts: Mapping[str, object],
     every: Callable[[int], int],
+    use: Sequence[Middleware] = (),
 ) -> None:
     """Let a task save its parts and write down how it goes.
 
@@ -25,10 +28,16 @@ def save_and_report(
         run: Where to.
         parts: What a resume needs.
         every: Turns env steps into steps of the task.
+        use: Middleware of the user.
     """
     config = plan.config
+    seconds = StageSeconds(every=every(config.log_every))
+    task.use_step_wrapper(seconds.wrap)
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
     task.use(mw.throughput(every=every(config.log_every)))
-    task.use(mw.log(every=every(config.log_every), path=run.metrics, quiet=True))
+    task.use(seconds)
+    for middleware in use:
+        task.use(middleware)
+    task.use(mw.jsonl(run.metrics, every=every(config.log_every)))
     task.use(mw.tensorboard(run.directory, every=every(config.log_every)))
     task.use(mw.curve(run.curve, target=run.options.goal, title=plan.title))

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from ding_lite.rl.batch import NumpyArray
 GRID_POINTS = 400
 _ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
 """Options in which runs that belong together may differ."""
+
+_PLAIN = ("program", "env")
+"""Facts that a label names by their value alone."""
 
 logger = logging.getLogger(__name__)
 
@@ -125,12 +129,22 @@ def group_results(results: Sequence[Result]) -> list[RunGroup]:
         by_program.setdefault(fact["program"], set()).update(fact)
     # What only some programs have, such as settings of a policy, follows from which one it is.
     known_to_all = set.intersection(*by_program.values()) if by_program else set()
-    differing = [
-        name
-        for name in names
-        if name in known_to_all and any(fact.get(name) != facts[0].get(name) for fact in facts)
-    ]
+    # So does a setting that is the same in all runs of a program: mostly it is a default there.
+    differing = [name for name in names if name in known_to_all and _differs(name, facts)]
     return [RunGroup(_label(runs[0].facts, differing), runs) for runs in groups.values()]
+
+
+def _differs(name: str, facts: Sequence[dict[str, Any]]) -> bool:
+    """Return whether a fact is not the same in all runs, or a setting in those of one program."""
+    return any(
+        one.get(name) != other.get(name)
+        for one, other in combinations(facts, 2)
+        if name in _PLAIN or _is_like(one, other)
+    )
+
+
+def _is_like(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one.get(name) == other.get(name) for name in _PLAIN)
 
 
 def spread_of(runs: Sequence[Result], metric: str) -> Spread:
@@ -157,9 +171,8 @@ def title_of(groups: Sequence[RunGroup]) -> str:
 def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     if not differing:
         return f"{facts['program']} on {facts.get('env')}"
-    plain = {"program", "env"}
-    words = [str(facts.get(name)) for name in differing if name in plain]
-    words += [f"{name} {_spell(facts.get(name))}" for name in differing if name not in plain][:3]
+    words = [str(facts.get(name)) for name in differing if name in _PLAIN]
+    words += [f"{name} {_spell(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
     return ", ".join(words)
 
 

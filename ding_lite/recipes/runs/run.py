@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import platform
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
-from ding_lite.version import __version__
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
 from ding_lite.middleware.checkpoint import resume
+from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
 from ding_lite.recipes.runs.metrics import last_row
-from ding_lite.recipes.options import Options
+from ding_lite.recipes.runs.stages import seconds_by_stage
 from ding_lite.rl.envs.vector import make_envs
-from ding_lite.rl.evaluation import mean_return
+from ding_lite.rl.evaluation import Played, play
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.task import Task
+from ding_lite.settings import default_values
+from ding_lite.version import __version__
 
 ResultT = TypeVar("ResultT")
 JUDGED_EPISODES = 20
 _JUDGE_SEED = 1_000_003
-_MAY_CHANGE = {"max_env_steps", "target", "smoke"}
+_FIELDS = dataclasses.fields(Options)
+_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device"}
 """Options that say when a run ends, and not how it learns."""
 
 
@@ -42,6 +46,7 @@ class Run:
         example: The program's name.
         options: The options of the run.
         config: Settings worth remembering, such as `policy.config`.
+        defaults: Their defaults, which count for what a run of an earlier version has not saved.
         quiet: Tell a person nothing.
         clock: What seconds are counted on.
 
@@ -56,6 +61,7 @@ class Run:
         options: Options,
         *,
         config: object = None,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
         quiet: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -69,6 +75,8 @@ class Run:
         self.metrics = self.directory / files.METRICS
         self.curve = self.directory / files.CURVE
         self._config = config
+        own = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
+        self._defaults = json.loads(json.dumps({**own, **defaults}, default=str))
         self._clock = clock
         self._started = clock.now()
         self._lock: files.Lock | None = None
@@ -96,7 +104,7 @@ class Run:
             if files.has_checkpoint(self.directory):
                 where = f"the checkpoint is in {self.checkpoint}. To go on with it, add the "
                 where += f"options --resume --out {self.directory}"
-            self._tell(f"\nInterrupted; {where}")
+            self.tell(f"\nInterrupted; {where}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Let the nodes of a program know the run; the lock is that of the process that has it."""
@@ -105,8 +113,8 @@ class Run:
     def resume(self, parts: Mapping[str, object]) -> None:
         """Make everything what it was, if this run goes on from a checkpoint.
 
-        So does a node that has died and was started again, from what its earlier incarnation has saved.
-        A task among the parts is told to finish at once where the run had reached its end.
+        So does a node that has died and was started again, from what its earlier incarnation has
+        saved. A task among the parts is told to finish at once where the run had reached its end.
 
         Args:
             parts: What `middleware.checkpoint` has saved in `checkpoint`, by the same names.
@@ -119,7 +127,7 @@ class Run:
         counters = resume(parts, self.checkpoint)
         has_ended = self.options.has_ended(counters)
         where = "had reached its end" if has_ended else "goes on"
-        self._tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
+        self.tell(f"The run in {self.directory} {where} at {counters['env_step']:,} env steps.")
         for part in parts.values():
             if has_ended and isinstance(part, Task):
                 part.finish = True
@@ -144,36 +152,49 @@ class Run:
             )
         return results[0]
 
-    def judge(self, policy: Policy) -> dict[str, Any]:
+    def judge(self, policy: Policy, *, eval_share: float | None = None) -> dict[str, Any]:
         """Play 20 fresh greedy episodes with the trained policy.
+
+        Args:
+            policy: The trained one.
+            eval_share: The most env steps of evaluations for each that was learned from. As many of
+                the 20 are played as this leaves room for, and at least one; all of them where these
+                reach the target.
 
         Returns:
             What the run's last line says. With `--criterion seed` that are two things more, and
             the collectors have decided whether it is solved.
         """
-        wall_s = self._clock.now() - self._started
-        seed = self.options.seed + _JUDGE_SEED
-        with make_envs(
-            self.options.env,
-            JUDGED_EPISODES,
-            seed=seed,
-            frame_stack=policy.spec.frame_stack,
-        ) as envs:
-            value = mean_return(policy, envs, episodes=JUDGED_EPISODES)
-
+        began = self._clock.now()
         last, goal = last_row(self.metrics), self.options.goal
+        wall_s = max(began - self._started, last.get("wall_s", 0.0))  # also before it was resumed
+        is_reached = goal is not None and (last.get("eval_return") or -math.inf) >= goal
+        is_asked = eval_share is None or is_reached
+        few = JUDGED_EPISODES if is_asked else _room_for(last, eval_share or 0.0)
+        verdict = self._play(policy, few)
+        env_steps = verdict.env_steps
+        if few < JUDGED_EPISODES and goal is not None and verdict.mean_return >= goal:
+            few, verdict = JUDGED_EPISODES, self._play(policy, JUDGED_EPISODES)
+            env_steps += verdict.env_steps
+        value = verdict.mean_return
+
         result = {
             "example": self.example,
-            "env": self.options.env,
+            "env": str(self.options.env),
             "seed": self.options.seed,
             "solved": None if goal is None else value >= goal,
             "env_steps": _spent(last),
             "episodes": None if "episodes" not in last else int(last["episodes"]),
             "train_iter": last.get("train_iter"),
-            "wall_s": round(max(wall_s, last.get("wall_s", 0.0)), 3),  # also before it was resumed
+            "wall_s": round(wall_s, 3),
             "eval_return": value,
             "nodes": self.options.nodes,
+            "eval_episodes": few,
         }
+        if stages := seconds_by_stage(last, wall_s=wall_s):
+            result["seconds"] = {**stages, "verdict": round(self._clock.now() - began, 3)}
+            result["eval_env_steps"] = int(last.get("eval_env_steps") or 0)
+            result["verdict_env_steps"] = env_steps
         if self.options.criterion == "seed":
             played = last.get(EPISODES_PER_COLLECTOR)
             result["solved"] = played is not None
@@ -203,10 +224,14 @@ class Run:
     def explain(self, result: Mapping[str, Any], *, try_next: str = "") -> None:
         """Describe the result and the files of the run, on standard error."""
         lines = [
-            f"\n{_verdict(result['solved'], self.options.env)}: a mean return of "
-            f"{result['eval_return']:.1f} in {JUDGED_EPISODES} greedy episodes{self._goal()} after "
+            f"\n{_verdict(result['solved'], str(self.options.env))}: a mean return of "
+            f"{result['eval_return']:.1f} in {result['eval_episodes']} greedy "
+            f"episode{'s' * (result['eval_episodes'] > 1)}{self._goal()} after "
             f"{result['env_steps'] or 0:,} env steps, {result['wall_s']:.1f} s."
         ]
+        if "seconds" in result:
+            told = ", ".join(f"{stage} {s:.1f} s" for stage, s in result["seconds"].items())
+            lines.append(f"  time         {told}")
         played = result.get(EPISODES_PER_COLLECTOR)
         if played is not None:
             lines.append(f"The criterion was met by a collector after {played:,} episodes of its.")
@@ -221,7 +246,14 @@ class Run:
             lines.append(f"  TensorBoard  tensorboard --logdir {self.directory}")
         if try_next:
             lines.append(try_next)
-        self._tell("\n".join(lines))
+        self.tell("\n".join(lines))
+
+    def _play(self, policy: Policy, episodes: int) -> Played:
+        seed = self.options.seed + _JUDGE_SEED
+        with make_envs(
+            self.options.env, episodes, seed=seed, frame_stack=policy.spec.frame_stack
+        ) as envs:
+            return play(policy, envs)
 
     def _take_directory(self) -> None:
         saved = files.saved_description(self.directory)
@@ -233,18 +265,19 @@ class Run:
         described = json.loads(json.dumps(self._describe(), default=str))
         if saved is not None:
             last_row(self.metrics)  # which the verdict needs: a damaged one is told before it
-            _check_same(self.directory, saved, described)
+            _check_same(self.directory, saved, described, self._defaults)
             self._tell_of_versions(saved, described)
         if self.options.resume and not files.has_checkpoint(self.directory):
             files.begin_anew(self.directory)
-            self._tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
+            self.tell(f"There is no checkpoint in {self.directory} yet; the run begins.")
         files.describe(self.directory, described)
 
     def _describe(self) -> dict[str, Any]:
         config = self._config
         if dataclasses.is_dataclass(config) and not isinstance(config, type):
             config = dataclasses.asdict(config)
-        options = {**dataclasses.asdict(self.options), "target": self.options.goal}
+        options = {field.name: getattr(self.options, field.name) for field in _FIELDS}
+        options |= {"target": self.options.goal, **self.options.env_description}
         # As runs say that were begun when there was no such option.
         for name, usual in (("criterion", "greedy"), ("population", 1), ("num_envs", 1)):
             if options[name] == usual:
@@ -273,12 +306,13 @@ class Run:
             if before.get(name) != after[name]
         ]
         if facts:
-            self._tell(
+            self.tell(
                 f"The run in {self.directory} goes on with {', '.join(facts)}: what it learns may "
                 f"not be the same to the last bit."
             )
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Write a line for a person to standard error, unless the run is quiet."""
         if not self.quiet:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
@@ -296,8 +330,23 @@ def _spent(row: Mapping[str, Any]) -> int | None:
     return int(row["env_step"] + row.get("eval_steps", 0))
 
 
-def _check_same(directory: Path, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run in another way than it was begun."""
+def _room_for(row: Mapping[str, Any], share: float) -> int:
+    """Return how many episodes a verdict may have within a share of the env steps."""
+    left = share * row.get("env_step", 0) - (row.get("eval_env_steps") or 0)
+    length = row.get("episode_length") or math.inf
+    return int(min(max(left / length, 1), JUDGED_EPISODES))
+
+
+def _check_same(
+    directory: Path,
+    then: Mapping[str, Any],
+    now: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+) -> None:
+    """Refuse to go on with a run in another way than it was begun.
+
+    A setting that the run has not saved, as its version had no such one, was its default.
+    """
     if then.get("example") != now["example"]:
         raise ConfigError(
             f"The run in {directory} is one of `{then.get('example')}`, and this program is "
@@ -305,7 +354,8 @@ def _check_same(directory: Path, then: Mapping[str, Any], now: Mapping[str, Any]
         )
     facts = []
     for section in ("options", "config"):
-        before, after = then.get(section) or {}, now[section] or {}
+        before, after = {**defaults, **(then.get(section) or {})}, now[section] or {}
+        before = {name: before[name] for name in before if name in after or name not in defaults}
         facts += [
             f"`{name}` is {after.get(name)!r}, and was {before.get(name)!r}"
             for name in {**before, **after}

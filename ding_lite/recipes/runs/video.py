@@ -13,18 +13,21 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import gymnasium
 import numpy as np
 
-from ding_lite.errors import ConfigError, EnvError, MissingExtraError
+from ding_lite.errors import ConfigError, EnvError, MissingExtraError, pip_line
 from ding_lite.recipes.runs.directory import make_directory
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.envs.making import EnvMaker, EnvWrapper, find_registered
+from ding_lite.rl.envs.making import EnvMaker, EnvWrapper
 from ding_lite.rl.envs.vector import Episode, make_envs
+from ding_lite.rl.memory import memory_of
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,27 +60,33 @@ def play(
         MissingExtraError: The environment needs a package to be drawn that is not installed.
     """
     spec = policy.spec
-    settings = {} if render_mode is None else {"render_mode": render_mode}
+    drawn = {} if render_mode is None else {"render_mode": render_mode}
     played = 0
     with make_envs(
-        spec.env_id,
+        spec.maker or spec.env_id,
         1,
         seed=seed,
-        mode="sync",
         frame_stack=spec.frame_stack,
         wrappers=wrappers,
-        settings=settings,
+        env_args=drawn,
     ) as envs:
+        memory = memory_of(policy, 1)
+        act: Callable[..., NumpyArray] = policy.act
+        if memory is not None:
+            act = partial(act, memory=memory)
         while played < episodes:
             try:
-                envs.step(policy.act(envs.obs, explore=False))
+                step = envs.step(act(envs.obs, explore=False))
             except EnvError as error:
                 lacking = error.__cause__
                 if not isinstance(lacking, gymnasium.error.DependencyNotInstalled):
                     raise
                 raise MissingExtraError(
-                    f"{spec.env_id} cannot be drawn: {str(lacking).rstrip('.')}."
+                    f"{spec.env_id} cannot be drawn: {str(lacking).partition(',')[0].rstrip('.')}. "
+                    f"Install it: {pip_line('video')}."
                 ) from error
+            if memory is not None:
+                memory.reset(step.terminated | step.truncated)
             finished = envs.take_finished()
             played += len(finished)
             yield from finished
@@ -120,7 +129,7 @@ def play_and_film(
         ConfigError: The environment cannot be drawn into a video.
         MissingExtraError: A package is not installed that drawing needs.
     """
-    check_render_mode(policy.spec.env_id, "rgb_array")
+    check_render_mode(policy.spec, "rgb_array")
     make_directory(directory)
     paths: list[Path] = []
     ffmpeg = find_ffmpeg()
@@ -140,17 +149,17 @@ def play_and_film(
         yield episode, paths[-1]
 
 
-def check_render_mode(env_id: str, mode: str) -> None:
+def check_render_mode(spec: EnvSpec, mode: str) -> None:
     """Refuse an environment that cannot be drawn in some way.
 
     Raises:
         ConfigError: It does not know that `render_mode`.
     """
-    with EnvMaker(find_registered(env_id))() as env:
+    with EnvMaker.of(spec.maker or spec.env_id)() as env:
         modes = list(env.metadata.get("render_modes") or ())
     if mode not in modes:
         raise ConfigError(
-            f"{env_id} cannot be drawn as `{mode}`; it knows: {', '.join(modes) or 'nothing'}."
+            f"{spec.env_id} cannot be drawn as `{mode}`; it knows: {', '.join(modes) or 'nothing'}."
         )
 
 

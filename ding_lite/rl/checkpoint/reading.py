@@ -7,6 +7,7 @@ allocated, and any mismatch is a `CheckpointError`.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ KeySelection: TypeAlias = (
 """Keys of the tree's first level; a function chooses them by the checkpoint's `meta`."""
 
 FORMAT_VERSION = 2
+_HEX = re.compile(r"-?0x[0-9a-f]{1,1024}")
+"""An integer of more than 64 bits, such as a random generator has."""
 MAX_DEPTH = 100
 """The deepest nesting of dicts, lists and tuples."""
 
@@ -154,9 +157,24 @@ class _Reading:
             case "$tensor" | "$array", str(name) if name in self._tensors:
                 tensor = self._tensors[name]
                 return tensor if tag == "$tensor" else self._array(name, tensor)
+            case "$scalar", str(name) if name in self._tensors:
+                return self._array(name, self._tensors[name])[()]
             case "$tuple", list(items):
                 return tuple(self.restore(item, depth + 1) for item in items)
+            case "$dict", list(items) if all(isinstance(i, list) and len(i) == 2 for i in items):
+                return {self._key(k, depth + 1): self.restore(v, depth + 1) for k, v in items}
+            case "$float", "inf" | "-inf" | "nan":
+                return float(content)
+            case "$int", str(digits) if _HEX.fullmatch(digits):
+                return int(digits, 16)
         raise self._folder.damaged(f"{MANIFEST} says {tag!r:.80} of {content!r:.80}")
+
+    def _key(self, key: Tree, depth: int) -> Tree:
+        restored = self.restore(key, depth)
+        parts = restored if isinstance(restored, tuple) else (restored,)
+        if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
+            raise self._folder.damaged(f"{MANIFEST} has a key {restored!r:.80}")
+        return restored
 
     def _array(self, name: str, tensor: Tensor) -> np.ndarray[Any, Any]:
         try:

@@ -44,6 +44,7 @@ from ding_lite.rl.checkpoint.reading import (
     read_checkpoint,
 )
 
+_MOST_INT = 2**63 - 1
 LOCK_TIMEOUT_S = 60.0
 """Seconds of retries with newer checkpoints, if a run saves faster than they are read."""
 
@@ -55,8 +56,9 @@ def save_checkpoint(
 
     Args:
         directory: Created if it does not exist.
-        state: Dicts with text keys, lists and tuples of tensors, numpy arrays, numbers, texts,
-            booleans and None, such as a policy's `state_dict()`.
+        state: Dicts, lists and tuples of tensors, numpy arrays and scalars, numbers, texts,
+            booleans and None, such as a policy's `state_dict()` or an optimiser's. Keys are texts,
+            numbers, booleans, None, or tuples of these.
         meta: Plain values beside the state: counters, settings.
 
     Returns:
@@ -104,6 +106,19 @@ def save_checkpoint(
     return path / MANIFEST
 
 
+def check_saveable(state: Tree, name: str) -> None:
+    """Raise unless a checkpoint can hold a tree; nothing is written.
+
+    Args:
+        state: What `save_checkpoint` is to save.
+        name: Its name in the error.
+
+    Raises:
+        CheckpointError: If a value cannot be saved.
+    """
+    _Tree(None).plain(state, name)
+
+
 def _holds(path: Path, content: bytes) -> bool:
     try:
         return path.read_bytes() == content
@@ -142,28 +157,23 @@ def load_checkpoint(
 class _Tree:
     """Splits a tree into plain values, tensors and large arrays."""
 
-    rows: ArrayWriter
+    rows: ArrayWriter | None
+    """Writes large arrays; None only checks."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def plain(self, value: Tree, name: str, depth: int = 1) -> Tree:
         """Replace arrays by references and tuples by tagged lists, for JSON."""
-        if isinstance(value, float) and not math.isfinite(value):
-            raise CheckpointError(
-                f"`{name}` is {value}, which JSON cannot hold. Save it as an array, or leave it "
-                f"out."
-            )
-        if isinstance(value, str):
-            _check_text(value, name)
         if value is None or isinstance(value, bool | int | float | str):
-            return value
+            return _plain_value(value, name)
         if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
             _check_numbers(value, name)
-            return {"$rows": self.rows.save(value)}
+            return {"$rows": None if self.rows is None else self.rows.save(value)}
         if isinstance(value, Tensor | np.ndarray | np.generic):
             while name in self.tensors:  # {"a": {"b": x}, "a.b": y}
                 name += "'"
             self.tensors[name] = _tensor(value, name)
-            return {"$tensor" if isinstance(value, Tensor) else "$array": name}
+            kinds = {Tensor: "$tensor", np.ndarray: "$array", np.generic: "$scalar"}
+            return {next(tag for kind, tag in kinds.items() if isinstance(value, kind)): name}
         if depth > MAX_DEPTH:
             raise CheckpointError(
                 f"`{name[:80]}...` lies within {MAX_DEPTH} dicts, lists and tuples; a checkpoint "
@@ -173,20 +183,38 @@ class _Tree:
             items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
         if isinstance(value, Mapping):
-            for key in value:
-                if not isinstance(key, str) or key.startswith("$"):
-                    raise CheckpointError(
-                        f"`{name}` has the key {key!r}; texts that do not begin with $ were "
-                        f"expected."
-                    )
-                _check_text(key, f"{name}[...]")
-            return {
-                key: self.plain(item, f"{name}.{key}", depth + 1) for key, item in value.items()
-            }
+            items = [
+                (self._key(key, name, depth + 1), self.plain(item, f"{name}.{key}", depth + 1))
+                for key, item in value.items()
+            ]
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return dict(items)
+            return {"$dict": items}
         raise CheckpointError(
             f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
             f"arrays, numbers, texts, and dicts, lists and tuples of them."
         )
+
+    def _key(self, key: object, name: str, depth: int) -> Tree:
+        parts = key if isinstance(key, tuple) else (key,)
+        if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
+            raise CheckpointError(
+                f"`{name}` has the key {key!r:.80}; texts, numbers, booleans, None and tuples of "
+                f"these were expected."
+            )
+        return self.plain(key, f"{name}[...]", depth)
+
+
+def _plain_value(value: bool | float | str | None, name: str) -> Tree:
+    """Write a value for JSON, which has no infinity and no integer above 64 bits."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        _check_text(value, name)
+        return str(value)
+    if isinstance(value, int):
+        return int(value) if abs(value) <= _MOST_INT else {"$int": hex(value)}
+    return float(value) if math.isfinite(value) else {"$float": str(float(value))}
 
 
 def _check_text(text: str, name: str) -> None:
@@ -213,6 +241,11 @@ def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Ten
         array = np.array(value)
         _check_numbers(array, name)
         value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+    if value.layout != torch.strided or value.is_quantized or value.dtype == torch.complex128:
+        raise CheckpointError(
+            f"`{name}` is a tensor of {value.dtype} and {value.layout}, which a checkpoint cannot "
+            f"hold. Save a dense one of floats, whole numbers or booleans."
+        )
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 

@@ -16,11 +16,13 @@ from typing import Any, SupportsFloat, TypeAlias
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
+from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import DingLiteError, EnvError
 from ding_lite.interruption import is_interrupted, is_of_a_signal
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.packing import Leaf
 from ding_lite.rl.spec import EnvSpec
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -47,15 +49,16 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.name = f"Environment {index} of {spec.env_id}"
         """The name with which messages of its faults begin."""
-        space = spec.obs_space
-        self._space = space
-        self._shape = space.shape or ()
-        self._dtype = np.dtype(space.dtype)
-        self._choices = (
-            range(int(space.start), int(space.start + space.n))
-            if isinstance(space, Discrete)
-            else None
+        self._space = spec.obs_space
+        packing = spec.packing
+        self._whole = (
+            None if packing is not None and not packing.is_one_leaf else _Part(self._space)
         )
+        leaves = packing.leaves if packing is not None and self._whole is None else ()
+        self._parts = [(leaf, _Part(leaf.space)) for leaf in leaves]
+        self._mask_sizes = choice_sizes(spec) if spec.has_action_mask else []
+        self.action_mask = np.ones(sum(self._mask_sizes), dtype=np.bool_)
+        """Which actions are legal now, [A], where the environment tells."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -79,6 +82,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         obs, info = answer
         self._check_info(info, "reset")
+        if self._mask_sizes:
+            self._note_mask(info, "reset", has_ended=False)
         return self._checked_obs(obs, "reset"), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:  # noqa: ANN401
@@ -110,6 +115,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             truncated = self._checked_flag("truncated", truncated)
         if info.__class__ is not dict:
             self._check_info(info, "step")
+        if self._mask_sizes:
+            self._note_mask(info, "step", has_ended=bool(terminated))
         return self._checked_obs(obs, "step"), reward, terminated, truncated, info
 
     def close(self) -> None:
@@ -122,25 +129,38 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.env.close()
 
     def _checked_obs(self, obs: Any, where: str) -> Any:  # noqa: ANN401
-        if obs.__class__ is np.ndarray and obs.dtype == self._dtype and obs.shape == self._shape:
-            if self._choices is None:
-                return obs
-        elif self._choices is not None and obs.__class__ is int and obs in self._choices:
-            return obs
-        try:
-            array = np.asarray(obs)
-        except RAISED as error:
-            raise self._obs_fault(_shown(obs), where) from error
-        fits = array.shape == self._shape and array.dtype.kind in "biuf"
-        if fits and self._choices is not None:
-            fits = array.dtype.kind != "f" and int(array) in self._choices
-        elif fits and self._dtype == np.uint8 and array.dtype != np.uint8:
-            fits = array.dtype.kind != "f" and bool(((array >= 0) & (array <= 255)).all())
-        if not fits:
-            values = f"{_shown(obs)}, " if array.shape in ((), self._shape) else ""
-            found = f"{values}shape {array.shape} and dtype {array.dtype}"
-            raise self._obs_fault(found, where)
-        return array if self._choices is None else int(array)
+        if self._whole is not None:
+            try:
+                return self._whole(obs)
+            except _UnfitError as found:
+                raise self._obs_fault(str(found), where) from found.__cause__
+        for leaf, part in self._parts:
+            try:
+                part(_of_tree(obs, leaf))
+            except _UnfitError as found:
+                raise self._obs_fault(str(found), where, leaf) from found.__cause__
+        return obs
+
+    def _note_mask(self, info: dict[str, Any], where: str, *, has_ended: bool) -> None:
+        """Keep which actions are legal; an ended episode may have none."""
+        mask = info.get("action_mask")
+        flags = _flags(mask, len(self.action_mask))
+        if flags is not None and has_legal(flags, self._mask_sizes):
+            self.action_mask = flags
+        elif has_ended:
+            self.action_mask = np.ones_like(self.action_mask)
+        elif flags is not None:
+            raise EnvError(
+                f"{self.name} gave an action mask without a legal action from `{where}`: "
+                f"{_shown(mask)}. One must be legal until the episode has ended: return "
+                f"`terminated` where nothing can be done."
+            )
+        else:
+            raise EnvError(
+                f'{self.name} gave {_shown(mask)} as `info["action_mask"]` from `{where}`; '
+                f"{len(self.action_mask)} flags were expected, one for each action, as its first "
+                f"`reset` had an action mask."
+            )
 
     def _checked_reward(self, reward: Any) -> float:  # noqa: ANN401
         is_scalar = isinstance(reward, np.ndarray) and reward.shape == ()
@@ -173,10 +193,12 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"Return {{}} where there is nothing to tell."
             )
 
-    def _obs_fault(self, found: str, where: str) -> EnvError:
+    def _obs_fault(self, found: str, where: str, leaf: Leaf | None = None) -> EnvError:
+        part = f"; its part `{leaf.name}` is" if leaf else ":"
+        space = leaf.space if leaf else self._space
         return EnvError(
-            f"{self.name} gave an observation from `{where}` that is not of its space: {found}; "
-            f"expected was one of {self._space}. Return what the space says, or mend the space."
+            f"{self.name} gave an observation from `{where}` that is not of its space{part} "
+            f"{found}; expected was one of {space}. Return what the space says, or mend the space."
         )
 
     def _step_fault(self, error: BaseException) -> EnvError:
@@ -185,6 +207,77 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(error, ValueError) and "values to unpack" in text and "got 4" in text:
             return EnvError(_wrong_count(self.name, "4 values"))
         return env_error(self.name, "step", error)
+
+
+class _UnfitError(Exception):
+    """A part of an observation is not of its space; the text says what was found."""
+
+
+class _Part:
+    """Checks an observation, or a part of one, against its space."""
+
+    def __init__(self, space: Any) -> None:  # noqa: ANN401 - of any type
+        self._shape = space.shape or ()
+        self._dtype = np.dtype(space.dtype)
+        self._choices = (
+            range(int(space.start), int(space.start + space.n))
+            if isinstance(space, Discrete)
+            else None
+        )
+        self._space = space if isinstance(space, MultiDiscrete | MultiBinary) else None
+
+    def __call__(self, obs: Any) -> Any:  # noqa: ANN401
+        """Return the observation; values that numpy can convert are converted."""
+        if obs.__class__ is np.ndarray and obs.dtype == self._dtype and obs.shape == self._shape:
+            if self._choices is None and self._space is None:
+                return obs
+        elif self._choices is not None and obs.__class__ is int and obs in self._choices:
+            return obs
+        try:
+            array = np.asarray(obs)
+        except RAISED as error:
+            raise _UnfitError(_shown(obs)) from error
+        fits = array.shape == self._shape and array.dtype.kind in "biuf"
+        if fits and self._choices is not None:
+            fits = array.dtype.kind != "f" and int(array) in self._choices
+        elif fits and self._space is not None:
+            fits = array.dtype.kind != "f" and self._space.contains(array.astype(self._dtype))
+        elif fits and self._dtype == np.uint8 and array.dtype != np.uint8:
+            fits = array.dtype.kind != "f" and bool(((array >= 0) & (array <= 255)).all())
+        if not fits:
+            values = f"{_shown(obs)}, " if array.shape in ((), self._shape) else ""
+            raise _UnfitError(f"{values}shape {array.shape} and dtype {array.dtype}")
+        return array if self._choices is None else int(array)
+
+
+def _of_tree(obs: Any, leaf: Leaf) -> Any:  # noqa: ANN401
+    """Return a part of an observation."""
+    try:
+        return leaf.find(obs)
+    except RAISED as error:
+        raise _UnfitError(f"missing in {_shown(obs)}") from error
+
+
+def choice_sizes(spec: EnvSpec) -> list[int]:
+    """Return how many choices each number of an action has."""
+    space = spec.action_space
+    return space.nvec.tolist() if isinstance(space, MultiDiscrete) else [spec.num_choices]
+
+
+def has_legal(masks: NumpyArray, sizes: list[int]) -> NumpyArray:
+    """Return whether masks, [..., A], leave a choice for each number of an action, [...]."""
+    firsts = np.cumsum([0, *sizes[:-1]])
+    return np.asarray(np.logical_or.reduceat(masks, firsts, axis=-1).all(axis=-1))
+
+
+def _flags(mask: Any, size: int) -> NumpyArray | None:  # noqa: ANN401
+    """Return an action mask as flags, [A]; None if it is none."""
+    try:
+        parts = mask if isinstance(mask, tuple | list) else (mask,)
+        array = np.concatenate([np.atleast_1d(part) for part in parts])
+    except RAISED:
+        return None
+    return array.astype(np.bool_) if array.shape == (size,) and array.dtype.kind in "biuf" else None
 
 
 class raising_env_errors:
@@ -246,7 +339,7 @@ def exit_fault(name: str, where: str, error: SystemExit | KeyboardInterrupt) -> 
     return None
 
 
-def close_all(envs: Iterable[Env]) -> None:
+def close_all(envs: Iterable[Env | VectorEnv[Any, Any, Any]]) -> None:
     """Close all environments, then raise the first error if one has raised."""
     errors = []
     for env in envs:
@@ -286,6 +379,35 @@ def check_batch(
             f"and {'True or False' if kinds == 'b' else 'numbers'} were expected."
         )
     return array
+
+
+def check_masks(
+    name: str, info: dict[str, Any], *, spec: EnvSpec, matters_N: NumpyArray
+) -> NumpyArray:
+    """Check the action masks of a vector environment, and return them, [N, A] bool.
+
+    Args:
+        name: The environment's name in messages.
+        info: What it told.
+        spec: The spec of its environments.
+        matters_N: Where an action follows; elsewhere a mask without a legal action becomes one
+            with all actions.
+
+    Raises:
+        EnvError: If there are none, or one that matters has no legal action.
+    """
+    shape = (len(matters_N), spec.num_choices)
+    found = check_batch(name, "action_mask", info.get("action_mask"), shape=shape, kinds="biu")
+    masks: NumpyArray = found.astype(np.bool_)
+    is_empty_N = ~has_legal(masks, choice_sizes(spec))
+    if (is_empty_N & matters_N).any():
+        index = int(np.flatnonzero(is_empty_N & matters_N)[0])
+        raise EnvError(
+            f"{name} gave environment {index} an action mask without a legal action: "
+            f"{masks[index].tolist()}. One must be legal until the episode has ended."
+        )
+    masks[is_empty_N] = True
+    return masks
 
 
 def _wrong_count(name: str, found: str) -> str:

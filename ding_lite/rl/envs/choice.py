@@ -67,7 +67,7 @@ def choose(
     logger.info(
         "stepping %d environments of %s in mode %s: %s",
         num_envs,
-        maker.registered.id,
+        maker.name,
         choice.mode,
         choice.why,
     )
@@ -197,26 +197,25 @@ def make_source_of(maker: EnvMaker, mode: str, *, spec: EnvSpec, seeds: list[int
         spec: The spec of the environments.
         seeds: One for each environment.
     """
-    registered = maker.registered
     if mode == "async":
         workers = min(len(seeds), max(2, num_cores()))
         return WorkerSource(maker, spec=spec, seeds=seeds, num_workers=workers)
-    if mode == "sync":
+    registered = maker.registered
+    if mode == "sync" or registered is None:
         loop = EnvLoop(maker.make(len(seeds)), seeds=seeds, spec=spec)
         return SyncSource(loop, spec=spec, num_envs=len(seeds))
 
     entry_point = registered.vector_entry_point
     if isinstance(entry_point, str) and entry_point in OURS:
-        settings = {**registered.kwargs, **maker.settings}
+        settings = {**registered.kwargs, **maker.args}
         settings.pop("max_episode_steps", None)
-        return OURS[entry_point](
-            seeds, max_episode_steps=maker.max_episode_steps, settings=settings
-        )
+        limit = maker.time_limit(None)
+        return OURS[entry_point](seeds, max_episode_steps=limit, settings=settings)
     with raising_env_errors(f"The vector form of {spec.env_id}", "__init__"):
         vector: VectorEnv[Any, Any, Any] = gymnasium.make_vec(
             registered,
             len(seeds),
             vectorization_mode="vector_entry_point",
-            **maker.settings,
+            **maker.args,
         )
     return NativeVector(vector, seed=seeds[0], spec=spec)

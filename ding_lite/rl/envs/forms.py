@@ -1,24 +1,24 @@
 """Conversion of observations into batches, one form for each kind of space.
 
 A `Form` writes an observation into a row of a batch: a vector as it is, a Discrete number as a
-one-hot vector, an image with its channels first. `FrameStack` then stacks frames.
+one-hot vector, an image with its channels first, several parts packed. `FrameStack` then stacks
+frames.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import BoolArray, NumpyArray
-from ding_lite.rl.spec import EnvSpec, has_channels_last
+from ding_lite.rl.packing import Leaf, ObsSpace, has_channels_last, leaf_spaces
+from ding_lite.rl.spec import EnvSpec
 
 WriteRow: TypeAlias = Callable[[NumpyArray, Any], None]
-
-_SEVERAL_PARTS = {"Dict", "Tuple", "MultiDiscrete", "MultiBinary", "OneOf"}
 
 
 class Form:
@@ -32,9 +32,10 @@ class Form:
         """Choose the function for the space."""
         self.frame_shape = spec.frame_shape
         self.dtype = np.dtype(spec.obs_dtype)
+        self._packing = spec.packing
         space = spec.obs_space
         self._start = int(space.start) if isinstance(space, Discrete) else None
-        shape = () if isinstance(space, Discrete) else space.shape
+        shape = space.shape if isinstance(space, Box) else ()
         self._is_channels_last = len(shape) == 3 and has_channels_last(shape)
         self.write_row: WriteRow = self._choose_write_row()
         """Write an environment's observation into a row of `empty`."""
@@ -45,6 +46,8 @@ class Form:
 
     def batch(self, raw_N: NumpyArray) -> NumpyArray:
         """Convert the observations of a vector environment, [N, ...], into a batch of its own."""
+        if self._packing is not None:
+            return self._packing.pack(raw_N)
         if self._start is not None:
             frames = np.zeros((len(raw_N), *self.frame_shape), dtype=self.dtype)
             frames[np.arange(len(raw_N)), raw_N - self._start] = 1
@@ -53,8 +56,14 @@ class Form:
             raw_N = np.moveaxis(raw_N, -1, 1)
         return np.array(raw_N, dtype=self.dtype, order="C").reshape(len(raw_N), *self.frame_shape)
 
+    def write_masks(self, rows: NumpyArray, mask: NumpyArray) -> None:
+        """Write action masks, [..., A], into rows of `empty`."""
+        rows[..., self.frame_shape[0] - mask.shape[-1] :] = mask
+
     def _choose_write_row(self) -> WriteRow:
         start = self._start
+        if self._packing is not None:
+            return self._packing.write_row
 
         def write(row: NumpyArray, raw: NumpyArray) -> None:
             row[...] = raw
@@ -105,39 +114,64 @@ class FrameStack:
         return self.stacks
 
 
-def supported_obs_space(env_id: str, space: Space[Any]) -> Box | Discrete:
+def supported_obs_space(env_id: str, space: Space[Any]) -> ObsSpace:
     """Return the space if its observations are supported.
 
     Raises:
-        ConfigError: If it is none of vectors, images and Discrete numbers.
+        ConfigError: If a part of it is none of vectors, images and numbers of finitely many.
     """
-    if isinstance(space, Discrete):
-        return space
-    if isinstance(space, Box) and 1 <= len(space.shape) <= 3:
-        return space
-    if type(space).__name__ in _SEVERAL_PARTS:
-        advice = "gymnasium.wrappers.FlattenObservation makes one vector of it"
-    elif isinstance(space, Box):
-        advice = "gymnasium.wrappers.ReshapeObservation gives it another shape"
-    else:
-        advice = "gymnasium.wrappers.TransformObservation makes numbers of it"
-    raise ConfigError(
-        f"{env_id} has the observation space {space}; vectors and images (Box with one to three "
-        f"axes) and one number of many (Discrete) are supported. {advice}: "
-        f"make_envs(..., wrappers=[...])."
-    )
+    parts = list(leaf_spaces(space))
+    for keys, part in parts:
+        is_box = isinstance(part, Box) and 1 <= len(part.shape) <= 3
+        is_box = is_box or (isinstance(part, Box) and bool(keys) and not part.shape)
+        if is_box or isinstance(part, Discrete | MultiDiscrete | MultiBinary):
+            continue
+        if isinstance(part, Box):
+            advice = "gymnasium.wrappers.ReshapeObservation gives it another shape"
+        elif type(part).__name__ == "OneOf":
+            advice = "gymnasium.wrappers.FlattenObservation makes one vector of it"
+        else:
+            advice = "gymnasium.wrappers.TransformObservation makes numbers of it"
+        where = f"; its part `{Leaf(keys, part).name}` is {part}" if keys else ""
+        raise ConfigError(
+            f"{env_id} has the observation space {space}{where}; vectors and images (Box with one "
+            f"to three axes), numbers of finitely many (Discrete, MultiDiscrete, MultiBinary), and "
+            f"Dict and Tuple of them are supported. {advice}: make_envs(..., wrappers=[...])."
+        )
+    if not parts:
+        raise ConfigError(
+            f"{env_id} has the observation space {space}, which has no part; one or more were "
+            f"expected. Show at least one number."
+        )
+    return cast(ObsSpace, space)
 
 
-def supported_action_space(env_id: str, space: Space[Any]) -> Discrete | Box:
+def supported_action_space(
+    env_id: str, space: Space[Any]
+) -> Discrete | Box | MultiDiscrete | MultiBinary:
     """Return the space if its actions are supported.
 
     Raises:
-        ConfigError: If it is neither Discrete nor a Box of floats.
+        ConfigError: If it is no Discrete, no MultiDiscrete or MultiBinary with one axis, and no Box
+            of floats with one axis.
     """
-    if isinstance(space, Discrete) or (isinstance(space, Box) and len(space.shape) == 1):
+    if isinstance(space, Discrete):
         return space
+    has_one_axis = space.shape is not None and len(space.shape) == 1
+    if isinstance(space, MultiDiscrete | MultiBinary) and has_one_axis:
+        return space
+    if isinstance(space, Box) and has_one_axis:
+        if np.issubdtype(space.dtype, np.floating):
+            return space
+        raise ConfigError(
+            f"{env_id} has the action space {space} of the type {space.dtype}; a Box of floats was "
+            f"expected. Rounded numbers would be learned from as they were before the rounding. "
+            f"Choices are MultiDiscrete: give it that space with a wrapper of your own, a "
+            f"gymnasium.ActionWrapper: make_envs(..., wrappers=[...])."
+        )
     raise ConfigError(
-        f"{env_id} has the action space {space}; a choice (Discrete) and vectors of numbers (Box "
-        f"with one axis) are supported. Give it one of them with a wrapper of your own, a "
-        f"gymnasium.ActionWrapper: make_envs(..., wrappers=[...])."
+        f"{env_id} has the action space {space}; a choice (Discrete), several choices "
+        f"(MultiDiscrete, MultiBinary) and vectors of numbers (Box with one axis) are supported. "
+        f"Give it one of them with a wrapper of your own, a gymnasium.ActionWrapper: "
+        f"make_envs(..., wrappers=[...])."
     )

@@ -11,19 +11,21 @@ compares the observation.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, EnvError, ShapeError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
 from ding_lite.rl.envs.checks import (
     CheckedEnv,
     Env as Env,
     check_batch,
+    check_masks,
     close_all,
     raising_env_errors,
 )
@@ -81,10 +83,11 @@ class EnvLoop:
             CheckedEnv(env, index=index, spec=spec) for index, env in enumerate(envs, first_index)
         ]
         self._spec = spec
-        self._write_row = Form(spec).write_row
+        form = Form(spec)
+        self._write_row = form.write_row
+        self._write_masks = form.write_masks if spec.has_action_mask else None
         self._seeds: list[int | None] = list(seeds)
-        space = spec.action_space
-        self._start = int(space.start) if isinstance(space, Discrete) else None
+        self._action_form = ActionForm(spec)
         # The history of each: its generator when its episode began, and since when.
         self._origins: list[History] = [{} for _ in envs]
         self._begun = np.zeros(len(envs), dtype=np.int64)
@@ -106,12 +109,13 @@ class EnvLoop:
     ) -> None:
         """Step each environment once."""
         self._note(action)
-        # Copies, because an environment may write into what it is given.
-        actions = list(action.copy()) if self._start is None else (action + self._start).tolist()
-        write_row = self._write_row
+        actions = self._action_form.of_each(action)
+        write_row, write_masks = self._write_row, self._write_masks
         for index, (env, one_action) in enumerate(zip(self._envs, actions, strict=True)):
             raw, reward[index], terminated[index], truncated[index], _ = env.step(one_action)
             write_row(frames[index], raw)
+            if write_masks is not None:
+                write_masks(frames[index], env.action_mask)
 
     def reset_where(self, done: BoolArray, frames: NumpyArray) -> None:
         """Reset the environments of the mask; only their rows are written."""
@@ -161,12 +165,16 @@ class EnvLoop:
         self._begun[index] = self._log_begins + len(self._log)
         self._origins[index] = _origin(env, seed)
         raw, _ = env.reset(seed=seed)
-        self._write_row(frame, raw)
+        self._write(index, frame, raw)
 
     def _step_one(self, index: int, action: NumpyArray, frame: NumpyArray) -> None:
-        one_action = action.copy() if self._start is None else int(action) + self._start
-        raw, *_ = self._envs[index].step(one_action)
+        raw, *_ = self._envs[index].step(self._action_form.of_each(action[None])[0])
+        self._write(index, frame, raw)
+
+    def _write(self, index: int, frame: NumpyArray, raw: Any) -> None:  # noqa: ANN401 - a tree
         self._write_row(frame, raw)
+        if self._write_masks is not None:
+            self._write_masks(frame, self._envs[index].action_mask)
 
     def _note(self, action: NumpyArray) -> None:
         """Record an action of each environment until all episodes that it is part of have ended."""
@@ -176,6 +184,32 @@ class EnvLoop:
             needed = max(int(self._begun.min()), end - MAX_HISTORY)
             del self._log[: needed - self._log_begins]
             self._log_begins = needed
+
+
+class ActionForm:
+    """Turns actions into those that environments take.
+
+    Args:
+        spec: The spec of the environments.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        """Read the first action and the type."""
+        space = spec.action_space
+        self._is_number = isinstance(space, Discrete)
+        self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
+        self._dtype = space.dtype if isinstance(space, MultiDiscrete | MultiBinary) else None
+
+    def of_all(self, action: NumpyArray) -> NumpyArray:
+        """Return the actions of a vector environment, [N, ...], as a copy."""
+        # Copies, because an environment may write into what it is given.
+        action = action.copy() if self._start is None else action + self._start
+        return action if self._dtype is None else action.astype(self._dtype)
+
+    def of_each(self, action: NumpyArray) -> list[Any]:
+        """Return the action of each environment."""
+        own = self.of_all(action)
+        return own.tolist() if self._is_number else list(own)
 
 
 def _generator(env: CheckedEnv) -> np.random.Generator:
@@ -247,59 +281,76 @@ class SyncSource:
 class NativeVector:
     """Steps a vector environment of another package.
 
+    An environment that resets itself at the next step (NEXT_STEP) is reset before that, as one
+    that leaves resets to its user (DISABLED): with `reset_mask`. Such a reset returns the first
+    observations of all environments, or, as EnvPool's do, of those that were reset. One that resets
+    itself at once (SAME_STEP) tells the true last observations as `final_obs`.
+
     Args:
-        env: Its autoreset mode must be DISABLED (it is reset with `reset_mask`) or SAME_STEP (the
-            true last observations are its `final_obs`).
+        env: The vector environment.
         seed: Of its random numbers.
         spec: The spec of its environments.
 
     Raises:
-        ConfigError: If it has another autoreset mode.
+        ConfigError: If it tells no autoreset mode.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
         """Start without episodes."""
         mode = env.metadata.get("autoreset_mode")
-        if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
-            env.close()
+        if mode not in set(AutoresetMode):
             raise ConfigError(
-                f"The vector form of {spec.env_id} has the autoreset mode {mode}, which makes "
-                f'transitions up; DISABLED or SAME_STEP was expected. Use mode="sync".'
+                f"The vector form of {spec.env_id} has the autoreset mode {mode}; one of "
+                f"gymnasium's was expected, as `metadata` tells them: "
+                f'{{"autoreset_mode": AutoresetMode.DISABLED}}.'
             )
         self._env = env
         self._tells_last = mode == AutoresetMode.SAME_STEP
         self._seed: int | None = seed
         self._name = f"The vector form of {spec.env_id}"
         self._form = Form(spec)
-        space = spec.action_space
-        self._start = int(space.start) if isinstance(space, Discrete) else 0
-        self._obs_shape = (env.num_envs, *(spec.obs_space.shape or ()))
+        self._action_form = ActionForm(spec)
+        self._spec = spec
+        self._obs_shape = spec.obs_space.shape or ()
         self._obs_kinds = "iu" if isinstance(spec.obs_space, Discrete) else "biuf"
+        self._is_tree = spec.packing is not None and not spec.packing.is_one_leaf
         self._newest: NumpyArray = np.empty(0)
+        self._returns_reset_only = False
+        if mode == AutoresetMode.NEXT_STEP and env.num_envs > 1:
+            self._check_mask()
 
     def reset(self) -> NumpyArray:
         """Reset all environments."""
         with raising_env_errors(self._name, "reset"):
-            raw, _ = self._env.reset(seed=self._seed)
+            raw, info = self._env.reset(seed=self._seed)
         self._seed = None
-        self._newest = self._batch(raw)
+        self._newest = self._batch(raw, info, matters_N=np.ones(self._env.num_envs, np.bool_))
         return self._newest.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
         """Step each environment once."""
         with raising_env_errors(self._name, "step"):
-            raw, reward, terminated, truncated, info = self._env.step(action + self._start)
-        frames = self._batch(raw)
+            raw, reward, terminated, truncated, info = self._env.step(
+                self._action_form.of_all(action)
+            )
         one_each = (self._env.num_envs,)
         reward = check_batch(self._name, "reward", reward, shape=one_each, kinds="iuf")
         terminated = check_batch(self._name, "terminated", terminated, shape=one_each, kinds="b")
         truncated = check_batch(self._name, "truncated", truncated, shape=one_each, kinds="b")
+        frames = self._batch(raw, info, matters_N=~terminated)
         if self._tells_last and (done_N := terminated | truncated).any():
             self._newest = frames
             frames = frames.copy()
             with raising_env_errors(self._name, "step"):
-                last = np.stack(list(info["final_obs"][done_N]))
-            frames[done_N] = self._form.batch(last)
+                last = list(info["final_obs"][done_N])
+            rows = self._form.empty(len(last))
+            for row, raw_row in zip(rows, last, strict=True):
+                self._form.write_row(row, raw_row)
+            if self._spec.has_action_mask:
+                final = info.get("final_info", {})
+                masks = check_masks(self._name, final, spec=self._spec, matters_N=~terminated)
+                self._form.write_masks(rows, masks[done_N])
+            frames[done_N] = rows
         return frames, np.array(reward, np.float32), np.array(terminated), np.array(truncated)
 
     def reset_where(self, done_N: BoolArray) -> NumpyArray:
@@ -307,14 +358,53 @@ class NativeVector:
         if self._tells_last:
             return self._newest[done_N]
         with raising_env_errors(self._name, "reset"):
-            raw, _ = self._env.reset(options={"reset_mask": done_N})
-        return self._batch(raw)[done_N]
+            raw, info = self._env.reset(options={"reset_mask": done_N.copy()})
+        if self._returns_reset_only:
+            return self._batch(raw, info, matters_N=np.ones(done_N.sum(), np.bool_))
+        frames = self._batch(raw, info, matters_N=done_N)
+        return frames[done_N]
 
-    def _batch(self, raw: Any) -> NumpyArray:  # noqa: ANN401
-        kinds, shape = self._obs_kinds, self._obs_shape
-        return self._form.batch(
-            check_batch(self._name, "observations", raw, shape=shape, kinds=kinds)
-        )
+    def _check_mask(self) -> None:
+        """Refuse an environment that resets all where `reset_mask` names one.
+
+        Raises:
+            ConfigError: If it does.
+        """
+        first_N = np.arange(self._env.num_envs) == 0
+        with raising_env_errors(self._name, "reset"):
+            before, _ = self._env.reset(seed=self._seed)
+            before = copy.deepcopy(before)
+            after, _ = self._env.reset(options={"reset_mask": first_N.copy()})
+        frames, frames_after = self._form.batch(before), self._form.batch(after)
+        self._returns_reset_only = len(frames_after) == 1
+        if not self._returns_reset_only and not np.array_equal(frames[1:], frames_after[1:]):
+            raise ConfigError(
+                f"{self._name} resets itself at the step after the last one of an episode, which "
+                f"makes a transition up, and cannot be reset before that: `reset_mask` named one "
+                f"of its environments, and all were reset. Give the id or class of its "
+                f"environments, or a vector with the autoreset mode SAME_STEP or DISABLED, such as "
+                f"gymnasium's SyncVectorEnv."
+            )
+
+    def _batch(self, raw: Any, info: dict[str, Any], *, matters_N: BoolArray) -> NumpyArray:  # noqa: ANN401
+        """Return frames, with action masks where there are any.
+
+        Args:
+            raw: What the environments show.
+            info: What they tell.
+            matters_N: Where an action follows, so that one must be legal.
+        """
+        if not self._is_tree:
+            kinds, shape = self._obs_kinds, (len(matters_N), *self._obs_shape)
+            raw = check_batch(self._name, "observations", raw, shape=shape, kinds=kinds)
+        try:
+            frames = self._form.batch(raw)
+        except ShapeError as error:
+            raise EnvError(f"{self._name}: {error}") from error
+        if self._spec.has_action_mask:
+            masks = check_masks(self._name, info, spec=self._spec, matters_N=matters_N)
+            self._form.write_masks(frames, masks)
+        return frames
 
     def save(self) -> dict[str, Any]:
         """Return empty histories: such environments cannot be saved."""

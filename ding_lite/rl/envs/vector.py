@@ -19,24 +19,28 @@ from types import TracebackType
 from typing import Any, Self, get_args
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl.batch import BoolArray, NumpyArray, Step
+from ding_lite.rl.envs.atari import EndAtLifeLoss
 from ding_lite.rl.envs.catch import register_catch
-from ding_lite.rl.envs.checks import CheckedEnv, raising_env_errors
+from ding_lite.rl.envs.checks import CheckedEnv, choice_sizes, close_all, raising_env_errors
 from ding_lite.rl.envs.choice import choose, make_source_of
 from ding_lite.rl.envs.forms import FrameStack
 from ding_lite.rl.envs.making import (
+    EnvLike as EnvLike,
     EnvMaker,
     EnvsMode as EnvsMode,
     EnvWrapper,
-    find_registered,
     ids_of_native,
 )
 from ding_lite.rl.envs.sizes import check_envs_fit
-from ding_lite.rl.envs.sources import Source
+from ding_lite.rl.envs.sources import NativeVector, Source
+from ding_lite.rl.packing import Packing
+from ding_lite.rl.reward_norm import RewardNorm
 from ding_lite.rl.seeding import rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, one_of, positive, whole
@@ -44,6 +48,7 @@ from ding_lite.settings import check_all, one_of, positive, whole
 logger = logging.getLogger(__name__)
 register_catch()
 
+_MEASURED = "reward_norm"
 _STATE_KEYS = {"mode", "source", "obs", "returns", "lengths", "finished", "rng"}
 
 
@@ -70,7 +75,7 @@ class Envs:
         ((2, 4), [False, False], 'sync')
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name, from `make_envs`
         self,
         *,
         spec: EnvSpec,
@@ -80,6 +85,8 @@ class Envs:
         make_source: Callable[[str], Source],
         may_change: bool = False,
         reward_scale: float = 1.0,
+        clip_rewards: bool = False,
+        end_at_life_loss: bool = False,
     ) -> None:
         """Take a function that makes a source in a mode; use `make_envs` instead."""
         self.spec = spec
@@ -96,9 +103,14 @@ class Envs:
         stacked = spec.frame_stack > 1
         self._stack = FrameStack(spec.frame_stack, spec, num_envs) if stacked else None
         self._reward_scale = np.float32(reward_scale)
+        self._clips_rewards = clip_rewards
+        self._tells_lives = end_at_life_loss
+        self.reward_norm: RewardNorm | None = None
+        """Measures rewards, once `measure_rewards` was called."""
         self._returns = np.zeros(num_envs, dtype=np.float64)
         self._lengths = np.zeros(num_envs, dtype=np.int64)
         self._actions_shape = (num_envs, *spec.action_shape)
+        self._num_choices = _numbers_of_choices(spec)
         self._batched_action_space: Space[Any] = batch_space(spec.action_space, num_envs)
         self._batched_action_space.seed(spawn_seeds(seed, "random actions", count=1)[0])
 
@@ -115,11 +127,11 @@ class Envs:
         Raises:
             NonFiniteError: If an observation holds NaN or infinity.
         """
-        self._returns[:] = 0.0
-        self._lengths[:] = 0
+        everywhere_N = np.ones(self.num_envs, dtype=np.bool_)
+        self._forget_episodes(everywhere_N)
         frames = self._source.reset()
         self._check_finite("observation", frames)
-        self._obs = self._begin(np.ones(self.num_envs, dtype=np.bool_), frames, frames)
+        self._obs = self._begin(everywhere_N, frames, frames)
         return self._obs
 
     def step(self, action: NumpyArray) -> Step:
@@ -147,14 +159,33 @@ class Envs:
         self._lengths += 1
         done_N = terminated | truncated
         if np.count_nonzero(done_N):
-            self._note_finished(done_N)
+            lost_N = terminated & truncated if self._tells_lives else np.False_
+            truncated = truncated & ~lost_N
+            self._note_finished(done_N & ~lost_N)
             frames = self._source.reset_where(done_N)
             self._check_finite("observation", frames, of=np.flatnonzero(done_N))
             self._obs = self._begin(done_N, frames, next_obs)
 
+        if self._clips_rewards:
+            reward = np.sign(reward)
         if self._reward_scale != 1.0:
             reward = reward * self._reward_scale
+        if self.reward_norm is not None:
+            self.reward_norm.update(reward, done_N)
         return Step(obs, action, reward, next_obs, terminated, truncated)
+
+    def measure_rewards(self, *, gamma: float) -> RewardNorm:
+        """Measure the rewards of each env step from now on, to normalise them.
+
+        `mw.train(..., normalize_rewards=envs)` calls it. `step` returns rewards as before. What was
+        measured is part of the state. A second call returns what the first one did.
+
+        Args:
+            gamma: The discount of one env step.
+        """
+        if self.reward_norm is None:
+            self.reward_norm = RewardNorm(self.num_envs, gamma=gamma)
+        return self.reward_norm
 
     def take_finished(self) -> list[Episode]:
         """Return the episodes that ended since the last call, in the order they ended."""
@@ -162,11 +193,25 @@ class Envs:
         return finished
 
     def random_actions(self) -> NumpyArray:
-        """Draw one action per environment, uniformly, from a generator of its own."""
+        """Draw one action per environment, uniformly among the legal ones.
+
+        It has a random generator of its own.
+        """
+        spec, space = self.spec, self.spec.action_space
+        if spec.has_action_mask and (mask_NA := spec.action_mask(self.obs)) is not None:
+            return self._random_legal(mask_NA)
         action: NumpyArray = self._batched_action_space.sample()
-        if isinstance(self.spec.action_space, Discrete):
-            action = action - self.spec.action_space.start
-        return action.astype(self.spec.action_dtype)
+        if isinstance(space, Discrete | MultiDiscrete):
+            action = action - space.start
+        return action.astype(spec.action_dtype)
+
+    def _random_legal(self, mask_NA: BoolArray) -> NumpyArray:
+        """Draw a legal choice for each number of an action."""
+        lot_NA = self._batched_action_space.np_random.random(mask_NA.shape)
+        lot_NA[~mask_NA] = -1.0
+        ends = np.cumsum(choice_sizes(self.spec))[:-1]
+        chosen = [part.argmax(axis=1) for part in np.split(lot_NA, ends, axis=1)]
+        return np.stack(chosen, axis=1).reshape(self._actions_shape)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs.
@@ -175,7 +220,9 @@ class Envs:
         the actions since.
         """
         started = self._obs is not None
+        measured = {} if self.reward_norm is None else {_MEASURED: self.reward_norm.state_dict()}
         return {
+            **measured,
             "mode": self.mode,
             "source": self._source.save() if started else None,
             "obs": None if self._obs is None else self._obs.copy(),
@@ -197,16 +244,25 @@ class Envs:
             CheckpointError: If it is no state of such environments, or of another number of them,
                 or of some in a mode that these were not made with.
         """
-        if set(state) != _STATE_KEYS or len(state["returns"]) != self.num_envs:
+        if set(state) - {_MEASURED} != _STATE_KEYS or len(state["returns"]) != self.num_envs:
             raise CheckpointError(
                 f"This is no state of {self.num_envs} environments of {self.spec.env_id}. Make "
                 f"as many of the same kind as were saved before loading it."
+            )
+        if (_MEASURED in state) != (self.reward_norm is not None):
+            then, now = ("with", "without") if _MEASURED in state else ("without", "with")
+            raise CheckpointError(
+                f"The environments of {self.spec.env_id} were saved {then} normalisation of "
+                f"rewards, and these are {now} it. Give `mw.train` the same `normalize_rewards` as "
+                f"then, before the state is loaded."
             )
         if (state["mode"] == "native") != (self.mode == "native"):
             self._change_mode(state["mode"])
         set_rng_state(self._batched_action_space.np_random, state["rng"])
         self.finished = [Episode(*one) for one in state["finished"]]
         self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        if self.reward_norm is not None:
+            self.reward_norm.load_state_dict(state[_MEASURED])
         self._obs = None
         if state["obs"] is not None:
             self._go_back(np.array(state["obs"]), state["source"])
@@ -244,8 +300,7 @@ class Envs:
             self._stack.stacks = obs
         self._obs = obs
         if lost_N.any():
-            self._returns[lost_N] = 0.0
-            self._lengths[lost_N] = 0
+            self._forget_episodes(lost_N)
             self._obs = self._begin(lost_N, self._source.reset_where(lost_N), obs)
             logger.warning(
                 "environments %s of %s could not be brought back to where they were saved, and "
@@ -278,21 +333,36 @@ class Envs:
                 f"`action` has shape {action.shape}; {self.num_envs} environments of "
                 f"{self.spec.env_id} take one of shape {self._actions_shape}."
             )
-        num_actions = self.spec.num_actions
-        if num_actions is not None and ((action < 0) | (action >= num_actions)).any():
+        sizes = self._num_choices
+        if sizes is not None and ((action < 0) | (action >= sizes)).any():
+            last = (sizes - 1).tolist()
             raise ConfigError(
-                f"`action` is {action.tolist()}; {self.spec.env_id} has the actions 0 to "
-                f"{num_actions - 1}."
+                f"`action` is {action.tolist()}; {self.spec.env_id} has the actions 0 to {last}."
             )
 
     def _check_finite(self, what: str, values: NumpyArray, *, of: NumpyArray | None = None) -> None:
+        packing = self.spec.packing
+        if packing is not None and what == "observation":
+            self._check_parts_finite(packing, values, of=of)
+            return
         if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
             return
         finite_N = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         row = int(np.flatnonzero(~finite_N)[0])
         index = row if of is None else int(of[row])
-        shown = str(values[row].tolist()) if values[row].size <= 32 else "with NaN or infinity"
-        raise NonFiniteError(
+        raise self._not_finite(index, what, values[row])
+
+    def _check_parts_finite(
+        self, packing: Packing, packed: NumpyArray, *, of: NumpyArray | None
+    ) -> None:
+        if (found := packing.first_infinite(packed)) is not None:
+            row, leaf, values = found
+            what = f"observation part `{leaf.name}`" if leaf.keys else "observation"
+            raise self._not_finite(row if of is None else int(of[row]), what, values)
+
+    def _not_finite(self, index: int, what: str, values: NumpyArray) -> NonFiniteError:
+        shown = str(values.tolist()) if values.size <= 32 else "with NaN or infinity"
+        return NonFiniteError(
             f"Environment {index} of {self.spec.env_id} gave the {what} {shown}; "
             f"finite numbers were expected. Look at what this environment computes, or at the "
             f"actions it was given."
@@ -306,17 +376,37 @@ class Envs:
         self._returns[done_N] = 0.0
         self._lengths[done_N] = 0
 
+    def _forget_episodes(self, lost_N: BoolArray) -> None:
+        """Drop what is known of episodes that go no further."""
+        self._returns[lost_N] = 0.0
+        self._lengths[lost_N] = 0
+        if self.reward_norm is not None:
+            self.reward_norm.restart(lost_N)
 
-def make_envs(
-    env_id: str,
-    num_envs: int,
+
+def _numbers_of_choices(spec: EnvSpec) -> NumpyArray | None:
+    """Return of how many each number of an action is; None for a Box."""
+    space = spec.action_space
+    if isinstance(space, Box):
+        return None
+    if isinstance(space, MultiBinary):
+        return np.array(2)
+    return np.asarray(space.nvec if isinstance(space, MultiDiscrete) else space.n)
+
+
+def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
+    env: EnvLike,
+    num_envs: int | None = None,
     *,
     seed: int = 0,
     mode: EnvsMode = "auto",
     frame_stack: int = 1,
     reward_scale: float = 1.0,
+    clip_rewards: bool = False,
+    end_at_life_loss: bool = False,
+    env_args: Mapping[str, Any] | None = None,
     wrappers: Sequence[EnvWrapper] = (),
-    settings: Mapping[str, Any] | None = None,
+    imports: Sequence[str] = (),
 ) -> Envs:
     """Make environments that are stepped together.
 
@@ -324,8 +414,12 @@ def make_envs(
     form of another package has episodes of its own.
 
     Args:
-        env_id: A name in gymnasium's registry, such as `CartPole-v1`.
-        num_envs: How many. More give steadier learning and faster stepping; 8 is usual.
+        env: An id of gymnasium's registry (`CartPole-v1`), with the module that registers it
+            (`package.module:Env-v0`), a class or function of a file or module by its name
+            (`path/to/file.py:MyEnv`), or itself; or a vector environment of gymnasium, which is
+            taken as it is, or a function that makes one.
+        num_envs: How many. More give steadier learning and faster stepping; 8 is usual. A vector
+            environment has its own number; a function is called with it if it takes `num_envs`.
         seed: One seed for all. The same seed gives the same episodes for the same actions.
         mode: `native` steps all of them as one array program, where there is one (CartPole);
             `sync` one after the other in this process, `async` in processes of their own.
@@ -335,9 +429,14 @@ def make_envs(
             picture does not show motion.
         reward_scale: Rewards are multiplied by it, but not the returns of episodes. Rewards of
             about 1 are the easiest to learn from.
+        clip_rewards: Rewards become -1, 0 or 1, but not the returns of episodes.
+        end_at_life_loss: Of Atari games, what is learned from ends with each life; the returns of
+            episodes are those of whole games.
+        env_args: Keywords for the environment, such as {"gravity": -5.0}. `max_episode_steps` is
+            the time limit of its episodes, -1 for none.
         wrappers: Each is applied to every environment, the first one innermost: gymnasium's
             wrappers, or functions that return one.
-        settings: Keywords for the environment, such as {"gravity": -5.0}.
+        imports: Modules and files to import before, such as those that register environments.
 
     Raises:
         ConfigError: If there is no such environment, it has no native form, or a space of it
@@ -347,28 +446,43 @@ def make_envs(
     """
     check_all(
         one_of(get_args(EnvsMode), mode=mode),
-        whole(1, num_envs=num_envs, frame_stack=frame_stack),
+        [] if num_envs is None else whole(1, num_envs=num_envs),
+        whole(1, frame_stack=frame_stack),
         positive(reward_scale=reward_scale),
     )
-    maker = EnvMaker(find_registered(env_id), dict(settings or {}), tuple(wrappers))
-    if mode == "native" and maker.native_kind() is None:
+    if end_at_life_loss:
+        wrappers = (*wrappers, EndAtLifeLoss)
+    maker = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
+    if mode == "native" and maker.registered is not None and maker.native_kind() is None:
         raise ConfigError(
-            f"{env_id} has no native vector form here; these have: {', '.join(ids_of_native())}. "
+            f"{maker.name} has no native vector form here; these have: "
+            f"{', '.join(ids_of_native())}. "
             f'Use mode="sync" or mode="auto"; wrappers need one of them too.'
         )
 
+    first = maker(num_envs=num_envs) if maker.takes_num_envs else maker()
+    is_vector = isinstance(first, VectorEnv)
     chosen = mode
-    first = maker()
     try:
+        num_envs = _count(maker, first, num_envs, mode)
         spec = maker.spec_of(first, frame_stack=frame_stack)
         check_envs_fit(spec, num_envs, mode="native" if mode == "auto" else mode)
         seeds = spawn_seeds(seed, "environments", count=num_envs)
-        make_source = partial(make_source_of, maker, spec=spec, seeds=seeds)
-        if mode == "auto":
+        make_source: Callable[[str], Source]
+        if is_vector:
+            chosen, make_source = "native", lambda _: NativeVector(first, seed=seeds[0], spec=spec)
+        else:
+            make_source = partial(make_source_of, maker, spec=spec, seeds=seeds)
+        if chosen == "auto":
             chosen = choose(maker, CheckedEnv(first, index=0, spec=spec), num_envs, make_source)
+    except BaseException:
+        if is_vector:
+            close_all([first])
+        raise
     finally:
-        with raising_env_errors(f"Environment 0 of {maker.registered.id}", "close"):
-            first.close()
+        if not is_vector:
+            with raising_env_errors(f"Environment 0 of {maker.name}", "close"):
+                first.close()
     check_envs_fit(spec, num_envs, mode=chosen)
     return Envs(
         spec=spec,
@@ -378,4 +492,34 @@ def make_envs(
         make_source=make_source,
         may_change=mode == "auto" and maker.native_kind() == "ours",
         reward_scale=reward_scale,
+        clip_rewards=clip_rewards,
+        end_at_life_loss=end_at_life_loss,
     )
+
+
+def _count(maker: EnvMaker, first: object, num_envs: int | None, mode: EnvsMode) -> int:
+    """Return the number of environments.
+
+    Raises:
+        ConfigError: If it was not given, or a vector environment has another one, or another mode
+            of stepping was asked for than its own.
+    """
+    if not isinstance(first, VectorEnv):
+        if num_envs is None:
+            raise ConfigError(
+                f"`num_envs` was not given, and {maker.name} makes one environment at a time. "
+                f"Give it: make_envs(..., 8)."
+            )
+        return num_envs
+    if num_envs not in (None, first.num_envs):
+        raise ConfigError(
+            f"`num_envs` is {num_envs}, but {maker.name} is a vector of {first.num_envs} "
+            f"environments. Leave `num_envs` out, or give a function that takes it: "
+            f"lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
+        )
+    if mode not in ("auto", "native"):
+        raise ConfigError(
+            f'`mode` is "{mode}", but {maker.name} is a vector environment, which is stepped as it '
+            f'is. Leave `mode` out, or take mode="native".'
+        )
+    return int(first.num_envs)

@@ -19,7 +19,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawArray
 from typing import Any, NamedTuple
@@ -117,6 +117,7 @@ class WorkerSource:
         """Start the processes and wait until all environments are made."""
         _check_may_start()
         num_envs = len(seeds)
+        spec = replace(spec, maker=None)  # which may be a lambda, and is sent as `make_env`
         self._spec = spec
         self._clock = clock
         context = multiprocessing.get_context("forkserver")

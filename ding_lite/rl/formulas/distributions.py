@@ -1,36 +1,50 @@
 """Action distributions of policies, with the gradients written out.
 
-A network's outputs come as arrays on the CPU, and their gradients go back as arrays: they are
-small beside the work within the network, on any device.
+What learning needs, `judge` and `backward`, computes on arrays or on tensors, wherever the outputs
+of a network are. Acting draws on the CPU, where the actions go.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import accumulate, pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
+from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.networks.flat import FlatWeights
+from ding_lite.rl.host_or_device import (
+    AnyArray,
+    Number,
+    as_tensor,
+    computable,
+    floats,
+    namespace,
+    number,
+    on,
+)
 from ding_lite.rl.spec import EnvSpec
 
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_IMPOSSIBLE = -1e9
+CPU = torch.device("cpu")
+HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
     """Log-probabilities of actions, and entropies."""
 
-    log_prob_B: FloatArray
+    log_prob_B: AnyArray
     """The logarithms of the probabilities, or densities, of the actions."""
-    entropy_B: FloatArray
+    entropy_B: AnyArray
     """The entropy of each action's distribution, in nats."""
-    saved: tuple[FloatArray, ...]
-    """Arrays that `backward` needs."""
+    saved: tuple[Any, ...]
+    """The values that `backward` needs."""
 
 
 class Distribution(Protocol):
@@ -47,12 +61,10 @@ class Distribution(Protocol):
     ) -> tuple[NumpyArray, FloatArray]:
         """Sample actions; return them and their log-probabilities."""
 
-    def judge(self, outputs_BD: FloatArray, action: NumpyArray) -> Likelihood:
+    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         """Return the log-probabilities of actions, and the entropies."""
 
-    def backward(
-        self, of: Likelihood, log_prob_grad_B: FloatArray, entropy_grad: float
-    ) -> FloatArray:
+    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
         """Return the gradient of the outputs, given those of log_prob and of each entropy.
 
         The gradients of weights of its own are written where they belong.
@@ -96,123 +108,263 @@ class Categorical:
         log_prob_N: FloatArray = shifted_ND[np.arange(size), action_N] - np.log(total_N)
         return action_N, log_prob_N
 
-    def judge(self, outputs_BD: FloatArray, action: NumpyArray) -> Likelihood:
+    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         """Return the log-probabilities of actions, and the entropies."""
-        shifted_BD = outputs_BD - outputs_BD.max(axis=1, keepdims=True)
-        weight_BD = np.exp(shifted_BD)
+        xp = namespace(outputs_BD)
+        shifted_BD = outputs_BD - xp.amax(outputs_BD, axis=1, keepdims=True)
+        weight_BD = xp.exp(shifted_BD)
         total_B1 = weight_BD.sum(axis=1, keepdims=True)
-        log_prob_BD = shifted_BD - np.log(total_B1)
+        log_prob_BD = shifted_BD - xp.log(total_B1)
         prob_BD = weight_BD / total_B1
-        entropy_B = -np.einsum("bd,bd->b", prob_BD, log_prob_BD)
-        rows_B = np.arange(len(outputs_BD))
+        entropy_B = -xp.einsum("bd,bd->b", prob_BD, log_prob_BD)
+        rows_B = xp.arange(len(outputs_BD), device=outputs_BD.device)
         log_prob_B = log_prob_BD[rows_B, action]
-        return Likelihood(log_prob_B, entropy_B, (prob_BD, log_prob_BD, action))
+        return Likelihood(log_prob_B, entropy_B, (prob_BD, log_prob_BD, rows_B, action))
 
-    def backward(
-        self, of: Likelihood, log_prob_grad_B: FloatArray, entropy_grad: float
-    ) -> FloatArray:
+    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
         """Return the gradient of the logits."""
-        prob_BD, log_prob_BD, action_B = of.saved
-        grad_BD: FloatArray = prob_BD * -log_prob_grad_B[:, None]
+        prob_BD, log_prob_BD, rows_B, action_B = of.saved
+        grad_BD = prob_BD * -log_prob_grad_B[:, None]
         if entropy_grad:
-            grad_BD -= np.float32(entropy_grad) * prob_BD * (log_prob_BD + of.entropy_B[:, None])
-        grad_BD[np.arange(len(grad_BD)), action_B] += log_prob_grad_B
+            grad_BD -= entropy_grad * prob_BD * (log_prob_BD + of.entropy_B[:, None])
+        grad_BD[rows_B, action_B] += log_prob_grad_B
         return grad_BD
 
 
-class Gaussian:
-    """The diagonal normal distribution: a network's mean, and a learned standard deviation.
+class MultiCategorical:
+    """The product of categorical distributions, for several discrete choices at once.
 
-    Means are in units of the action space: 0 is its middle, 1 its upper and -1 its lower bound.
+    Args:
+        sizes: How many actions each choice has.
+
+    Example:
+        >>> choices = MultiCategorical([2, 4])
+        >>> likely = choices.judge(np.zeros((1, 6), dtype=np.float32), np.array([[1, 3]]))
+        >>> np.exp(likely.log_prob_B).tolist()
+        [0.125]
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """Make a distribution for each choice."""
+        self.num_outputs = sum(sizes)
+        self._parts = [Categorical(size) for size in sizes]
+        ends = [0, *accumulate(sizes)]
+        self._bounds = [slice(*pair) for pair in pairwise(ends)]
+
+    def best(self, outputs_ND: FloatArray) -> NumpyArray:
+        """Return the likeliest actions, [N, k]."""
+        return np.stack([part.best(own) for part, own in self._each(outputs_ND)], axis=1)
+
+    def draw(
+        self, outputs_ND: FloatArray, rng: np.random.Generator
+    ) -> tuple[NumpyArray, FloatArray]:
+        """Sample actions, [N, k]; return them and their log-probabilities."""
+        drawn = [part.draw(own, rng) for part, own in self._each(outputs_ND)]
+        log_prob_N: FloatArray = np.sum([log_prob for _, log_prob in drawn], axis=0)
+        return np.stack([action for action, _ in drawn], axis=1), log_prob_N
+
+    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+        """Return the log-probabilities of actions, and the entropies: sums over the choices."""
+        each = [
+            part.judge(own, action[:, index])
+            for index, (part, own) in enumerate(self._each(outputs_BD))
+        ]
+        log_prob_B = sum(one.log_prob_B for one in each)
+        entropy_B = sum(one.entropy_B for one in each)
+        return Likelihood(log_prob_B, entropy_B, tuple(each))
+
+    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
+        """Return the gradient of the logits."""
+        grads = [
+            part.backward(each, log_prob_grad_B, entropy_grad)
+            for part, each in zip(self._parts, of.saved, strict=True)
+        ]
+        return namespace(log_prob_grad_B).concatenate(grads, axis=1)
+
+    def _each(self, outputs_ND: AnyArray) -> Iterator[tuple[Categorical, AnyArray]]:
+        own = (outputs_ND[:, bounds] for bounds in self._bounds)
+        return zip(self._parts, own, strict=True)
+
+
+class Bernoullis:
+    """The product of Bernoulli distributions, for several flags at once, by their logits.
+
+    Args:
+        size: How many flags there are.
+
+    Example:
+        >>> flags = Bernoullis(3)
+        >>> likely = flags.judge(np.zeros((1, 3), dtype=np.float32), np.array([[1, 0, 1]]))
+        >>> np.exp(likely.log_prob_B).tolist()
+        [0.125]
+    """
+
+    def __init__(self, size: int) -> None:
+        """Set the number of flags."""
+        self.num_outputs = size
+
+    def best(self, outputs_ND: FloatArray) -> NumpyArray:
+        """Return the likeliest actions, [N, k]."""
+        return (outputs_ND > 0.0).astype(np.int64)
+
+    def draw(
+        self, outputs_ND: FloatArray, rng: np.random.Generator
+    ) -> tuple[NumpyArray, FloatArray]:
+        """Sample actions, [N, k]; return them and their log-probabilities."""
+        mark_ND = rng.random(outputs_ND.shape, dtype=np.float32)
+        action_ND = (mark_ND < _sigmoid(outputs_ND)).astype(np.int64)
+        log_prob_N: FloatArray = _flag_log_prob(outputs_ND, action_ND)
+        return action_ND, log_prob_N
+
+    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+        """Return the log-probabilities of actions, and the entropies: sums over the flags."""
+        prob_BD = _sigmoid(outputs_BD)
+        # The entropy of a flag is log(1 + exp(z)) - z p.
+        entropy_B = (_softplus(outputs_BD) - outputs_BD * prob_BD).sum(axis=1)
+        log_prob_B = _flag_log_prob(outputs_BD, action)
+        return Likelihood(log_prob_B, entropy_B, (prob_BD, outputs_BD, floats(action)))
+
+    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
+        """Return the gradient of the logits."""
+        prob_BD, logit_BD, action_BD = of.saved
+        grad_BD = (action_BD - prob_BD) * log_prob_grad_B[:, None]
+        if entropy_grad:
+            grad_BD -= entropy_grad * logit_BD * prob_BD * (1.0 - prob_BD)
+        return grad_BD
+
+
+class BoxUnits:
+    """The units of a box of actions: 0 is its middle, 1 its upper and -1 its lower bound.
+
     Where there is no bound, units are those of the environment.
 
     Args:
         space: The action space.
-        weights: Holds the tensor of `shapes`.
-        grads: Takes its gradient.
+        device: Of the outputs and actions to learn from.
     """
 
-    NAME = "actor.log_std"
-
-    def __init__(self, space: Box, weights: FlatWeights, grads: FlatWeights) -> None:
-        """Take the tensor `actor.log_std`."""
-        self._shape = space.shape
-        self.num_outputs = math.prod(space.shape)
-        self._log_std_D, self._grad_D = weights[self.NAME], grads[self.NAME]
-        self._low: NumpyArray = space.low.reshape(-1).astype(np.float32)
-        self._high: NumpyArray = space.high.reshape(-1).astype(np.float32)
-        is_bounded = np.isfinite(self._low) & np.isfinite(self._high)
-        low, high = (np.where(is_bounded, end, 0.0) for end in (self._low, self._high))
-        self._middle_D = (low / 2 + high / 2).astype(np.float32)
+    def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
+        """Read the bounds."""
+        self.shape = space.shape
+        self.low: NumpyArray = space.low.reshape(-1).astype(np.float32)
+        self.high: NumpyArray = space.high.reshape(-1).astype(np.float32)
+        is_bounded = np.isfinite(self.low) & np.isfinite(self.high)
+        low, high = (np.where(is_bounded, end, 0.0) for end in (self.low, self.high))
+        # With one bound or none the middle is 0, or a unit within the bound if 0 is not.
+        inner_low, inner_high = self.low + np.float32(1.0), self.high - np.float32(1.0)
+        start = np.where(self.low > 0.0, inner_low, np.where(self.high < 0.0, inner_high, 0.0))
+        self.middle_D = np.where(is_bounded, low / 2 + high / 2, start).astype(np.float32)
         # Where both bounds are equal, or there is none, a unit is that of the environment.
-        self._unit_D = np.where(high > low, high / 2 - low / 2, 1.0).astype(np.float32)
-        self._log_unit = float(np.log(self._unit_D).sum())
+        self.unit_D = np.where(high > low, high / 2 - low / 2, 1.0).astype(np.float32)
+        self.log_unit = float(np.log(self.unit_D).sum())
+        self._middle_there: AnyArray = on(device, self.middle_D)
+        self._unit_there: AnyArray = on(device, self.unit_D)
 
-    @classmethod
-    def shapes(cls, space: Box) -> dict[str, tuple[int, ...]]:
-        """Return the shape of the tensor of such a distribution, by name."""
-        return {cls.NAME: (math.prod(space.shape),)}
+    def clipped(self, mean_ND: FloatArray) -> NumpyArray:
+        """Return the actions of means in these units, within the bounds."""
+        action_ND = self.middle_D + self.unit_D * mean_ND
+        return np.clip(action_ND, self.low, self.high).reshape(-1, *self.shape)
+
+    def in_units(self, action: AnyArray) -> AnyArray:
+        """Return actions on the device in these units, [B, D]."""
+        found_BD = floats(action.reshape(len(action), -1)) - self._middle_there
+        found_BD /= self._unit_there
+        return found_BD
+
+
+class Gaussian(BoxUnits):
+    """The diagonal normal distribution: a network's mean, and a learned standard deviation.
+
+    Args:
+        space: The action space.
+        log_std_D: The logarithms of the standard deviations, in the units of the space.
+        grad_D: Takes their gradient.
+    """
+
+    def __init__(self, space: Box, log_std_D: Tensor, grad_D: Tensor) -> None:
+        """Take the tensors."""
+        super().__init__(space, device=log_std_D.device)
+        self.num_outputs = math.prod(space.shape)
+        self._log_std_D, self._grad_D = log_std_D, grad_D
 
     def best(self, outputs_ND: FloatArray) -> NumpyArray:
         """Return the likeliest actions, within the bounds of the space."""
-        action_ND = self._middle_D + self._unit_D * outputs_ND
-        return np.clip(action_ND, self._low, self._high).reshape(-1, *self._shape)
+        return self.clipped(outputs_ND)
 
     def draw(
         self, outputs_ND: FloatArray, rng: np.random.Generator
     ) -> tuple[NumpyArray, FloatArray]:
         """Sample actions; return them and their log-densities."""
-        log_std_D = self._log_std()
+        log_std_D: FloatArray = self._log_std_D.cpu().numpy()
         noise_ND = rng.standard_normal(outputs_ND.shape, dtype=np.float32)
-        action_ND = self._middle_D + self._unit_D * (outputs_ND + np.exp(log_std_D) * noise_ND)
-        return action_ND.reshape(-1, *self._shape), self._log_density(noise_ND, log_std_D)
+        action_ND = self.middle_D + self.unit_D * (outputs_ND + np.exp(log_std_D) * noise_ND)
+        return action_ND.reshape(-1, *self.shape), self._log_density(noise_ND, log_std_D)
 
-    def judge(self, outputs_BD: FloatArray, action: NumpyArray) -> Likelihood:
+    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
         """Return the log-probabilities of actions, and the entropies."""
-        log_std_D = self._log_std()
-        std_D: FloatArray = np.exp(log_std_D)
-        action_BD = action.reshape(len(outputs_BD), -1)
-        noise_BD: FloatArray = action_BD.astype(np.float32) - self._middle_D
-        noise_BD /= self._unit_D
+        xp, log_std_D = namespace(outputs_BD), computable(self._log_std_D)
+        std_D = xp.exp(log_std_D)
+        noise_BD = self.in_units(action)
         noise_BD -= outputs_BD
         noise_BD /= std_D
-        entropy = float(log_std_D.sum()) + self.num_outputs * (0.5 + _HALF_LOG_2PI) + self._log_unit
-        entropy_B = np.full(len(outputs_BD), entropy, dtype=np.float32)
+        entropy = number(log_std_D.sum()) + self.num_outputs * (0.5 + HALF_LOG_2PI) + self.log_unit
+        entropy_B = xp.zeros_like(noise_BD[:, 0]) + entropy
         return Likelihood(self._log_density(noise_BD, log_std_D), entropy_B, (noise_BD, std_D))
 
-    def backward(
-        self, of: Likelihood, log_prob_grad_B: FloatArray, entropy_grad: float
-    ) -> FloatArray:
+    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
         """Return the gradient of the means, and write that of the spread."""
         noise_BD, std_D = of.saved
         grad_D = log_prob_grad_B @ (noise_BD * noise_BD - 1.0) + len(noise_BD) * entropy_grad
-        self._grad_D.copy_(torch.from_numpy(grad_D.astype(np.float32)))
-        grad_BD: FloatArray = log_prob_grad_B[:, None] * noise_BD / std_D
-        return grad_BD
+        self._grad_D.copy_(as_tensor(grad_D))
+        return log_prob_grad_B[:, None] * noise_BD / std_D
 
-    def _log_std(self) -> FloatArray:
-        log_std_D: FloatArray = self._log_std_D.cpu().numpy()
-        return log_std_D
-
-    def _log_density(self, noise_ND: FloatArray, log_std_D: FloatArray) -> FloatArray:
-        constant = float(log_std_D.sum()) + self.num_outputs * _HALF_LOG_2PI + self._log_unit
-        squares_N = np.einsum("ij,ij->i", noise_ND, noise_ND)
-        log_prob_N: FloatArray = np.float32(-0.5) * squares_N - np.float32(constant)
-        return log_prob_N
+    def _log_density(self, noise_ND: AnyArray, log_std_D: AnyArray) -> AnyArray:
+        constant: Number = number(log_std_D.sum())
+        constant = constant + self.num_outputs * HALF_LOG_2PI + self.log_unit
+        squares_N = namespace(noise_ND).einsum("ij,ij->i", noise_ND, noise_ND)
+        return -0.5 * squares_N - constant
 
 
-def distribution_shapes(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that the action distribution itself has, by name."""
+def make_distribution(spec: EnvSpec) -> Distribution:
+    """Make the distribution for discrete actions: categorical, or a product of distributions."""
     space = spec.action_space
-    return Gaussian.shapes(space) if isinstance(space, Box) else {}
-
-
-def make_distribution(spec: EnvSpec, weights: FlatWeights, grads: FlatWeights) -> Distribution:
-    """Make the distribution for the action space: normal, or categorical."""
-    space = spec.action_space
-    return Gaussian(space, weights, grads) if isinstance(space, Box) else Categorical(int(space.n))
+    if isinstance(space, MultiDiscrete):
+        return MultiCategorical(space.nvec.tolist())
+    if isinstance(space, MultiBinary):
+        return Bernoullis(num_outputs(spec))
+    return Categorical(spec.num_choices)
 
 
 def num_outputs(spec: EnvSpec) -> int:
     """Return how many network outputs the action distribution takes."""
-    return spec.num_actions or math.prod(spec.action_shape)
+    return spec.num_choices or math.prod(spec.action_shape)
+
+
+def legal_logits(logit_ND: AnyArray, mask_ND: AnyArray | None) -> AnyArray:
+    """Return logits with which actions that are not legal have the probability 0.
+
+    Their gradient is 0 then, and they add nothing to the entropy (Huang and Ontanon 2022,
+    arXiv:2006.14171).
+
+    Args:
+        logit_ND: [N, D].
+        mask_ND: Which actions are legal, [N, D] bool; all if None.
+    """
+    if mask_ND is None:
+        return logit_ND
+    # A finite number, as 0 times an infinite logarithm has no value.
+    return namespace(logit_ND).where(mask_ND, logit_ND, _IMPOSSIBLE)
+
+
+def _sigmoid(logit_ND: AnyArray) -> AnyArray:
+    return 0.5 * (namespace(logit_ND).tanh(0.5 * logit_ND) + 1.0)
+
+
+def _softplus(logit_ND: AnyArray) -> AnyArray:
+    xp = namespace(logit_ND)
+    return xp.logaddexp(xp.zeros_like(logit_ND), logit_ND)
+
+
+def _flag_log_prob(logit_ND: AnyArray, action_ND: AnyArray) -> AnyArray:
+    """Return the sum of the flags' log-probabilities: each is a z - log(1 + exp(z))."""
+    return (floats(action_ND) * logit_ND - _softplus(logit_ND)).sum(axis=1)

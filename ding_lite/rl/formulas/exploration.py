@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.batch import BoolArray, FloatArray
 from ding_lite.rl.formulas.schedules import Schedule
 from ding_lite.settings import at_least, check_all, inside, positive
 
@@ -70,6 +70,7 @@ def epsilon_greedy(
     *,
     num_actions: int,
     rng: np.random.Generator,
+    mask_NA: BoolArray | None = None,
 ) -> npt.NDArray[np.int64]:
     """Replace each action, with probability epsilon, by one drawn from all actions.
 
@@ -79,6 +80,7 @@ def epsilon_greedy(
         num_actions: Actions are 0 to `num_actions - 1`.
         rng: Two draws are taken from it per action, whatever epsilon is, so that runs which
             differ only in epsilon stay comparable.
+        mask_NA: Which actions are legal, at least one of each row; all if None.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -86,7 +88,12 @@ def epsilon_greedy(
         array([1, 1, 1])
     """
     draws_2N = rng.random((2, len(greedy_N)))
-    random_N = (draws_2N[1] * num_actions).astype(np.int64)
+    if mask_NA is None:
+        random_N = (draws_2N[1] * num_actions).astype(np.int64)
+    else:
+        place_N = (draws_2N[1] * mask_NA.sum(axis=1)).astype(np.int64)
+        # The first action behind which more legal ones have been than the place says.
+        random_N = (mask_NA.cumsum(axis=1) > place_N[:, None]).argmax(axis=1)
     return np.where(draws_2N[0] < epsilon, random_N, greedy_N)
 
 

@@ -1,47 +1,55 @@
-"""Losses with their gradients written out."""
+"""Losses of errors with their slopes written out, for arrays and for tensors on a device."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
-from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.host_or_device import AnyArray
 
 
-def huber(error_B: FloatArray, weight_B: FloatArray | None = None) -> tuple[float, FloatArray]:
+def huber(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
     """Compute the Huber loss: half the square up to 1, linear beyond (Huber 1964).
 
     Args:
-        error_B: The errors.
-        weight_B: The weight of each error's loss; 1 without them.
+        error: The errors, of any shape: an array or a tensor.
+        weight: The weight of each error's loss; 1 without them.
 
     Returns:
-        The mean over B, and its gradient with respect to each error.
+        The loss of each error, and its slope.
 
     Example:
-        >>> loss, grad_B = huber(np.array([0.5, -3.0], dtype=np.float32))
-        >>> loss, grad_B.tolist()
-        (1.3125, [0.25, -0.5])
+        >>> import numpy as np
+        >>> loss, slope = huber(np.array([0.5, -3.0], dtype=np.float32))
+        >>> loss.tolist(), slope.tolist()
+        ([0.125, 2.5], [0.5, -1.0])
     """
-    slope_B: FloatArray = np.minimum(np.maximum(error_B, np.float32(-1.0)), np.float32(1.0))
-    scaled_B = slope_B if weight_B is None else slope_B * weight_B
-    total = scaled_B @ (error_B - np.float32(0.5) * slope_B)
-    return float(total) / len(error_B), scaled_B / np.float32(len(error_B))
+    plain = error.clip(-1.0, 1.0)
+    slope = plain if weight is None else plain * weight
+    return slope * (error - 0.5 * plain), slope
 
 
-def squared(error_B: FloatArray, weight_B: FloatArray | None = None) -> tuple[float, FloatArray]:
-    """Compute the mean squared error.
+def squared(error: AnyArray, weight: AnyArray = None) -> tuple[AnyArray, AnyArray]:
+    """Compute the squared error.
 
     Args:
-        error_B: The errors.
-        weight_B: The weight of each error's loss; 1 without them.
+        error: The errors, of any shape: an array or a tensor.
+        weight: The weight of each error's loss; 1 without them.
 
     Returns:
-        The mean over B, and its gradient with respect to each error.
+        The loss of each error, and its slope.
 
     Example:
-        >>> loss, grad_B = squared(np.array([0.5, -3.0], dtype=np.float32))
-        >>> loss, grad_B.tolist()
-        (4.625, [0.5, -3.0])
+        >>> import numpy as np
+        >>> loss, slope = squared(np.array([0.5, -3.0], dtype=np.float32))
+        >>> loss.tolist(), slope.tolist()
+        ([0.25, 9.0], [1.0, -6.0])
     """
-    scaled_B = error_B if weight_B is None else error_B * weight_B
-    return float(scaled_B @ error_B) / len(error_B), scaled_B * np.float32(2.0 / len(error_B))
+    weighted = error if weight is None else error * weight
+    return weighted * error, 2.0 * weighted
+
+
+Loss = Callable[..., tuple[AnyArray, AnyArray]]
+"""Maps errors and weights to the loss of each error and its slope."""
+LOSSES: Mapping[str, Loss] = MappingProxyType({"huber": huber, "mse": squared})
+"""The losses by name."""

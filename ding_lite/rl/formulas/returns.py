@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from ding_lite.errors import ShapeError
-from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray, Step, Transitions
+from ding_lite.rl.batch import Array, BoolArray, FloatArray, NumpyArray, Step, Transitions
+from ding_lite.rl.host_or_device import namespace
 from ding_lite.settings import at_least, check_all, inside, positive
 
+ValuesT = TypeVar("ValuesT", bound=Array)
 _HIGHEST_LOG = np.float32(80.0)
 """Its exponential is about the highest number that float32 holds."""
 
@@ -194,19 +196,19 @@ class NStep:
 
 
 def bootstrapped_targets(
-    reward_B: FloatArray,
-    terminated_B: BoolArray,
-    num_steps_B: NumpyArray,
-    next_value_B: FloatArray,
+    reward_B: ValuesT,
+    terminated_B: Any,  # noqa: ANN401 - an array or a tensor, as the others
+    num_steps_B: Any,  # noqa: ANN401 - likewise
+    next_value_B: ValuesT,
     *,
-    gamma: float | FloatArray,
-) -> FloatArray:
+    gamma: float | ValuesT,
+) -> ValuesT:
     """Compute the value targets of transitions: reward plus discounted next value.
 
     reward + gamma^num_steps (1 - terminated) next_value (Sutton and Barto 2018, equation 7.1).
     A truncated transition is completed like any other: its episode would have gone on.
 
-    Shapes: B transitions.
+    Shapes: B transitions. Arrays, or tensors of one device.
 
     Args:
         reward_B: The discounted sum of the rewards of a transition.
@@ -224,9 +226,11 @@ def bootstrapped_targets(
         >>> bootstrapped_targets(one, one > 1, np.array([1, 2]), 8 * one, gamma=0.5).tolist()
         [5.0, 3.0]
     """
-    discount_B: FloatArray = np.power(np.float32(gamma), num_steps_B, dtype=np.float32)
-    discount_B[terminated_B] = 0.0
-    return reward_B + discount_B * next_value_B
+    xp = namespace(reward_B)
+    power_B = xp.asarray(num_steps_B, dtype=xp.float32)
+    discount_B = xp.asarray(gamma, dtype=xp.float32) ** power_B * ~terminated_B
+    targets_B: ValuesT = reward_B + discount_B * next_value_B
+    return targets_B
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Networks: torsos, heads, flat weights, and observation normalisation."""
+"""Networks: torsos, heads, and observation normalisation."""

@@ -1,95 +1,79 @@
 """Critics for box actions: several networks that estimate the return, computed together.
 
-The weights of the networks are stacked, and each layer is one call for all of them. Forward and
-backward are written out, as in `torso`; a test compares both with autograd.
+The critics of one policy are the members of one `MLP`, so that each layer is one call for all of
+them. Those of a population are an `MLP` each, with the policies as its members.
+
+Shape letters: E critics, G policies that learn as one computation (one if a policy learns alone),
+B rows of each, A numbers of an action.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.networks.flat import FlatWeights
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.inputs import as_floats
+from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes
+from ding_lite.rl.weights.flat import FlatWeights
 
 
-class NamedTensors(Protocol):
-    """Tensors by name, as `FlatWeights` has them."""
+class Critics(Protocol):
+    """Several networks of each of G policies that estimate the return of an action.
 
-    def __getitem__(self, name: str, /) -> Tensor:
-        """Return the tensor of a name."""
-
-
-class StackedLinear:
-    """One layer of E networks, y = x W^T + b for each, on views into flat weights and gradients.
-
-    Args:
-        weights: Holds the tensors of `shapes`.
-        grads: Takes their gradients.
-        name: The prefix of their names.
-        first: Only so many of the networks, from the first on; all if None.
+    Observations are those of all policies, as the networks take them; for one policy [B, ...].
     """
 
-    def __init__(
-        self, weights: NamedTensors, grads: NamedTensors, *, name: str, first: int | None = None
-    ) -> None:
-        """Take the tensors `<name>.weight` and `<name>.bias`."""
-        self._weight_EOI = weights[f"{name}.weight"][:first]
-        self._weight_EIO = self._weight_EOI.transpose(1, 2)
-        self._bias_E1O = weights[f"{name}.bias"][:first].unsqueeze(1)
-        self._weight_grad_EOI = grads[f"{name}.weight"][:first]
-        self._bias_grad_EO = grads[f"{name}.bias"][:first]
+    def forward(self, obs: Tensor, action_GBA: Tensor, /) -> Tensor:
+        """Compute the values, [E, G, B]; nothing is recorded."""
 
-    @staticmethod
-    def shapes(
-        name: str, num_networks: int, num_inputs: int, num_outputs: int
-    ) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of such a layer."""
-        return {
-            f"{name}.weight": (num_networks, num_outputs, num_inputs),
-            f"{name}.bias": (num_networks, num_outputs),
-        }
+    def forward_saving(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
+        """Compute the values, and return what `backward` needs."""
 
-    def forward(self, x_EBI: Tensor) -> Tensor:
-        """Compute y, [E, B, O]."""
-        return torch.baddbmm(self._bias_E1O, x_EBI, self._weight_EIO)
+    def judge(self, obs: Tensor, action_GBA: Tensor, /) -> tuple[Tensor, Any]:
+        """Compute the values, and return what `backward_action` needs."""
 
-    def backward(self, x_EBI: Tensor, grad_EBO: Tensor) -> None:
-        """Write the gradients of weight and bias, given that of y."""
-        torch.bmm(grad_EBO.transpose(1, 2), x_EBI, out=self._weight_grad_EOI)
-        torch.sum(grad_EBO, 1, out=self._bias_grad_EO)
+    def backward(self, saved: Any, grad_EGB: Tensor, /) -> None:  # noqa: ANN401 - each its own
+        """Write the gradients of the weights, given those of the values."""
 
-    def backward_input(self, grad_EBO: Tensor, *, last: int = 0) -> Tensor:
-        """Compute the gradient of x, [E, B, I], given that of y; only of the `last` inputs if any.
-
-        The gradient of the action needs no others.
-        """
-        return torch.bmm(grad_EBO, self._weight_EOI[:, :, -last:])
+    def backward_action(self, saved: Any, grad_EGB: Tensor, /) -> Tensor:  # noqa: ANN401
+        """Compute the gradient of the action, [G, B, A]; the weights get none."""
 
 
 class ActionValues:
-    """E networks of one size with ReLU between the layers, and a single output each.
+    """E networks of one policy, of one size, with a single output each.
 
     Args:
         weights: Holds the tensors of `shapes`.
         grads: Takes their gradients.
         depth: How many layers they have, the last one included.
+        num_actions: The numbers of an action.
         first: Only so many of the networks, from the first on; all if None.
+        activation: Between the layers.
+        see: Makes vectors of floats of observations.
     """
 
     def __init__(
-        self, weights: FlatWeights, grads: FlatWeights, *, depth: int, first: int | None = None
+        self,
+        weights: FlatWeights,
+        grads: FlatWeights,
+        *,
+        depth: int,
+        num_actions: int,
+        first: int | None = None,
+        activation: Activation = "relu",
+        see: Callable[[Tensor], Tensor] = as_floats,
     ) -> None:
         """Take the tensors `<layer>.weight` and `<layer>.bias`."""
-        self._layers = [
-            StackedLinear(weights, grads, name=str(layer), first=first) for layer in range(depth)
-        ]
+        self._see, self._num_actions = see, num_actions
+        *hidden, head = map(str, range(depth))
+        self._layers = MLP(weights, grads, hidden, head, activation=activation, first=first)
         num_networks = weights["0.bias"][:first].shape[0]
         self._stacked = (num_networks, -1, -1)
 
@@ -98,39 +82,76 @@ class ActionValues:
         num_networks: int, num_inputs: int, num_actions: int, hidden: Sequence[int]
     ) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the tensors of such networks, by name."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for layer, sizes in enumerate(pairwise((num_inputs + num_actions, *hidden, 1))):
-            shapes |= StackedLinear.shapes(str(layer), num_networks, *sizes)
-        return shapes
+        sizes = (num_inputs + num_actions, *hidden)
+        *names, head = map(str, range(len(sizes)))
+        shapes = mlp_shapes(names, Linear.shapes(head, sizes[-1], 1), sizes)
+        return {name: (num_networks, *shape) for name, shape in shapes.items()}
 
-    def forward(self, obs_BI: Tensor, action_BA: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the values, [E, B], and the input of each layer, for the backward."""
-        x_EBI = torch.cat((obs_BI, action_BA), dim=1).expand(self._stacked)
-        inputs = [x_EBI]
-        *hidden_layers, last_layer = self._layers
-        for layer in hidden_layers:
-            x_EBI = layer.forward(x_EBI).relu_()
-            inputs.append(x_EBI)
-        return last_layer.forward(x_EBI).squeeze(2), inputs
+    def forward(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
+        """Compute the values, [E, 1, B]."""
+        return self.forward_saving(obs, action_1BA)[0]
 
-    def backward(self, inputs: Sequence[Tensor], grad_EB: Tensor) -> None:
+    def judge(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the values, [E, 1, B], and what `backward_action` needs of each layer."""
+        return self.forward_saving(obs, action_1BA)
+
+    def forward_saving(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the values, [E, 1, B], and what `backward` needs of each layer."""
+        x_BI = torch.cat((self._see(obs), action_1BA[0]), dim=1)
+        outputs = self._layers.forward(x_BI.expand(self._stacked))
+        return outputs[-1].transpose(1, 2), outputs
+
+    def backward(self, outputs: Sequence[Tensor], grad_E1B: Tensor) -> None:
         """Write the gradients of the weights, given those of the values."""
-        grad_EBO = grad_EB.unsqueeze(2)
-        for index in reversed(range(len(self._layers))):
-            layer, x_EBI = self._layers[index], inputs[index]
-            layer.backward(x_EBI, grad_EBO)
-            if index:
-                grad_EBO = _through_relu(layer.backward_input(grad_EBO), x_EBI)
+        self._layers.backward(outputs, grad_E1B.transpose(1, 2))
 
-    def backward_action(
-        self, inputs: Sequence[Tensor], grad_EB: Tensor, *, num_actions: int
-    ) -> Tensor:
-        """Compute the gradient of the action, [B, A], given those of the values."""
-        grad_EBO = grad_EB.unsqueeze(2)
-        for index in reversed(range(1, len(self._layers))):
-            grad_EBI = self._layers[index].backward_input(grad_EBO)
-            grad_EBO = _through_relu(grad_EBI, inputs[index])
-        return self._layers[0].backward_input(grad_EBO, last=num_actions).sum(0)
+    def backward_action(self, outputs: Sequence[Tensor], grad_E1B: Tensor) -> Tensor:
+        """Compute the gradient of the action, [1, B, A], given those of the values."""
+        grad_EB1 = grad_E1B.transpose(1, 2)
+        grad_EBA = self._layers.backward_input(outputs, grad_EB1, last=self._num_actions)
+        return grad_EBA.sum(0, keepdim=True)
+
+
+class CriticsOfMembers:
+    """E networks of each of G policies, with a single output each.
+
+    Args:
+        networks: One for each critic, with the policies as its members.
+        num_actions: The numbers of an action.
+    """
+
+    def __init__(self, networks: Sequence[MLP], *, num_actions: int) -> None:
+        """Take the networks."""
+        self._networks, self._num_actions = networks, num_actions
+
+    def forward(self, obs_GBI: Tensor, action_GBA: Tensor) -> Tensor:
+        """Compute the values, [E, G, B]."""
+        return self.forward_saving(obs_GBI, action_GBA)[0]
+
+    def judge(self, obs_GBI: Tensor, action_GBA: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        """Compute the values, [E, G, B], and what `backward_action` needs of each layer."""
+        return self.forward_saving(obs_GBI, action_GBA)
+
+    def forward_saving(
+        self, obs_GBI: Tensor, action_GBA: Tensor
+    ) -> tuple[Tensor, list[list[Tensor]]]:
+        """Compute the values, [E, G, B], and what `backward` needs of each layer."""
+        x_GBI = torch.cat((obs_GBI, action_GBA), dim=2)
+        saved = [network.forward(x_GBI) for network in self._networks]
+        return torch.stack([outputs[-1].squeeze(2) for outputs in saved]), saved
+
+    def backward(self, saved: Sequence[Sequence[Tensor]], grad_EGB: Tensor) -> None:
+        """Write the gradients of the weights, given those of the values."""
+        for network, outputs, grad_GB in zip(self._networks, saved, grad_EGB, strict=True):
+            network.backward(outputs, grad_GB.unsqueeze(2))
+
+    def backward_action(self, saved: Sequence[Sequence[Tensor]], grad_EGB: Tensor) -> Tensor:
+        """Compute the gradient of the action, [G, B, A], given those of the values."""
+        grads_GBA = [
+            network.backward_input(outputs, grad_GB.unsqueeze(2), last=self._num_actions)
+            for network, outputs, grad_GB in zip(self._networks, saved, grad_EGB, strict=True)
+        ]
+        return torch.stack(grads_GBA).sum(0)
 
 
 def draw_stacked_weights(weights: FlatWeights, rng: np.random.Generator) -> None:
@@ -140,9 +161,3 @@ def draw_stacked_weights(weights: FlatWeights, rng: np.random.Generator) -> None
         bound = 1.0 / math.sqrt(num_inputs)
         drawn: FloatArray = rng.uniform(-bound, bound, size=shape).astype(np.float32)
         weights[name].copy_(torch.from_numpy(drawn))
-
-
-def _through_relu(grad: Tensor, output: Tensor) -> Tensor:
-    """Backpropagate through a ReLU, in place."""
-    torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
-    return grad

@@ -1,25 +1,34 @@
 """Actors for box actions, deterministic and squashed Gaussian, with actions from -1 to 1.
 
-Forward and backward are written out, as in `torso`; a test compares both with autograd.
+Forward and backward are written out, as in `layers`; a test compares both with autograd.
+
+Shape letters: G policies that learn as one computation (one if a policy learns alone), B rows of
+each, O outputs of the last layer, A numbers of an action, N observations of one policy.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ding_lite.rl.batch import FloatArray
-from ding_lite.rl.networks.flat import FlatWeights
+from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.inputs import as_floats
+from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
+from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS
-from ding_lite.rl.networks.torso import MLP, Linear
+from ding_lite.rl.packing import Tree
+from ding_lite.rl.recorded.box import check_actions
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat import FlatWeights
 
 LOWEST_LOG_STD = -20.0
 HIGHEST_LOG_STD = 2.0
@@ -27,120 +36,238 @@ _LOG_2 = math.log(2.0)
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-class BoxActor(ABC):
-    """Hidden layers with ReLUs, and a linear output layer.
+class ActorBody(Protocol):
+    """Computes the numbers of which an actor makes actions, and the gradients of its weights."""
+
+    def forward(self, obs: Tensor, /) -> Tensor:
+        """Compute the outputs, [G, B, O]; nothing is recorded."""
+
+    def forward_saving(self, obs: Tensor, /) -> tuple[Tensor, Any]:
+        """Compute the outputs, and return what `backward` needs."""
+
+    def backward(self, saved: Any, grad_GBO: Tensor, /) -> None:  # noqa: ANN401 - each its own
+        """Write the gradients of the weights, given that of the outputs."""
+
+    def look(self, obs: NumpyArray, /) -> FloatArray:
+        """Compute the outputs of few or many observations, as an array.
+
+        Of a policy alone they are [N, O], of several [G, N, O].
+        """
+
+
+class MembersBody:
+    """Hidden layers and a linear output layer of each of G policies.
+
+    Args:
+        layers: With the policies as their members.
+    """
+
+    def __init__(self, layers: MLP) -> None:
+        """Take the layers."""
+        self._layers = layers
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the outputs of the last layer, [G, B, O]."""
+        return self.forward_saving(obs)[0]
+
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the outputs of the last layer, and the activations for `backward`."""
+        outputs = self._layers.forward(obs)
+        return outputs[-1], outputs
+
+    def backward(self, saved: Sequence[Tensor], grad_GBO: Tensor) -> None:
+        """Write the gradients of the weights, given that of the outputs."""
+        self._layers.backward(saved, grad_GBO)
+
+    def look(self, obs: NumpyArray) -> FloatArray:
+        """Compute the outputs of observations of each policy, [G, N, O], as an array."""
+        found_GNO: FloatArray = self.forward(torch.from_numpy(obs)).numpy()
+        return found_GNO
+
+
+class MLPBody(MembersBody):
+    """Hidden layers and a linear output layer of one policy.
 
     Args:
         weights: Holds the tensors of `shapes`.
         grads: Takes their gradients.
         sizes: The length of an observation, then the widths of the hidden layers.
+        activation: Of the hidden layers.
+        see: Makes vectors of floats of observations, arrays or tensors.
     """
 
-    outputs_per_action: ClassVar[int]
-    """The outputs of the last layer per dimension of the action."""
-
-    def __init__(self, weights: FlatWeights, grads: FlatWeights, *, sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        weights: FlatWeights,
+        grads: FlatWeights,
+        *,
+        sizes: Sequence[int],
+        activation: Activation = "relu",
+        see: Callable[[Any], Any] = as_floats,
+    ) -> None:
         """Take the tensors `torso.<layer>` and `head`, `.weight` and `.bias` of each."""
-        self._hidden = MLP(weights, grads, sizes=sizes)
-        self._last = Linear(weights, grads, name="head")
+        self._see = see
+        names = names_of("torso", len(sizes) - 1)
+        super().__init__(MLP(weights, grads, names, "head", activation=activation))
         self._device = weights.flat.device
         largest = max(math.prod(shape) for shape in weights.shapes.values())
         self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if self._device.type == "cpu" else 0
 
-    @classmethod
-    def shapes(cls, sizes: Sequence[int], num_actions: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of such an actor."""
-        num_outputs = cls.outputs_per_action * num_actions
-        return MLP.shapes(sizes) | Linear.shapes("head", sizes[-1], num_outputs)
+    @staticmethod
+    def shapes(sizes: Sequence[int], num_outputs: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors of such a body."""
+        head = Linear.shapes("head", sizes[-1], num_outputs)
+        return mlp_shapes(names_of("torso", len(sizes) - 1), head, sizes)
 
-    @abstractmethod
-    def act(self, obs_NI: FloatArray) -> FloatArray:
-        """Compute the best actions of few or many observations, [N, A], as an array."""
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the outputs of the last layer, [1, B, O], and the activations for `backward`."""
+        raw_BO, outputs = super().forward_saving(self._see(obs))
+        return raw_BO.unsqueeze(0), outputs
 
-    def _forward(self, obs_BI: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the outputs of the last layer, and the activations for `_backward`."""
-        outputs = self._hidden.forward(obs_BI)
-        return self._last.forward(outputs[-1]), outputs
+    def backward(self, saved: Sequence[Tensor], grad_1BO: Tensor) -> None:
+        """Write the gradients of the weights, given that of the outputs."""
+        super().backward(saved, grad_1BO[0])
 
-    def _backward(self, outputs: Sequence[Tensor], grad_BO: Tensor) -> None:
-        self._last.backward(outputs[-1], grad_BO)
-        self._hidden.backward(outputs, self._last.backward_input(grad_BO))
-
-    def _look(self, obs_NI: FloatArray) -> FloatArray:
-        """Compute the outputs of the last layer, as an array."""
-        if len(obs_NI) <= self._max_numpy_rows:
-            return self._last.forward_numpy(self._hidden.forward_numpy(obs_NI))
-        found_NO, _ = self._forward(torch.from_numpy(obs_NI).to(self._device))
-        array_NO: FloatArray = found_NO.cpu().numpy()
+    def look(self, obs: NumpyArray) -> FloatArray:
+        """Compute the outputs of the last layer, [N, O], as an array."""
+        if len(obs) <= self._max_numpy_rows:
+            return self._layers.forward_numpy(self._see(obs))
+        outputs_1NO = self.forward(torch.from_numpy(obs).to(self._device))
+        array_NO: FloatArray = outputs_1NO[0].cpu().numpy()
         return array_NO
 
 
+class BoxActor(ABC):
+    """An actor for box actions.
+
+    Args:
+        body: Computes the numbers that it makes actions of.
+    """
+
+    outputs_per_action: ClassVar[int]
+    """The outputs of the body per dimension of the action."""
+
+    def __init__(self, body: ActorBody) -> None:
+        """Take the body."""
+        self._body = body
+
+    @abstractmethod
+    def act(self, obs: NumpyArray) -> FloatArray:
+        """Compute the best actions of few or many observations, as an array.
+
+        Of a policy alone they are [N, A], of several [G, N, A].
+        """
+
+
 class DeterministicActor(BoxActor):
-    """A deterministic actor: the action is the tanh of the last layer's output."""
+    """A deterministic actor: the action is the tanh of the body's output."""
 
     outputs_per_action = 1
 
-    def act(self, obs_NI: FloatArray) -> FloatArray:
-        """Compute the actions of few or many observations, [N, A], as an array."""
-        raw_NA = self._look(obs_NI)
-        return np.tanh(raw_NA, out=raw_NA)
+    def act(self, obs: NumpyArray) -> FloatArray:
+        """Compute the actions of few or many observations, as an array."""
+        raw = self._body.look(obs)
+        return np.tanh(raw, out=raw)
 
-    def forward(self, obs_BI: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Compute the actions, [B, A], and the activations for `backward`."""
-        raw_BA, outputs = self._forward(obs_BI)
-        return raw_BA.tanh_(), outputs
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the actions, [G, B, A]."""
+        return self._body.forward(obs).tanh_()
 
-    def backward(self, outputs: Sequence[Tensor], action_BA: Tensor, grad_BA: Tensor) -> None:
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
+        """Compute the actions, [G, B, A], and what `backward` needs."""
+        raw_GBA, saved = self._body.forward_saving(obs)
+        return raw_GBA.tanh_(), saved
+
+    def backward(self, saved: Any, action_GBA: Tensor, grad_GBA: Tensor) -> None:  # noqa: ANN401
         """Write the gradients of the weights, given that of the actions."""
-        self._backward(outputs, torch.ops.aten.tanh_backward(grad_BA, action_BA))
+        self._body.backward(saved, torch.ops.aten.tanh_backward(grad_GBA, action_GBA))
+
+
+class OwnActor(DeterministicActor):
+    """A deterministic actor of a user: the output of its module is the action, from -1 to 1.
+
+    Args:
+        body: The module.
+        spec: The environments', for errors.
+
+    Raises:
+        ConfigError: If an action is beyond -1 to 1, on a CPU also while it learns.
+    """
+
+    def __init__(self, body: ActorBody, spec: EnvSpec) -> None:
+        """Take the module."""
+        super().__init__(body)
+        self._spec = spec
+
+    def act(self, obs: NumpyArray) -> FloatArray:
+        """Compute the actions of few or many observations, [N, A], as an array."""
+        action_NA = self._body.look(obs)
+        check_actions(torch.from_numpy(action_NA), self._spec)
+        return action_NA
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the actions, [G, B, A]."""
+        return self._body.forward(obs)
+
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, Any]:
+        """Compute the actions, [G, B, A], and what `backward` needs."""
+        action_GBA, saved = self._body.forward_saving(obs)
+        if action_GBA.device.type == "cpu":  # on a device the host would wait for it
+            check_actions(action_GBA, self._spec)
+        return action_GBA, saved
+
+    def backward(self, saved: Any, action_GBA: Tensor, grad_GBA: Tensor) -> None:  # noqa: ANN401
+        """Write the gradients of the weights, given that of the actions."""
+        del action_GBA
+        self._body.backward(saved, grad_GBA)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Actions sampled from a squashed Gaussian, with the values that its gradient needs."""
 
-    action_BA: Tensor
+    action_GBA: Tensor
     """From -1 to 1."""
-    log_prob_B: Tensor
+    log_prob_GB: Tensor
     """The logarithm of the density of each."""
-    spread_BA: Tensor
+    spread_GBA: Tensor
     """The distance of each from the mean before the tanh: its gradient by the log of std."""
-    free_BA: Tensor
+    free_GBA: Tensor
     """1 where the log of std was within its limits, else 0."""
 
-    def backward(self, grad_BA: Tensor, *, log_prob_grad: float | Tensor) -> Tensor:
+    def backward(self, grad_GBA: Tensor, *, log_prob_grad: float | Tensor) -> Tensor:
         """Compute the gradient of mean and log of std, the outputs of the last layer.
 
         Args:
-            grad_BA: The gradient of the actions.
-            log_prob_grad: That of the log_prob of each; one for all, or one each, [B, 1].
+            grad_GBA: The gradient of the actions.
+            log_prob_grad: That of the log_prob of each, [G, B, 1], or one for all.
         """
-        action_BA = self.action_BA
-        mean_grad_BA = torch.ops.aten.tanh_backward(grad_BA, action_BA)
-        mean_grad_BA += (2.0 * log_prob_grad) * action_BA  # of -log(1 - tanh(z)^2)
-        log_std_grad_BA = (mean_grad_BA * self.spread_BA - log_prob_grad) * self.free_BA
-        return torch.cat((mean_grad_BA, log_std_grad_BA), dim=-1)
+        action_GBA = self.action_GBA
+        mean_grad_GBA = torch.ops.aten.tanh_backward(grad_GBA, action_GBA)
+        mean_grad_GBA += (2.0 * log_prob_grad) * action_GBA  # of -log(1 - tanh(z)^2)
+        log_std_grad_GBA = (mean_grad_GBA * self.spread_GBA - log_prob_grad) * self.free_GBA
+        return torch.cat((mean_grad_GBA, log_std_grad_GBA), dim=-1)
 
 
-def squash(raw: Tensor, noise_BA: Tensor) -> Sample:
+def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
     """Sample actions from the last layer's outputs: means, then logs of std.
 
     Args:
         raw: [..., 2A].
-        noise_BA: Standard normal numbers, [..., A].
+        noise_GBA: Standard normal numbers, [..., A].
     """
-    mean_BA, raw_log_std_BA = raw.chunk(2, dim=-1)
-    log_std_BA = raw_log_std_BA.clamp(LOWEST_LOG_STD, HIGHEST_LOG_STD)
-    spread_BA = log_std_BA.exp() * noise_BA
-    unsquashed_BA = mean_BA + spread_BA
+    mean_GBA, raw_log_std_GBA = raw.chunk(2, dim=-1)
+    log_std_GBA = raw_log_std_GBA.clamp(LOWEST_LOG_STD, HIGHEST_LOG_STD)
+    spread_GBA = log_std_GBA.exp() * noise_GBA
+    unsquashed_GBA = mean_GBA + spread_GBA
     # log(1 - tanh(z)^2) = 2 (log 2 - z - softplus(-2 z)), which stays finite for large z.
-    log_slope_BA = 2.0 * (_LOG_2 - unsquashed_BA - F.softplus(-2.0 * unsquashed_BA))
-    log_prob_BA = -0.5 * noise_BA.square() - log_std_BA - _HALF_LOG_2PI - log_slope_BA
+    log_slope_GBA = 2.0 * (_LOG_2 - unsquashed_GBA - F.softplus(-2.0 * unsquashed_GBA))
+    log_prob_GBA = -0.5 * noise_GBA.square() - log_std_GBA - _HALF_LOG_2PI - log_slope_GBA
     return Sample(
-        action_BA=unsquashed_BA.tanh(),
-        log_prob_B=log_prob_BA.sum(-1),
-        spread_BA=spread_BA,
-        free_BA=(log_std_BA == raw_log_std_BA).float(),
+        action_GBA=unsquashed_GBA.tanh(),
+        log_prob_GB=log_prob_GBA.sum(-1),
+        spread_GBA=spread_GBA,
+        free_GBA=(log_std_GBA == raw_log_std_GBA).float(),
     )
 
 
@@ -153,34 +280,92 @@ class SquashedGaussianActor(BoxActor):
 
     outputs_per_action = 2
 
-    def act(self, obs_NI: FloatArray) -> FloatArray:
-        """Compute the tanh of the means, [N, A], as an array."""
-        mean_NA, _ = np.split(self._look(obs_NI), 2, axis=1)
-        action_NA: FloatArray = np.tanh(mean_NA)
-        return action_NA
+    def act(self, obs: NumpyArray) -> FloatArray:
+        """Compute the tanh of the means, as an array."""
+        mean, _ = np.split(self._body.look(obs), 2, axis=-1)
+        action: FloatArray = np.tanh(mean)
+        return action
 
-    def draw(self, obs_NI: FloatArray, noise_NA: FloatArray) -> FloatArray:
+    def draw(self, obs: NumpyArray, noise_NA: FloatArray) -> FloatArray:
         """Sample an action for each of few or many observations, [N, A], as an array.
 
         Args:
-            obs_NI: The observations.
+            obs: The observations.
             noise_NA: Standard normal numbers.
         """
-        mean_NA, log_std_NA = np.split(self._look(obs_NI), 2, axis=1)
+        mean_NA, log_std_NA = np.split(self._body.look(obs), 2, axis=1)
         std_NA = np.exp(np.clip(log_std_NA, LOWEST_LOG_STD, HIGHEST_LOG_STD))
         action_NA: FloatArray = np.tanh(mean_NA + std_NA * noise_NA)
         return action_NA
 
-    def sample(self, obs_BI: Tensor, noise_BA: Tensor) -> tuple[Sample, list[Tensor]]:
-        """Sample an action for each observation; return also the activations for `backward`.
+    def sample(self, obs: Tensor, noise_GBA: Tensor) -> Sample:
+        """Sample an action for each observation.
 
         Args:
-            obs_BI: The observations.
-            noise_BA: Standard normal numbers.
+            obs: The observations.
+            noise_GBA: Standard normal numbers.
         """
-        raw, outputs = self._forward(obs_BI)
-        return squash(raw, noise_BA), outputs
+        return squash(self._body.forward(obs), noise_GBA)
 
-    def backward(self, outputs: Sequence[Tensor], raw_grad: Tensor) -> None:
+    def sample_saving(self, obs: Tensor, noise_GBA: Tensor) -> tuple[Sample, Any]:
+        """Sample an action for each observation; return also what `backward` needs."""
+        raw, saved = self._body.forward_saving(obs)
+        return squash(raw, noise_GBA), saved
+
+    def backward(self, saved: Any, raw_grad: Tensor) -> None:  # noqa: ANN401 - the body's own
         """Write the gradients of the weights, given what `Sample.backward` returned."""
-        self._backward(outputs, raw_grad)
+        self._body.backward(saved, raw_grad)
+
+
+class ActorModule(Torso):
+    """The layers of an actor as a plain module, [B, I] -> [B, O].
+
+    Args:
+        sizes: The length of an observation, then the widths of the hidden layers.
+        num_outputs: Of the last layer.
+        activation: Of the hidden layers.
+    """
+
+    def __init__(self, sizes: Sequence[int], num_outputs: int, *, activation: Activation) -> None:
+        """Make the layers."""
+        super().__init__(sizes[:1], (), sizes[1:], activation=activation)
+        self.head = nn.Linear(sizes[-1], num_outputs)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the outputs of the last layer."""
+        raw_BO: Tensor = self.head(self.features(obs))
+        return raw_BO
+
+
+class GreedyActor(nn.Module):
+    """An actor from observations to the best actions in the units of the environment.
+
+    Args:
+        network: Gives actions from -1 to 1, or the means before a tanh and further numbers.
+        spec: Has the bounds of actions.
+        squashes: Whether actions are the tanh of the first outputs.
+    """
+
+    def __init__(self, network: nn.Module, spec: EnvSpec, *, squashes: bool) -> None:
+        """Take the network, and the bounds."""
+        super().__init__()
+        self.network = network
+        self.low: Tensor
+        self.high: Tensor
+        device = next(network.parameters()).device
+        for name in ("low", "high"):
+            bound = np.array(getattr(spec.action_space, name), dtype=np.float32).ravel()
+            self.register_buffer(name, torch.from_numpy(bound).to(device))
+        self._shape = spec.action_shape
+        self._squashes = squashes
+
+    def forward(self, obs: Tree) -> Tensor:
+        """Compute the actions, [B, ...]."""
+        found = self.network(obs)
+        unit_BA: Tensor = found if isinstance(found, Tensor) else found[0]
+        unit_BA = unit_BA[:, : len(self.low)]
+        if self._squashes:
+            unit_BA = unit_BA.tanh()
+        low, high = self.low, self.high
+        action_BA = 0.5 * low + 0.5 * high + (0.5 * high - 0.5 * low) * unit_BA
+        return action_BA.clamp(low, high).reshape(-1, *self._shape)

@@ -1,8 +1,4 @@
-"""Convolutional torsos for images.
-
-Gradients come from autograd: in a convolution the arithmetic takes far longer than recording it.
-The recorded tensors share their memory with the flat weights and the flat gradients.
-"""
+"""The convolutions for images: which there are, and which fit."""
 
 from __future__ import annotations
 
@@ -10,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from torch import Tensor
-from torch.nn import functional as F
-
 from ding_lite.errors import ConfigError
-from ding_lite.rl.networks.flat import FlatWeights
+from ding_lite.settings import check_all, whole
 
 TorsoName: TypeAlias = Literal["auto", "mlp", "nature", "small"]
 
@@ -32,6 +25,12 @@ class Conv:
     padding: int = 0
     """The zero padding; without any, borders count less."""
 
+    def __post_init__(self) -> None:
+        check_all(
+            whole(1, channels=self.channels, kernel=self.kernel, stride=self.stride),
+            whole(0, padding=self.padding),
+        )
+
 
 CONVS: dict[str, tuple[Conv, ...]] = {
     "nature": (Conv(32, 8, 4), Conv(64, 4, 2), Conv(64, 3, 1)),
@@ -41,62 +40,33 @@ CONVS: dict[str, tuple[Conv, ...]] = {
 `small` sees single pixels up to the border, for images of up to about 30 x 30."""
 
 
-class ConvTorso:
-    """Convolutions with ReLUs; the last output is flattened.
+def torso_for(
+    name: TorsoName,
+    obs_shape: Sequence[int],
+    *,
+    env_id: str,
+    convs: tuple[Conv, ...] | None = None,
+) -> tuple[Conv, ...]:
+    """Choose the convolutions for observations; none for an MLP.
 
     Args:
-        weights: Holds the tensors of `shapes`.
-        grads: Takes their gradients.
-        convs: The layers.
-    """
-
-    def __init__(self, weights: FlatWeights, grads: FlatWeights, *, convs: Sequence[Conv]) -> None:
-        """Take the tensors `conv.<layer>.weight` and `conv.<layer>.bias`."""
-        self._layers = [
-            (
-                recorded(weights, grads, f"conv.{layer}.weight"),
-                recorded(weights, grads, f"conv.{layer}.bias"),
-                conv,
-            )
-            for layer, conv in enumerate(convs)
-        ]
-
-    @staticmethod
-    def shapes(in_channels: int, convs: Sequence[Conv]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of such a torso."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for layer, conv in enumerate(convs):
-            shapes[f"conv.{layer}.weight"] = (
-                conv.channels,
-                in_channels,
-                conv.kernel,
-                conv.kernel,
-            )
-            shapes[f"conv.{layer}.bias"] = (conv.channels,)
-            in_channels = conv.channels
-        return shapes
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the features of images, [B, channels, height, width] floats."""
-        for weight, bias, conv in self._layers:
-            images = F.conv2d(images, weight, bias, conv.stride, conv.padding).relu_()
-        return images.flatten(1)
-
-
-def recorded(weights: FlatWeights, grads: FlatWeights, name: str) -> Tensor:
-    """Make a leaf tensor of autograd in the memory of the flat weights and gradients."""
-    tensor = weights[name].detach().requires_grad_()
-    tensor.grad = grads[name]
-    return tensor
-
-
-def torso_for(name: TorsoName, obs_shape: Sequence[int], *, env_id: str) -> tuple[Conv, ...]:
-    """Choose the convolutions for observations; none for an MLP.
+        name: Their kind.
+        obs_shape: Of an observation.
+        env_id: The environment, for errors.
+        convs: Convolutions to use whatever the kind is.
 
     Raises:
         ConfigError: If there are no images, or they are too small.
     """
     is_image = len(obs_shape) == 3
+    if convs is not None:
+        if convs and not (is_image and num_features(obs_shape, convs)):
+            raise ConfigError(
+                f"`convs` are given, but the observations of {env_id} have the shape "
+                f"{tuple(obs_shape)}, which is {'too small' if is_image else 'no image'}. Leave "
+                f"`convs` out, or give smaller kernels and strides."
+            )
+        return tuple(convs)
     if name == "auto":
         fitting = [one for one in CONVS if is_image and num_features(obs_shape, CONVS[one])]
         return CONVS[fitting[0]] if fitting else ()

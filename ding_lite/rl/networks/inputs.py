@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,24 +11,7 @@ from torch import Tensor
 
 from ding_lite.errors import ShapeError
 from ding_lite.rl.batch import FloatArray, NumpyArray
-
-_PER_BYTE = 1.0 / 255.0
-
-
-@overload
-def as_floats(obs: Tensor) -> Tensor: ...
-@overload
-def as_floats(obs: NumpyArray) -> FloatArray: ...
-def as_floats(obs: Tensor | NumpyArray) -> Tensor | NumpyArray:
-    """Scale bytes to 0 to 1; return floats unchanged.
-
-    Example:
-        >>> as_floats(np.array([0, 255], dtype=np.uint8)).tolist()
-        [0.0, 1.0]
-    """
-    if isinstance(obs, Tensor):
-        return obs.float().mul_(_PER_BYTE) if obs.dtype == torch.uint8 else obs
-    return obs.astype(np.float32) * np.float32(_PER_BYTE) if obs.dtype == np.uint8 else obs
+from ding_lite.rl.packing import as_floats as as_floats
 
 
 class RunningNorm:
@@ -41,6 +24,7 @@ class RunningNorm:
     Args:
         size: The length of an observation.
         clip: Normalised numbers are clipped to plus and minus this, which bounds rare ones.
+        only_I: Which numbers are normalised, [I] bool; all if None. The others are only clipped.
 
     Example:
         >>> norm = RunningNorm(1)
@@ -49,19 +33,23 @@ class RunningNorm:
         [[-1.0], [0.0]]
     """
 
-    def __init__(self, size: int, *, clip: float = 10.0) -> None:
+    def __init__(self, size: int, *, clip: float = 10.0, only_I: NumpyArray | None = None) -> None:
         """Change nothing until the first update."""
-        self._clip = np.float32(clip)
+        self.clip = float(clip)
+        """The bound of normalised numbers."""
+        self._only_I = only_I
         self._count = 0.0
         self._mean_I = np.zeros(size, dtype=np.float64)
         self._squares_I = np.zeros(size, dtype=np.float64)
-        self._shift_I = np.zeros(size, dtype=np.float32)
-        self._scale_I = np.ones(size, dtype=np.float32)
+        self.shift_I = np.zeros(size, dtype=np.float32)
+        """The number subtracted from each input, [I]."""
+        self.scale_I = np.ones(size, dtype=np.float32)
+        """The factor of each difference, [I]."""
 
     def __call__(self, obs_BI: NumpyArray) -> FloatArray:
         """Normalise observations; bytes are scaled to 0 to 1 first."""
-        normed_BI: FloatArray = (as_floats(obs_BI) - self._shift_I) * self._scale_I
-        return np.clip(normed_BI, -self._clip, self._clip, out=normed_BI)
+        normed_BI: FloatArray = (as_floats(obs_BI) - self.shift_I) * self.scale_I
+        return np.clip(normed_BI, np.float32(-self.clip), np.float32(self.clip), out=normed_BI)
 
     def update(self, obs_BI: NumpyArray) -> None:
         """Update the statistics with more observations."""
@@ -98,9 +86,10 @@ class RunningNorm:
 
     def _derive(self) -> None:
         variance_I = self._squares_I / max(self._count, 1.0)
-        self._shift_I = self._mean_I.astype(np.float32)
+        self.shift_I = self._mean_I.astype(np.float32)
         # A constant number has no deviation; it becomes 0, and small changes stay small.
         usable_I = variance_I > 1e-12
-        self._scale_I = np.where(usable_I, 1.0 / np.sqrt(variance_I + 1e-12), 1.0).astype(
-            np.float32
-        )
+        self.scale_I = np.where(usable_I, 1.0 / np.sqrt(variance_I + 1e-12), 1.0).astype(np.float32)
+        if self._only_I is not None:
+            self.shift_I *= self._only_I
+            self.scale_I[~self._only_I] = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError
@@ -19,7 +20,7 @@ def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
     """Make the normalisation of observations, or None without `normalize_obs`.
 
     Raises:
-        ConfigError: `normalize_obs` is set for images.
+        ConfigError: `normalize_obs` is set for images, or a part of observations is of bytes.
     """
     if not normalize_obs:
         return None
@@ -28,7 +29,17 @@ def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
             f"`normalize_obs` is on, but {spec.env_id} shows images, which are scaled to 0 to 1 "
             f"anyway. Leave it off."
         )
-    return RunningNorm(spec.obs_shape[0])
+    packing = spec.packing
+    if packing is None:
+        return RunningNorm(spec.obs_shape[0])
+    if packing.is_bytes or packing.has_images:
+        raise ConfigError(
+            f"`normalize_obs` is on, but a part of the observations of {spec.env_id} is of bytes "
+            f"or an image, which are scaled to 0 to 1 anyway. Leave it off, or make vectors of "
+            f"floats of them with a wrapper."
+        )
+    is_mask = np.zeros(packing.num_masked, dtype=np.bool_)
+    return RunningNorm(*packing.shape, only_I=np.concatenate((packing.is_normal(), is_mask)))
 
 
 def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[str, Tensor]:

@@ -7,21 +7,34 @@ plain PyTorch. Both move their inputs to their own device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.networks.conv import Conv, ConvTorso, num_features, recorded
-from ding_lite.rl.networks.flat import FlatWeights
-from ding_lite.rl.networks.heads import DuelingHead, LinearHead, QHead
+from ding_lite.rl.host_or_device import placed
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.torso import MLP, Activation
+from ding_lite.rl.networks.layers import (
+    MLP,
+    DuelingHead,
+    Linear,
+    mlp_shapes,
+    names_of,
+)
+from ding_lite.rl.networks.modules import QModule
+from ding_lite.rl.recorded.checks import check_outputs, sample_obs
+from ding_lite.rl.recorded.q_network import RecordedQNetwork
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.weights.flat_module import FlatModule, bind, seeded
 
 MAX_NUMPY_PRODUCTS = 2**17
 """The most multiplications of a layer that is faster in numpy; its threads start at twice that."""
@@ -32,6 +45,10 @@ class QNetwork(Protocol):
 
     weights: FlatWeights
     grads: FlatWeights
+
+    @property
+    def module(self) -> nn.Module:
+        """The network as a plain module in the same memory."""
 
     def forward(self, obs: Tensor) -> Tensor:
         """Compute the values, [B, A]; nothing is recorded."""
@@ -48,9 +65,18 @@ class QNetwork(Protocol):
     def values(self, obs: NumpyArray) -> FloatArray:
         """Compute the values of few or many observations, [N, A], as an array."""
 
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy all tensors to the CPU."""
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite all tensors, or none of them when one does not fit."""
+
+    def copy_buffers(self, leader: Self) -> None:
+        """Copy what is not learned by gradients, such as running means, from another network."""
+
 
 class MLPQNetwork:
-    """An MLP torso and a head, for vectors; images are flattened.
+    """An MLP for vectors; images are flattened.
 
     Args:
         num_inputs: The length of an observation.
@@ -73,19 +99,40 @@ class MLPQNetwork:
     ) -> None:
         """Make the weights, all zero, their gradients, and the layers that share them."""
         sizes = (num_inputs, *_widths(hidden, dueling=dueling))
-        head = DuelingHead if dueling else LinearHead
-        shapes = MLP.shapes(sizes) | head.shapes(sizes[-1], num_actions)
+        names = names_of("torso", len(hidden))
+        of_head = (
+            DuelingHead.shapes(sizes[-1], num_actions)
+            if dueling
+            else Linear.shapes("head", sizes[-1], num_actions)
+        )
+        shapes = mlp_shapes(names, of_head, sizes)
         self.weights = FlatWeights(shapes, device=device)
         self.grads = self.weights.zeros_like()
+        self._make_module = partial(
+            make_q_module,
+            (num_inputs,),
+            (),
+            hidden,
+            num_actions=num_actions,
+            dueling=dueling,
+            activation=activation,
+        )
         largest = max(math.prod(shape) for shape in shapes.values())
         self._device = self.weights.flat.device
         self._max_numpy_rows = MAX_NUMPY_PRODUCTS // largest if self._device.type == "cpu" else 0
-        self._torso = MLP(self.weights, self.grads, sizes=sizes, activation=activation)
-        self._head: QHead = head(self.weights, self.grads)
+        head = DuelingHead(self.weights, self.grads) if dueling else "head"
+        self._layers = MLP(self.weights, self.grads, names, head, activation=activation)
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The network as a plain module in the same memory."""
+        module = self._make_module()
+        bind(module, self.weights, self.grads)
+        return module
 
     def forward(self, obs: Tensor) -> Tensor:
         """Compute the values, [B, A]; nothing is recorded."""
-        return self._head.forward(self._torso.forward(self._vectors(obs))[-1])
+        return self.forward_saving(obs)[0]
 
     def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
         """Compute the values of both in one forward."""
@@ -95,103 +142,35 @@ class MLPQNetwork:
 
     def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Compute the values, and return the output of each layer for `backward`."""
-        outputs = self._torso.forward(self._vectors(obs))
-        return self._head.forward(outputs[-1]), outputs
+        outputs = self._layers.forward(self._vectors(obs))
+        return outputs[-1], outputs
 
     def backward(self, saved: Sequence[Tensor], grad_BA: Tensor) -> None:
         """Write `grads`, given the saved activations and the gradient of the values."""
-        grad_BI = self._head.backward(saved[-1], grad_BA.to(self._device))
-        self._torso.backward(saved, grad_BI)
+        self._layers.backward(saved, grad_BA.to(self._device))
 
     def values(self, obs: NumpyArray) -> FloatArray:
         """Compute the values of few or many observations, [N, A], as an array."""
         if len(obs) <= self._max_numpy_rows:
             vectors_NI = as_floats(obs).reshape(len(obs), -1)
-            return self._head.forward_numpy(self._torso.forward_numpy(vectors_NI))
+            return self._layers.forward_numpy(vectors_NI)
         values_NA: FloatArray = self.forward(torch.from_numpy(obs)).cpu().numpy()
         return values_NA
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy all tensors to the CPU."""
+        return self.weights.snapshot()
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite all tensors, or none of them when one does not fit."""
+        self.weights.load(tensors)
+
+    def copy_buffers(self, leader: Self) -> None:
+        """Do nothing: all of its tensors are learned."""
 
     def _vectors(self, obs: Tensor) -> Tensor:
-        floats = as_floats(obs.to(self._device))
+        floats = as_floats(placed(obs, self._device))
         return floats if floats.dim() == 2 else floats.flatten(1)
-
-
-class ConvQNetwork:
-    """Convolutions, hidden layers and a head, for images.
-
-    Args:
-        obs_shape: Channels, height and width.
-        convs: The convolutions.
-        hidden: The widths of the layers after them.
-        num_actions: The number of values.
-        dueling: Whether the last hidden layer and the head are split in two.
-        device: Of the network.
-    """
-
-    def __init__(
-        self,
-        obs_shape: Sequence[int],
-        convs: Sequence[Conv],
-        hidden: Sequence[int],
-        *,
-        num_actions: int,
-        dueling: bool = False,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        """Make the weights, all zero, their gradients, and the layers that share them."""
-        sizes = (num_features(obs_shape, convs), *_widths(hidden, dueling=dueling))
-        head = DuelingHead if dueling else LinearHead
-        shapes = ConvTorso.shapes(obs_shape[0], convs)
-        shapes |= MLP.shapes(sizes) | head.shapes(sizes[-1], num_actions)
-        self.weights = FlatWeights(shapes, device=device)
-        self.grads = self.weights.zeros_like()
-        self._device = self.weights.flat.device
-        self._convs = ConvTorso(self.weights, self.grads, convs=convs)
-        self._hidden = [self._layer(f"torso.{layer}") for layer in range(len(hidden))]
-        self._is_dueling = dueling
-        names = ("head.value", "head.advantage") if dueling else ("head",)
-        self._heads = [self._layer(name) for name in names]
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Compute the values, [B, A]; nothing is recorded."""
-        with torch.no_grad():
-            return self._values(obs)
-
-    def forward_pair(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the values of both; only the first are recorded."""
-        q_BA, saved = self.forward_saving(obs)
-        return q_BA, saved, self.forward(next_obs)
-
-    def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the values, recorded by autograd."""
-        with torch.enable_grad():
-            q_BA = self._values(obs)
-        return q_BA.detach(), q_BA
-
-    def backward(self, saved: Tensor, grad_BA: Tensor) -> None:
-        """Write `grads`, given the saved activations and the gradient of the values."""
-        self.grads.flat.zero_()  # autograd adds to them
-        torch.autograd.backward([saved], [grad_BA.to(self._device)])
-
-    def values(self, obs: NumpyArray) -> FloatArray:
-        """Compute the values of few or many observations, [N, A], as an array."""
-        values_NA: FloatArray = self.forward(torch.from_numpy(obs)).cpu().numpy()
-        return values_NA
-
-    def _layer(self, name: str) -> tuple[Tensor, Tensor]:
-        weight, bias = f"{name}.weight", f"{name}.bias"
-        return recorded(self.weights, self.grads, weight), recorded(self.weights, self.grads, bias)
-
-    def _values(self, obs: Tensor) -> Tensor:
-        features_BI = self._convs.forward(as_floats(obs.to(self._device)))
-        for weight_OI, bias_O in self._hidden:
-            features_BI = F.linear(features_BI, weight_OI, bias_O).relu_()
-        if not self._is_dueling:
-            return F.linear(features_BI, *self._heads[0])
-        for_value, for_advantage = features_BI.chunk(2, dim=1)
-        value_B1 = F.linear(for_value, *self._heads[0])
-        advantage_BA = F.linear(for_advantage, *self._heads[1])
-        return value_B1 + advantage_BA - advantage_BA.mean(1, keepdim=True)
 
 
 def make_q_network(
@@ -206,8 +185,18 @@ def make_q_network(
 ) -> QNetwork:
     """Make the network for the observations: with convolutions and ReLUs, or an MLP."""
     if convs:
-        return ConvQNetwork(
-            obs_shape, convs, hidden, num_actions=num_actions, dueling=dueling, device=device
+        return RecordedQNetwork(
+            FlatModule(
+                make_q_module(
+                    obs_shape,
+                    convs,
+                    hidden,
+                    num_actions=num_actions,
+                    dueling=dueling,
+                    activation=activation,
+                ),
+                device=device,
+            )
         )
     return MLPQNetwork(
         math.prod(obs_shape),
@@ -217,6 +206,42 @@ def make_q_network(
         activation=activation,
         device=device,
     )
+
+
+def recorded_q_networks(
+    module: nn.Module,
+    spec: EnvSpec,
+    num_actions: int,
+    *,
+    random: TorchRandom,
+    device: str | torch.device,
+) -> tuple[QNetwork, QNetwork]:
+    """Make the network of a user's module, and the target network of its copy.
+
+    Args:
+        module: Maps observations to a value per action.
+        spec: The environments'.
+        num_actions: The number of values.
+        random: The stream that it draws from.
+        device: Of both.
+
+    Raises:
+        ConfigError: If it cannot be used.
+        ShapeError: If its outputs have another shape.
+    """
+    module.to(device)
+    seen = spec.unpack(sample_obs(spec, device=device))
+    check_outputs(module, [seen], [(num_actions,)], spec=spec)
+    flat = FlatModule(module, device=device)
+    see = None if spec.packing is None else spec.unpack
+    online, target = flat, flat.twin()
+    return RecordedQNetwork(online, random, see=see), RecordedQNetwork(target, random, see=see)
+
+
+def make_q_module(*args: Any, **kwargs: Any) -> QModule:  # noqa: ANN401 - what QModule takes
+    """Make a `QModule`, and leave PyTorch's global generator as it was."""
+    with seeded(0, "unused"):
+        return QModule(*args, **kwargs)
 
 
 def draw_weights(weights: FlatWeights, rng: np.random.Generator) -> None:

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.returns import gae
-from ding_lite.rl.policies.actor_critic import (
-    ActorCriticConfig,
-    ActorCriticPolicy,
-    normalized,
-)
-from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.formulas.advantages import normalized
+from ding_lite.rl.host_or_device import Metrics, Number, number
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
+from ding_lite.rl.replay.rollouts import merged
 from ding_lite.settings import check_all, inside, suggests
 
 
@@ -46,16 +41,8 @@ class A2CConfig(ActorCriticConfig):
         check_all(inside(0.0, 1.0, gae_lambda=self.gae_lambda))
 
 
-class A2C(ActorCriticPolicy):
+class A2C(ActorCriticPolicy[A2CConfig]):
     """On-policy actor-critic for discrete or continuous actions; one update per rollout.
-
-    Args:
-        spec: The spec of the environments, `envs.spec`.
-        config: The settings.
-        device: The device of the network, as PyTorch names it.
-
-    Raises:
-        ConfigError: If there is no such device, or a setting does not fit the environment.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -65,18 +52,12 @@ class A2C(ActorCriticPolicy):
         ((2,), [0.5, 0.5])
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: A2CConfig | None = None,
-        *,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        """Initialise the weights."""
-        self.config = config or A2CConfig()
-        super().__init__(spec, self.config, device=device)
+    _config_type = A2CConfig
 
-    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
+    def _captured(self) -> None:
+        self._refuse_capture("have another shape with each end of an episode")
+
+    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
         """Do one update: one step of Adam along the mean gradient of all env steps.
 
         The loss is -mean(log pi(a|x) A) + value_coef mean((V(x) - target)^2) - entropy_coef H.
@@ -91,40 +72,33 @@ class A2C(ActorCriticPolicy):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
         """
-        rollout = join_rollouts(rollouts, self.spec)
-        metrics = self._compute(rollout)
-        metrics["grad_norm"] = self._improve()
+        rollout = self._joined(rollouts)
+        values = self._compute(self._ready(rollout))
+        values["grad_norm"] = self._improve(values["loss"])
         self._has_seen(rollout)
-        return metrics
+        return self._metrics(values)
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of one update, [P], and its metrics, and change nothing."""
-        metrics = self._compute(join_rollouts(unrolls, self.spec))
-        return self._net.grads.flat.clone(), metrics
+        with self._keeping_buffers():
+            values = self._compute(self._ready(self._joined(unrolls)))
+        return self._net.grads.flat.clone(), self._metrics(values)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _compute(self, rollout: Rollout) -> dict[str, float]:
+    def _compute(self, rollout: Rollout) -> dict[str, Number]:
         """Write the gradient of the loss; return the metrics."""
-        config, shape_TN = self.config, rollout.reward.shape
-        outputs_BD, value_B, saved = self._net.forward(self._inputs(merged(rollout.obs)))
-        value_TN = value_B.reshape(shape_TN)
-        found = gae(
-            np.float32(config.gamma) * ~rollout.terminated,
-            rollout.reward,
-            value_TN,
-            next_values(rollout, value_TN, self.values(unseen_obs(rollout))),
-            rollout.truncated,
+        config = self.config
+        outputs_BD, value_B, saved = self._forward(merged(rollout.obs), self._unroll_of(rollout))
+        advantage_B, target_B = self._gae(
+            rollout,
+            value_B.reshape(rollout.reward.shape),
+            self._unseen_values(rollout, saved),
             gae_lambda=config.gae_lambda,
         )
-        advantage_B = merged(found.advantage_TB)
         if config.normalize_advantage:
             advantage_B = normalized(advantage_B)
 
         likely = self._distribution.judge(outputs_BD, merged(rollout.action))
-        grad_B = advantage_B * np.float32(-1.0 / len(advantage_B))
-        loss = float(grad_B @ likely.log_prob_B)
-        error_B = value_B - merged(found.target_TB)
-        return self._write_gradient(saved, likely, loss, grad_B, error_B)
-
-    def _twin(self) -> Self:
-        return type(self)(self.spec, self.config, device=self.device)
+        grad_B = advantage_B * (-1.0 / len(advantage_B))
+        loss = number(grad_B @ likely.log_prob_B)
+        return self._write_gradient(saved, likely, loss, grad_B, value_B - target_B)

@@ -1,128 +1,130 @@
 """The base of A2C, PPO and IMPALA: a stochastic actor, a critic, and the gradient of their loss.
 
-A subclass adds how it learns from rollouts. The network runs on `device`; actions and the
-gradients of the network's outputs are small arrays and stay on the CPU.
+A subclass adds how it learns from rollouts. It learns where its network is: on a CPU losses are
+computed on arrays, on any other device on tensors there, and the host does not wait for them.
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self, get_args
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from torch import Tensor
+from torch import Tensor, nn
 
-from ding_lite.errors import NonFiniteError, ShapeError
-from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
+from ding_lite.errors import ConfigError
+from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout, to_numpy
+from ding_lite.rl.formulas.advantages import gae_of
 from ding_lite.rl.formulas.distributions import (
-    Gaussian,
     Likelihood,
-    distribution_shapes,
-    make_distribution,
-    num_outputs,
+    legal_logits,
 )
 from ding_lite.rl.formulas.schedules import linear
-from ding_lite.rl.networks.actor_critic import draw_orthogonal, make_actor_critic
-from ding_lite.rl.networks.conv import TorsoName, torso_for
-from ding_lite.rl.networks.flat import FlatAdam
+from ding_lite.rl.host_or_device import (
+    AnyArray,
+    Metrics,
+    Number,
+    computable,
+    floats,
+    namespace,
+    number,
+    usable_device,
+)
+from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
-from ding_lite.rl.networks.torso import Activation
+from ding_lite.rl.networks.trees.parts import (
+    encodes_images,
+    for_inference,
+)
+from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig, make_network
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
     limit_torch_threads,
-    step_size,
-    usable_device,
+    packed,
 )
-from ding_lite.rl.policies.data_parallel import LearnsTogether
-from ding_lite.rl.replay.rollouts import merged
+from ding_lite.rl.policies.open_policy import GradientPolicy
+from ding_lite.rl.recorded.actor_critic import (
+    RecordedActorCritic,
+    RecurrentActorCritic,
+    Unroll,
+    Unrolled,
+    unseen_states,
+)
+from ding_lite.rl.replay.rollouts import (
+    join_rollouts,
+    merged,
+    next_values,
+    on_device,
+    unseen_obs,
+)
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import at_least, check_all, finite, inside, one_of, positive, whole
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.compiled import Compile
+from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.weights.flat_module import MakeModule
+from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 
+ConfigT = TypeVar("ConfigT", bound=ActorCriticConfig)
 _ADAM_EPS = 1e-5
 """Larger than Adam's default, as is usual here: gradients are noisy and may be tiny."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActorCriticConfig:
-    """The settings that A2C, PPO and IMPALA share."""
+class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
+    """Acts and applies gradients; subclasses compute the gradients."""
 
-    lr: float = 1e-3
-    """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual, and the
-    larger the network, the lower."""
-    lr_end: float | None = None
-    """The step size from update `lr_updates` on, to which it falls in a straight line. Falling
-    steps settle what was learned; None keeps `lr`."""
-    lr_updates: int = 10_000
-    """The updates of that fall; those of the whole run are usual."""
-    gamma: float = 0.99
-    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
-    hidden: tuple[int, ...] = (64, 64)
-    """The widths of the hidden layers. Wider ones fit more and cost more. For vectors actor and
-    critic have their own; for images they share these and the convolutions before them."""
-    activation: Activation = "tanh"
-    """The activation of hidden layers: `tanh` is steadier, `relu` cheaper. Behind convolutions it
-    is always `relu`."""
-    torso: TorsoName = "auto"
-    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
-    30), `mlp` (none), or `auto`, which picks one by size."""
-    normalize_obs: bool = False
-    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
-    their scales differ much; not for images, which are scaled anyway."""
-    value_coef: float = 0.5
-    """The weight of the critic's loss. It matters where actor and critic share layers, and for
-    `max_grad_norm`; 0.25 to 1 are usual."""
-    entropy_coef: float = 0.0
-    """The weight of the entropy bonus. Higher explores longer; 0 to 0.02 are usual."""
-    max_grad_norm: float | None = 0.5
-    """The norm to which a larger gradient is clipped; None leaves it."""
-    log_std_start: float = 0.0
-    """For continuous actions: the logarithm of the initial standard deviation, in units of half
-    the range of the action space. -1 to 0 are usual."""
-    seed: int = 0
-    """Draws the initial weights and the actions."""
-
-    def __post_init__(self) -> None:
-        check_all(
-            step_size(lr=self.lr, lr_end=self.lr_end),
-            positive(gamma=self.gamma),
-            whole(1, lr_updates=self.lr_updates),
-            inside(0.0, 1.0, gamma=self.gamma),
-            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
-            *(whole(1, hidden=width) for width in self.hidden),
-            one_of(get_args(Activation), activation=self.activation),
-            one_of(get_args(TorsoName), torso=self.torso),
-            at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
-            finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
-            [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
-            inside(-20.0, 5.0, log_std_start=self.log_std_start),
-            whole(0, seed=self.seed),
-        )
-
-
-class ActorCriticPolicy(LearnsTogether, ABC):
-    """Acts and applies gradients; subclasses compute the gradients.
-
-    Args:
-        spec: The spec of the environments, `envs.spec`.
-        config: The settings.
-        device: The device of the network, as PyTorch names it.
-
-    Raises:
-        ConfigError: If there is no such device, or a setting does not fit the environment.
-    """
+    config: ConfigT
+    _config_type: type[ConfigT]
+    _random: TorchRandom
 
     def __init__(
-        self, spec: EnvSpec, config: ActorCriticConfig, *, device: str | torch.device = "cpu"
+        self,
+        spec: EnvSpec,
+        config: ConfigT | None = None,
+        *,
+        network: MakeModule | None = None,
+        actor: MakeModule | None = None,
+        critic: MakeModule | None = None,
+        optimizer: MakeOptimizer | None = None,
+        device: str | torch.device = "cpu",
+        compile: Compile = None,
     ) -> None:
-        """Initialise the weights."""
+        """Initialise the weights.
+
+        Args:
+            spec: The spec of the environments, `envs.spec`.
+            config: The settings.
+            network: A network of one's own in place of the one that the config describes: a
+                module, or a function of the spec that makes one. It maps observations, [B, ...],
+                to action parameters, [B, D], and values, [B]. The parameters are logits, or for
+                boxes of actions means, in units of half the range, with or without as many log
+                standard deviations behind them. One with a `state_size` has memory: it maps
+                observations and states, [B, S], of one time step to these and the next states,
+                [B, S].
+            actor: Instead of `network`: a module that returns the action parameters.
+            critic: With `actor`: a module that returns the values. Both may share layers.
+            optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of
+                the parameters. If it takes `lr`, it gets the config's.
+            device: The device of the network, as PyTorch names it.
+            compile: `"torch"` compiles the network for updates, by `torch.compile`; a function
+                such as `partial(torch.compile, mode="max-autotune")` by that. `"graph"` captures
+                the updates of `PPO` on a GPU as CUDA graphs.
+
+        Raises:
+            ConfigError: If there is no such device, a setting does not fit the environment, or the
+                network or the optimiser cannot be used, or compiled.
+            ShapeError: If the outputs of the network have other shapes.
+        """
+        super().__init__(
+            network=network, actor=actor, critic=critic, optimizer=optimizer, compile=compile
+        )
         limit_torch_threads()
+        self.config = config = config or self._config_type()
         self.spec = spec
         self.device = usable_device(device)
         self.env_step = 0
@@ -133,32 +135,81 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         """Called by `learn` with the flat gradient before a step along it, to change it in place:
         learners that share their updates average theirs here."""
 
-        self._settings = config
+        if self.has_own_network and config.memory is not None:
+            raise ConfigError(
+                f"`memory` is {config.memory!r}, which describes the network of this package, and "
+                f"a network was given. Leave `memory` out, and give a module with `state_size`."
+            )
         self._rng = make_rng(config.seed, type(self).__name__)
-        self._net = make_actor_critic(
-            spec.obs_shape,
-            torso_for(config.torso, spec.obs_shape, env_id=spec.env_id),
-            config.hidden,
-            num_outputs=num_outputs(spec),
-            activation=config.activation,
-            more_shapes=distribution_shapes(spec),
+        self._sees_trees = self.has_own_network or encodes_images(spec, config.images)
+        self._random = TorchRandom(config.seed, "actor-critic network", device=self.device)
+        self._net, self._distribution = make_network(
+            spec,
+            config,
+            {"network": network, "actor": actor, "critic": critic},
+            sees_trees=self._sees_trees,
+            rng=self._rng,
+            random=self._random,
             device=self.device,
         )
-        draw_orthogonal(self._net.weights, self._rng)
-        if isinstance(spec.action_space, Box):
-            self._net.weights[Gaussian.NAME].fill_(config.log_std_start)
-        self._distribution = make_distribution(spec, self._net.weights, self._net.grads)
-        self._norm = make_norm(self.spec, normalize_obs=self._settings.normalize_obs)
-        self._adam = FlatAdam(self._net.weights.flat, lr=config.lr, eps=_ADAM_EPS)
+        self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
+        self._optimizer = make_optimizer(
+            optimizer,
+            self._net.weights.flat,
+            self._net.grads.flat,
+            lambda: [*self._net.module.parameters()],
+            lr=config.lr,
+            eps=_ADAM_EPS,
+            captured=self._is_captured,
+        )
+        own = self._net.flat if isinstance(self._net, RecordedActorCritic) else None
+        self._compile_networks([] if own is None else [own])
+        self._graph = self._captured()
         lr_end = config.lr if config.lr_end is None else config.lr_end
         self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
 
-    @abstractmethod
-    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
-        """Do one update or several from rollouts of one length, and return their metrics."""
+    @property
+    def state_size(self) -> int:
+        """The length of the recurrent state of one environment; 0 without memory."""
+        return int(getattr(self._net, "state_size", 0))
+
+    def make_memory(self, num_envs: int) -> Memory | None:
+        """Make the memory that it acts by in so many environments; None without memory."""
+        return Memory(num_envs, self.state_size) if self.state_size else None
+
+    @property
+    def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
+        """The weights of the network, themselves and not copies, and no target weights."""
+        return self._net.weights, FlatWeights({}, device=self.device)
+
+    @property
+    def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
+        """The modules that the user gave, by where their tensors are saved."""
+        if not self.has_own_network:
+            return {}
+        return {"network": {f"{n}.": part for n, part in self._net.module.named_children()}}
+
+    @property
+    def module(self) -> nn.Module:
+        """The network as a plain module for inference, on the weights of the policy.
+
+        It maps observations, [B, ...], to action parameters, [B, D], and values, [B]; one with
+        memory maps observations and states, [B, S], to these and the next states. With
+        `normalize_obs` it normalises by the statistics of now.
+        """
+        return for_inference(self._net.plain, self.spec, self._norm, sees_trees=self._sees_trees)
 
     @abstractmethod
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
+    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
+        """Do one update or several from rollouts of one length, and return their metrics.
+
+        On another device than the CPU nothing is copied to the host: metrics are fetched when they
+        are read. An update is left out there if its loss or gradient is not finite, and reading the
+        metrics raises `NonFiniteError`.
+        """
+
+    @abstractmethod
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of one update, [P], and its metrics, and change nothing."""
 
     @property
@@ -169,94 +220,76 @@ class ActorCriticPolicy(LearnsTogether, ABC):
     @property
     def gamma(self) -> float:
         """The discount of one env step."""
-        return self._settings.gamma
+        return self.config.gamma
 
-    def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
+    def act(
+        self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
+    ) -> NumpyArray:
         """Choose an action for each observation, within what the environment takes.
 
         Args:
             obs: [N, ...].
             explore: Without it every action is the likeliest one, and nothing random is drawn.
+            memory: Of `make_memory(N)`, for a policy with memory. Its states are replaced by the
+                next ones.
 
         Returns:
             Actions, [N] int64 or [N, ...] float32.
 
         Raises:
+            ConfigError: If a memory is missing, or was given to a policy without one.
             ShapeError: If the observations are not those of the environment it was made for.
         """
         if not explore:
-            return self._distribution.best(self._net.act(self._inputs(obs)))
-        return within(self.spec, self.explore(obs)[0])
+            inputs = self._inputs(packed(obs, self.spec))
+            return self._distribution.best(self._outputs(inputs, memory))
+        return within(self.spec, self.explore(obs, memory=memory)[0])
 
-    def explore(self, obs: NumpyArray) -> tuple[NumpyArray, FloatArray]:
+    def explore(
+        self, obs: NumpyArray, *, memory: Memory | None = None
+    ) -> tuple[NumpyArray, FloatArray]:
         """Sample an action for each observation, and return its log-probability.
 
         Args:
             obs: [N, ...].
+            memory: Of `make_memory(N)`, for a policy with memory. Its states are replaced by the
+                next ones.
 
         Returns:
             Actions, [N] int64 or [N, ...] float32, and the logarithms of their probabilities, or
             densities, [N]. Numbers may lie outside of what the environment takes.
 
         Raises:
+            ConfigError: If a memory is missing, or was given to a policy without one.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        drawn = self._distribution.draw(self._net.act(self._inputs(obs)), self._rng)
+        obs = packed(obs, self.spec)
+        drawn = self._distribution.draw(self._outputs(self._inputs(obs), memory), self._rng)
         self.env_step += len(obs)
         return drawn
 
-    def values(self, obs: NumpyArray) -> FloatArray:
+    def values(self, obs: NumpyArray, *, memory: Memory | None = None) -> FloatArray:
         """Estimate the return from each observation.
 
         Args:
             obs: [N, ...].
+            memory: Of `make_memory(N)`, for a policy with memory. It stays as it is.
 
         Returns:
             Values, [N].
 
         Raises:
+            ConfigError: If a memory is missing, or was given to a policy without one.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        return self._net.values(self._inputs(obs))
-
-    def apply_gradient(self, grad_P: Tensor | FloatArray) -> float:
-        """Do one step of Adam along a gradient of `gradients`, or a mean of several.
-
-        Args:
-            grad_P: [P]. It is left as it is.
-
-        Returns:
-            Its length, before it was shortened to `max_grad_norm`.
-
-        Raises:
-            ShapeError: If it is of other weights.
-            NonFiniteError: If it is not finite. The weights are as before then.
-        """
-        flat_P = self._net.weights.flat
-        if not isinstance(grad_P, Tensor):
-            grad_P = torch.from_numpy(np.array(grad_P, dtype=np.float32))  # may be read-only
-        if grad_P.shape != flat_P.shape:
-            raise ShapeError(
-                f"The gradient has shape {tuple(grad_P.shape)}; {tuple(flat_P.shape)} was "
-                f"expected. Is it of a network of the same size?"
-            )
-        grad_P = grad_P.to(self.device)
-        norm, limit = float(torch.linalg.vector_norm(grad_P)), self._settings.max_grad_norm
-        if not math.isfinite(norm):
-            raise NonFiniteError(
-                f"The gradient of update {self.train_iter + 1} has the length {norm}; a finite "
-                f"number was expected. The weights are as they were before it. {self._advice()}"
-            )
-        if limit is not None and norm > limit:
-            grad_P = grad_P * (limit / norm)
-        self._adam.lr = self._lr_at(self.train_iter)
-        self._adam.step(grad_P)
-        self.train_iter += 1
-        return norm
+        self._check_memory(memory)
+        inputs = self._inputs(packed(obs, self.spec))
+        found: FloatArray = to_numpy(self._values(inputs, None if memory is None else memory.state))
+        return found
 
     def weights(self) -> dict[str, Tensor]:
         """Copy the weights that a collector acts by: the network's tensors by name, on the CPU."""
-        return with_norm(self._net.weights.snapshot(), self._norm)
+        return with_norm(self._net.snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another policy's `weights` returned.
@@ -268,18 +301,21 @@ class ActorCriticPolicy(LearnsTogether, ABC):
             ShapeError: If a name or a shape is not this network's. Nothing is changed then.
         """
         norm, of_network = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
-        self._net.weights.load(of_network)
+        self._net.load(of_network)
         self._norm = norm
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
-        return {
+        state = {
             "network": self.weights(),
-            "adam": self._adam.state_dict(),
+            self._optimizer_key: self._optimizer.state_dict(),
             "rng": rng_state(self._rng),
             "env_step": self.env_step,
             "train_iter": self.train_iter,
         }
+        if self.has_own_network:
+            state["network_rng"] = self._random.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
@@ -288,36 +324,133 @@ class ActorCriticPolicy(LearnsTogether, ABC):
             CheckpointError: If it is no state of such a policy.
             ShapeError: If it is of a network of another size.
         """
-        expected = {"network", "adam", "rng", "env_step", "train_iter"}
+        expected = {"network", self._optimizer_key, "rng", "env_step", "train_iter"}
+        expected |= {"network_rng"} if self.has_own_network else set()
         check_state_keys(state, expected, policy=type(self).__name__)
         self.load_weights(state["network"])
-        self._adam.load_state_dict(state["adam"])
+        self._optimizer.load_state_dict(state[self._optimizer_key])
+        if self.has_own_network:
+            self._random.load_state_dict(state["network_rng"])
         set_rng_state(self._rng, state["rng"])
         self.env_step = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
 
-    def clone(self) -> Self:
-        """Make an independent policy in exactly this state, random generator included."""
-        twin = self._twin()
-        twin.load_state_dict(self.state_dict())
-        return twin
+    @property
+    def _buffers(self) -> Mapping[str, Tensor]:
+        return self._net.buffers
 
-    @abstractmethod
-    def _twin(self) -> Self:
-        """Make another policy of the same settings."""
-
-    def _improve(self) -> float:
-        """Apply the gradient that `_write_gradient` wrote; return its length."""
-        grad_P = self._net.grads.flat
-        if self.reduce_gradient is not None:
-            self.reduce_gradient(grad_P)
-        return self.apply_gradient(grad_P)
+    @property
+    def _grad_P(self) -> Tensor:
+        return self._net.grads.flat
 
     def _inputs(self, obs: NumpyArray) -> NumpyArray:
-        """Return observations as the network takes them."""
+        """Return observations as `_forward` takes them: checked, and normalised."""
         check_obs(obs, self.spec)
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
         return obs if self._norm is None else self._norm(obs)
+
+    def _seen(self, inputs: AnyArray) -> AnyArray:
+        """Return what the network takes; a network of trees takes packed observations."""
+        return inputs if self._sees_trees else self.spec.inputs(inputs)
+
+    def _values(self, inputs: AnyArray, state_NS: AnyArray | None = None) -> AnyArray:
+        """Compute the values of what `_inputs` has returned; nothing is recorded."""
+        if state_NS is None:
+            return self._net.values(self._seen(inputs))
+        return self._recurrent.step(self._seen(inputs), state_NS)[1]
+
+    def _outputs(self, inputs: NumpyArray, memory: Memory | None) -> FloatArray:
+        """Compute the actor's outputs, and the next states; nothing is recorded."""
+        self._check_memory(memory)
+        if memory is None:
+            outputs_ND = self._net.act(self._seen(inputs))
+        else:
+            found = self._recurrent.step(self._seen(inputs), memory.state)
+            outputs_ND, _, memory.state[:] = map(to_numpy, found)
+        legal_ND: FloatArray = legal_logits(outputs_ND, self.spec.action_mask(inputs))
+        return legal_ND
+
+    @property
+    def _recurrent(self) -> RecurrentActorCritic:
+        """The network of a policy with memory."""
+        return cast(RecurrentActorCritic, self._net)
+
+    def _check_memory(self, memory: Memory | None) -> None:
+        """Raise unless a memory was given to a policy that has one, and only to such."""
+        if (memory is not None) != bool(self.state_size):
+            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
+            raise ConfigError(
+                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
+                f"and `memory.reset(done)` follows each env step."
+            )
+
+    def _joined(self, rollouts: Sequence[Rollout]) -> Rollout:
+        """Join rollouts, and check that they are of such environments and such a policy."""
+        return join_rollouts(rollouts, self.spec, state_size=self.state_size)
+
+    def _ready(self, rollout: Rollout) -> Rollout:
+        """Return a rollout as it is learned from: observations normalised, and on the device."""
+        if self._norm is not None:
+            names = ("obs", "last_obs", "cut_obs")
+            normed: Any = {name: self._norm(getattr(rollout, name)) for name in names}
+            rollout = replace(rollout, **normed)
+        return on_device(rollout, self.device)
+
+    def _unroll_of(self, rollout: Rollout) -> Unroll | None:
+        """Return how the states of a rollout begin and where they begin anew; None without any."""
+        if not self.state_size:
+            return None
+        return Unroll(rollout.state, rollout.terminated | rollout.truncated)
+
+    def _unseen_values(self, rollout: Rollout, saved: Any) -> AnyArray:  # noqa: ANN401
+        """Return the values of `unseen_obs`, given what the forward of the rollout kept."""
+        obs = unseen_obs(rollout)
+        if not self.state_size:
+            return self._values(obs)
+        ended_TN = rollout.terminated | rollout.truncated
+        states = unseen_states(saved.behind_TNS, ended_TN, rollout.cut_time, rollout.cut_env)
+        return self._values(obs, states)
+
+    def _values_of(self, rollout: Rollout) -> tuple[AnyArray, AnyArray]:
+        """Return the values of `obs`, [T, N], and those of `unseen_obs`; nothing is recorded."""
+        obs, shape_TN = merged(rollout.obs), rollout.reward.shape
+        unroll = self._unroll_of(rollout)
+        if unroll is None:
+            value_M = self._values(namespace(obs).concatenate((obs, unseen_obs(rollout))))
+            return value_M[: len(obs)].reshape(shape_TN), value_M[len(obs) :]
+        found = self._recurrent.unroll(self._seen(obs), unroll, is_training=False)
+        value_TN = computable(found.value_B).reshape(shape_TN)
+        return value_TN, self._unseen_values(rollout, found)
+
+    def _discount(self, rollout: Rollout) -> AnyArray:
+        """Return gamma, [T, N]; 0 where an episode terminated."""
+        return self.gamma * floats(~rollout.terminated)
+
+    def _gae(
+        self, rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray, *, gae_lambda: float
+    ) -> tuple[AnyArray, AnyArray]:
+        """Return the advantages and the targets of merged steps, [B]."""
+        found = gae_of(value_TN)(
+            self._discount(rollout),
+            rollout.reward,
+            value_TN,
+            next_values(rollout, value_TN, unseen_M),
+            rollout.truncated,
+            gae_lambda=gae_lambda,
+        )
+        return merged(found.advantage_TB), merged(found.target_TB)
+
+    def _forward(
+        self, inputs: AnyArray, unroll: Unroll | None = None
+    ) -> tuple[AnyArray, AnyArray, Any]:
+        """Compute the actor's outputs and values, and return what the backward needs."""
+        saved: Any
+        if unroll is None:
+            outputs_BD, value_B, saved = self._net.forward(self._seen(inputs))
+        else:
+            saved = self._recurrent.unroll(self._seen(inputs), unroll)
+            outputs_BD, value_B = computable(saved.outputs_BD), computable(saved.value_B)
+        return legal_logits(outputs_BD, self.spec.action_mask(inputs)), value_B, saved
 
     def _has_seen(self, rollout: Rollout) -> None:
         """Update the statistics of observations with those that were learned from."""
@@ -328,10 +461,10 @@ class ActorCriticPolicy(LearnsTogether, ABC):
         self,
         saved: Any,  # noqa: ANN401 - the network's own
         likely: Likelihood,
-        policy_loss: float,
-        log_prob_grad_B: FloatArray,
-        value_error_B: FloatArray,
-    ) -> dict[str, float]:
+        policy_loss: Number,
+        log_prob_grad_B: AnyArray,
+        value_error_B: AnyArray,
+    ) -> dict[str, Number]:
         """Add the losses of the critic and the entropy to the actor's, and backpropagate.
 
         Args:
@@ -345,35 +478,28 @@ class ActorCriticPolicy(LearnsTogether, ABC):
             The metrics.
 
         Raises:
-            NonFiniteError: If the loss is NaN or infinite.
+            NonFiniteError: If the loss is NaN or infinite, on a CPU.
         """
-        size, config = len(value_error_B), self._settings
-        value_loss = float(value_error_B @ value_error_B) / size
-        entropy = float(likely.entropy_B.sum()) / size
+        size, config = len(value_error_B), self.config
+        value_loss = number(value_error_B @ value_error_B) / size
+        entropy = number(likely.entropy_B.sum()) / size
         loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-        if not math.isfinite(loss):
-            raise NonFiniteError(
-                f"The loss of update {self.train_iter + 1} of {type(self).__name__} is {loss}; a "
-                f"finite number was expected. The weights are as they were before it. "
-                f"{self._advice()}"
-            )
+        if isinstance(loss, float):
+            self._check_finite(loss)
         outputs_grad_BD = self._distribution.backward(
             likely, log_prob_grad_B, -config.entropy_coef / size
         )
-        value_grad_B = np.float32(2.0 * config.value_coef / size) * value_error_B
-        self._net.backward(saved, outputs_grad_BD, value_grad_B)
+        value_grad_B = (2.0 * config.value_coef / size) * value_error_B
+        if isinstance(saved, Unrolled):
+            self._recurrent.backward_unrolled(saved, outputs_grad_BD, value_grad_B)
+        else:
+            self._net.backward(saved, outputs_grad_BD, value_grad_B)
         return {
             "loss": loss,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
         }
-
-    def _advice(self) -> str:
-        return (
-            f"A lower `lr` (now {self._settings.lr}) or `max_grad_norm` (now "
-            f"{self._settings.max_grad_norm}) helps when values have blown up."
-        )
 
 
 def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
@@ -382,16 +508,3 @@ def within(spec: EnvSpec, action: NumpyArray) -> NumpyArray:
     if not isinstance(space, Box):
         return action
     return np.clip(action, space.low, space.high)
-
-
-def normalized(advantage_B: FloatArray) -> FloatArray:
-    """Normalise advantages to mean 0 and standard deviation 1.
-
-    Example:
-        >>> normalized(np.array([1.0, 3.0], dtype=np.float32)).round(4).tolist()
-        [-1.0, 1.0]
-    """
-    centred_B: FloatArray = advantage_B - advantage_B.mean()
-    spread = math.sqrt(float(centred_B @ centred_B) / len(centred_B))
-    centred_B /= np.float32(spread + 1e-8)
-    return centred_B

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
+from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
 from ding_lite.rl.batch import Array, FloatArray, NumpyArray
+from ding_lite.rl.host_or_device import floats, on
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import Settings, finite, positive
+
+_CPU = torch.device("cpu")
 
 
 def limit_torch_threads() -> None:
@@ -32,21 +36,6 @@ def step_size(**named: float | None) -> list[str]:
     return positive(**given) or finite(**given)
 
 
-def usable_device(device: str | torch.device) -> torch.device:
-    """Return a device of this machine.
-
-    Raises:
-        ConfigError: If there is none of that name here.
-    """
-    try:
-        return torch.zeros(0, device=device).device
-    except (RuntimeError, AssertionError, TypeError) as error:  # each of its own
-        raise ConfigError(
-            f"`device` is {device!r}, which cannot be used here: {str(error).splitlines()[0]} "
-            f'Use "cpu", or a PyTorch that was built for it.'
-        ) from error
-
-
 def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
     """Return the number of discrete actions.
 
@@ -54,9 +43,15 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
         ConfigError: If the environment's actions are continuous.
     """
     if spec.num_actions is None:
+        several = isinstance(spec.action_space, MultiDiscrete | MultiBinary)
+        advice = (
+            "Take PPO, A2C or IMPALA, which make several choices at once"
+            if several
+            else "Take SAC or TD3, which give numbers, or PPO, which gives both"
+        )
         raise ConfigError(
             f"{policy} chooses among a number of actions, but {spec.env_id} has the action space "
-            f"{spec.action_space}. Take an environment with Discrete actions."
+            f"{spec.action_space}. {advice}."
         )
     return spec.num_actions
 
@@ -81,6 +76,11 @@ class BoxActions:
     def __init__(self, spec: EnvSpec, *, policy: str) -> None:
         """Read the bounds."""
         space = spec.action_space
+        if isinstance(space, MultiDiscrete | MultiBinary):
+            raise ConfigError(
+                f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
+                f"{space}. Take PPO, A2C or IMPALA, which make several choices at once."
+            )
         if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
             raise ConfigError(
                 f"{policy} gives numbers within bounds, but {spec.env_id} has the action space "
@@ -91,7 +91,8 @@ class BoxActions:
             raise ConfigError(
                 f"{policy} scales its actions to their bounds, but those of {spec.env_id} are "
                 f"{space.low.tolist()} to {space.high.tolist()}. Give it finite ones: "
-                f"`make_envs(..., wrappers=[...])` with gymnasium's `RescaleAction` or your own."
+                f"`make_envs(..., wrappers=[...])` with gymnasium's `RescaleAction` or your own. "
+                f"PPO, A2C and IMPALA need no bounds."
             )
         self.size = int(np.prod(space.shape))
         """The dimension of an action."""
@@ -111,12 +112,24 @@ class BoxActions:
         np.clip(action_NA, self._low_A, self._high_A, out=action_NA)
         return action_NA.reshape(-1, *self._shape)
 
-    def to_unit(self, action: NumpyArray) -> FloatArray:
-        """Turn actions, [B, ...], into numbers from -1 to 1, [B, A]."""
-        action_BA = np.asarray(action, dtype=np.float32).reshape(len(action), self.size)
-        unit_BA: FloatArray = action_BA - self._middle_A
-        unit_BA *= self._per_half_A
+    def to_unit(self, action: Array) -> Any:  # noqa: ANN401 - an array on a CPU, else a tensor
+        """Turn actions, [B, ...], into numbers from -1 to 1, [B, A], where the actions are."""
+        device = action.device if isinstance(action, Tensor) else _CPU
+        action_BA = floats(on(device, action)).reshape(len(action), self.size)
+        unit_BA = action_BA - on(device, self._middle_A)
+        unit_BA *= on(device, self._per_half_A)
         return unit_BA
+
+
+def packed(obs: Any, spec: EnvSpec) -> NumpyArray:  # noqa: ANN401 - a tree, or an array
+    """Return observations as one array: a tree of them is packed, an array is returned as it is.
+
+    Raises:
+        ShapeError: If a part of a tree is not of the observation space.
+    """
+    if obs.__class__ is np.ndarray:  # the usual case; an isinstance takes its time
+        return cast(NumpyArray, obs)
+    return spec.pack(obs) if isinstance(obs, Mapping | tuple) else obs
 
 
 def check_obs(obs: Array, spec: EnvSpec) -> None:
@@ -127,9 +140,10 @@ def check_obs(obs: Array, spec: EnvSpec) -> None:
             floats where the spec says bytes, which may be scaled already or not.
     """
     if obs.shape[1:] != spec.obs_shape:
+        hint = "" if spec.packing is None else " Packed: `spec.pack` makes them of their parts."
         raise ShapeError(
             f"`obs` has shape {tuple(obs.shape)}; any number of observations of {spec.env_id} "
-            f"has the shape (N, {', '.join(map(str, spec.obs_shape))})."
+            f"has the shape (N, {', '.join(map(str, spec.obs_shape))}).{hint}"
         )
     if spec.obs_dtype is np.uint8 and obs.dtype not in (np.uint8, torch.uint8):
         raise ShapeError(

@@ -1,20 +1,21 @@
 """The base of DDPG, TD3 and SAC: an actor for box actions, and critics.
 
-All weights lie in one flat tensor: the critics', the actor's, then further ones that the actor's
-optimiser steps. The target weights lie in the same order and follow them slowly.
+Further tensors, such as a temperature, are stepped by the actor's optimiser.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, NonFiniteError
 from ding_lite.rl.batch import (
@@ -25,24 +26,38 @@ from ding_lite.rl.batch import (
     Transitions,
     to_numpy,
 )
-from ding_lite.rl.formulas.returns import bootstrapped_targets
-from ding_lite.rl.networks.action_values import ActionValues, draw_stacked_weights
+from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, update_critics
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import (
+    AnyArray,
+    Metrics,
+    metrics_of,
+    placed,
+    usable_device,
+)
+from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import BoxActor
-from ding_lite.rl.networks.flat import FlatAdam, FlatWeights
-from ding_lite.rl.networks.inputs import as_floats
-from ding_lite.rl.networks.q_nets import draw_weights
+from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
+from ding_lite.rl.networks.conv import Conv, TorsoName
+from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
+from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
     BoxActions,
     check_obs,
     check_state_keys,
     limit_torch_threads,
+    packed,
     step_size,
-    usable_device,
 )
-from ding_lite.rl.policies.data_parallel import LearnsTogether
+from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import check_all, inside, positive, whole
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.compiled import Compile
+from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.weights.flat_module import MakeModule
+from ding_lite.rl.weights.optimizers import MakeOptimizer, Optimizer, make_optimizer
+from ding_lite.settings import check_all, inside, one_of, positive, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +75,24 @@ class BoxPolicyConfig:
     prioritized replay."""
     hidden: tuple[int, ...] = (64, 64)
     """The widths of the hidden layers of the actor and of each critic. Two of 256 are usual for
-    robots; smaller ones are faster and do for small tasks."""
+    robots; smaller ones are faster and do for small tasks. Images pass through convolutions first;
+    those of the critics, and the first layer, are shared by them."""
+    torso: TorsoName = "auto"
+    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
+    30), `mlp` (none), or `auto`, which picks one by size."""
+    convs: tuple[Conv, ...] | None = None
+    """The convolutions for images, one by one, in place of those of `torso`; None leaves it."""
+    activation: Activation = "relu"
+    """The activation of the hidden layers of the actor and of each critic: `relu` is cheapest,
+    `tanh` keeps values within bounds, and `gelu`, `elu` and `silu` are smooth."""
     batch_size: int = 128
     """The transitions of one update. More are steadier and slower; 64 to 256."""
     target_tau: float = 0.01
     """The share of the weights in each update of the target weights. Higher follows faster and
     less steadily; 0.001 to 0.02 are usual."""
+    normalize_obs: bool = False
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
+    their scales differ much; not for images, which are scaled anyway."""
     seed: int = 0
     """Draws the initial weights and the exploration noise."""
 
@@ -76,6 +103,8 @@ class BoxPolicyConfig:
             whole(1, n_step=self.n_step, batch_size=self.batch_size),
             [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
             *(whole(1, hidden=width) for width in self.hidden),
+            one_of(get_args(Activation), activation=self.activation),
+            one_of(get_args(TorsoName), torso=self.torso),
             inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
             whole(0, seed=self.seed),
         )
@@ -85,34 +114,42 @@ ActorT = TypeVar("ActorT", bound=BoxActor)
 ConfigT = TypeVar("ConfigT", bound=BoxPolicyConfig)
 
 
-class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
+class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
     """An actor and critics that learn from replay; subclasses add their losses.
 
     Args:
         spec: The spec of the environments.
         config: The settings.
-        actor: The kind of actor.
-        num_critics: How many critics estimate the value of an action.
-        has_target_actor: Whether an actor that follows slowly chooses the next actions.
-        more_shapes: Of further tensors that are learned with the actor.
+        actor: An actor of the user.
+        critic: A critic of the user.
+        optimizer: An optimiser of the user.
         device: The device of the weights and of learning.
+        compile: Whether modules of the user are compiled.
     """
+
+    config: ConfigT
+    _config_type: type[ConfigT]
+    _random: TorchRandom
+    form: ClassVar[BoxForm[Any]]
+    """The networks of the algorithm."""
 
     def __init__(
         self,
         spec: EnvSpec,
-        config: ConfigT,
+        config: ConfigT | None = None,
         *,
-        actor: type[ActorT],
-        num_critics: int,
-        has_target_actor: bool,
-        more_shapes: Mapping[str, tuple[int, ...]] | None = None,
+        actor: MakeModule | None = None,
+        critic: MakeModule | None = None,
+        optimizer: MakeOptimizer | None = None,
         device: str | torch.device = "cpu",
+        compile: Compile = None,
     ) -> None:
         """Initialise the weights."""
+        super().__init__(actor=actor, critic=critic, optimizer=optimizer, compile=compile)
+        self._refuse_capture("draw random numbers on the host")
         limit_torch_threads()
         self.spec = spec
-        self.config = config
+        self.config = config = config or self._config_type()
         self.device = usable_device(device)
         """Where the weights are."""
         self.env_step = 0
@@ -126,36 +163,60 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         name = type(self).__name__
         self._box = BoxActions(spec, policy=name)
         self._rng = make_rng(config.seed, name.lower())
-        self._actor_type = actor
-        self._sizes = sizes = (vector_length(spec, policy=name), *config.hidden)
-        critics = ActionValues.shapes(num_critics, sizes[0], self._box.size, config.hidden)
-        shapes = _named("critics", critics)
-        of_actor = _named("actor", actor.shapes(sizes, self._box.size))
-        followed = shapes | of_actor if has_target_actor else shapes
-        self._weights = FlatWeights({**shapes, **of_actor, **(more_shapes or {})}, device=device)
-        self._grads = self._weights.zeros_like()
-        self._target = FlatWeights(followed, device=device)
-        draw_stacked_weights(self._weights.part("critics."), self._rng)
-        draw_weights(self._weights.part("actor."), self._rng)
-        self._target.flat.copy_(self._weights.flat[: len(self._target.flat)])
+        self._norm = make_norm(spec, normalize_obs=config.normalize_obs)
+        if actor is None or critic is None:
+            check_no_parts(spec, policy=name)
+        self._random = TorchRandom(config.seed, f"{name.lower()} networks", device=self.device)
+        with self._drawing:
+            self._networks: BoxNetworks[ActorT] = BoxNetworks(
+                spec,
+                config,
+                self.form,
+                actor=actor,
+                critic=critic,
+                rng=self._rng,
+                device=self.device,
+            )
+        networks = self._networks
+        self._compile_networks(networks.own_modules)
+        self._weights, self._grads = networks.weights, networks.grads
+        self._target = networks.target
+        self._actor, border = networks.actor, networks.border
+        self._critic_optimizer, self._actor_optimizer = (
+            make_optimizer(
+                optimizer, self._weights.flat[part], self._grads.flat[part], parameters, lr=lr
+            )
+            for part, parameters, lr in (
+                (slice(border), partial(networks.parameters, "critics."), config.critic_lr),
+                (slice(border, None), self._parameters_of_actor, config.actor_lr),
+            )
+        )
 
-        self._critics = self._make_critics(self._weights)
-        self._target_critics = self._make_critics(self._target)
-        self._actor = self._make_actor(self._weights)
-        self._border = len(self._weights.part("critics.").flat)
-        critics_P, actor_P = self._weights.flat.tensor_split([self._border])
-        self._critic_adam = FlatAdam(critics_P, lr=config.critic_lr)
-        self._actor_adam = FlatAdam(actor_P, lr=config.actor_lr)
+    @property
+    def _drawing(self) -> AbstractContextManager[None]:
+        """The random stream of own modules, in place of PyTorch's while they compute."""
+        return self._random if self.has_own_network else nullcontext()
 
-    def _make_actor(self, weights: FlatWeights) -> ActorT:
-        """Make an actor on these weights; all actors share one memory for gradients."""
-        grads = self._grads.part("actor.")
-        return self._actor_type(weights.part("actor."), grads, sizes=self._sizes)
+    def _parameters_of_actor(self) -> list[nn.Parameter]:
+        """Return what an own optimiser steps with the actor."""
+        return self._networks.parameters("actor.")
 
-    def _make_critics(self, weights: FlatWeights, *, first: int | None = None) -> ActionValues:
-        """Make critics on these weights; only the first ones if `first` is given."""
-        grads = self._grads.part("critics.")
-        return ActionValues(weights.part("critics."), grads, depth=len(self._sizes), first=first)
+    @property
+    def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
+        """The modules that the user gave, and their targets, by where their tensors are saved."""
+        return self._networks.own_parts
+
+    @property
+    def module(self) -> nn.Module:
+        """The actor as a plain module for inference, on the weights of the policy.
+
+        It maps observations as the environment gives them, [B, ...], to the best actions in the
+        units of the environment, [B, ...]. With `normalize_obs` it normalises by the statistics of
+        now.
+        """
+        return for_inference(
+            self._networks.greedy, self.spec, self._norm, sees_trees="actor" in self.parts
+        )
 
     @property
     def n_step(self) -> int:
@@ -180,14 +241,15 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs_NI = torch.from_numpy(self._as_array(obs)).to(self.device)
-        action_NA = torch.from_numpy(self._box.to_unit(action)).to(self.device)
-        q_EN, _ = self._critics.forward(obs_NI, action_NA)
-        lowest_N: FloatArray = q_EN.amin(0).cpu().numpy()
+        looked_at = self._on_device(packed(obs, self.spec))
+        action_1NA = placed(self._box.to_unit(action), self.device).unsqueeze(0)
+        with self._drawing:
+            q_E1N = self._networks.critics.forward(looked_at, action_1NA)
+        lowest_N: FloatArray = q_E1N[:, 0].amin(0).cpu().numpy()
         return lowest_N
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def learn(self, batch: Transitions, /) -> dict[str, float | NumpyArray]:
+    def learn(self, batch: Transitions, /) -> Metrics:
         """Do one update: a step of Adam for the critics, one for the actor, and the targets follow.
 
         The target of a transition that spans k env steps and leads to x' is
@@ -205,34 +267,45 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
 
         Raises:
             NonFiniteError: If a loss is NaN or infinite. The weights of what it is the loss of
-                are as before then.
+                are as before then. On a device it is raised when the metrics are read.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs_BI, next_obs_BI = self._on_device(batch.obs), self._on_device(batch.next_obs)
-        action_BA = torch.from_numpy(self._box.to_unit(to_numpy(batch.action))).to(self.device)
-        target_B = bootstrapped_targets(
-            _floats(batch.reward),
-            to_numpy(batch.terminated),
-            to_numpy(batch.num_steps),
-            self._next_values(next_obs_BI).cpu().numpy(),
-            gamma=self.config.gamma,
+        rows = Rows.of_one(len(batch), self.config.gamma, self.device)
+        if self._norm is not None:
+            self._norm.update(to_numpy(batch.obs))
+        obs, next_obs = self._on_device(batch.obs), self._on_device(batch.next_obs)
+        action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
+        weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
+        draw = partial(self._drawn, len(batch))
+        with self._drawing:
+            found = update_critics(
+                self._networks.critics,
+                rows,
+                batch,
+                obs,
+                action_1BA,
+                self.next_values([self], self._networks, next_obs, draw),
+                weight_1B,
+            )
+        values = {"loss": found.loss_G[0], "q_mean": found.q_mean_G[0]}
+        of_critics, of_actor = (
+            partial(self.check_loss, of=owner, update=self.train_iter + 1)
+            for owner in ("critics", "actor")
         )
-        q_EB, saved = self._critics.forward(obs_BI, action_BA)
-        error_EB = q_EB.cpu().numpy() - target_B
-        weight_B = _floats(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
-        loss, grad_EB = self._critic_loss(error_EB, weight_B)
-        self.check_loss(loss, of="critics")
-
-        self._critics.backward(saved, torch.from_numpy(grad_EB).to(self.device))
-        self.step_critics(self._grads.flat, self._weights.flat)
-        metrics: dict[str, float | NumpyArray] = {"loss": loss, "q_mean": float(q_EB.mean())}
+        skip = self._guarded(values["loss"], of_critics)
+        self.step_critics(self._grads.flat, self._weights.flat, skip=skip)
         if self.actor_is_due:
-            metrics |= self._improve_actor(obs_BI)
-            self.step_actor(self._grads.flat, self._weights.flat, self._target.flat)
+            with self._drawing:
+                improved = self.improve_actors([self], self._networks, rows, obs, draw)
+            values |= {name: each_G[0] for name, each_G in improved.items()}
+            skip_actor = self._guarded(values["actor_loss"], of_actor)
+            if skip is not None and skip_actor is not None:
+                skip = torch.maximum(skip, skip_actor)
+            self.step_actor(self._grads.flat, self._weights.flat, self._target.flat, skip=skip)
         self.train_iter += 1
-        if weight_B is not None:
-            metrics["td_error"] = np.abs(error_EB).mean(axis=0)
-        return metrics
+        if weight_1B is not None:
+            values["td_error"] = abs(found.error_EGB[:, 0]).mean(0)
+        return metrics_of(values, of_critics, actor_loss=of_actor)
 
     @property
     def _actor_every(self) -> int:
@@ -244,76 +317,123 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         """Whether the update under way is one of the actor, too."""
         return (self.train_iter + 1) % self._actor_every == 0
 
+    @classmethod
     @abstractmethod
-    def _next_values(self, next_obs_BI: Tensor) -> Tensor:
-        """Estimate the return from the observations that transitions lead to, [B]."""
+    def next_values(
+        cls,
+        policies: Sequence[Self],
+        networks: Networks[ActorT],
+        next_obs: Tensor,
+        draw: DrawNoise,
+    ) -> AnyArray:
+        """Estimate the return from the observations that transitions lead to, [G, B].
 
+        Args:
+            policies: The G that learn together, or a single one.
+            networks: Theirs.
+            next_obs: As the networks take them.
+            draw: Draws the noise of each, [G, B, A].
+        """
+
+    @classmethod
     @abstractmethod
-    def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
-        """Write the actor's gradient; return its metrics, `actor_loss` among them."""
+    def improve_actors(
+        cls,
+        policies: Sequence[Self],
+        networks: Networks[ActorT],
+        rows: Rows,
+        obs: Tensor,
+        draw: DrawNoise,
+    ) -> dict[str, AnyArray]:
+        """Write the gradients of actors; return metrics, [G] each, `actor_loss` among them.
 
-    def _critic_loss(
-        self, error_EB: FloatArray, weight_B: FloatArray | None
-    ) -> tuple[float, FloatArray]:
-        """Return the sum of the critics' mean squared errors, and its gradient by each error."""
-        weighted_EB = error_EB if weight_B is None else error_EB * weight_B
-        per_B = np.float32(1.0 / error_EB.shape[1])
-        return float(np.vdot(weighted_EB, error_EB) * per_B), weighted_EB * (2.0 * per_B)
+        Args:
+            policies: The G that learn together, or a single one.
+            networks: Theirs.
+            rows: The layout of the batch.
+            obs: As the networks take them.
+            draw: Draws the noise of each, [G, B, A].
+        """
 
-    def step_critics(self, grad_P: Tensor, weights_P: Tensor) -> None:
+    def draw_noise(self, count: int) -> FloatArray | None:
+        """Draw the noise on the actions of an update, [B, A]; None for a policy without any."""
+        del count
+        return None
+
+    def _drawn(self, count: int) -> Tensor | None:
+        noise_BA = self.draw_noise(count)
+        return None if noise_BA is None else placed(noise_BA, self.device).unsqueeze(0)
+
+    def step_critics(
+        self, grad_P: Tensor, weights_P: Tensor, *, skip: Tensor | None = None
+    ) -> None:
         """Step along the critics' part of a flat gradient.
 
         Args:
             grad_P: The gradient of all weights.
             weights_P: The flat weights, its own or a copy of them that stands for them.
+            skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
         """
-        self._step(self._critic_adam, grad_P[: self._border], weights_P[: self._border])
+        border = self._networks.border
+        self._step(self._critic_optimizer, grad_P[:border], weights_P[:border], skip)
 
-    def step_actor(self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor) -> None:
+    def step_actor(
+        self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor, *, skip: Tensor | None = None
+    ) -> None:
         """Step along the actor's part of a flat gradient, then move the targets.
 
         Args:
             grad_P: The gradient of all weights.
             weights_P: The flat weights, its own or a copy of them that stands for them.
             target_P: Those of the targets likewise.
+            skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
         """
-        self._step(self._actor_adam, grad_P[self._border :], weights_P[self._border :])
-        target_P.lerp_(weights_P[: len(target_P)], self.config.target_tau)
+        border, tau = self._networks.border, self.config.target_tau
+        self._step(self._actor_optimizer, grad_P[border:], weights_P[border:], skip)
+        self._networks.follow(weights_P, target_P, tau if skip is None else tau * (1.0 - skip))
 
-    def _step(self, adam: FlatAdam, grad_P: Tensor, weights_P: Tensor) -> None:
+    def _step(
+        self, optimizer: Optimizer, grad_P: Tensor, weights_P: Tensor, skip: Tensor | None
+    ) -> None:
         if self.reduce_gradient is not None:
             self.reduce_gradient(grad_P)
-        adam.step(grad_P, weights_P)
+        optimizer.step(grad_P, weights_P, skip=skip)
 
-    def check_loss(self, loss: float, *, of: str) -> None:
+    def check_loss(self, loss: float, *, of: str, update: int | None = None) -> None:
         """Raise if a loss is not finite.
 
         Args:
             loss: The loss.
             of: Of which networks.
+            update: The number of the update; the next one's if None.
 
         Raises:
             NonFiniteError: It is NaN or infinite.
         """
         if not math.isfinite(loss):
             name, config = type(self).__name__, self.config
+            number = update or self.train_iter + 1
             raise NonFiniteError(
-                f"The loss of the {of} in {name}'s update {self.train_iter + 1} is {loss}; a "
-                f"finite number was expected. Their weights are as they were before it. A lower "
+                f"The loss of the {of} in {name}'s update {number} is {loss}; a finite number "
+                f"was expected. Their weights are as they were before it. A lower "
                 f"`critic_lr` or `actor_lr` (now {config.critic_lr} and {config.actor_lr}), or "
                 f"rewards scaled down, helps when values have blown up."
             )
 
     def _on_device(self, obs: Array) -> Tensor:
-        """Return observations as floats on the networks' device."""
+        """Return observations as the networks take them: bytes as they are, others as float32."""
         check_obs(obs, self.spec)
-        found = obs if isinstance(obs, Tensor) else torch.from_numpy(np.require(obs, None, "W"))
-        return as_floats(found.to(self.device)).float()
+        if self._norm is not None:
+            obs = self._norm(to_numpy(obs))
+        found = placed(obs, self.device)
+        return found if found.dtype == torch.uint8 else found.float()
 
-    def _as_array(self, obs: NumpyArray) -> FloatArray:
-        """Return observations as floats on the CPU."""
+    def _as_array(self, obs: NumpyArray) -> NumpyArray:
+        """Return observations as the actor takes them, as an array."""
+        obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
-        return as_floats(np.asarray(obs, dtype=self.spec.obs_dtype))
+        obs = np.asarray(obs, dtype=self.spec.obs_dtype)
+        return obs if self._norm is None else self._norm(obs)
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
@@ -322,7 +442,7 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
 
     def weights(self) -> dict[str, Tensor]:
         """Copy the weights that a collector acts by: the actor's tensors by name, on the CPU."""
-        return self._weights.part("actor.").snapshot()
+        return with_norm(self._networks.actor_snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another policy's `weights` returned.
@@ -333,19 +453,24 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
         Raises:
             ShapeError: If a name or a shape is not this actor's. Nothing is changed then.
         """
-        self._weights.part("actor.").load(weights)
+        norm, of_actor = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
+        self._networks.load_actor(of_actor)
+        self._norm = norm
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
-        return {
-            "weights": self._weights.snapshot(),
-            "target": self._target.snapshot(),
-            "critic_adam": self._critic_adam.state_dict(),
-            "actor_adam": self._actor_adam.state_dict(),
+        state: dict[str, Any] = {
+            **self._networks.state_dict(),
+            f"critic_{self._optimizer_key}": self._critic_optimizer.state_dict(),
+            f"actor_{self._optimizer_key}": self._actor_optimizer.state_dict(),
             "rng": rng_state(self._rng),
             "env_step": self.env_step,
             "train_iter": self.train_iter,
         }
+        state["weights"] = with_norm(state["weights"], self._norm)
+        if self.has_own_network:
+            state["network_rng"] = self._random.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
@@ -354,39 +479,34 @@ class BoxPolicy(LearnsTogether, ABC, Generic[ActorT, ConfigT]):
             CheckpointError: If it is no state of such a policy.
             ShapeError: If it is of networks of another size.
         """
-        expected = {"weights", "target", "critic_adam", "actor_adam", "rng"}
-        check_state_keys(state, expected | {"env_step", "train_iter"}, policy=type(self).__name__)
-        self._weights.load(state["weights"])
-        self._target.load(state["target"])
-        self._critic_adam.load_state_dict(state["critic_adam"])
-        self._actor_adam.load_state_dict(state["actor_adam"])
+        of_critics, of_actor = (f"{x}_{self._optimizer_key}" for x in ("critic", "actor"))
+        expected = {"weights", "target", of_critics, of_actor, "rng", "env_step", "train_iter"}
+        expected |= {"network_rng"} if self.has_own_network else set()
+        check_state_keys(state, expected, policy=type(self).__name__)
+        norm, weights = read_norm(state["weights"], self.spec, normalize_obs=self._norm is not None)
+        self._networks.load_state_dict({"weights": weights, "target": state["target"]})
+        self._norm = norm
+        self._critic_optimizer.load_state_dict(state[of_critics])
+        self._actor_optimizer.load_state_dict(state[of_actor])
+        if self.has_own_network:
+            self._random.load_state_dict(state["network_rng"])
         set_rng_state(self._rng, state["rng"])
         self.env_step = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
 
-    @abstractmethod
-    def clone(self) -> Self:
-        """Make an independent policy in exactly this state, random generator included."""
 
-
-def vector_length(spec: EnvSpec, *, policy: str) -> int:
-    """Return the length of vector observations.
+def check_no_parts(spec: EnvSpec, *, policy: str) -> None:
+    """Raise if parts of observations are images.
 
     Raises:
-        ConfigError: If observations are images.
+        ConfigError: If they are.
     """
-    if spec.is_image:
+    leaves = () if spec.packing is None else spec.packing.leaves
+    images = [x.shape for x in leaves if x.is_image]
+    if images:
         raise ConfigError(
-            f"{policy} sees vectors, but {spec.env_id} shows images of the shape "
-            f"{spec.obs_shape}. Make vectors of them with a wrapper, `make_envs(..., "
-            f"wrappers=[...])`, such as gymnasium's `FlattenObservation` for small ones."
+            f"The networks of {policy} see vectors or an image, but {spec.env_id} shows images of "
+            f"the shape {images[0]} as parts of a tree. Give it networks for them, "
+            f"`{policy}(..., actor=..., critic=...)`, or make one vector or image of them with a "
+            f"wrapper, `make_envs(..., wrappers=[...])`."
         )
-    return math.prod(spec.obs_shape)
-
-
-def _floats(values: Array) -> FloatArray:
-    return np.asarray(to_numpy(values), dtype=np.float32)
-
-
-def _named(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}

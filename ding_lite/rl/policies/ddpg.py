@@ -7,17 +7,25 @@ prioritized replay and returns of n steps as in Ape-X (Horgan et al. 2018, arXiv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.formulas.box_updates import (
+    DrawNoise,
+    Networks,
+    deterministic_values,
+    improve_deterministic,
+)
 from ding_lite.rl.formulas.exploration import add_noise
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray
 from ding_lite.rl.networks.box_actors import DeterministicActor
+from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
-from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, finite, suggests
 
 
@@ -41,10 +49,24 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
+        actor: An actor of one's own in place of the one that the config describes: a module, or a
+            function of the spec that makes one. It maps observations, [B, ...], to actions from
+            -1 to 1, [B, A], as a last `torch.tanh` gives them; the policy scales them to the
+            bounds of the environment. The target actor is a copy.
+        critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
+            [B, A], to the value of each, [B] or [B, 1].
+        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
+            parameters, called for the critics and for the actor. If it takes `lr`, it gets the
+            config's.
         device: The device of learning, as PyTorch names it.
+        compile: `"torch"` compiles networks of one's own for updates, by `torch.compile`; a
+            function such as `partial(torch.compile, mode="max-autotune")` by that.
 
     Raises:
-        ConfigError: If actions are discrete or unbounded, or observations are images.
+        ConfigError: If actions are discrete or unbounded, or parts of observations are images and
+            there are no networks for them; if a network or the optimiser cannot be used, or actions
+            of the actor are beyond -1 to 1, also while it learns.
+        ShapeError: If the outputs of a network have another shape.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -53,26 +75,11 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         (2, 1)
     """
 
-    _num_critics = 1
+    form = BoxForm(
+        actor_type=DeterministicActor, num_critics=1, has_target_actor=True, num_followed=1
+    )
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: DDPGConfig | None = None,
-        *,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        """Initialise the weights."""
-        super().__init__(
-            spec,
-            config or DDPGConfig(),
-            actor=DeterministicActor,
-            num_critics=self._num_critics,
-            has_target_actor=True,
-            device=device,
-        )
-        self._target_actor = self._make_actor(self._target)
-        self._first_critic = self._make_critics(self._weights, first=1)
+    _config_type = DDPGConfig
 
     def act(
         self,
@@ -95,32 +102,35 @@ class DDPG(BoxPolicy[DeterministicActor, DDPGConfig]):
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        unit_NA = self._actor.act(self._as_array(obs))
+        with self._drawing:
+            unit_NA = self._actor.act(self._as_array(obs))
         if explore:
-            self.env_step += len(obs)
+            self.env_step += len(unit_NA)
             noise = self.config.noise if noise is None else noise
             unit_NA = add_noise(unit_NA, noise, rng=self._rng)
         return self._box.from_unit(unit_NA)
 
-    def _next_values(self, next_obs_BI: Tensor) -> Tensor:
-        """Return Q'(x', mu'(x')), equation 5."""
-        action_BA, _ = self._target_actor.forward(next_obs_BI)
-        q_EB, _ = self._target_critics.forward(next_obs_BI, action_BA)
-        return q_EB[0]
+    @classmethod
+    def next_values(
+        cls,
+        policies: Sequence[Self],
+        networks: Networks[DeterministicActor],
+        next_obs: Tensor,
+        draw: DrawNoise,
+    ) -> AnyArray:
+        """Estimate the return from next observations by the target networks, [G, B]."""
+        del policies
+        return deterministic_values(networks, next_obs, draw())
 
-    def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
-        """Write the gradient of the mean of -Q(x, mu(x)), equation 6."""
-        action_BA, outputs = self._actor.forward(obs_BI)
-        q_1B, saved = self._first_critic.forward(obs_BI, action_BA)
-        loss = -float(q_1B.mean())
-        self.check_loss(loss, of="actor")
-        grad_1B = torch.full_like(q_1B, -1.0 / len(obs_BI))
-        grad_BA = self._first_critic.backward_action(saved, grad_1B, num_actions=self._box.size)
-        self._actor.backward(outputs, action_BA, grad_BA)
-        return {"actor_loss": loss}
-
-    def clone(self) -> Self:
-        """Make an independent policy in exactly this state, random generator included."""
-        twin = type(self)(self.spec, self.config, device=self.device)
-        twin.load_state_dict(self.state_dict())
-        return twin
+    @classmethod
+    def improve_actors(
+        cls,
+        policies: Sequence[Self],
+        networks: Networks[DeterministicActor],
+        rows: Rows,
+        obs: Tensor,
+        draw: DrawNoise,
+    ) -> dict[str, AnyArray]:
+        """Write the gradients of actors; return `actor_loss`, [G]."""
+        del policies, draw
+        return improve_deterministic(networks, rows, obs)

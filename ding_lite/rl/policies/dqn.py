@@ -11,41 +11,69 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.errors import NonFiniteError
 from ding_lite.rl.batch import (
+    Array,
     FloatArray,
     NumpyArray,
-    PrioritizedTransitions,
     Transitions,
     to_numpy,
 )
 from ding_lite.rl.formulas.exploration import epsilon_greedy
-from ding_lite.rl.formulas.losses import huber, squared
-from ding_lite.rl.formulas.returns import bootstrapped_targets
+from ding_lite.rl.formulas.losses import LOSSES
+from ding_lite.rl.formulas.q_learning import best_values, only_legal, q_gradient, td_error
+from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.formulas.schedules import Schedule, constant, linear
-from ding_lite.rl.networks.conv import TorsoName, torso_for
-from ding_lite.rl.networks.flat import FlatAdam, FlatWeights
+from ding_lite.rl.host_or_device import (
+    AnyArray,
+    Metrics,
+    as_tensor,
+    computable,
+    metrics_of,
+    on,
+    placed,
+    usable_device,
+)
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
-from ding_lite.rl.networks.q_nets import QNetwork, draw_weights, make_q_network
-from ding_lite.rl.networks.torso import Activation
+from ding_lite.rl.networks.q_nets import (
+    QNetwork,
+    draw_weights,
+    make_q_network,
+    recorded_q_networks,
+)
+from ding_lite.rl.networks.trees.parts import PartsQModule, encodes_images, for_inference
+from ding_lite.rl.packing import ArrayT
 from ding_lite.rl.policies.base import (
     check_obs,
     check_state_keys,
     discrete_actions,
     limit_torch_threads,
+    packed,
     step_size,
-    usable_device,
 )
-from ding_lite.rl.policies.data_parallel import LearnsTogether
+from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.recorded.q_network import RecordedQNetwork
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
+from ding_lite.rl.weights.flat import FlatWeights, clip_norm
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, made_module, seeded
+from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
+
+_COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
+"""What an update reads of a batch beside its observations; `weight` only of prioritized ones."""
 
 
 @suggests
@@ -72,9 +100,12 @@ class DQNConfig:
     torso: TorsoName = "auto"
     """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
     30), `mlp` (none), or `auto`, which picks one by size."""
+    convs: tuple[Conv, ...] | None = None
+    """The convolutions for images, one by one, in place of those of `torso`; None leaves it. Of
+    several images in an observation each goes through some of its own, of these sizes."""
     activation: Activation = "relu"
-    """The activation of hidden layers: `relu` is cheaper, `tanh` keeps values within bounds.
-    Behind convolutions it is always `relu`."""
+    """The activation of hidden layers: `relu` is cheapest, `tanh` keeps values within bounds, and
+    `gelu`, `elu` and `silu` are smooth. Convolutions have `relu`."""
     double: bool = True
     """Choose the next action by the online network and value it by the target network: values are
     overestimated less."""
@@ -106,6 +137,11 @@ class DQNConfig:
     seed: int = 0
     """Draws the initial weights and the random actions."""
 
+    @property
+    def images(self) -> TorsoName | tuple[Conv, ...]:
+        """The convolutions of each image: `convs` if given, else the kind `torso`."""
+        return self.torso if self.convs is None else self.convs
+
     def __post_init__(self) -> None:
         check_all(
             step_size(lr=self.lr, lr_end=self.lr_end),
@@ -125,16 +161,26 @@ class DQNConfig:
         )
 
 
-class DQN(LearnsTogether):
+class DQN(OpenPolicy):
     """Off-policy value learning for discrete actions.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
+        network: A network of one's own in place of the one that the config describes: a module, or
+            a function of the spec that makes one. It maps observations, [B, ...], to the value of
+            each action, [B, A]. The target network is a copy.
+        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
+            parameters. If it takes `lr`, it gets the config's.
         device: The device of the networks, as PyTorch names it.
+        compile: `"torch"` compiles the network for updates, by `torch.compile`; a function such as
+            `partial(torch.compile, mode="max-autotune")` by that. `"graph"` captures updates on a
+            GPU as CUDA graphs.
 
     Raises:
-        ConfigError: If the actions are continuous, or there is no such device.
+        ConfigError: If the actions are continuous, there is no such device, or the network or the
+            optimiser cannot be used, or compiled.
+        ShapeError: If the outputs of the network are not [B, A].
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -143,14 +189,21 @@ class DQN(LearnsTogether):
         (2,)
     """
 
+    config: DQNConfig
+    _random: TorchRandom
+
     def __init__(
         self,
         spec: EnvSpec,
         config: DQNConfig | None = None,
         *,
+        network: MakeModule | None = None,
+        optimizer: MakeOptimizer | None = None,
         device: str | torch.device = "cpu",
+        compile: Compile = None,
     ) -> None:
         """Initialise the weights."""
+        super().__init__(network=network, optimizer=optimizer, compile=compile)
         limit_torch_threads()
         self.spec = spec
         self.device = usable_device(device)
@@ -166,19 +219,53 @@ class DQN(LearnsTogether):
         self._num_actions = discrete_actions(spec, policy="DQN")
         self._rng = make_rng(config.seed, "dqn")
         self._epsilon = linear(config.epsilon_start, config.epsilon_end, steps=config.epsilon_steps)
-        self._q_net, self._target_net = self._make_network(), self._make_network()
-        draw_weights(self._q_net.weights, self._rng)
-        self._target_net.weights.flat.copy_(self._q_net.weights.flat)
+        self._random = TorchRandom(config.seed, "dqn network", device=self.device)
+        self._sees_trees = network is not None or encodes_images(spec, config.images)
+        self._q_net, self._target_net = self._make_networks(network)
         self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
-        self._loss = huber if config.loss == "huber" else squared
+        self._loss = LOSSES[config.loss]
         self._lr = _step_size(config)
-        self._adam = FlatAdam(self._q_net.weights.flat, lr=config.lr)
+        weights, grads = self._q_net.weights, self._q_net.grads
+        self._optimizer = make_optimizer(
+            optimizer,
+            weights.flat,
+            grads.flat,
+            lambda: [*self._q_net.module.parameters()],
+            lr=config.lr,
+            captured=self._is_captured,
+        )
+        both = (self._q_net, self._target_net)
+        self._compile_networks(net.flat for net in both if isinstance(net, RecordedQNetwork))
+        self._graph = self._captured()
+
+    def _make_networks(self, network: MakeModule | None) -> tuple[QNetwork, QNetwork]:
+        """Make the network and its target."""
+        if network is not None:
+            module = made_module(network, self.spec, seed=self.config.seed)
+            return recorded_q_networks(
+                module, self.spec, self._num_actions, random=self._random, device=self.device
+            )
+        online, target = self._make_network(), self._make_network()
+        draw_weights(online.weights, self._rng)
+        target.weights.flat.copy_(online.weights.flat)
+        return online, target
 
     def _make_network(self) -> QNetwork:
         config, spec = self.config, self.spec
-        convs = torso_for(config.torso, spec.obs_shape, env_id=spec.env_id)
+        if self._sees_trees:
+            with seeded(0, "unused"):
+                module = PartsQModule(
+                    spec,
+                    config.images,
+                    config.hidden,
+                    num_actions=self._num_actions,
+                    dueling=config.dueling,
+                    activation=config.activation,
+                )
+            return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
+        convs = torso_for(config.torso, spec.input_shape, env_id=spec.env_id, convs=config.convs)
         return make_q_network(
-            spec.obs_shape,
+            spec.input_shape,
             convs,
             config.hidden,
             num_actions=self._num_actions,
@@ -186,6 +273,27 @@ class DQN(LearnsTogether):
             activation=config.activation,
             device=self.device,
         )
+
+    @property
+    def target_module(self) -> nn.Module:
+        """The target network as a plain module, on its weights."""
+        return self._target_net.module
+
+    @property
+    def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
+        """The network that the user gave, and its target, by where their tensors are saved."""
+        if not self.has_own_network:
+            return {}
+        return {"q_net": {"": self._q_net.module}, "target_net": {"": self._target_net.module}}
+
+    @property
+    def module(self) -> nn.Module:
+        """The network as a plain module for inference, on the weights of the policy.
+
+        It maps observations as the environment gives them, [B, ...], to the value of each action,
+        [B, A]. With `normalize_obs` it normalises by the statistics of now.
+        """
+        return for_inference(self._q_net.module, self.spec, self._norm, sees_trees=self._sees_trees)
 
     @property
     def n_step(self) -> int:
@@ -213,12 +321,16 @@ class DQN(LearnsTogether):
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
+        obs = packed(obs, self.spec)
         greedy_N: NumpyArray = self.q_values(obs).argmax(axis=1)
         if not explore:
             return greedy_N
         epsilon = self._epsilon(self.env_step) if epsilon is None else epsilon
         self.env_step += len(obs)
-        return epsilon_greedy(greedy_N, epsilon, num_actions=self._num_actions, rng=self._rng)
+        mask_NA = self.spec.action_mask(obs)
+        return epsilon_greedy(
+            greedy_N, epsilon, num_actions=self._num_actions, rng=self._rng, mask_NA=mask_NA
+        )
 
     def q_values(self, obs: NumpyArray) -> FloatArray:
         """Estimate the return of each action.
@@ -227,17 +339,24 @@ class DQN(LearnsTogether):
             obs: [N, ...].
 
         Returns:
-            Values, [N, A].
+            Values, [N, A]; minus infinity for actions that are not legal.
 
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
+        obs = packed(obs, self.spec)
         check_obs(obs, self.spec)
         obs = np.asarray(obs, dtype=self.spec.obs_dtype)
-        return self._q_net.values(obs if self._norm is None else self._norm(obs))
+        seen = self._inputs(obs if self._norm is None else self._norm(obs))
+        values_NA: FloatArray = only_legal(self._q_net.values(seen), self.spec.action_mask(obs))
+        return values_NA
+
+    def _inputs(self, obs: ArrayT) -> ArrayT:
+        """Return observations as the network takes them; a network of trees takes packed ones."""
+        return obs if self._sees_trees else self.spec.inputs(obs)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def learn(self, batch: Transitions) -> dict[str, float | NumpyArray]:
+    def learn(self, batch: Transitions) -> Metrics:
         """Do one update: one step of Adam along the loss, then move the target network.
 
         The target of a transition that spans k env steps and leads to x' is
@@ -257,79 +376,127 @@ class DQN(LearnsTogether):
             NonFiniteError: If the loss is NaN or infinite. The weights are as before then.
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs, next_obs = self._observations(batch)
-        row_B, action_B = np.arange(len(batch)), to_numpy(batch.action)
-        weight_B = to_numpy(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
-
-        q_BA, saved, next_q_B = self._evaluate(obs, next_obs, row_B)
-        target_B = bootstrapped_targets(
-            to_numpy(batch.reward),
-            to_numpy(batch.terminated),
-            to_numpy(batch.num_steps),
-            next_q_B,
-            gamma=self.config.gamma,
-        )
-        q_B = q_BA[row_B, action_B]
-        error_B = q_B - target_B
-        loss, grad_B = self._loss(error_B, weight_B)
-        self.check_loss(loss)
-
-        grad_BA = np.zeros_like(q_BA)
-        grad_BA[row_B, action_B] = grad_B
-        self._q_net.backward(saved, torch.from_numpy(grad_BA))
-        self._improve()
-        metrics: dict[str, float | NumpyArray] = {
-            "loss": loss,
-            "q_mean": float(q_B.sum()) / len(batch),
-        }
+        inputs = {name: getattr(batch, name, None) for name in _COLUMNS}
+        inputs["obs"], inputs["next_obs"] = self._observations(batch)
+        inputs["mask"] = self._next_mask(batch)
+        check = partial(self.check_loss, update=self.train_iter + 1)
+        self._optimizer.lr = self._lr(self.train_iter)
+        metrics = self._run_update(inputs, rows=self._rows(batch), follows=self._follows)
+        self.train_iter += 1
         if self.config.lr_end is not None:
             metrics["lr"] = self.lr
-        if weight_B is not None:
-            metrics["td_error"] = np.abs(error_B)
+        return metrics_of(metrics, check)
+
+    def _update(self, inputs: Inputs, *, rows: Rows, follows: bool) -> Outputs:
+        """Do an update, but for what the host counts."""
+        seen: Any = SimpleNamespace(**inputs)
+        weight_1B = None if seen.weight is None else rows.fold(seen.weight)
+        q_BA, saved, next_q_1B = self._evaluate(rows, seen.obs, seen.next_obs, seen.mask)
+        found = q_gradient(rows, seen, computable(q_BA)[None], next_q_1B, self._loss, weight_1B)
+        skip = self._guarded(found.loss_G[0], self.check_loss)
+        self._q_net.backward(saved, as_tensor(found.grad_GBA)[0])
+        grad_P = self._q_net.grads.flat
+        if self.reduce_gradient is not None:
+            self.reduce_gradient(grad_P)
+        weights_P, target_P = self._q_net.weights.flat, self._target_net.weights.flat
+        self._move(grad_P, weights_P, target_P, follows=follows, skip=skip)
+        metrics = {"loss": found.loss_G[0], "q_mean": found.q_mean_G[0]}
+        if weight_1B is not None:
+            metrics["td_error"] = abs(found.error_GB[0])
         return metrics
 
-    def check_loss(self, loss: float) -> None:
+    def td_errors(self, transitions: Transitions) -> FloatArray:
+        """Compute how far the value of each transition is from its target, without learning.
+
+        Collectors of Ape-X take them for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
+        `mw.add_to(replay, priority=policy.td_errors)`.
+
+        Args:
+            transitions: B transitions, arrays or tensors.
+
+        Returns:
+            Value minus target, [B] float32, as in `learn`.
+
+        Raises:
+            ShapeError: If the observations are not those of the environment it was made for.
+        """
+        if not len(transitions):  # the first steps complete no transition of n steps
+            return np.zeros(0, dtype=np.float32)
+        obs, next_obs = self._observations(transitions, learning=False)
+        rows = self._rows(transitions)
+        rank_BA = self._q_net.forward(next_obs) if self.config.double else None
+        next_q_1B = self._next_values(rows, next_obs, rank_BA, self._next_mask(transitions))
+        q_1BA = computable(self._q_net.forward(obs))[None]
+        q_1B = rows.pick(q_1BA, rows.fold(transitions.action))
+        error_B: FloatArray = to_numpy(td_error(rows, transitions, q_1B, next_q_1B)[0])
+        return error_B
+
+    def check_loss(self, loss: float, *, update: int | None = None) -> None:
         """Raise if a loss is not finite.
+
+        Args:
+            loss: The loss.
+            update: The number of the update; the next one's if None.
 
         Raises:
             NonFiniteError: It is NaN or infinite.
         """
         if not math.isfinite(loss):
+            number = self.train_iter + 1 if update is None else update
             raise NonFiniteError(
-                f"The loss of DQN's update {self.train_iter + 1} is {loss}; a finite number was "
+                f"The loss of DQN's update {number} is {loss}; a finite number was "
                 f"expected. The weights are as they were before it. A lower `lr` (now "
                 f"{self.config.lr}) or a `max_grad_norm` helps when values have blown up."
             )
 
-    def _observations(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the observations and next observations of transitions, normalised."""
-        check_obs(batch.obs, self.spec)
-        check_obs(batch.next_obs, self.spec)
-        if self._norm is None:
-            return torch.as_tensor(batch.obs), torch.as_tensor(batch.next_obs)
-        obs_BI, next_obs_BI = to_numpy(batch.obs), to_numpy(batch.next_obs)
-        self._norm.update(obs_BI)
-        return torch.from_numpy(self._norm(obs_BI)), torch.from_numpy(self._norm(next_obs_BI))
+    def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
+        """Return observations and next observations as the network takes them."""
+        if self._norm is not None and learning:
+            self._norm.update(to_numpy(batch.obs))
+        obs, next_obs = (self._seen(each) for each in (batch.obs, batch.next_obs))
+        return obs, next_obs
+
+    def _seen(self, obs: Array) -> Tensor:
+        check_obs(obs, self.spec)
+        if self._norm is not None:
+            obs = self._norm(to_numpy(obs))
+        return self._inputs(placed(obs, self.device))
+
+    def _rows(self, batch: Transitions) -> Rows:
+        return Rows.of_one(len(batch), self.config.gamma, self.device)
+
+    def _next_mask(self, batch: Transitions) -> AnyArray | None:
+        """Return which actions are legal in the next observations; None where all are."""
+        if not self.spec.has_action_mask:
+            return None
+        return self.spec.action_mask(on(self.device, batch.next_obs))
 
     def _evaluate(
-        self, obs: Tensor, next_obs: Tensor, row_B: NumpyArray
-    ) -> tuple[FloatArray, Any, FloatArray]:
-        """Return Q(x, .), the activations that its backward needs, and the value of x'."""
-        next_target_BA = self._target_net.forward(next_obs).cpu().numpy()
-        if not self.config.double:
+        self,
+        rows: Rows,
+        obs: Tensor,
+        next_obs: Tensor,
+        mask_BA: AnyArray | None,
+    ) -> tuple[Tensor, Any, Any]:
+        """Return Q(x, .), what its backward needs, and the value of x'."""
+        rank_BA = None
+        if self.config.double:
+            q_BA, saved, rank_BA = self._q_net.forward_pair(obs, next_obs)
+        else:
             q_BA, saved = self._q_net.forward_saving(obs)
-            return q_BA.cpu().numpy(), saved, next_target_BA.max(axis=1)
+        return q_BA, saved, self._next_values(rows, next_obs, rank_BA, mask_BA)
 
-        q_BA, saved, next_q_BA = self._q_net.forward_pair(obs, next_obs)
-        best_B = next_q_BA.cpu().numpy().argmax(axis=1)
-        return q_BA.cpu().numpy(), saved, next_target_BA[row_B, best_B]
-
-    def _improve(self) -> None:
-        """Apply the gradient that `backward` wrote."""
-        grad_P = self._q_net.grads.flat
-        if self.reduce_gradient is not None:
-            self.reduce_gradient(grad_P)
-        self.step(grad_P, self._q_net.weights.flat, self._target_net.weights.flat)
+    def _next_values(
+        self,
+        rows: Rows,
+        next_obs: Tensor,
+        rank_BA: Tensor | None,
+        mask_BA: AnyArray | None,
+    ) -> AnyArray:
+        """Return the value of x', [1, B]; `rank_BA`, else the target network, chooses actions."""
+        value_1BA = computable(self._target_net.forward(next_obs))[None]
+        rank_1BA = value_1BA if rank_BA is None else computable(rank_BA)[None]
+        return best_values(rows, value_1BA, rank_1BA, mask_BA)
 
     def step(self, grad_P: Tensor, weights_P: Tensor, target_P: Tensor) -> None:
         """Step along a gradient, then move the target network.
@@ -339,22 +506,37 @@ class DQN(LearnsTogether):
             weights_P: The flat weights, its own or a copy of them that stands for them.
             target_P: Those of the target network likewise.
         """
-        limit = self.config.max_grad_norm
-        if limit is not None:
-            norm = float(torch.linalg.vector_norm(grad_P))
-            if norm > limit:
-                grad_P.mul_(limit / norm)
-        self._adam.lr = self._lr(self.train_iter)
-        self._adam.step(grad_P, weights_P)
-
+        self._optimizer.lr = self._lr(self.train_iter)
+        self._move(grad_P, weights_P, target_P, follows=self._follows)
         self.train_iter += 1
-        if self.train_iter % self.config.target_every == 0:
-            target_P.lerp_(weights_P, self.config.target_tau)
+
+    @property
+    def _follows(self) -> bool:
+        """Whether the target moves in the next update."""
+        return (self.train_iter + 1) % self.config.target_every == 0
+
+    def _move(
+        self,
+        grad_P: Tensor,
+        weights_P: Tensor,
+        target_P: Tensor,
+        *,
+        follows: bool,
+        skip: Tensor | None = None,
+    ) -> None:
+        """Move weights along a gradient, and the target if it follows in this update."""
+        if self.config.max_grad_norm is not None:
+            clip_norm(grad_P, self.config.max_grad_norm)
+        self._optimizer.step(grad_P, weights_P, skip=skip)
+        if follows:
+            tau = self.config.target_tau
+            target_P.lerp_(weights_P, tau if skip is None else tau * (1.0 - skip))
+            self._target_net.copy_buffers(self._q_net)
 
     @property
     def lr(self) -> float:
         """The step size of its last update."""
-        return self._adam.lr
+        return self._optimizer.lr
 
     @property
     def flat_weights(self) -> tuple[FlatWeights, FlatWeights]:
@@ -363,7 +545,7 @@ class DQN(LearnsTogether):
 
     def weights(self) -> dict[str, Tensor]:
         """Copy the weights that a collector acts by: those of the online network, on the CPU."""
-        return with_norm(self._q_net.weights.snapshot(), self._norm)
+        return with_norm(self._q_net.snapshot(), self._norm)
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         """Load the weights that another DQN's `weights` returned.
@@ -375,19 +557,22 @@ class DQN(LearnsTogether):
             ShapeError: If a name or a shape is not this network's. Nothing is changed then.
         """
         norm, of_network = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
-        self._q_net.weights.load(of_network)
+        self._q_net.load(of_network)
         self._norm = norm
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
-        return {
+        state = {
             "q_net": self.weights(),
-            "target_net": self._target_net.weights.snapshot(),
-            "adam": self._adam.state_dict(),
+            "target_net": self._target_net.snapshot(),
+            self._optimizer_key: self._optimizer.state_dict(),
             "rng": rng_state(self._rng),
             "env_step": self.env_step,
             "train_iter": self.train_iter,
         }
+        if self.has_own_network:
+            state["network_rng"] = self._random.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
@@ -396,20 +581,17 @@ class DQN(LearnsTogether):
             CheckpointError: If it is no state of a DQN.
             ShapeError: If it is of a network of another size.
         """
-        expected = {"q_net", "target_net", "adam", "rng", "env_step", "train_iter"}
+        expected = {"q_net", "target_net", "rng", "env_step", "train_iter", self._optimizer_key}
+        expected |= {"network_rng"} if self.has_own_network else set()
         check_state_keys(state, expected, policy="DQN")
         self.load_weights(state["q_net"])
-        self._target_net.weights.load(state["target_net"])
-        self._adam.load_state_dict(state["adam"])
+        self._target_net.load(state["target_net"])
+        self._optimizer.load_state_dict(state[self._optimizer_key])
+        if self.has_own_network:
+            self._random.load_state_dict(state["network_rng"])
         set_rng_state(self._rng, state["rng"])
         self.env_step = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
-
-    def clone(self) -> Self:
-        """Make an independent DQN in exactly this state, random generator included."""
-        twin = type(self)(self.spec, self.config, device=self.device)
-        twin.load_state_dict(self.state_dict())
-        return twin
 
 
 def _step_size(config: DQNConfig) -> Schedule:

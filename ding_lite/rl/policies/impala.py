@@ -8,26 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ding_lite.rl.batch import FloatArray, Rollout
-from ding_lite.rl.formulas.returns import vtrace
-from ding_lite.rl.policies.actor_critic import (
-    ActorCriticConfig,
-    ActorCriticPolicy,
-)
-from ding_lite.rl.policies.minibatches import Minibatch
-from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.batch import Rollout
+from ding_lite.rl.formulas.advantages import normalized_by_rho, unweighted, vtrace_of
+from ding_lite.rl.host_or_device import AnyArray, Metrics, Number, namespace, number
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
+from ding_lite.rl.replay.rollouts import Minibatch, merged, next_values
 from ding_lite.settings import at_least, check_all, positive, suggests, whole
 
-_Forward: TypeAlias = tuple[FloatArray, FloatArray, Any]
+_Forward: TypeAlias = tuple[AnyArray, AnyArray, Any]
 """The actor's outputs, [B, D], values, [B], and the activations that the backward needs."""
-_TINY = np.float32(np.finfo(np.float32).tiny)
 _HIGHEST_LOG = 80.0
 """Its exponential is about the highest number that float32 holds."""
 
@@ -51,7 +46,7 @@ class IMPALAConfig(ActorCriticConfig):
     from each env step and takes longer; 1 to 20."""
     batch_size: int | None = None
     """Env steps of one update. Fewer are more updates an epoch; None, as in the paper, takes the
-    whole batch."""
+    whole batch. With `memory` they are whole sequences, of one environment at least."""
     clip: float | None = None
     """The bound on the relative change of an action's probability since it was collected; beyond
     it the gradient is 0. It keeps many updates of the same env steps stable; 0.1 to 0.3 are usual,
@@ -71,16 +66,8 @@ class IMPALAConfig(ActorCriticConfig):
         )
 
 
-class IMPALA(ActorCriticPolicy):
+class IMPALA(ActorCriticPolicy[IMPALAConfig]):
     """Off-policy actor-critic for discrete or continuous actions, corrected by V-trace.
-
-    Args:
-        spec: The spec of the environments, `envs.spec`.
-        config: The settings.
-        device: The device of the network, as PyTorch names it.
-
-    Raises:
-        ConfigError: If there is no such device, or a setting does not fit the environment.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -89,18 +76,12 @@ class IMPALA(ActorCriticPolicy):
         (2,)
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: IMPALAConfig | None = None,
-        *,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        """Initialise the weights."""
-        self.config = config or IMPALAConfig()
-        super().__init__(spec, self.config, device=device)
+    _config_type = IMPALAConfig
 
-    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
+    def _captured(self) -> None:
+        self._refuse_capture("have another shape with each end of an episode")
+
+    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
         """Go `epochs` times through all env steps, with a step of Adam for each minibatch of them.
 
         Each epoch begins with V-trace. With its targets v, the cut ratio rho of an action and its
@@ -121,112 +102,82 @@ class IMPALA(ActorCriticPolicy):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
         """
-        rollout = join_rollouts(rollouts, self.spec)
-        size = self.config.batch_size or rollout.reward.size
-        metrics: dict[str, float] = {}
+        rollout = self._joined(rollouts)
+        ready = self._ready(rollout)
+        size = self.config.batch_size or len(rollout)
+        values: dict[str, Number] = {}
         for _ in range(self.config.epochs):
-            rows, forward = self._judge(rollout)
-            if rollout.reward.size <= size:
-                metrics = self._step(rows, forward)
+            rows, forward = self._judge(ready)
+            if len(rollout) <= size:
+                values = self._improve_by(rows, forward)
                 continue
-            order = self._rng.permutation(rollout.reward.size)
-            # As many as fit, of even size: a few left over would pull as much as all the others.
-            for index_B in np.array_split(order, round(len(order) / size)):
-                part = rows.take(index_B)
-                metrics = self._step(part, self._net.forward(part.obs))
+            for part in rows.split(size, self._rng):
+                values = self._improve_by(part, self._forward(part.obs, part.unroll))
         self._has_seen(rollout)
-        return metrics
+        return self._metrics(values)
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        metrics = self._compute(*self._judge(join_rollouts(unrolls, self.spec)))
-        return self._net.grads.flat.clone(), metrics
+        with self._keeping_buffers():
+            values = self._compute(*self._judge(self._ready(self._joined(unrolls))))
+        return self._net.grads.flat.clone(), self._metrics(values)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _judge(self, rollout: Rollout) -> tuple[Minibatch, _Forward]:
         """Compute advantages and targets; return the network's outputs, too."""
         config, shape_TN = self.config, rollout.reward.shape
-        obs, action = self._inputs(merged(rollout.obs)), merged(rollout.action)
-        forward = self._net.forward(obs)
-        outputs_BD, value_B, _ = forward
+        obs, action = merged(rollout.obs), merged(rollout.action)
+        unroll = self._unroll_of(rollout)
+        forward = self._forward(obs, unroll)
+        outputs_BD, value_B, saved = forward
         log_prob_B = self._distribution.judge(outputs_BD, action).log_prob_B
         value_TN = value_B.reshape(shape_TN)
         log_rho_TN = log_prob_B.reshape(shape_TN) - rollout.log_prob
-        found = vtrace(
+        found = vtrace_of(value_TN)(
             log_rho_TN,
-            np.float32(config.gamma) * ~rollout.terminated,
+            self._discount(rollout),
             rollout.reward,
             value_TN,
-            next_values(rollout, value_TN, self.values(unseen_obs(rollout))),
+            next_values(rollout, value_TN, self._unseen_values(rollout, saved)),
             rollout.truncated,
             rho_clip=config.rho_clip,
             c_clip=config.c_clip,
         )
         rho_B = self._cut_ratio(merged(log_rho_TN))
-        advantage_B: FloatArray = merged(found.advantage_TB)
-        advantage_B /= np.maximum(rho_B, _TINY)
+        advantage_B = unweighted(merged(found.advantage_TB), rho_B)
         target_B = merged(found.target_TB)
-        return Minibatch(obs, action, merged(rollout.log_prob), advantage_B, target_B), forward
+        rows = Minibatch(obs, action, merged(rollout.log_prob), advantage_B, target_B, unroll)
+        return rows, forward
 
-    def _step(self, rows: Minibatch, forward: _Forward) -> dict[str, float]:
-        metrics = self._compute(rows, forward)
-        metrics["grad_norm"] = self._improve()
-        return metrics
+    def _improve_by(self, rows: Minibatch, forward: _Forward) -> dict[str, Number]:
+        values = self._compute(rows, forward)
+        values["grad_norm"] = self._improve(values["loss"])
+        return values
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _compute(self, rows: Minibatch, forward: _Forward) -> dict[str, float]:
+    def _compute(self, rows: Minibatch, forward: _Forward) -> dict[str, Number]:
         """Write the gradient of the loss; return the metrics."""
-        config, clip = self.config, self.config.clip
+        config, clip, size = self.config, self.config.clip, len(rows)
         outputs_BD, value_B, saved = forward
+        xp = namespace(value_B)
         likely = self._distribution.judge(outputs_BD, rows.action)
         log_rho_B = likely.log_prob_B - rows.log_prob_B
         rho_B = self._cut_ratio(log_rho_B)
         advantage_B = rho_B * rows.advantage_B
         if config.normalize_advantage:
             advantage_B = normalized_by_rho(advantage_B, rho_B)
-        more = {"rho": float(rho_B.mean())}
+        more = {"rho": number(rho_B.mean())}
         if clip is not None:
-            ratio_B = np.exp(log_rho_B)
-            has_gone_B = np.where(advantage_B > 0.0, ratio_B > 1.0 + clip, ratio_B < 1.0 - clip)
-            advantage_B[has_gone_B] = 0.0
-            more["clip_fraction"] = float(has_gone_B.mean())
+            ratio_B = xp.exp(log_rho_B)
+            has_gone_B = xp.where(advantage_B > 0.0, ratio_B > 1.0 + clip, ratio_B < 1.0 - clip)
+            advantage_B = xp.where(has_gone_B, 0.0, advantage_B)
+            more["clip_fraction"] = number(xp.count_nonzero(has_gone_B)) / size
 
-        grad_B = advantage_B * np.float32(-1.0 / len(advantage_B))
-        loss = float(grad_B @ likely.log_prob_B)
-        metrics = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
-        return metrics | more
+        grad_B = advantage_B * (-1.0 / size)
+        loss = number(grad_B @ likely.log_prob_B)
+        values = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
+        return values | more
 
-    def _cut_ratio(self, log_rho_B: FloatArray) -> FloatArray:
+    def _cut_ratio(self, log_rho_B: AnyArray) -> AnyArray:
         limit = min(math.log(self.config.rho_clip), _HIGHEST_LOG)
-        ratio_B: FloatArray = np.exp(np.minimum(log_rho_B, np.float32(limit)))
-        return ratio_B
-
-    def _twin(self) -> Self:
-        return type(self)(self.spec, self.config, device=self.device)
-
-
-def normalized_by_rho(advantage_B: FloatArray, rho_B: FloatArray) -> FloatArray:
-    """Normalise advantages that are multiplied by their ratios to mean 0 and deviation 1.
-
-    Mean and deviation are those of the plain advantages, weighted by the ratios: so actions that
-    the policy would not take any more keep a gradient of 0. With the plain mean subtracted they
-    would count as good ones whenever the others are bad.
-
-    Args:
-        advantage_B: rho times the advantage of each env step.
-        rho_B: The ratios, at least 0.
-
-    Example:
-        >>> rho_B = np.array([1.0, 1.0, 0.0], dtype=np.float32)
-        >>> normed_B = normalized_by_rho(rho_B * np.array([1.0, 3.0, 9.0], np.float32), rho_B)
-        >>> normed_B.round().astype(int).tolist()
-        [-1, 1, 0]
-    """
-    total = max(float(rho_B.sum()), 1e-8)
-    mean = np.float32(float(advantage_B.sum()) / total)
-    plain_B: FloatArray = np.divide(advantage_B, np.maximum(rho_B, _TINY), dtype=np.float32)
-    error_B: FloatArray = np.subtract(plain_B, mean, dtype=np.float32)
-    spread = math.sqrt(float(rho_B @ (error_B * error_B)) / total)
-    weighted_B: FloatArray = rho_B * error_B
-    weighted_B /= np.float32(spread + 1e-8)
-    return weighted_B
+        return namespace(log_rho_B).exp(log_rho_B.clip(None, limit))

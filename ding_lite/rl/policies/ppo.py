@@ -6,26 +6,25 @@ Schulman et al. 2017 (arXiv:1707.06347), with the advantages of Schulman et al. 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import Rollout
-from ding_lite.rl.formulas.returns import gae
-from ding_lite.rl.policies.actor_critic import (
-    ActorCriticConfig,
-    ActorCriticPolicy,
-    normalized,
-)
-from ding_lite.rl.policies.minibatches import Minibatch
-from ding_lite.rl.replay.rollouts import join_rollouts, merged, next_values, unseen_obs
-from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.formulas.advantages import normalized
+from ding_lite.rl.host_or_device import Metrics, Number, namespace, number
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.actor_critic_config import ActorCriticConfig
+from ding_lite.rl.recorded.actor_critic import Unroll
+from ding_lite.rl.replay.rollouts import Minibatch, merged
+from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings import check_all, inside, positive, suggests, whole
+
+_COLUMNS = ("obs", "action", "log_prob_B", "advantage_B", "target_B")
+"""What an update reads of a minibatch beside its sequences."""
 
 
 @suggests
@@ -46,7 +45,7 @@ class PPOConfig(ActorCriticConfig):
     usual."""
     batch_size: int = 64
     """The env steps of one update. Fewer are more updates an epoch; 64 to 4,096 are
-    usual."""
+    usual. With `memory` they are whole sequences, of one environment at least."""
     normalize_advantage: bool = True
     """Normalise the advantages of an update to mean 0 and standard deviation 1, so that the scale
     of rewards does not matter."""
@@ -64,16 +63,8 @@ class PPOConfig(ActorCriticConfig):
         )
 
 
-class PPO(ActorCriticPolicy):
+class PPO(ActorCriticPolicy[PPOConfig]):
     """On-policy actor-critic for discrete or continuous actions; several updates per rollout.
-
-    Args:
-        spec: The spec of the environments, `envs.spec`.
-        config: The settings.
-        device: The device of the network, as PyTorch names it.
-
-    Raises:
-        ConfigError: If there is no such device, or a setting does not fit the environment.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -83,18 +74,17 @@ class PPO(ActorCriticPolicy):
         ((2, 1), (2,))
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: PPOConfig | None = None,
-        *,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        """Initialise the weights."""
-        self.config = config or PPOConfig()
-        super().__init__(spec, self.config, device=device)
+    _config_type = PPOConfig
 
-    def learn(self, rollouts: Sequence[Rollout], /) -> dict[str, float]:
+    def _captured(self) -> CapturedUpdate | None:
+        if self._is_captured and self.config.target_kl is not None:
+            raise ConfigError(
+                '`compile="graph"` captures updates, and with `target_kl` the host looks at each '
+                "of them before its step. Leave one of the two out."
+            )
+        return super()._captured()
+
+    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
         """Go `epochs` times through all env steps, in minibatches, with a step of Adam for each.
 
         With the ratio r of an action's probability to what it was, the loss is
@@ -113,79 +103,86 @@ class PPO(ActorCriticPolicy):
             ShapeError: If they are not of the environment it was made for.
             NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
         """
-        rollout = join_rollouts(rollouts, self.spec)
-        rows = self._rows(rollout)
-        metrics: dict[str, float] = {}
-        limit = math.inf if self.config.target_kl is None else self.config.target_kl
+        rollout = self._joined(rollouts)
+        rows = self._rows(self._ready(rollout))
+        values: dict[str, Number] = {}
+        limit = self.config.target_kl
         for part in self._minibatches(rows):
-            metrics = self._compute(part)
-            if metrics["approx_kl"] > limit:
+            if self._graph is not None:
+                values = self._replay(part)
+                continue
+            values = self._compute(part)
+            if limit is not None and float(values["approx_kl"]) > limit:
                 break
-            metrics["grad_norm"] = self._improve()
+            values["grad_norm"] = self._improve(values["loss"])
         self._has_seen(rollout)
-        return metrics
+        return self._metrics(values)
 
-    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, dict[str, float]]:
+    def _replay(self, part: Minibatch) -> dict[str, Number]:
+        """Do an update of a minibatch as a graph."""
+        inputs = {name: getattr(part, name) for name in _COLUMNS}
+        if part.unroll is not None:
+            inputs |= {"state_NS": part.unroll.state_NS, "ended_TN": part.unroll.ended_TN}
+        self._optimizer.lr = self._lr_at(self.train_iter)
+        values = self._run_update(inputs)
+        self._note_skip(values.pop("skip"))
+        self.train_iter += 1
+        return values
+
+    def _update(self, inputs: Inputs) -> Outputs:
+        """Do an update of a minibatch, but for what the host counts."""
+        columns = {name: inputs[name] for name in _COLUMNS}
+        unroll = Unroll(inputs["state_NS"], inputs["ended_TN"]) if "state_NS" in inputs else None
+        values = self._compute(Minibatch(**columns, unroll=unroll))
+        values["grad_norm"], values["skip"] = self._clipped(values["loss"])
+        self._optimizer.step(self._grad_P, skip=values["skip"])
+        return values
+
+    def gradients(self, unrolls: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
         """Compute the gradient of all env steps at once, [P], and its metrics; change nothing."""
-        metrics = self._compute(self._rows(join_rollouts(unrolls, self.spec)))
-        return self._net.grads.flat.clone(), metrics
+        with self._keeping_buffers():
+            values = self._compute(self._rows(self._ready(self._joined(unrolls))))
+        return self._net.grads.flat.clone(), self._metrics(values)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
     def _rows(self, rollout: Rollout) -> Minibatch:
         """Compute advantages and targets."""
-        config, obs = self.config, merged(rollout.obs)
-        num_seen = len(obs)
-        value_M = self.values(np.concatenate((obs, unseen_obs(rollout))))
-        value_TN = value_M[:num_seen].reshape(rollout.reward.shape)
-        found = gae(
-            np.float32(config.gamma) * ~rollout.terminated,
-            rollout.reward,
-            value_TN,
-            next_values(rollout, value_TN, value_M[num_seen:]),
-            rollout.truncated,
-            gae_lambda=config.gae_lambda,
+        advantage_B, target_B = self._gae(
+            rollout, *self._values_of(rollout), gae_lambda=self.config.gae_lambda
         )
         return Minibatch(
-            self._inputs(obs),
+            merged(rollout.obs),
             merged(rollout.action),
             merged(rollout.log_prob),
-            merged(found.advantage_TB),
-            merged(found.target_TB),
+            advantage_B,
+            target_B,
+            self._unroll_of(rollout),
         )
 
     def _minibatches(self, rows: Minibatch) -> Iterator[Minibatch]:
-        size = self.config.batch_size
         for _ in range(self.config.epochs):
-            if len(rows) <= size:
-                yield rows
-                continue
-            order = self._rng.permutation(len(rows))
-            # As many as fit, of even size: a few left over would pull as much as all the others.
-            for index_B in np.array_split(order, round(len(rows) / size)):
-                yield rows.take(index_B)
+            yield from rows.split(self.config.batch_size, self._rng)
 
     @np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite raises instead
-    def _compute(self, rows: Minibatch) -> dict[str, float]:
+    def _compute(self, rows: Minibatch) -> dict[str, Number]:
         """Write the gradient of the loss; return the metrics."""
         config, size = self.config, len(rows)
-        outputs_BD, value_B, saved = self._net.forward(rows.obs)
+        outputs_BD, value_B, saved = self._forward(rows.obs, rows.unroll)
         advantage_B = rows.advantage_B
         if config.normalize_advantage:
             advantage_B = normalized(advantage_B)
 
+        xp = namespace(advantage_B)
         likely = self._distribution.judge(outputs_BD, rows.action)
         log_ratio_B = likely.log_prob_B - rows.log_prob_B
-        ratio_B = np.exp(log_ratio_B)
+        ratio_B = xp.exp(log_ratio_B)
         gain_B = ratio_B * advantage_B
-        clipped_B = np.clip(ratio_B, 1.0 - config.clip, 1.0 + config.clip)
+        clipped_B = ratio_B.clip(1.0 - config.clip, 1.0 + config.clip)
         clipped_gain_B = clipped_B * advantage_B
         is_pulled_B = gain_B <= clipped_gain_B
-        loss = -float(np.minimum(gain_B, clipped_gain_B).sum()) / size
-        grad_B = gain_B * is_pulled_B * np.float32(-1.0 / size)
-        metrics = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
-        metrics["approx_kl"] = float((ratio_B - 1.0 - log_ratio_B).sum()) / size
-        metrics["clip_fraction"] = 1.0 - float(np.count_nonzero(clipped_B == ratio_B)) / size
-        return metrics
-
-    def _twin(self) -> Self:
-        return type(self)(self.spec, self.config, device=self.device)
+        loss = -number(xp.minimum(gain_B, clipped_gain_B).sum()) / size
+        grad_B = gain_B * is_pulled_B * (-1.0 / size)
+        values = self._write_gradient(saved, likely, loss, grad_B, value_B - rows.target_B)
+        values["approx_kl"] = number((ratio_B - 1.0 - log_ratio_B).sum()) / size
+        values["clip_fraction"] = 1.0 - number(xp.count_nonzero(clipped_B == ratio_B)) / size
+        return values

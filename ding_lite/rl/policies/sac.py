@@ -8,17 +8,31 @@ while it is below its target, and falls while it is above.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.networks.box_actors import Sample, SquashedGaussianActor
+from ding_lite.rl.formulas.box_updates import (
+    DrawNoise,
+    Networks,
+    Temperature,
+    improve_soft,
+    soft_values,
+)
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray, on
+from ding_lite.rl.networks.box_actors import SquashedGaussianActor
+from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.box_policy import BoxPolicy, BoxPolicyConfig
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.compiled import Compile
+from ding_lite.rl.weights.flat_module import MakeModule
+from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, finite, positive, suggests
 
 
@@ -47,10 +61,26 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
+        actor: An actor of one's own in place of the one that the config describes: a module, or a
+            function of the spec that makes one. It maps observations, [B, ...], to means and
+            logarithms of standard deviations of a Gaussian, side by side as [B, 2A] or as a tuple
+            of two [B, A]. The policy applies the tanh, and scales actions to the bounds of the
+            environment. Beyond -20 to 2 the logarithms are clipped.
+        critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
+            [B, A], to the value of each, [B] or [B, 1]. A function is called for each of the two
+            critics; a module is copied, and the layers of the copy are initialised anew; or one
+            module gives the values of both, [B, 2].
+        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
+            parameters, called for the critics and for the actor. If it takes `lr`, it gets the
+            config's.
         device: The device of learning, as PyTorch names it.
+        compile: `"torch"` compiles networks of one's own for updates, by `torch.compile`; a
+            function such as `partial(torch.compile, mode="max-autotune")` by that.
 
     Raises:
-        ConfigError: If actions are discrete or unbounded, or observations are images.
+        ConfigError: If actions are discrete or unbounded, or parts of observations are images and
+            there are no networks for them; if a network or the optimiser cannot be used.
+        ShapeError: If the outputs of a network have another shape.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -59,25 +89,36 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         (2, 1)
     """
 
+    _config_type = SACConfig
+    form = BoxForm(
+        actor_type=SquashedGaussianActor,
+        num_critics=2,
+        has_target_actor=False,
+        more_shapes={"log_alpha": (1,)},
+    )
+
     def __init__(
         self,
         spec: EnvSpec,
         config: SACConfig | None = None,
         *,
+        actor: MakeModule | None = None,
+        critic: MakeModule | None = None,
+        optimizer: MakeOptimizer | None = None,
         device: str | torch.device = "cpu",
+        compile: Compile = None,
     ) -> None:
         """Initialise the weights."""
         super().__init__(
             spec,
-            config or SACConfig(),
-            actor=SquashedGaussianActor,
-            num_critics=2,
-            has_target_actor=False,
-            more_shapes={"log_alpha": (1,)},
+            config,
+            actor=actor,
+            critic=critic,
+            optimizer=optimizer,
             device=device,
+            compile=compile,
         )
-        self._log_alpha = self._weights["log_alpha"].fill_(math.log(self.config.alpha))
-        self._log_alpha_grad = self._grads["log_alpha"]
+        self._weights["log_alpha"].fill_(math.log(self.config.alpha))
         wanted = self.config.target_entropy
         self.target_entropy = -float(self._box.size) if wanted is None else wanted
         """The entropy that the temperature holds."""
@@ -85,7 +126,7 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
     @property
     def alpha(self) -> float:
         """The temperature: the weight of the entropy."""
-        return math.exp(float(self._log_alpha))
+        return math.exp(float(self._weights["log_alpha"]))
 
     def act(self, obs: NumpyArray, *, explore: bool = True) -> NumpyArray:
         """Choose an action for each observation.
@@ -101,45 +142,60 @@ class SAC(BoxPolicy[SquashedGaussianActor, SACConfig]):
         Raises:
             ShapeError: If the observations are not those of the environment it was made for.
         """
-        obs_NI = self._as_array(obs)
-        if not explore:
-            return self._box.from_unit(self._actor.act(obs_NI))
-        self.env_step += len(obs)
-        return self._box.from_unit(self._actor.draw(obs_NI, self.draw_noise(len(obs))))
+        obs = self._as_array(obs)
+        with self._drawing:
+            if not explore:
+                return self._box.from_unit(self._actor.act(obs))
+            self.env_step += len(obs)
+            return self._box.from_unit(self._actor.draw(obs, self.draw_noise(len(obs))))
 
-    def _next_values(self, next_obs_BI: Tensor) -> Tensor:
-        """Return the lower of both Q'_i(x', a') - alpha log pi(a'|x'), a' drawn (equation 3)."""
-        drawn, _ = self._sample(next_obs_BI)
-        q_EB, _ = self._target_critics.forward(next_obs_BI, drawn.action_BA)
-        return q_EB.amin(0).sub_(drawn.log_prob_B, alpha=self.alpha)
+    def _parameters_of_actor(self) -> list[nn.Parameter]:
+        """Return what an own optimiser steps with the actor: the temperature too, if it learns."""
+        of_temperature = self._networks.parameters("log_") if self.config.learn_alpha else []
+        return super()._parameters_of_actor() + of_temperature
 
-    def _improve_actor(self, obs_BI: Tensor) -> dict[str, float]:
-        """Write the gradients of the actor (equation 7) and the temperature (equation 18)."""
-        alpha, size = self.alpha, len(obs_BI)
-        drawn, outputs = self._sample(obs_BI)
-        q_EB, saved = self._critics.forward(obs_BI, drawn.action_BA)
-        lowest_B, which_B = q_EB.min(0)
-        entropy = -float(drawn.log_prob_B.mean())
-        loss = -alpha * entropy - float(lowest_B.mean())
-        self.check_loss(loss, of="actor")
+    @classmethod
+    def next_values(
+        cls,
+        policies: Sequence[Self],
+        networks: Networks[SquashedGaussianActor],
+        next_obs: Tensor,
+        draw: DrawNoise,
+    ) -> AnyArray:
+        """Estimate the soft return from next observations, [G, B]."""
+        del policies
+        return soft_values(networks, next_obs, draw())
 
-        grad_EB = torch.zeros_like(q_EB).scatter_(0, which_B.unsqueeze(0), -1.0 / size)
-        grad_BA = self._critics.backward_action(saved, grad_EB, num_actions=self._box.size)
-        self._actor.backward(outputs, drawn.backward(grad_BA, log_prob_grad=alpha / size))
-        if self.config.learn_alpha:
-            self._log_alpha_grad.fill_(alpha * (entropy - self.target_entropy))
-        return {"actor_loss": loss, "alpha": alpha, "entropy": entropy}
+    @classmethod
+    def improve_actors(
+        cls,
+        policies: Sequence[Self],
+        networks: Networks[SquashedGaussianActor],
+        rows: Rows,
+        obs: Tensor,
+        draw: DrawNoise,
+    ) -> dict[str, AnyArray]:
+        """Write the gradients of actors and temperatures.
 
-    def _sample(self, obs_BI: Tensor) -> tuple[Sample, list[Tensor]]:
-        noise_BA = torch.from_numpy(self.draw_noise(len(obs_BI)))
-        return self._actor.sample(obs_BI, noise_BA.to(self.device))
+        Returns:
+            `actor_loss`, `alpha` and `entropy`, [G] each.
+        """
+        return improve_soft(networks, rows, obs, draw(), _temperature(policies, networks))
 
     def draw_noise(self, count: int) -> FloatArray:
         """Draw standard normal noise for the actions, [B, A]."""
         return self._rng.standard_normal((count, self._box.size), dtype=np.float32)
 
-    def clone(self) -> Self:
-        """Make an independent SAC in exactly this state, random generator included."""
-        twin = type(self)(self.spec, self.config, device=self.device)
-        twin.load_state_dict(self.state_dict())
-        return twin
+
+def _temperature(policies: Sequence[SAC], networks: Networks[SquashedGaussianActor]) -> Temperature:
+    """Return the temperatures of the policies that the networks are of."""
+    log_alpha_G1 = networks.of_members["log_alpha"]
+    device = log_alpha_G1.device
+    targets_G = np.array([policy.target_entropy for policy in policies], dtype=np.float32)
+    learns_G = np.array([policy.config.learn_alpha for policy in policies], dtype=np.float32)
+    return Temperature(
+        log_alpha_G1=log_alpha_G1,
+        grad_G1=networks.grads_of_members["log_alpha"],
+        target_entropy_G=on(device, targets_G),
+        learns_G=on(device, learns_G),
+    )

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.networks.box_actors import DeterministicActor
+from ding_lite.rl.networks.box_networks import BoxForm
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
-from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import at_least, check_all, finite, suggests, whole
 
 
@@ -48,10 +47,26 @@ class TD3(DDPG):
     Args:
         spec: The spec of the environments, `envs.spec`.
         config: The settings.
+        actor: An actor of one's own in place of the one that the config describes: a module, or a
+            function of the spec that makes one. It maps observations, [B, ...], to actions from
+            -1 to 1, [B, A], as a last `torch.tanh` gives them; the policy scales them to the
+            bounds of the environment. The target actor is a copy.
+        critic: A critic of one's own likewise. It maps observations and actions from -1 to 1,
+            [B, A], to the value of each, [B] or [B, 1]. A function is called for each of the two
+            critics; a module is copied, and the layers of the copy are initialised anew; or one
+            module gives the values of both, [B, 2].
+        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
+            parameters, called for the critics and for the actor. If it takes `lr`, it gets the
+            config's.
         device: The device of learning, as PyTorch names it.
+        compile: `"torch"` compiles networks of one's own for updates, by `torch.compile`; a
+            function such as `partial(torch.compile, mode="max-autotune")` by that.
 
     Raises:
-        ConfigError: If actions are discrete or unbounded, or observations are images.
+        ConfigError: If actions are discrete or unbounded, or parts of observations are images and
+            there are no networks for them; if a network or the optimiser cannot be used, or actions
+            of the actor are beyond -1 to 1, also while it learns.
+        ShapeError: If the outputs of a network have another shape.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -61,29 +76,15 @@ class TD3(DDPG):
     """
 
     config: TD3Config
-    _num_critics = 2
+    form = BoxForm(
+        actor_type=DeterministicActor, num_critics=2, has_target_actor=True, num_followed=1
+    )
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        config: TD3Config | None = None,
-        *,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        """Initialise the weights."""
-        super().__init__(spec, config or TD3Config(), device=device)
+    _config_type = TD3Config
 
     @property
     def _actor_every(self) -> int:
         return self.config.policy_delay
-
-    def _next_values(self, next_obs_BI: Tensor) -> Tensor:
-        """Return the lower of both Q'_i(x', mu'(x') + noise), as in algorithm 1."""
-        action_BA, _ = self._target_actor.forward(next_obs_BI)
-        noise_BA = torch.from_numpy(self.draw_noise(len(action_BA))).to(self.device)
-        action_BA.add_(noise_BA).clamp_(-1.0, 1.0)
-        q_EB, _ = self._target_critics.forward(next_obs_BI, action_BA)
-        return q_EB.amin(0)
 
     def draw_noise(self, count: int) -> FloatArray:
         """Draw clipped noise for the next actions of targets, [B, A]."""

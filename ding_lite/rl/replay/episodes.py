@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields as fields_of
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.io.memory import check_fits
-from ding_lite.rl.batch import NumpyArray, Sequences, Step
+from ding_lite.rl.batch import Array, NumpyArray, Sequences, Step, Transitions, to_numpy
 from ding_lite.rl.replay.outputs import Outputs
+from ding_lite.rl.replay.storage import Layout, OwnFields, layout_of_own, take_own
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import check_all, whole
@@ -25,16 +27,20 @@ class EpisodeBuffer:
 
     An episode of L env steps takes L + 1 rows, one for each observation. It is stored when it ends,
     as a whole, in place of the oldest ones; of one with more observations than there are rows only
-    the end is kept.
+    the end is kept. With `state_size` the recurrent state before each step is kept, too, from which
+    a policy with memory goes on (R2D2: Kapturowski et al. 2019).
 
     Args:
         spec: The environments', for the shapes and types.
         capacity: How many observations to keep.
         num_envs: How many environments each step comes from.
+        state_size: The length of the recurrent state of an environment; None keeps no states.
+        fields: Fields of your own, as those of a `ReplayBuffer`, a row for each env step.
         seed: Draws the samples.
 
     Raises:
-        ConfigError: If a setting is out of range, or the machine has too little memory.
+        ConfigError: If a setting is out of range, a field has no usable name, shape or dtype, or
+            the machine has too little memory.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -46,20 +52,43 @@ class EpisodeBuffer:
         torch.Size([16, 6, 4])
     """
 
-    def __init__(self, spec: EnvSpec, *, capacity: int, num_envs: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        capacity: int,
+        num_envs: int,
+        state_size: int | None = None,
+        fields: OwnFields | None = None,
+        seed: int = 0,
+    ) -> None:
         """Reserve the memory."""
-        check_all(whole(2, capacity=capacity), whole(1, num_envs=num_envs))
+        check_all(
+            whole(2, capacity=capacity),
+            whole(1, num_envs=num_envs),
+            [] if state_size is None else whole(1, state_size=state_size),
+        )
         self.spec = spec
         self.capacity = capacity
         self.num_envs = num_envs
+        self.state_size = state_size
         self._rng = make_rng(seed, "episodes")
-        layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
+        self._own = layout_of_own(fields)
+        if self._own.keys() & {"step", "state"}:
+            raise ConfigError(
+                "`fields` has 'step' or 'state', which `add` takes already. Choose another name; "
+                "for recurrent states give `state_size`."
+            )
+        layout: Layout = {
             "obs": (spec.obs_shape, np.dtype(spec.obs_dtype)),
             "action": (spec.action_shape, np.dtype(spec.action_dtype)),
             "reward": ((), np.dtype(np.float32)),
             "terminated": ((), np.dtype(np.bool_)),
             "truncated": ((), np.dtype(np.bool_)),
         }
+        if state_size is not None:
+            layout["state"] = ((state_size,), np.dtype(np.float32))
+        layout |= self._own
         self.memory_bytes = capacity * sum(
             dtype.itemsize * int(np.prod(shape)) for shape, dtype in layout.values()
         )
@@ -75,11 +104,12 @@ class EpisodeBuffer:
         self._episodes: deque[tuple[int, int]] = deque()
         self._num_steps = 0
         self._starts_and_ends: tuple[NumpyArray, NumpyArray] | None = None
-        # The steps of the episodes under way, (obs, action, reward) each, by environment.
+        self._last_obs: NumpyArray | None = None
+        self._is_resumed = False
+        # The steps of the episodes under way, by environment: a value of each column.
+        self._columns = tuple(name for name in layout if name not in _ENDS)
         longest = capacity - 1
-        self._open: list[deque[tuple[NumpyArray, Any, Any]]] = [
-            deque(maxlen=longest) for _ in range(num_envs)
-        ]
+        self._open: list[deque[tuple[Any, ...]]] = [deque(maxlen=longest) for _ in range(num_envs)]
         self._outputs = Outputs()
 
     @property
@@ -91,37 +121,82 @@ class EpisodeBuffer:
         """Count the env steps of the finished episodes."""
         return self._num_steps
 
-    def add(self, step: Step) -> None:
+    def add(self, step: Step | Transitions, *, state: Array | None = None, **own: Array) -> None:
         """Add a step to the episode of each environment; store the episodes that it ends.
 
+        Args:
+            step: One env step of N environments; or transitions of one env step each, of which
+                every N are a step of the N environments, as `mw.collect` makes them. What is in
+                their `extra`, `state` included, need not be given again.
+            state: The recurrent states before the step, [N, S], for a buffer with `state_size`.
+            **own: The values of the buffer's own `fields`, [N, ...] each.
+
         Raises:
-            ShapeError: If the step is not one of N environments as the spec says.
+            ConfigError: If states or one of the own fields are missing, or unknown.
+            ShapeError: If the step is not one of N environments as the spec says, or what comes
+                with it has another shape or kind of numbers.
         """
-        self._check(step)
+        if isinstance(step, Transitions):
+            for part, more in self._steps_of(step, {} if state is None else {"state": state}, own):
+                self.add(part, **more)
+            return
+        values = self._checked(step, state, own)
+        if self._is_resumed and self._last_obs is not None:
+            # Environments that were not resumed have begun new episodes instead.
+            differs_N = (step.obs != self._last_obs).reshape(len(step), -1).any(axis=1)
+            for env in np.flatnonzero(differs_N).tolist():
+                self._open[env].clear()
+        self._is_resumed, self._last_obs = False, step.next_obs
         for env, steps in enumerate(self._open):
             # Copies: a view would keep the observations of all environments.
-            steps.append((step.obs[env].copy(), step.action[env].copy(), step.reward[env]))
+            steps.append(tuple(value[env].copy() for value in values))
         for env in np.flatnonzero(step.terminated | step.truncated).tolist():
             ends = (step.terminated[env], step.truncated[env])
             self._keep(list(self._open[env]), step.next_obs[env], ends)
             self._open[env].clear()
+
+    def _steps_of(
+        self, transitions: Transitions, state: Mapping[str, Array], own: Mapping[str, Array]
+    ) -> Iterator[tuple[Step, dict[str, Any]]]:
+        """Yield the steps that transitions are of, with what belongs to them."""
+        count, rest = divmod(len(transitions), self.num_envs)
+        if rest or (to_numpy(transitions.num_steps) != 1).any():
+            raise ShapeError(
+                f"{len(transitions)} transitions came, of up to "
+                f"{int(to_numpy(transitions.num_steps).max())} env steps each; a multiple of the "
+                f"{self.num_envs} environments was expected, of one env step each. Collect with "
+                f"`n_step=1`."
+            )
+        names = [field.name for field in fields_of(Step)]
+        columns = {name: to_numpy(getattr(transitions, name)) for name in names}
+        more = {**transitions.extra, **state, **own}
+        for first in range(0, count * self.num_envs, self.num_envs):
+            part = slice(first, first + self.num_envs)
+            step = Step(**{name: columns[name][part] for name in names})
+            yield step, {name: values[part] for name, values in more.items()}
 
     def reset(self) -> None:
         """Drop the episodes under way; needed when environments are reset amid them."""
         for steps in self._open:
             steps.clear()
 
-    def sample(self, batch_size: int, *, length: int) -> Sequences:
+    def sample(self, batch_size: int, *, length: int, burn_in: int = 0) -> Sequences:
         """Sample sequences, as torch tensors. Each env step is equally likely to be the first.
 
         Args:
             batch_size: How many sequences.
             length: Env steps of each, at most: a sequence ends with its episode.
+            burn_in: So many env steps before the first one are returned as well, which bring a
+                stored recurrent state up to date. Near the beginning of an episode there are fewer.
+
+        Returns:
+            Sequences of `burn_in + length` steps. Those that do not exist are not in the `mask`:
+            the first ones of a shorter burn-in, and those after the end of the episode.
 
         Raises:
-            ConfigError: If there is no episode yet, or a number is below 1.
+            ConfigError: If there is no episode yet, or a number is out of range.
         """
-        check_all(whole(1, batch_size=batch_size, length=length))
+        check_all(whole(1, batch_size=batch_size, length=length), whole(0, burn_in=burn_in))
         if not self._episodes:
             raise ConfigError("No episode has ended yet, so there is none to sample from.")
         if self._starts_and_ends is None:
@@ -131,17 +206,26 @@ class EpisodeBuffer:
 
         step_B = self._rng.integers(0, self._num_steps, size=batch_size)
         episode_B = ends.searchsorted(step_B, side="right")
+        lengths = np.diff(ends, prepend=0)[episode_B][:, None]
         left_B1 = (ends[episode_B] - step_B)[:, None]  # env steps to the end of the episode
-        last_row_B1 = (starts + np.diff(ends, prepend=0))[episode_B][:, None]
-        row_BT = last_row_B1 - np.maximum(left_B1 - np.arange(length + 1), 0)
+        # The time of each row in its episode; those outside of it are not in the mask.
+        time_BT = lengths - left_B1 + np.arange(-burn_in, length + 1)
+        row_BT = starts[episode_B][:, None] + time_BT.clip(0, lengths)
         row_BT %= self.capacity
-        mask_BT = np.arange(length) < left_B1
+        before_BT = time_BT[:, :-1] < 0
+        mask_BT = ~before_BT & (time_BT[:, :-1] < lengths)
 
         taken = {"obs": self._outputs.take(self._arrays["obs"], row_BT), "mask": mask_BT}
-        for name in ("action", "reward", *_ENDS):
+        for name in ("action", "reward", *_ENDS, *self._own):
             # The row of an episode's last observation has zeros in all the others.
-            taken[name] = self._arrays[name].take(row_BT[:, :-1], axis=0)
-        return Sequences(**{name: torch.from_numpy(array) for name, array in taken.items()})
+            taken[name] = self._outputs.take(self._arrays[name], row_BT[:, :-1])
+            if burn_in:
+                taken[name][before_BT] = 0
+        if self.state_size is not None:
+            taken["state"] = self._arrays["state"].take(row_BT[:, 0], axis=0)
+        tensors: dict[str, Any] = {n: torch.from_numpy(array) for n, array in taken.items()}
+        extra = {name: tensors.pop(name) for name in self._own}
+        return Sequences(**tensors, burn_in=burn_in, extra=extra)
 
     def clear(self) -> None:
         """Remove all episodes, also those under way."""
@@ -151,7 +235,7 @@ class EpisodeBuffer:
         self._starts_and_ends = None
 
     def _keep(
-        self, steps: list[tuple[NumpyArray, Any, Any]], last_obs: NumpyArray, ends: tuple[Any, Any]
+        self, steps: list[tuple[Any, ...]], last_obs: NumpyArray, ends: tuple[Any, Any]
     ) -> None:
         """Write an episode over the oldest ones."""
         length = len(steps)
@@ -160,8 +244,7 @@ class EpisodeBuffer:
 
         row_L = (self._next + np.arange(length)) % self.capacity
         last_row = (self._next + length) % self.capacity
-        obs, action, reward = zip(*steps, strict=True)
-        for name, values in (("obs", obs), ("action", action), ("reward", reward)):
+        for name, values in zip(self._columns, zip(*steps, strict=True), strict=True):
             self._arrays[name][row_L] = values
         for name, end in zip(_ENDS, ends, strict=True):
             self._arrays[name][row_L] = False
@@ -175,14 +258,36 @@ class EpisodeBuffer:
         self._num_steps += length
         self._starts_and_ends = None
 
-    def _check(self, step: Step) -> None:
+    def _checked(
+        self, step: Step, state: Array | None, own: Mapping[str, Array]
+    ) -> tuple[NumpyArray, ...]:
+        """Return the values of a step by column, once they have the right shapes."""
+        if (state is None) != (self.state_size is None):
+            given, made = ("with" if x is not None else "without" for x in (state, self.state_size))
+            raise ConfigError(
+                f"The step came {given} a `state`, and this buffer was made {made} a `state_size`. "
+                f"A policy with memory needs both: `EpisodeBuffer(..., state_size=S)` and "
+                f"`add(step, state=memory.state)`."
+            )
+        given_N = {name: getattr(step, name) for name in (*self._columns[:3], *_ENDS)}
+        if state is not None:
+            given_N["state"] = to_numpy(state)
+        if own or self._own:
+            given_N |= dict(zip(self._own, take_own(own, self._own), strict=True))
         for name, array in self._arrays.items():
-            found, expected = getattr(step, name).shape, (self.num_envs, *array.shape[1:])
+            found, expected = given_N[name].shape, (self.num_envs, *array.shape[1:])
+            what = name if name in self._own or name == "state" else f"step.{name}"
             if found != expected:
                 raise ShapeError(
-                    f"`step.{name}` has shape {tuple(found)}; {self.num_envs} environments of "
+                    f"`{what}` has shape {tuple(found)}; {self.num_envs} environments of "
                     f"{self.spec.env_id} have {expected}."
                 )
+            if what == name and not np.can_cast(given_N[name].dtype, array.dtype, "same_kind"):
+                raise ShapeError(
+                    f"`{name}` is an array of {given_N[name].dtype}; this buffer keeps "
+                    f"{array.dtype}, which cannot hold that."
+                )
+        return tuple(given_N[name] for name in self._columns)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that an exact resume needs; the arrays are the buffer's own memory."""
@@ -192,6 +297,7 @@ class EpisodeBuffer:
             "episodes": np.array(self._episodes, dtype=np.int64).reshape(-1, 2),
             "rng": rng_state(self._rng),
             "arrays": {name: array[:used] for name, array in self._arrays.items()},
+            "last_obs": self._last_obs,
             "open": [
                 [np.array(column) for column in zip(*steps, strict=True)] for steps in self._open
             ],
@@ -210,6 +316,11 @@ class EpisodeBuffer:
                 f"{sorted(state)}."
             )
         used = min(state["next"], self.capacity)
+        if state["arrays"].keys() != self._arrays.keys():
+            raise CheckpointError(
+                f"The saved buffer keeps {sorted(state['arrays'])}; {sorted(self._arrays)} was "
+                f"expected. Make one with the same `fields` and `state_size`."
+            )
         for name, array in self._arrays.items():
             saved = state["arrays"][name]
             if saved.shape != (used, *array.shape[1:]):
@@ -226,4 +337,5 @@ class EpisodeBuffer:
         for steps, columns in zip(self._open, state["open"], strict=True):
             steps.clear()
             steps.extend(zip(*columns, strict=True))
+        self._last_obs, self._is_resumed = state["last_obs"], True
         set_rng_state(self._rng, state["rng"])

@@ -17,6 +17,7 @@ import torch
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.records import register
 from ding_lite.rl.batch import Array, NumpyArray, PrioritizedTransitions, Transitions, to_numpy
+from ding_lite.rl.replay.storage import OwnFields
 from ding_lite.rl.replay.sum_tree import SumTree
 from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.rl.spec import EnvSpec
@@ -34,7 +35,7 @@ class Drawn:
     """Transitions drawn from a replay, with the sums that sampling from several replays needs."""
 
     fields: dict[str, NumpyArray]
-    """By field of `Transitions`, [B, ...]; empty without draws."""
+    """By field of `Transitions`, and of the replay's own, [B, ...]; empty without draws."""
     value: npt.NDArray[np.float64]
     """The priority of each to the power of alpha, [B]."""
     serial: npt.NDArray[np.int64]
@@ -49,9 +50,9 @@ class PrioritizedReplay(ReplayBuffer):
     """The newest transitions, sampled in proportion to their priorities.
 
     A transition of priority p is sampled with probability P = p**alpha / (sum of all p**alpha).
-    A new one has the current highest priority, so that it is soon sampled. Each batch has
-    importance weights, (N P)**-beta divided by the highest of the batch, which correct the bias of
-    this sampling: with a beta of 1 fully.
+    A new one has the current highest priority, so that it is soon sampled, or the one that `add`
+    is given for it. Each batch has importance weights, (N P)**-beta divided by the highest of the
+    batch, which correct the bias of this sampling: with a beta of 1 fully.
 
     Args:
         spec: The environment's, for the shapes and types; those of the first transitions if None.
@@ -61,9 +62,11 @@ class PrioritizedReplay(ReplayBuffer):
             run: `train(..., beta=linear(0.4, 1.0, steps=...))`.
         offset: Added to each priority, so that a transition with an error of 0 is sampled again.
             Lower does so more seldom; 1e-6 to 1e-2 are usual.
+        fields: Fields of your own, as those of a `ReplayBuffer`.
         seed: Draws the samples.
         fast: Whether numba does the loops: None where it is installed, True insists on it. The
             samples are the same.
+        device: Of the transitions, as that of a `ReplayBuffer`; priorities are kept on the CPU.
 
     Raises:
         ConfigError: If a setting is out of range, or the machine has too little memory.
@@ -76,7 +79,7 @@ class PrioritizedReplay(ReplayBuffer):
         (0.6, 3718672)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but one by name, and few at a time
         self,
         spec: EnvSpec | None = None,
         *,
@@ -84,12 +87,14 @@ class PrioritizedReplay(ReplayBuffer):
         alpha: float = 0.6,
         beta: float = 0.4,
         offset: float = 1e-6,
+        fields: OwnFields | None = None,
         seed: int = 0,
         fast: bool | None = None,
+        device: str | torch.device = "cpu",
     ) -> None:
         """Allocate the tree of priorities only."""
         check_all(inside(0.0, 1.0, alpha=alpha, beta=beta), positive(offset=offset))
-        super().__init__(spec, capacity=capacity, seed=seed)
+        super().__init__(spec, capacity=capacity, fields=fields, seed=seed, device=device)
         self.alpha = alpha
         self.beta = beta
         self.offset = offset
@@ -101,21 +106,34 @@ class PrioritizedReplay(ReplayBuffer):
         """The size of the full replay, in bytes."""
         return super().memory_bytes + SumTree.bytes_for(self.capacity)
 
-    def add(self, transitions: Transitions) -> None:
-        """Add transitions with the current highest priority, in place of the oldest ones.
+    def add(self, transitions: Transitions, *, priority: Array | None = None, **own: Array) -> None:
+        """Add transitions, in place of the oldest ones.
+
+        Args:
+            transitions: What to add, B of them.
+            priority: The priority of each, [B], 0 or more, such as |TD error|; by default all
+                have the current highest one.
+            **own: The values of the replay's own `fields`; see `ReplayBuffer.add`.
 
         Raises:
             ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
-                far or that the environment's spec says.
-            ConfigError: If they need more memory than the machine has, and no spec was given.
+                far or that the environment's spec says, or if there are not as many priorities as
+                transitions.
+            NonFiniteError: If a priority is NaN or infinite. Nothing is added then.
+            ConfigError: If a priority is below 0, if one of the own fields is missing or unknown,
+                or if they need more memory than the machine has, and no spec was given.
         """
+        if priority is not None:
+            priority = _checked(to_numpy(priority), len(transitions))
         with self._lock:
             first, oldest = self._next, self._oldest
-            super().add(transitions)
+            super().add(transitions, **own)
             if first == self._next:
                 return
             highest = self._tree.highest or 1.0
             self._set_values(max(first, self._next - self.capacity), self._next, highest)
+            if priority is not None:
+                self._set_priorities(np.arange(first, self._next), priority)
             # Some may have been removed early, with their frames; their slots are not yet reused.
             self._set_values(max(oldest, self._next - self.capacity), self._oldest, 0.0)
 
@@ -162,12 +180,15 @@ class PrioritizedReplay(ReplayBuffer):
             count = count if len(self) else 0
             slot_B, value_B = tree.draw(self._rng.random(count)) if count else _NONE
             return Drawn(
-                fields=self._room().gather(slot_B) if count else {},
+                fields=self._arrays_of(slot_B) if count else {},
                 value=value_B,
                 serial=self._serials_of(slot_B),
                 total=tree.total,
                 size=len(self),
             )
+
+    def _arrays_of(self, slot_B: npt.NDArray[np.int64]) -> dict[str, NumpyArray]:
+        return {name: to_numpy(values) for name, values in self._room().gather(slot_B).items()}
 
     def _serials_of(self, slot_B: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the serials of the transitions in these slots, which ascend."""
@@ -207,17 +228,22 @@ class PrioritizedReplay(ReplayBuffer):
         if not len(priority_B):
             return 0
         with self._lock:
-            count = self._tree.update(
-                serial_B,
-                priority_B.astype(np.float32, copy=False),
-                offset=self.offset,
-                power=self.alpha,
-                first=self._oldest,
-                end=self._next,
-            )
+            count = self._set_priorities(serial_B, priority_B.astype(np.float32, copy=False))
         if count < 0:
             refuse_priorities(priority_B)
         return count
+
+    def _set_priorities(
+        self, serial_B: npt.NDArray[np.int64], priority_B: npt.NDArray[np.float32]
+    ) -> int:
+        return self._tree.update(
+            serial_B,
+            priority_B,
+            offset=self.offset,
+            power=self.alpha,
+            first=self._oldest,
+            end=self._next,
+        )
 
     def clear(self) -> None:
         """Remove all transitions; later updates of their priorities are ignored."""
@@ -280,6 +306,20 @@ def importance_weights(chance_B: npt.NDArray[np.float64], beta: float) -> npt.ND
     ratio_B: npt.NDArray[np.float32] = chance_B.astype(np.float32)
     ratio_B /= ratio_B.min()
     return np.power(ratio_B, np.float32(-beta), out=ratio_B)
+
+
+def _checked(priority_B: NumpyArray, count: int) -> npt.NDArray[np.float32]:
+    """Return initial priorities in single precision, or raise."""
+    if priority_B.shape != (count,):
+        raise ShapeError(
+            f"`priority` has shape {priority_B.shape}; one number for each of the {count} "
+            f"transitions was expected."
+        )
+    with np.errstate(over="ignore"):  # to infinity, which is refused
+        single_B: npt.NDArray[np.float32] = priority_B.astype(np.float32, copy=False)
+    if not ((single_B >= 0.0) & (single_B < np.inf)).all():
+        refuse_priorities(single_B)
+    return single_B
 
 
 def refuse_priorities(priority_B: NumpyArray) -> NoReturn:

@@ -1,22 +1,29 @@
-"""Rollouts for learning: check them, join them, and find the values of next observations."""
+"""Rollouts for learning: checked, joined, on a device, and split in minibatches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
+from ding_lite.rl.batch import NumpyArray, Rollout
+from ding_lite.rl.host_or_device import AnyArray, namespace, on
+from ding_lite.rl.recorded.actor_critic import Unroll
 from ding_lite.rl.spec import EnvSpec
 
 
-def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec) -> Rollout:
+def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec, *, state_size: int = 0) -> Rollout:
     """Join rollouts of the same length along the axis of environments.
 
     Args:
         rollouts: At least one. They may come from other nodes, so their shapes are checked.
         spec: The spec of their environments.
+        state_size: The length of the recurrent state of one environment; 0 without memory.
 
     Returns:
         One rollout of all environments. Its version is the oldest among them.
@@ -28,7 +35,7 @@ def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec) -> Rollout:
     if not rollouts:
         raise ConfigError("There is no rollout to learn from; at least one was expected.")
     for rollout in rollouts:
-        _check(rollout, spec)
+        _check(rollout, spec, state_size)
     if len(rollouts) == 1:
         return rollouts[0]
 
@@ -59,23 +66,33 @@ def join_rollouts(rollouts: Sequence[Rollout], spec: EnvSpec) -> Rollout:
         cut_env=np.concatenate(cut_env),
         cut_obs=behind("cut_obs"),
         version=min(rollout.version for rollout in rollouts),
+        state=None if rollouts[0].state is None else behind("state"),
     )
 
 
-def merged(array_TN: NumpyArray) -> NumpyArray:
+def on_device(rollout: Rollout, device: torch.device) -> Rollout:
+    """Return a rollout with its arrays as tensors on a device; on a CPU the rollout itself."""
+    if isinstance(on(device, rollout.reward), np.ndarray):
+        return rollout
+    kept: dict[str, Any] = {field.name: getattr(rollout, field.name) for field in fields(rollout)}
+    moved = {n: on(device, v) for n, v in kept.items() if v is not None and n != "version"}
+    return replace(rollout, **moved)
+
+
+def merged(array_TN: AnyArray) -> AnyArray:
     """Merge the axes of steps and environments, [T, N, ...] -> [T * N, ...], without a copy."""
     steps, envs, *rest = array_TN.shape
     return array_TN.reshape(steps * envs, *rest)
 
 
-def unseen_obs(rollout: Rollout) -> NumpyArray:
+def unseen_obs(rollout: Rollout) -> AnyArray:
     """Return the next observations that are not `obs` of a later step, [N + K, ...]."""
     if not len(rollout.cut_obs):
         return rollout.last_obs
-    return np.concatenate((rollout.last_obs, rollout.cut_obs))
+    return namespace(rollout.obs).concatenate((rollout.last_obs, rollout.cut_obs))
 
 
-def next_values(rollout: Rollout, value_TN: FloatArray, unseen_M: FloatArray) -> FloatArray:
+def next_values(rollout: Rollout, value_TN: AnyArray, unseen_M: AnyArray) -> AnyArray:
     """Return the values of the next observations; any number where it terminated.
 
     Args:
@@ -84,14 +101,74 @@ def next_values(rollout: Rollout, value_TN: FloatArray, unseen_M: FloatArray) ->
         unseen_M: The values of `unseen_obs`.
     """
     num_envs = rollout.num_envs
-    next_value_TN = np.empty_like(value_TN)
+    next_value_TN = namespace(value_TN).empty_like(value_TN)
     next_value_TN[:-1] = value_TN[1:]
     next_value_TN[-1] = unseen_M[:num_envs]
     next_value_TN[rollout.cut_time, rollout.cut_env] = unseen_M[num_envs:]
     return next_value_TN
 
 
-def _check(rollout: Rollout, spec: EnvSpec) -> None:
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Env steps with their advantages and value targets: in any order, or whole sequences."""
+
+    obs: AnyArray
+    action: AnyArray
+    log_prob_B: AnyArray
+    """The log-probability of the action under the weights that collected it."""
+    advantage_B: AnyArray
+    target_B: AnyArray
+    """The return to regress the value on."""
+    unroll: Unroll | None = None
+    """The sequences that the steps are, for a policy with memory: merged [T, N]. Without memory
+    they have no order."""
+
+    def __len__(self) -> int:
+        return len(self.target_B)
+
+    def take(self, index_B: AnyArray) -> Minibatch:
+        """Return the env steps of these indices."""
+        return Minibatch(
+            self.obs[index_B],
+            self.action[index_B],
+            self.log_prob_B[index_B],
+            self.advantage_B[index_B],
+            self.target_B[index_B],
+        )
+
+    def split(self, size: int, rng: np.random.Generator) -> Iterator[Minibatch]:
+        """Yield minibatches of about so many env steps, drawn without replacement.
+
+        Sequences stay whole: then they are as many as have that many env steps, at least one.
+        """
+        if len(self) <= size:
+            yield self
+        elif self.unroll is None:
+            # As many as fit, of even size: a few left over would pull as much as all the others.
+            for index_B in self._drawn(len(self), round(len(self) / size), rng):
+                yield self.take(index_B)
+        else:
+            yield from self._split_envs(self.unroll, size, rng)
+
+    def _split_envs(
+        self, unroll: Unroll, size: int, rng: np.random.Generator
+    ) -> Iterator[Minibatch]:
+        num_steps, num_envs = unroll.ended_TN.shape
+        count = max(size // num_steps, 1)
+        steps_T = namespace(self.target_B).arange(num_steps, device=self.target_B.device)
+        first_T1 = steps_T[:, None] * num_envs
+        for envs_M in self._drawn(num_envs, max(round(num_envs / count), 1), rng):
+            part = self.take((first_T1 + envs_M).reshape(-1))
+            yield replace(part, unroll=unroll.take(envs_M))
+
+    def _drawn(self, total: int, parts: int, rng: np.random.Generator) -> Sequence[AnyArray]:
+        """Return the numbers below `total` in random order, in parts, on the device of the rows."""
+        if isinstance(self.target_B, Tensor):
+            return torch.tensor_split(on(self.target_B.device, rng.permutation(total)), parts)
+        return np.array_split(rng.permutation(total), parts)
+
+
+def _check(rollout: Rollout, spec: EnvSpec, state_size: int) -> None:
     if rollout.reward.ndim != 2 or not rollout.reward.size:
         raise ShapeError(
             f"The `reward` of a rollout has shape {rollout.reward.shape}; (steps, environments), "
@@ -109,14 +186,21 @@ def _check(rollout: Rollout, spec: EnvSpec) -> None:
         "cut_env": (num_cut,),
         "cut_obs": (num_cut, *spec.obs_shape),
     }
+    if state_size:
+        expected["state"] = (num_envs, state_size)
     for name, shape in expected.items():
-        found = getattr(rollout, name).shape
+        found = np.shape(getattr(rollout, name))
         if found != shape:
             raise ShapeError(
                 f"The `{name}` of a rollout has shape {found}; {shape} was expected for {each[0]} "
                 f"steps of {each[1]} environments of {spec.env_id}. Was it collected in other "
                 f"environments?"
             )
+    if spec.action_dtype is np.int64 and rollout.action.dtype.kind not in "iu":
+        raise ShapeError(
+            f"The `action` of a rollout has the type {rollout.action.dtype}; actions of "
+            f"{spec.env_id} are whole numbers, {spec.action_space}."
+        )
     for name in ("obs", "last_obs", "cut_obs"):
         if getattr(rollout, name).dtype != spec.obs_dtype:
             raise ShapeError(

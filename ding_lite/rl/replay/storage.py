@@ -7,6 +7,7 @@ have an array of their own, and images are kept as `Frames`.
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Mapping
 from dataclasses import fields
@@ -14,18 +15,25 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError, did_you_mean
 from ding_lite.io.memory import check_fits
-from ding_lite.rl.batch import NumpyArray, Transitions
+from ding_lite.rl.batch import Array, NumpyArray, Transitions, to_numpy
+from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.replay.frames import Frames
 from ding_lite.rl.replay.outputs import Outputs
 from ding_lite.rl.spec import EnvSpec
 
 Layout: TypeAlias = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""The shape and dtype of one row of each field of `Transitions`."""
+"""The shape and dtype of one row of each field: those of `Transitions`, then a replay's own."""
+
+OwnFields: TypeAlias = Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]
+"""Fields that a user adds: the shape and the dtype of one row of each, by name."""
 
 FIELDS = tuple(field.name for field in fields(Transitions))
+RESERVED = {*FIELDS, "extra", "transitions", "priority", "self"}
+"""Names that no own field may have: `add` takes something else by them."""
 SMALL_BYTES = 256
 """Rows up to this size lie in records; of longer ones a second copy would cost too much."""
 _OBSERVATIONS = ("obs", "next_obs")
@@ -45,7 +53,8 @@ class Storage:
         self.layout = layout
         self._capacity = capacity
         parts = _Parts(layout)
-        self._record_names = tuple(name for name in FIELDS if name in parts.small)
+        names = tuple(layout)
+        self._record_names = tuple(name for name in names if name in parts.small)
         self._records = np.zeros(capacity, dtype=parts.record_type)
         # Bytes are copied as a whole and not number by number; so are the rows of a field.
         self._bytes = self._records.view(_bytes_type(parts.record_type.itemsize))
@@ -62,7 +71,7 @@ class Storage:
         if parts.has_frames:
             self._frames = Frames(*layout["obs"], stack=stack, capacity=capacity)
         self._arrays = {name: self._records[name] for name in self._record_names} | self._wide
-        self._targets = tuple((FIELDS.index(name), array) for name, array in self._arrays.items())
+        self._targets = tuple((names.index(name), array) for name, array in self._arrays.items())
         self._outputs = Outputs()
 
     @staticmethod
@@ -80,7 +89,7 @@ class Storage:
 
         Args:
             serial: The number of the first one.
-            values: By field, as in `FIELDS`.
+            values: By field, in the order of the layout.
             count: How many there are.
 
         Returns:
@@ -129,17 +138,70 @@ class Storage:
         Raises:
             CheckpointError: If the shapes or types are others.
         """
-        saved = saved_layout(state)
-        if saved != self.layout:
-            differs = next(name for name in FIELDS if saved.get(name) != self.layout.get(name))
-            raise CheckpointError(
-                f"The saved `{differs}` is {saved.get(differs)}, this replay keeps "
-                f"{self.layout.get(differs)}. Was it saved with another environment?"
-            )
+        _check_layout(saved_layout(state), self.layout)
         for name, array in state["arrays"].items():
             self._arrays[name][: len(array)] = array
         if self._frames is not None:
             self._frames.load_state_dict(state["frames"])
+
+
+class DeviceStorage:
+    """The transitions of a replay, by slot, in the memory of a device such as a GPU.
+
+    Every field is a tensor of its own. Images are kept whole, and not frame by frame.
+
+    Args:
+        layout: The fields of a transition.
+        capacity: How many there are.
+        device: Theirs.
+    """
+
+    def __init__(self, layout: Layout, *, capacity: int, device: torch.device) -> None:
+        """Allocate the memory."""
+        self.layout = layout
+        self._capacity = capacity
+        self._device = device
+        self._tensors = {
+            name: torch.zeros(
+                (capacity, *shape), dtype=torch.from_numpy(np.zeros(0, dtype)).dtype, device=device
+            )
+            for name, (shape, dtype) in layout.items()
+        }
+
+    @staticmethod
+    def bytes_for(layout: Layout, *, capacity: int) -> int:
+        """Return the memory that it takes, in bytes."""
+        return capacity * sum(map(_row_bytes, layout.values()))
+
+    def write(self, serial: int, values: tuple[Array, ...], count: int) -> int:
+        """Store transitions in the slots of their numbers, as `Storage.write` does."""
+        start = serial % self._capacity
+        before_end = min(count, self._capacity - start)
+        for tensor, value in zip(self._tensors.values(), values, strict=True):
+            there = placed(value, self._device)
+            tensor[start : start + before_end] = there[:before_end]
+            tensor[: count - before_end] = there[before_end:]
+        return serial + count - self._capacity
+
+    def gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, torch.Tensor]:
+        """Copy transitions out of their slots, a tensor for each field."""
+        there_B = placed(slot_B, self._device)
+        return {name: tensor.index_select(0, there_B) for name, tensor in self._tensors.items()}
+
+    def state_dict(self, used: int) -> dict[str, Any]:
+        """Return copies of the memory up to the last slot in use, as those of a `Storage`."""
+        arrays = {name: to_numpy(tensor[:used]) for name, tensor in self._tensors.items()}
+        return {"arrays": arrays, "frames": None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict`, here or of a `Storage` of vectors, returned.
+
+        Raises:
+            CheckpointError: If the shapes or types are others.
+        """
+        _check_layout(saved_layout(state), self.layout)
+        for name, array in state["arrays"].items():
+            self._tensors[name][: len(array)] = placed(np.asarray(array), self._device)
 
 
 class _Parts:
@@ -147,7 +209,7 @@ class _Parts:
 
     def __init__(self, layout: Layout) -> None:
         self.has_frames = len(layout["obs"][0]) > 1  # images are worth it
-        names = [n for n in FIELDS if not (self.has_frames and n in _OBSERVATIONS)]
+        names = [n for n in layout if not (self.has_frames and n in _OBSERVATIONS)]
         self.wide = [name for name in names if _row_bytes(layout[name]) > SMALL_BYTES]
         # Wide numbers first: then nothing has to be left empty between them.
         self.small = sorted(
@@ -182,12 +244,71 @@ def layout_of_spec(spec: EnvSpec) -> Layout:
     }
 
 
+def layout_of_own(fields: OwnFields | None) -> Layout:
+    """Check the fields that a user adds, and return their layout.
+
+    Raises:
+        ConfigError: If one has no usable name, shape or dtype.
+    """
+    return {name: _own_field(name, given) for name, given in (fields or {}).items()}
+
+
+def _own_field(name: object, given: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:  # noqa: ANN401
+    if type(name) is not str or not name.isidentifier() or keyword.iskeyword(name):
+        raise ConfigError(f"`fields` has the name {name!r}; a name as of an argument was expected.")
+    if name in RESERVED:
+        raise ConfigError(
+            f"`fields` has {name!r}, which `add` takes already. Choose another name, such as "
+            f"{'own_' + name!r}."
+        )
+    try:
+        shape, dtype = tuple(given[0]), np.dtype(given[1])
+        torch.from_numpy(np.zeros(0, dtype))
+        fits = len(given) == 2 and all(type(size) is int and size > 0 for size in shape)
+    except (TypeError, IndexError, KeyError, ValueError):
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f"`fields` says {given!r} of {name!r}; the shape and the dtype of one row were "
+            f"expected, sizes above 0 and numbers that torch knows, such as ((), np.float32)."
+        )
+    return shape, dtype
+
+
+def take_own(given: Mapping[str, Array], expected: Layout) -> tuple[NumpyArray, ...]:
+    """Return the values of own fields in the order of their layout.
+
+    Raises:
+        ConfigError: If one is missing or unknown.
+        ShapeError: If one is no array.
+    """
+    for name in given:
+        if name not in expected:
+            known = f"keeps {sorted(expected)} of yours" if expected else "keeps none of yours"
+            raise ConfigError(
+                f"{name!r} is no field of this replay, which {known}.{did_you_mean(name, expected)}"
+                f" Make it with `fields={{{name!r}: (shape, dtype)}}`, or leave it out."
+            )
+    missing = [name for name in expected if name not in given]
+    if missing:
+        raise ConfigError(
+            f"The own fields {missing} are missing. Give one row for each transition: "
+            f"`add(..., {missing[0]}=array)`."
+        )
+    for name, value in given.items():
+        if not isinstance(value, np.ndarray | torch.Tensor):
+            raise ShapeError(
+                f"`{name}` is a {type(value).__name__}; an array or a tensor was expected."
+            )
+    return tuple(to_numpy(given[name]) for name in expected)
+
+
 def layout_of_values(values: tuple[NumpyArray, ...]) -> Layout:
     """Read the layout from transitions; real numbers are kept in 4 bytes."""
     single = {np.dtype(np.float64): np.dtype(np.float32)}
     return {
         name: (value.shape[1:], single.get(value.dtype, value.dtype))
-        for name, value in zip(FIELDS, values, strict=True)
+        for name, value in zip(FIELDS, values, strict=False)
     }
 
 
@@ -196,7 +317,18 @@ def saved_layout(state: Mapping[str, Any]) -> Layout:
     layout = {name: (array.shape[1:], array.dtype) for name, array in state["arrays"].items()}
     if state["frames"] is not None:
         layout |= dict.fromkeys(_OBSERVATIONS, Frames.saved_shape_and_type(state["frames"]))
-    return {name: layout[name] for name in FIELDS if name in layout}
+    return {name: layout[name] for name in (*FIELDS, *layout) if name in layout}
+
+
+def _check_layout(saved: Layout, layout: Layout) -> None:
+    if saved != layout:
+        names = (*layout, *saved)
+        differs = next(name for name in names if saved.get(name) != layout.get(name))
+        raise CheckpointError(
+            f"The saved `{differs}` is {saved.get(differs)}, this replay keeps "
+            f"{layout.get(differs)}. Was it saved with another environment, with other `fields`, "
+            f"or, where observations are images, on another kind of device?"
+        )
 
 
 def _row_type(column: tuple[tuple[int, ...], np.dtype[Any]]) -> np.dtype[Any]:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.rl.replay.sum_tree_numpy import NumpyWalks
 from ding_lite.rl.replay.sum_tree_shape import Float32Array, Float64Array, Int64Array, TreeShape
 from ding_lite.settings import check_all, whole
@@ -219,7 +219,7 @@ def _is_wanted(fast: bool | None) -> bool:
         if fast:
             raise MissingExtraError(
                 "`fast` is True, which needs numba, and that is not installed. Install it: "
-                'pip install "ding-lite[fast]". Without `fast` numpy does the same, more slowly.'
+                f"{pip_line('fast')}. Without `fast` numpy does the same, more slowly."
             )
         return False
     return True

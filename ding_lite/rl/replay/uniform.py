@@ -15,14 +15,19 @@ from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
 from ding_lite.io.memory import check_fits
-from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
+from ding_lite.rl.batch import Array, ExtraTransitions, NumpyArray, Transitions, to_numpy
+from ding_lite.rl.host_or_device import is_host, usable_device
 from ding_lite.rl.replay.storage import (
     FIELDS,
+    DeviceStorage,
     Layout,
+    OwnFields,
     Storage,
+    layout_of_own,
     layout_of_spec,
     layout_of_values,
     saved_layout,
+    take_own,
 )
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -45,10 +50,16 @@ class ReplayBuffer:
         spec: The environment's, for the shapes and types; those of the first transitions if None.
         capacity: How many transitions to keep. Higher keeps older ones; 1e4 to 1e6 are usual.
             `memory_bytes` is the memory that it takes.
+        fields: Fields of your own beside those of `Transitions`, the shape and the dtype of one
+            row of each: `{"log_prob": ((), np.float32)}`. `add` takes them by name, and `sample`
+            returns them in `batch.extra`.
         seed: Draws the samples.
+        device: Of the memory, as PyTorch names it. On a GPU samples are drawn where the policy
+            learns, without a copy; images are kept whole there, so that they take more memory.
 
     Raises:
-        ConfigError: If the capacity is below 1, or needs more memory than the machine has.
+        ConfigError: If the capacity is below 1, or needs more memory than the machine has, if a
+            field has no usable name, shape or dtype, or if there is no such device.
 
     Example:
         >>> from ding_lite.rl import make_envs
@@ -57,11 +68,21 @@ class ReplayBuffer:
         (0, 2800000)
     """
 
-    def __init__(self, spec: EnvSpec | None = None, *, capacity: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec | None = None,
+        *,
+        capacity: int,
+        fields: OwnFields | None = None,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
         """Start empty; memory is allocated with the first transition."""
+        self.device = usable_device(device)
         check_all(whole(1, capacity=capacity))
         self.spec = spec
         self.capacity = capacity
+        self._own = layout_of_own(fields)
         self._rng = make_rng(seed, "replay")
         self._lock = threading.RLock()
         # Transitions have serial numbers that are never reused, and serial n lies in slot
@@ -73,33 +94,46 @@ class ReplayBuffer:
         self._usual_types: list[np.dtype[Any]] = []
         self._usual_shapes: list[tuple[int, ...]] = []
         self._usual_count = 0
-        self._storage: Storage | None = None
+        self._storage: Storage | DeviceStorage | None = None
         self._has_said_so = False
         if spec is not None:
-            self._set_layout(layout_of_spec(spec))
+            self._set_layout(layout_of_spec(spec) | self._own)
 
     @property
     def memory_bytes(self) -> int:
         """The size of the full replay, in bytes; 0 while the shapes are unknown."""
         if not self._layout:
             return 0
-        return Storage.bytes_for(self._layout, capacity=self.capacity, stack=self._stack)
+        return self._bytes_for(self._layout)
+
+    def _bytes_for(self, layout: Layout) -> int:
+        if is_host(self.device):
+            return Storage.bytes_for(layout, capacity=self.capacity, stack=self._stack)
+        return DeviceStorage.bytes_for(layout, capacity=self.capacity)
 
     def __len__(self) -> int:
         return self._next - self._oldest
 
-    def add(self, transitions: Transitions) -> None:
+    def add(self, transitions: Transitions, **own: Array) -> None:
         """Add transitions, in place of the oldest ones once the replay is full.
+
+        Args:
+            transitions: What to add, B of them.
+            **own: The values of the replay's own `fields`, [B, ...] each, unless they are in
+                `transitions.extra`.
 
         Raises:
             ShapeError: If a field does not have the shape, or the kind of numbers, that it had so
                 far or that the environment's spec says.
-            ConfigError: If they need more memory than the machine has, and no spec was given.
+            ConfigError: If one of the own fields is missing or unknown, or if they need more
+                memory than the machine has, and no spec was given.
         """
         count = len(transitions)
         if not count:
             return
         values: tuple[NumpyArray, ...] = _get_fields(transitions)
+        if own or self._own or transitions.extra:
+            values += take_own({**transitions.extra, **own}, self._own)
         if Tensor in map(type, values):
             values = tuple(map(to_numpy, values))
         with self._lock:
@@ -107,7 +141,7 @@ class ReplayBuffer:
 
     def _add(self, values: tuple[NumpyArray, ...], count: int) -> None:
         if not self._layout:
-            self._set_layout(layout_of_values(values))
+            self._set_layout(layout_of_values(values) | self._own)
         self._check(values, count)
         if count > self.capacity:  # the older ones would be overwritten at once
             self._next += count - self.capacity
@@ -133,7 +167,8 @@ class ReplayBuffer:
             if first and len(self) < self.capacity:
                 slot_B += first
                 slot_B %= self.capacity
-            return Transitions(**self._gather(slot_B))
+            taken = self._gather(slot_B)
+            return ExtraTransitions(**taken) if self._own else Transitions(**taken)
 
     def clear(self) -> None:
         """Remove all transitions; the serials of later ones continue from theirs."""
@@ -165,7 +200,8 @@ class ReplayBuffer:
         with self._lock:
             if state["storage"] is not None:
                 if not self._layout:
-                    self._set_layout(saved_layout(state["storage"]))
+                    saved = saved_layout(state["storage"])
+                    self._set_layout({name: saved[name] for name in FIELDS} | self._own)
                 self._room().load_state_dict(state["storage"])
             set_rng_state(self._rng, state["rng"])
             self._next, self._oldest = int(state["next"]), int(state["oldest"])
@@ -192,16 +228,21 @@ class ReplayBuffer:
 
     def _set_layout(self, layout: Layout) -> None:
         """Set the shapes and types; raise if they take more memory than the machine has."""
-        needed = Storage.bytes_for(layout, capacity=self.capacity, stack=self._stack)
-        check_fits(needed, what=f"A replay{self._of_env()}", capacity=self.capacity)
+        needed = self._bytes_for(layout)
+        if is_host(self.device):
+            check_fits(needed, what=f"A replay{self._of_env()}", capacity=self.capacity)
         self._layout = layout
         self._usual_types = [dtype for _, dtype in layout.values()]
         megabytes = needed / 1e6
         logger.info("a replay of %d transitions takes %.1f MB when full", self.capacity, megabytes)
 
-    def _room(self) -> Storage:
+    def _room(self) -> Storage | DeviceStorage:
         if self._storage is None:
-            self._storage = Storage(self._layout, capacity=self.capacity, stack=self._stack)
+            layout, capacity = self._layout, self.capacity
+            if is_host(self.device):
+                self._storage = Storage(layout, capacity=capacity, stack=self._stack)
+            else:
+                self._storage = DeviceStorage(layout, capacity=capacity, device=self.device)
         return self._storage
 
     def _check(self, values: tuple[NumpyArray, ...], count: int) -> None:
@@ -214,15 +255,16 @@ class ReplayBuffer:
             self._refuse_misfits(values, count)
 
     def _refuse_misfits(self, values: tuple[NumpyArray, ...], count: int) -> None:
-        for value, (name, (shape, dtype)) in zip(values, self._layout.items(), strict=True):
+        for value, (field, (shape, dtype)) in zip(values, self._layout.items(), strict=True):
+            name = field if field in self._own else f"transitions.{field}"
             if value.shape != (count, *shape):
                 raise ShapeError(
-                    f"`transitions.{name}` has shape {tuple(value.shape)}; this replay"
+                    f"`{name}` has shape {tuple(value.shape)}; this replay"
                     f"{self._of_env()} keeps {(count, *shape)} for {count} transitions."
                 )
             if not np.can_cast(value.dtype, dtype, "same_kind"):
                 raise ShapeError(
-                    f"`transitions.{name}` is an array of {value.dtype}; this replay"
+                    f"`{name}` is an array of {value.dtype}; this replay"
                     f"{self._of_env()} keeps {dtype}, which cannot hold that."
                 )
 
@@ -233,9 +275,12 @@ class ReplayBuffer:
                 f"Collect more of them before training, or take smaller batches."
             )
 
-    def _gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, Tensor]:
+    def _gather(self, slot_B: npt.NDArray[np.int64]) -> dict[str, Any]:
         taken = self._room().gather(slot_B)
-        return {name: torch.from_numpy(array) for name, array in taken.items()}
+        tensors: dict[str, Any] = {name: torch.as_tensor(taken[name]) for name in taken}
+        if self._own:
+            tensors["extra"] = {name: tensors.pop(name) for name in self._own}
+        return tensors
 
     def _of_env(self) -> str:
         return "" if self.spec is None else f" for {self.spec.env_id}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set as AbstractSet
 from dataclasses import dataclass
+from html import escape
 
 from ding_lite.runtime.composition import Use, distinct
 from ding_lite.runtime.middleware import Middleware, MiddlewareShape, name_of, parts_of, shape_of
@@ -20,6 +21,17 @@ class Diagram:
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        """Show the flow chart in a notebook that draws Mermaid, such as JupyterLab 4.1 and newer.
+
+        Other notebooks show the text, from `_repr_html_`.
+        """
+        return {"text/vnd.mermaid": self.mermaid}
+
+    def _repr_html_(self) -> str:
+        """Show the text in a notebook."""
+        return f"<pre>{escape(self.text)}</pre>"
 
 
 def draw(uses: Sequence[Use], *, labels: AbstractSet[str], concurrent: bool) -> Diagram:

@@ -482,9 +482,9 @@ def fresh_episodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many episodes each player was given, evaluation after evaluation."""
     noted: list[int] = []
 
-    def play(act: Any, envs: Envs, *, episodes: Sequence[int]) -> PlayedByEach:
+    def play(act: Any, envs: Envs, *, episodes: Sequence[int], reset: Any) -> PlayedByEach:
         noted.append(sum(episodes))
-        return play_each(act, envs, episodes=episodes)
+        return play_each(act, envs, episodes=episodes, reset=reset)
 
     module = sys.modules[mw.evaluate_population.__module__]
     monkeypatch.setattr(module, "play_each", play)
@@ -519,7 +519,7 @@ def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
     fresh_episodes: list[int], left: int, played: list[int]
 ) -> None:
     """Each episode takes 3 env steps and returns 6; of six each of two environments plays three."""
-    envs = make_envs("probe/Counter-v0", 2, settings={"max_episode_steps": 3})
+    envs = make_envs("probe/Counter-v0", 2, env_args={"max_episode_steps": 3})
     population = Population.of(DQN, envs.spec, SEARCH, size=3, config=SMALL)
     evaluate = mw.evaluate_population(
         population, envs, every=1, stop_at=6.0, max_env_steps=5_018 + left
@@ -535,7 +535,7 @@ def test_fresh_episodes_that_might_exceed_the_env_steps_are_not_played(
 def test_what_cut_episodes_seem_to_reach_is_confirmed_by_whole_ones(
     population: Population, eval_envs: Envs
 ) -> None:
-    cut = make_envs("CartPole-v1", 2, seed=5, settings={"max_episode_steps": 5})
+    cut = make_envs("CartPole-v1", 2, seed=5, env_args={"max_episode_steps": 5})
     ctx, record = run_step(
         mw.evaluate_population(population, cut, every=1, stop_at=5.0, confirm_envs=eval_envs)
     )

@@ -71,7 +71,7 @@ def test_rows_stand_under_a_heading_of_their_columns(
 def test_a_row_has_the_newest_value_of_each_metric(clock: ManualClock, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     rows = [{"loss": 0.5, "eval_return": 80.0}, {"loss": 0.25}, {"loss": 0.125}]
-    run(mw.log(every=2, path=file, quiet=True, clock=clock), *rows, clock=clock)
+    run(mw.jsonl(file, every=2, clock=clock), *rows, clock=clock)
 
     first, last = read(file)
     assert (first["step"], first["loss"], first["eval_return"]) == (2, 0.25, 80.0)
@@ -96,7 +96,7 @@ def test_the_file_marks_the_rows_of_evaluations(
 
 def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
     file = tmp_path / "runs" / "metrics.jsonl"
-    log = mw.log(every=1, path=file, quiet=True)
+    log = mw.jsonl(file, every=1)
     with Task() as task:
         task.use(log)
         task.run(max_step=2)
@@ -105,7 +105,7 @@ def test_the_file_grows_from_run_to_run(tmp_path: Path) -> None:
 
 
 def test_a_quiet_log_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(mw.log(every=1, path=tmp_path / "metrics.jsonl", quiet=True), {"loss": 1.0})
+    run(mw.jsonl(tmp_path / "metrics.jsonl", every=1), {"loss": 1.0})
     assert capsys.readouterr().err == ""
 
 
@@ -134,7 +134,7 @@ def test_the_last_row_is_written_when_the_run_fails(tmp_path: Path) -> None:
 
     with Task() as task:
         task.use(fail)
-        task.use(mw.log(every=10, path=file, quiet=True))
+        task.use(mw.jsonl(file, every=10))
         with pytest.raises(ValueError, match="a bug"):
             task.run()
     assert [row["step"] for row in read(file)] == [1]
@@ -146,9 +146,7 @@ def test_a_metric_that_is_no_number_is_named() -> None:
     assert "in middleware `log`" in "".join(caught.value.__notes__)
 
 
-def test_a_log_that_would_write_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing would be written"):
-        mw.log(every=10, quiet=True)
+def test_settings_out_of_range_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`every` is 0"):
         mw.log(every=0)
     with pytest.raises(ConfigError, match="is a directory"):
@@ -214,7 +212,7 @@ ROWS_OF_A_RUN: list[dict[str, Any]] = [
 @pytest.mark.parametrize("steps", [1, 4, 5, 9])
 def test_a_log_goes_on_with_the_rows_that_the_checkpoint_knows(tmp_path: Path, steps: int) -> None:
     def log(name: str) -> Callable[[], Middleware]:
-        return lambda: mw.log(every=4, path=tmp_path / name, quiet=True, clock=clock)
+        return lambda: mw.jsonl(tmp_path / name, every=4, clock=clock)
 
     clock = ManualClock()
     run(log("whole.jsonl")(), *ROWS_OF_A_RUN, clock=clock)
@@ -234,7 +232,7 @@ def test_a_log_that_has_lost_rows_warns_and_goes_on(
     file, clock = tmp_path / "metrics.jsonl", ManualClock()
 
     def log() -> Middleware:
-        return mw.log(every=1, path=file, quiet=True, clock=clock)
+        return mw.jsonl(file, every=1, clock=clock)
 
     state = killed_after(3, log, *ROWS_OF_A_RUN[:3], clock=clock)
     file.write_bytes(file.read_bytes()[:-20])  # as after a power cut
@@ -247,7 +245,7 @@ def test_a_run_that_had_ended_gets_no_second_last_row(tmp_path: Path) -> None:
     file, clock = tmp_path / "metrics.jsonl", ManualClock()
 
     def log() -> Middleware:
-        return mw.log(every=2, path=file, quiet=True, clock=clock)
+        return mw.jsonl(file, every=2, clock=clock)
 
     state = killed_after(4, log, *ROWS_OF_A_RUN[:4], clock=clock)
     before = file.read_text()
@@ -260,7 +258,7 @@ def test_what_is_of_one_process_alone_is_in_no_checkpoint(tmp_path: Path) -> Non
     row = {"env_step": 8, "loss": 0.5, "steps_per_s": 100.0, "memory_mb": 412.0}
 
     def log() -> Middleware:
-        return mw.log(every=1, path=file, quiet=True, clock=clock)
+        return mw.jsonl(file, every=1, clock=clock)
 
     state = killed_after(1, log, row, clock=clock)
     go_on(state, log, {"env_step": 16}, clock=clock)

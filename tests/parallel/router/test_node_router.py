@@ -193,11 +193,11 @@ class InterruptedClock(SystemClock):
     def __init__(self) -> None:
         self._is_pressed = False
 
-    def wait(self, condition: threading.Condition, timeout: float | None) -> None:
+    def wait(self, condition: threading.Condition, instant: float) -> None:
         if threading.current_thread() is threading.main_thread() and not self._is_pressed:
             self._is_pressed = True
             signal.raise_signal(signal.SIGINT)
-        super().wait(condition, timeout)
+        super().wait(condition, instant)
 
 
 def test_ctrl_c_during_wait_ready_is_raised_without_a_lock(tmp_path: Path) -> None:

@@ -272,6 +272,23 @@ def test_an_encoded_value_is_a_snapshot() -> None:
         assert found[key].min() == 1, key
 
 
+def test_what_has_arrived_as_bytes_is_relayed_without_a_copy() -> None:
+    frame = bytes(8 * LARGE)
+    arrived = decode(encode(np.zeros(LARGE)).meta, [memoryview(frame)])
+    (relayed,) = encode(arrived).buffers
+    assert np.shares_memory(np.frombuffer(relayed, np.uint8), np.frombuffer(frame, np.uint8))
+
+    (part,) = encode(arrived[LARGE // 2 :]).buffers  # which would keep all of the frame
+    assert not np.shares_memory(np.frombuffer(part, np.uint8), np.frombuffer(frame, np.uint8))
+
+
+def test_a_read_only_array_that_can_still_change_is_copied() -> None:
+    memory = bytearray(8 * LARGE)
+    encoded = encode(np.frombuffer(memoryview(memory).toreadonly(), np.float64))
+    memory[:] = b"\1" * len(memory)
+    assert not decode(encoded.meta, encoded.buffers).any()
+
+
 def test_borrowed_memory_that_is_not_in_a_row_is_copied() -> None:
     array = np.ones((LARGE, 2))
     encoded = encode(array[:, 0], borrow=True)

@@ -167,7 +167,7 @@ def test_the_last_line_says_how_many_episodes_it_took(
             task.use(mw.evaluate(policy, envs, every=5_000, stop_at=criterion.eval_target))
             task.use(criterion.decide)
             task.use(mw.stop_at(env_step=options.max_env_steps))
-            task.use(mw.log(every=10, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=10))
             task.run()
         run.conclude(policy)
         said = json.loads((run.directory / CONFIG).read_text())

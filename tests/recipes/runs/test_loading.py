@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import CheckpointError
 from ding_lite.recipes import load_policy
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
@@ -63,3 +65,43 @@ def test_an_unknown_policy_is_named_in_the_error(tmp_path: Path) -> None:
 def test_where_nothing_was_saved_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"There is no checkpoint in .*checkpoint: "):
         load_policy(tmp_path)
+
+
+def test_code_that_a_run_from_elsewhere_names_is_imported_only_on_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        policy = DQN(envs.spec, optimizer=torch.optim.RMSprop)
+    run_step(mw.checkpoint(policy, tmp_path / "run", every=1))
+    assert same(load_policy(tmp_path / "run"), policy)
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
+    with pytest.raises(CheckpointError, match=r"optimizer torch.optim.rmsprop:RMSprop.*--trust"):
+        load_policy(tmp_path / "run")
+    assert same(load_policy(tmp_path / "run", trust=True), policy)
+    assert same(load_policy(tmp_path / "run", optimizer=torch.optim.RMSprop), policy)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"env": {"env_id": "evil:Env-v0", "frame_stack": 1}},
+        {"env": {"env_id": "x", "frame_stack": 1, "made_by": {"env": "evil.py:make"}}},
+        {"env": {"env_id": "x", "frame_stack": 1, "made_by": {"env": "x", "imports": ["evil"]}}},
+        {"given": {"network": "evil:Net"}},
+        {"class": "evil:Policy", "kind": "Policy"},
+    ],
+)
+def test_a_crafted_checkpoint_imports_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, about: dict[str, object]
+) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        run_step(mw.checkpoint(DQN(envs.spec), tmp_path / "run", every=1))
+    saved = load_checkpoint(tmp_path / "run")
+    meta = {**saved.meta, "policy": {**saved.meta["policy"], **about, "signature": "0" * 64}}
+    save_checkpoint(tmp_path / "run", saved.state, meta=meta)
+    (tmp_path / "evil.py").write_text("raise SystemExit('code of the checkpoint has run')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(CheckpointError, match=r"names code.*evil"):
+        load_policy(tmp_path / "run")

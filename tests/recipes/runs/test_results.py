@@ -145,6 +145,13 @@ def test_settings_that_only_one_program_has_are_not_named() -> None:
     assert [group.label for group in groups] == ["sac, lr 0.5", "td3, lr 0.5", "td3, lr 0.25"]
 
 
+def test_settings_that_follow_from_the_program_are_not_named() -> None:
+    leave("r/1", program="dqn", lr=0.5)
+    leave("r/2", program="ppo", lr=0.25)
+    groups = group_results(find_results(["r"]))
+    assert [group.label for group in groups] == ["dqn", "ppo"]
+
+
 def test_curves_are_joined_over_env_steps() -> None:
     leave("r/1", seed=1, rows=2)
     leave("r/2", seed=3, rows=4)

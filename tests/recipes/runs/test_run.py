@@ -26,7 +26,7 @@ from ding_lite.testing import ManualClock
 
 KEYS = [
     *("example", "env", "seed", "solved", "env_steps", "episodes"),
-    *("train_iter", "wall_s", "eval_return", "nodes"),
+    *("train_iter", "wall_s", "eval_return", "nodes", "eval_episodes"),
 ]
 
 
@@ -93,7 +93,7 @@ def test_the_last_line_has_every_key_in_order(
         with Task() as task:
             task.use(mw.collect(policy, envs, steps=4))
             task.use(mw.train(policy))
-            task.use(mw.log(every=10, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=10))
             task.run(max_step=620)
         clock.advance(12.5)
         run.conclude(policy)
@@ -113,6 +113,7 @@ def test_the_last_line_has_every_key_in_order(
         "wall_s": 12.5,
         "eval_return": 500.0,
         "nodes": 1,
+        "eval_episodes": 20,
     }
 
 
@@ -134,7 +135,7 @@ def test_a_person_is_told_what_there_is_and_what_to_try(
         with Task() as task:
             task.use(mw.collect(policy, envs, steps=4))
             task.use(mw.checkpoint(policy, run.checkpoint, every=100))
-            task.use(mw.log(every=10, path=run.metrics, quiet=True))
+            task.use(mw.jsonl(run.metrics, every=10))
             task.use(mw.tensorboard(run.directory))
             task.run(max_step=10)
         run.conclude(policy, try_next="Try next: more.")
@@ -239,7 +240,7 @@ def train_a_little(run: Run, *, steps: int = 10, value: float | None = None) -> 
         task.use(mw.collect(policy, envs, steps=4))
         task.use(evaluate)
         task.use(mw.checkpoint(parts, run.checkpoint, every=1_000))
-        task.use(mw.log(every=10, path=run.metrics, quiet=True))
+        task.use(mw.jsonl(run.metrics, every=10))
         run.resume(parts)
         task.run(max_step=steps)
     return task

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.recipes import record_video
 from ding_lite.recipes.runs import video
 from ding_lite.recipes.runs.video import Camera, GifFilm, Mp4Film, find_ffmpeg, play, play_and_film
 from ding_lite.rl.batch import NumpyArray
 from ding_lite.rl.envs.catch import CATCH_ID
 from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.evaluation import mean_return
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 
 
 @pytest.fixture
@@ -56,6 +58,13 @@ def test_episodes_are_played_to_their_ends(catcher: DQN) -> None:
 
 
 @pytest.mark.usefixtures("without_ffmpeg")
+def test_a_policy_with_memory_is_watched() -> None:
+    policy = R2D2(make_envs("CartPole-v1", 1).spec, R2D2Config(hidden=(4,), memory_size=3))
+    envs = make_envs("CartPole-v1", 1, seed=5)
+    returns = [episode.ret for episode in play(policy, episodes=3, seed=5)]
+    assert sum(returns) / 3 == mean_return(policy, envs, episodes=3)
+
+
 def test_each_episode_becomes_a_video(catcher: DQN, tmp_path: Path) -> None:
     directory = tmp_path / "new" / "videos"
     recorded = list(play_and_film(catcher, directory, episodes=2, seed=1))
@@ -179,5 +188,8 @@ def test_a_package_that_drawing_lacks_is_named(monkeypatch: pytest.MonkeyPatch) 
     )
     with make_envs("CartPole-v1", 1) as envs:
         policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
-    with pytest.raises(MissingExtraError, match="CartPole-v1 cannot be drawn: pygame is not inst"):
+    with pytest.raises(
+        MissingExtraError, match="CartPole-v1 cannot be drawn: pygame is not inst"
+    ) as caught:
         list(play(policy, episodes=1, render_mode="human"))
+    assert pip_line("video") in str(caught.value)

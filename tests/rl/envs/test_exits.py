@@ -31,7 +31,7 @@ def run(envs, actions):
 
 @pytest.mark.parametrize("how", EXITS)
 def test_an_exit_in_a_step_is_an_error_that_names_the_environment(how):
-    envs = make_envs("probe/Weak-v0", 4, mode="sync", settings={"how": how})
+    envs = make_envs("probe/Weak-v0", 4, mode="sync", env_args={"how": how})
     with pytest.raises(EnvError, match=f"Environment 2 of probe/Weak-v0 {DID[how]}"):
         run(envs, [0, 0, 1, 0])
 

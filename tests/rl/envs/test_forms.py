@@ -56,7 +56,7 @@ def test_a_discrete_observation_becomes_a_one_hot_vector():
 @pytest.mark.parametrize("layout", ["last", "first", "none"])
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 def test_pixels_keep_their_value_and_place(layout, dtype):
-    envs = make_envs("probe/Picture-v0", 2, settings={"layout": layout, "dtype": dtype})
+    envs = make_envs("probe/Picture-v0", 2, env_args={"layout": layout, "dtype": dtype})
     channels = 1 if layout == "none" else 3
     assert envs.obs.shape == (2, channels, 6, 5)
     assert envs.obs.dtype == np.dtype(dtype)

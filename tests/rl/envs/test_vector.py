@@ -150,7 +150,7 @@ def test_the_episodes_do_not_depend_on_the_mode(env_id):
 def test_an_array_program_takes_the_settings_of_the_environment():
     def record(mode):
         settings = {"sutton_barto_reward": True, "max_episode_steps": 15}
-        with make_envs("CartPole-v1", 5, seed=7, mode=mode, settings=settings) as envs:
+        with make_envs("CartPole-v1", 5, seed=7, mode=mode, env_args=settings) as envs:
             return play(envs, random_actions(4, 5), steps=100)
 
     steps = record("native")
@@ -244,18 +244,17 @@ def test_an_error_of_an_environment_names_it():
 def test_a_mistyped_environment_gets_a_suggestion():
     with pytest.raises(ConfigError, match=r"'CartPol-v1' .* Did you mean \"CartPole-v1\"\?"):
         make_envs("CartPol-v1", 2)
-    for nowhere in ("nowhere.to:Find-v0", None, 5):
-        with pytest.raises(ConfigError, match=rf"no environment {nowhere!r}"):
+    for nowhere in (None, 5):
+        with pytest.raises(ConfigError, match="The environment is a"):
             make_envs(nowhere, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("env_id", "space", "advice"),
     [
-        ("SeesDict-v0", "Dict", "FlattenObservation"),
         ("SeesFilm-v0", r"\(2, 8, 8, 3\)", "ReshapeObservation"),
         ("ActsDict-v0", "Dict", "ActionWrapper"),
-        ("ActsTwice-v0", r"MultiDiscrete\(\[2 2\]\)", "ActionWrapper"),
+        ("ActsWhole-v0", r"Box\(0, 5, \(2,\), int64\)", "MultiDiscrete"),
     ],
 )
 def test_an_unsupported_space_is_named(env_id, space, advice):
@@ -272,9 +271,7 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "Box2D", None)
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(
-        MissingExtraError, match=r"LunarLander-v3 .*pip install \"ding-lite\[box2d\]"
-    ):
+    with pytest.raises(MissingExtraError, match=r"LunarLander-v3 .*pip install -e '\.\[box2d\]'"):
         make_envs("LunarLander-v3", 1)
 
 
@@ -293,16 +290,16 @@ def test_modes_that_do_not_exist_are_refused():
 
 def test_settings_reach_the_environment_in_every_mode():
     for mode in MODES:
-        envs = make_envs("CartPole-v1", 1, mode=mode, settings={"sutton_barto_reward": True})
+        envs = make_envs("CartPole-v1", 1, mode=mode, env_args={"sutton_barto_reward": True})
         rewards = [step.reward[0] for step in play(envs, lambda obs: np.zeros(1, int), steps=20)]
         assert set(rewards) == {0.0, -1.0}
-    with pytest.raises(ConfigError, match=r"CartPole-v1 .*`settings` \{'gravity': 1.0\}"):
-        make_envs("CartPole-v1", 1, mode="sync", settings={"gravity": 1.0})
+    with pytest.raises(ConfigError, match=r"CartPole-v1 .*arguments \{'gravity': 1.0\}"):
+        make_envs("CartPole-v1", 1, mode="sync", env_args={"gravity": 1.0})
 
 
 def test_a_time_limit_among_the_settings_counts_in_every_mode():
     for mode in MODES:
-        envs = make_envs("CartPole-v1", 2, mode=mode, settings={"max_episode_steps": 5})
+        envs = make_envs("CartPole-v1", 2, mode=mode, env_args={"max_episode_steps": 5})
         play(envs, balance, steps=5)
         assert envs.take_finished() == [Episode(0, 5.0, 5), Episode(1, 5.0, 5)]
         assert envs.spec.max_episode_steps == 5

@@ -7,9 +7,10 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from ding_lite.rl.networks.action_values import ActionValues, draw_stacked_weights
-from ding_lite.rl.networks.box_actors import DeterministicActor, SquashedGaussianActor
-from ding_lite.rl.networks.flat import FlatWeights
+from ding_lite.rl.networks.activations import activation_function
+from ding_lite.rl.networks.box_actors import DeterministicActor, MLPBody, SquashedGaussianActor
 from ding_lite.rl.networks.q_nets import draw_weights
+from ding_lite.rl.weights.flat import FlatWeights
 
 NUM_OBS, NUM_ACTIONS, BATCH = 5, 3, 11
 
@@ -18,46 +19,62 @@ def normal(*shape, seed=0):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
-def make_critics(hidden, *, num_networks=2, first=None):
+def make_critics(hidden, *, num_networks=2, first=None, activation="relu"):
     shapes = ActionValues.shapes(num_networks, NUM_OBS, NUM_ACTIONS, hidden)
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
     draw_stacked_weights(weights, np.random.default_rng(0))
     depth = len(hidden) + 1
-    return ActionValues(weights, grads, depth=depth, first=first), weights, grads
+    critics = ActionValues(
+        weights,
+        grads,
+        depth=depth,
+        num_actions=NUM_ACTIONS,
+        first=first,
+        activation=activation,
+    )
+    return critics, weights, grads
 
 
 def recorded(weights):
     return {name: weights[name].clone().requires_grad_() for name in weights.shapes}
 
 
-def plain_values(named, obs, action, *, network, depth):
+def plain_values(named, obs, action, *, network, depth, activation=F.relu):
     x = torch.cat((obs, action), dim=1)
     for layer in range(depth):
         x = F.linear(x, named[f"{layer}.weight"][network], named[f"{layer}.bias"][network])
-        x = x.relu() if layer < depth - 1 else x
+        x = activation(x) if layer < depth - 1 else x
     return x.squeeze(1)
 
 
 @pytest.mark.parametrize("hidden", [(8,), (8, 6), (4, 8, 6)])
 @pytest.mark.parametrize("num_networks", [1, 2, 3])
-def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks):
-    critics, weights, grads = make_critics(hidden, num_networks=num_networks)
+@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu", "elu", "silu"])
+def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks, activation):
+    critics, weights, grads = make_critics(hidden, num_networks=num_networks, activation=activation)
     obs, action = normal(BATCH, NUM_OBS), normal(BATCH, NUM_ACTIONS, seed=1).requires_grad_()
     named, grad_EB = recorded(weights), normal(num_networks, BATCH, seed=2)
     expected_EB = torch.stack(
         [
-            plain_values(named, obs, action, network=network, depth=len(hidden) + 1)
+            plain_values(
+                named,
+                obs,
+                action,
+                network=network,
+                depth=len(hidden) + 1,
+                activation=activation_function(activation).recorded,
+            )
             for network in range(num_networks)
         ]
     )
     expected_EB.backward(grad_EB)
 
-    q_EB, saved = critics.forward(obs, action.detach())
-    torch.testing.assert_close(q_EB, expected_EB.detach())
-    found_BA = critics.backward_action(saved, grad_EB, num_actions=NUM_ACTIONS)
-    torch.testing.assert_close(found_BA, action.grad)
+    q_E1B, saved = critics.forward_saving(obs, action.detach()[None])
+    torch.testing.assert_close(q_E1B[:, 0], expected_EB.detach())
+    found_1BA = critics.backward_action(saved, grad_EB[:, None])
+    torch.testing.assert_close(found_1BA[0], action.grad)
     assert not grads.flat.any()  # only actions were asked for
-    critics.backward(saved, grad_EB)
+    critics.backward(saved, grad_EB[:, None])
     for name, tensor in named.items():
         torch.testing.assert_close(grads[name], tensor.grad)
 
@@ -65,14 +82,14 @@ def test_gradients_of_stacked_critics_are_those_of_autograd(hidden, num_networks
 def test_the_first_critic_can_be_evaluated_alone():
     both, _, _ = make_critics((8, 6))
     first, _, _ = make_critics((8, 6), first=1)
-    obs, action = normal(BATCH, NUM_OBS), normal(BATCH, NUM_ACTIONS, seed=1)
-    q_EB, saved = first.forward(obs, action)
-    torch.testing.assert_close(q_EB, both.forward(obs, action)[0][:1])
-    found_BA = first.backward_action(saved, torch.ones(1, BATCH), num_actions=NUM_ACTIONS)
-    q_2B, saved = both.forward(obs, action)
+    obs, action = normal(BATCH, NUM_OBS), normal(1, BATCH, NUM_ACTIONS, seed=1)
+    q_EB, saved = first.judge(obs, action)
+    torch.testing.assert_close(q_EB, both.forward(obs, action)[:1])
+    found_BA = first.backward_action(saved, torch.ones(1, 1, BATCH))
+    q_2B, saved = both.judge(obs, action)
     of_first = torch.zeros_like(q_2B)
     of_first[0] = 1.0
-    expected_BA = both.backward_action(saved, of_first, num_actions=NUM_ACTIONS)
+    expected_BA = both.backward_action(saved, of_first)
     torch.testing.assert_close(found_BA, expected_BA)
 
 
@@ -88,10 +105,10 @@ def test_stacked_critics_are_initialised_as_layers_of_torch():
 
 def make_actor(actor, *, hidden=(8, 6)):
     sizes = (NUM_OBS, *hidden)
-    shapes = actor.shapes(sizes, NUM_ACTIONS)
+    shapes = MLPBody.shapes(sizes, actor.outputs_per_action * NUM_ACTIONS)
     weights, grads = FlatWeights(shapes), FlatWeights(shapes)
     draw_weights(weights, np.random.default_rng(0))
-    return actor(weights, grads, sizes=sizes), weights, grads
+    return actor(MLPBody(weights, grads, sizes=sizes)), weights, grads
 
 
 def plain_outputs(named, obs):
@@ -110,10 +127,11 @@ def test_gradients_of_a_deterministic_actor_are_those_of_autograd():
     )
     expected_BA = plain_outputs(named, obs).tanh()
     expected_BA.backward(grad_BA)
-    action_BA, outputs = actor.forward(obs)
-    torch.testing.assert_close(action_BA, expected_BA.detach())
-    np.testing.assert_allclose(actor.act(obs.numpy()), action_BA, rtol=1e-5, atol=1e-6)
-    actor.backward(outputs, action_BA, grad_BA)
+    action_1BA, outputs = actor.forward_saving(obs)
+    torch.testing.assert_close(action_1BA[0], expected_BA.detach())
+    torch.testing.assert_close(actor.forward(obs), action_1BA, rtol=0, atol=0)
+    np.testing.assert_allclose(actor.act(obs.numpy()), action_1BA[0], rtol=1e-5, atol=1e-6)
+    actor.backward(outputs, action_1BA, grad_BA[None])
     for name, tensor in named.items():
         torch.testing.assert_close(grads[name], tensor.grad)
 
@@ -135,13 +153,15 @@ def test_gradients_of_a_squashed_gaussian_are_those_of_autograd(scale):
     log_prob = Normal(mean, log_std.exp()).log_prob(z) - (1.0 - z.tanh() ** 2).log()
     ((grad_BA * z.tanh()).sum() + 0.7 * log_prob.sum()).backward()
 
-    sample, outputs = actor.sample(obs, noise)
-    torch.testing.assert_close(sample.action_BA, z.tanh().float().detach())
+    sample, outputs = actor.sample_saving(obs, noise[None])
+    torch.testing.assert_close(sample.action_GBA[0], z.tanh().float().detach())
     expected_B = log_prob.sum(1).float().detach()
-    torch.testing.assert_close(sample.log_prob_B, expected_B, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(actor.draw(obs.numpy(), noise.numpy()), sample.action_BA, atol=1e-5)
+    torch.testing.assert_close(sample.log_prob_GB[0], expected_B, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        actor.draw(obs.numpy(), noise.numpy()), sample.action_GBA[0], atol=1e-5
+    )
     best = mean.tanh().float().detach()
     np.testing.assert_allclose(actor.act(obs.numpy()), best, rtol=1e-5, atol=1e-6)
-    actor.backward(outputs, sample.backward(grad_BA, log_prob_grad=0.7))
+    actor.backward(outputs, sample.backward(grad_BA[None], log_prob_grad=0.7))
     for name, tensor in named.items():
         torch.testing.assert_close(grads[name], tensor.grad, rtol=1e-3, atol=1e-4)

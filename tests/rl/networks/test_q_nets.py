@@ -5,7 +5,8 @@ import torch
 from ding_lite.errors import ConfigError
 from ding_lite.rl import DQNConfig
 from ding_lite.rl.networks.conv import CONVS, num_features, torso_for
-from ding_lite.rl.networks.q_nets import ConvQNetwork, MLPQNetwork, draw_weights, make_q_network
+from ding_lite.rl.networks.q_nets import MLPQNetwork, draw_weights, make_q_network
+from ding_lite.rl.recorded.q_network import RecordedQNetwork
 from tests.rl import reference
 
 IMAGE = (3, 12, 10)
@@ -100,7 +101,7 @@ def test_the_weights_of_all_layers_are_contiguous(kind):
 
 
 def test_first_weights_of_convolutions_are_those_of_torch():
-    net = ConvQNetwork((4, 84, 84), CONVS["nature"], (512,), num_actions=2)
+    net = make_q_network((4, 84, 84), CONVS["nature"], (512,), num_actions=2, dueling=False)
     draw_weights(net.weights, np.random.default_rng(0))
     inputs = {"conv.0": 4 * 64, "conv.1": 32 * 16, "conv.2": 64 * 9, "torso.0": 3136, "head": 512}
     for name, num_inputs in inputs.items():
@@ -110,7 +111,7 @@ def test_first_weights_of_convolutions_are_those_of_torch():
 
 
 def test_the_nature_network_has_the_size_of_the_paper():
-    net = ConvQNetwork((4, 84, 84), CONVS["nature"], (512,), num_actions=18)
+    net = make_q_network((4, 84, 84), CONVS["nature"], (512,), num_actions=18, dueling=False)
     assert len(net.weights.flat) == 1_693_362
 
 
@@ -130,7 +131,7 @@ def test_the_nature_network_has_the_size_of_the_paper():
 def test_auto_chooses_the_convolutions_by_image_size(torso, shape, convs):
     assert torso_for(torso, shape, env_id="x") == convs
     network = make_q_network(shape, convs, (8,), num_actions=2, dueling=False)
-    assert isinstance(network, ConvQNetwork if convs else MLPQNetwork)
+    assert isinstance(network, RecordedQNetwork if convs else MLPQNetwork)
     assert network.values(np.zeros((1, *shape), dtype=np.uint8)).shape == (1, 2)
 
 
@@ -155,9 +156,28 @@ def test_features_are_counted_as_torch_counts_them():
 
 @pytest.mark.parametrize("side", [8, 9, 10, 11, 16])
 def test_the_small_convolutions_see_every_pixel(side):
-    net = ConvQNetwork((1, side, side), CONVS["small"], (8,), num_actions=2)
+    net = make_q_network((1, side, side), CONVS["small"], (8,), num_actions=2, dueling=False)
     draw_weights(net.weights, np.random.default_rng(0))
     dark = np.zeros((1, 1, side, side), dtype=np.uint8)
     lit = np.repeat(dark, side * side, axis=0)
     lit.reshape(side * side, -1)[np.arange(side * side), np.arange(side * side)] = 255
     assert (net.values(lit) != net.values(dark)).any(axis=1).all()
+
+
+@KINDS
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_module_computes_the_same_values_on_the_same_weights(kind, dueling):
+    net, _ = make(kind, dueling=dueling)
+    obs = draw_obs(kind, 6)
+    state = torch.get_rng_state()
+    module = net.module
+    assert torch.equal(torch.get_rng_state(), state)
+    assert list(dict(module.named_parameters())) == list(net.weights.shapes)
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            module(torch.from_numpy(obs)).numpy(), net.values(obs), atol=1e-6
+        )
+        net.weights.flat.mul_(0.5)
+        np.testing.assert_allclose(
+            module(torch.from_numpy(obs)).numpy(), net.values(obs), atol=1e-6
+        )

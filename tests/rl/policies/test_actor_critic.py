@@ -24,10 +24,10 @@ from ding_lite.rl import (
     PPOConfig,
     make_envs,
 )
-from ding_lite.rl.networks.actor_critic import RecordedActorCritic
+from ding_lite.rl.formulas.advantages import normalized_by_rho
+from ding_lite.rl.networks.actor_critic import recorded_actor_critic
 from ding_lite.rl.networks.conv import CONVS
-from ding_lite.rl.policies import actor_critic
-from ding_lite.rl.policies.impala import normalized_by_rho
+from ding_lite.rl.policies import actor_critic_config
 from ding_lite.rl.seeding import make_rng, set_rng_state
 from ding_lite.runtime.context import Context
 from ding_lite.testing.probes import BEST_NUMBER, AsImage
@@ -273,7 +273,7 @@ def test_a_gradient_that_does_not_fit_or_is_not_finite_is_refused():
     with pytest.raises(ShapeError, match=r"shape \(3,\); \(\d+,\) was expected"):
         policy.apply_gradient(torch.zeros(3))
     gradient[5] = math.nan
-    with pytest.raises(NonFiniteError, match="update 1 has the length nan"):
+    with pytest.raises(NonFiniteError, match="length of the gradient of update 1 of A2C is nan"):
         policy.apply_gradient(gradient)
     assert_same(policy.weights(), before["network"], rtol=0, atol=0)
 
@@ -557,10 +557,7 @@ def test_on_other_devices_it_computes_the_same(kind, actions, monkeypatch):
     spec = SPECS[actions]
     written_out = make(kind, spec, hidden=(8, 12))
 
-    def recorded(obs_shape, convs, hidden, **more):
-        return RecordedActorCritic(obs_shape, convs, hidden, **more)
-
-    monkeypatch.setattr(actor_critic, "make_actor_critic", recorded)
+    monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
     policy = make(kind, spec, hidden=(8, 12))
     obs = draw_obs(np.random.default_rng(0), spec, (9,))
     np.testing.assert_allclose(policy.explore(obs)[1], written_out.explore(obs)[1], rtol=1e-4)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
 from ding_lite.rl import (
@@ -22,9 +22,12 @@ from ding_lite.rl import (
     SACConfig,
     TD3Config,
     Transitions,
+    host_or_device,
     make_envs,
 )
 from ding_lite.rl.batch import PrioritizedTransitions
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import DeviceMetrics
 from ding_lite.rl.policies.base import BoxActions
 from ding_lite.rl.protocols import ReducesGradient
 from ding_lite.rl.seeding import set_rng_state
@@ -167,10 +170,12 @@ def test_a_truncated_episode_has_the_value_of_an_endless_one(kind, n_step):
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ddpg": ("ddpg", {}),
     "ddpg, one layer": ("ddpg", {"hidden": (16,), "critic_lr": 3e-3}),
+    "ddpg, normalized": ("ddpg", {"normalize_obs": True}),
     "td3": ("td3", {}),
     "td3, every update": ("td3", {"policy_delay": 1, "target_noise": 0.5, "hidden": (8, 12, 16)}),
     "td3, seldom": ("td3", {"policy_delay": 3, "target_noise_clip": 0.1}),
     "sac": ("sac", {}),
+    "sac, normalized": ("sac", {"normalize_obs": True, "hidden": (8,)}),
     "sac, given entropy": ("sac", {"target_entropy": 0.5, "alpha": 0.1, "actor_lr": 1e-2}),
     "sac, given temperature": ("sac", {"alpha": 0.3, "learn_alpha": False, "hidden": (8, 12, 16)}),
 }
@@ -198,6 +203,7 @@ def test_thirty_updates_are_those_of_plain_torch(variant, draw):
             assert "td_error" not in output
     state, expected = policy.state_dict(), plain.state()
     for part in ("weights", "target"):
+        state[part] = {k: v for k, v in state[part].items() if not k.startswith("norm.")}
         assert set(state[part]) == {name for found, name in expected if found == part}
         for name, tensor in state[part].items():
             torch.testing.assert_close(tensor, expected[part, name], rtol=1e-3, atol=1e-4)
@@ -240,14 +246,13 @@ def test_the_actions_of_a_sac_are_drawn_from_the_distribution_that_it_learns():
     noise = torch.from_numpy(
         np.random.default_rng(1).standard_normal((50_000, 2)).astype(np.float32)
     )
-    sample, _ = policy._actor.sample(torch.from_numpy(obs).expand(50_000, 3), noise)
-    np.testing.assert_allclose(unit.mean(axis=0), sample.action_BA.mean(0), atol=0.02)
-    np.testing.assert_allclose(unit.std(axis=0), sample.action_BA.std(0), atol=0.02)
+    sample = policy._actor.sample(torch.from_numpy(obs).expand(50_000, 3), noise[None])
+    np.testing.assert_allclose(unit.mean(axis=0), sample.action_GBA[0].mean(0), atol=0.02)
+    np.testing.assert_allclose(unit.std(axis=0), sample.action_GBA[0].std(0), atol=0.02)
+    action_BA, log_prob_B = sample.action_GBA[0], sample.log_prob_GB[0]
     # Its density sums up to 1: the mean of 1 / density over what is drawn is the area, 2 x 2.
-    inner = (sample.action_BA.abs() < 0.8).all(1)
-    assert float((-sample.log_prob_B[inner]).exp().sum() / 50_000) == pytest.approx(
-        1.6**2, rel=0.05
-    )
+    inner = (action_BA.abs() < 0.8).all(1)
+    assert float((-log_prob_B[inner]).exp().sum() / 50_000) == pytest.approx(1.6**2, rel=0.05)
     greedy = BoxActions(ARM, policy="SAC").to_unit(policy.act(obs, explore=False))
     np.testing.assert_allclose(np.tanh(np.median(np.arctanh(unit), axis=0)), greedy[0], atol=0.02)
 
@@ -255,10 +260,10 @@ def test_the_actions_of_a_sac_are_drawn_from_the_distribution_that_it_learns():
 def test_the_density_of_an_action_at_the_edge_is_finite():
     policy = make("sac")
     far = torch.full((5, 2), 9.0) * torch.tensor([1.0, -1.0])
-    sample, outputs = policy._actor.sample(torch.zeros(5, 3), 3.0 * far)
-    assert (sample.action_BA.abs() == 1.0).all()
-    assert torch.isfinite(sample.log_prob_B).all()
-    policy._actor.backward(outputs, sample.backward(torch.ones(5, 2), log_prob_grad=0.1))
+    sample, outputs = policy._actor.sample_saving(torch.zeros(5, 3), 3.0 * far[None])
+    assert (sample.action_GBA.abs() == 1.0).all()
+    assert torch.isfinite(sample.log_prob_GB).all()
+    policy._actor.backward(outputs, sample.backward(torch.ones(1, 5, 2), log_prob_grad=0.1))
     assert torch.isfinite(policy._grads.flat).all()
 
 
@@ -304,6 +309,85 @@ def test_arrays_and_tensors_give_the_same_update(kind):
     assert one.learn(tensors) == other.learn(Transitions(*arrays))
     doubles = [x.astype(np.float64) if x.dtype == np.float32 else x for x in arrays]
     assert one.learn(tensors) == other.learn(Transitions(*doubles))
+
+
+@pytest.fixture
+def on_tensors(monkeypatch):
+    """Let the CPU compute as other devices do."""
+    monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
+    Rows.of_one.cache_clear()
+    yield
+    Rows.of_one.cache_clear()
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("draw", [batch, prioritized])
+def test_an_update_on_a_device_copies_nothing_to_the_host(kind, draw):
+    """The device `meta` holds no data: what copies some to the host raises."""
+    policy = KINDS[kind][0](ARM, KINDS[kind][1](hidden=(8,)), device="meta")
+    updates = [policy.learn(draw(seed)) for seed in range(2)]
+    assert policy.train_iter == 2
+    assert "actor_loss" in updates[1]
+    with pytest.raises(NotImplementedError, match="meta"):
+        updates[1]["loss"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_updates_on_tensors_are_those_on_arrays(variant, request):
+    kind, settings = VARIANTS[variant]
+    on_arrays = make(kind, **settings)
+    expected = [on_arrays.learn(prioritized(seed)) for seed in range(6)]
+    request.getfixturevalue("on_tensors")
+    policy = make(kind, **settings)
+    found = [policy.learn(prioritized(seed)) for seed in range(6)]
+    assert isinstance(found[0], DeviceMetrics)
+    for ours, theirs in zip(found, expected, strict=True):
+        td_error = theirs.pop("td_error")
+        np.testing.assert_allclose(ours["td_error"], td_error, rtol=1e-3, atol=1e-4)
+        numbers = {name: each for name, each in ours.items() if name != "td_error"}
+        assert numbers == pytest.approx(theirs, rel=1e-3, abs=1e-4)
+    for part in ("weights", "target"):
+        states = (policy.state_dict()[part], on_arrays.state_dict()[part])
+        torch.testing.assert_close(*states, rtol=1e-3, atol=1e-4)
+
+
+@EVERY_KIND
+@pytest.mark.usefixtures("on_tensors")
+def test_an_update_on_a_device_that_is_not_finite_is_skipped_and_raises_when_it_is_read(kind):
+    policy = make(kind)
+    policy.learn(batch(0))
+    before = {part: policy.state_dict()[part] for part in ("weights", "target", "critic_adam")}
+    poisoned = batch(1)
+    poisoned.reward[3] = math.nan
+    metrics = policy.learn(poisoned)
+    torch.testing.assert_close(
+        {part: policy.state_dict()[part] for part in before}, before, rtol=0.0, atol=0.0
+    )
+    with pytest.raises(NonFiniteError, match=rf"critics in {kind.upper()}'s update 2 is nan"):
+        metrics["q_mean"]
+    assert math.isfinite(policy.learn(batch(2))["loss"])
+
+    policy.flat_weights[0].part("actor.").flat.fill_(math.nan)
+    updates = [policy.learn(batch(seed)) for seed in range(3, 5)]
+    with pytest.raises(NonFiniteError, match=rf"in {kind.upper()}'s update \d is nan"):
+        _ = [metrics["loss"] for metrics in updates]
+    policy.reduce_gradient = pytest.fail  # no gradient that is not finite is sent
+    with pytest.raises(NonFiniteError, match="is nan"):
+        policy.learn(poisoned)
+
+
+@pytest.mark.gpu
+@EVERY_KIND
+def test_on_a_gpu_the_host_waits_for_nothing(kind):
+    policy = KINDS[kind][0](ARM, device="cuda")
+    for seed in range(2):  # what is made once, such as handles of cuBLAS
+        policy.learn(prioritized(seed))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        updates = [policy.learn(prioritized(seed)) for seed in range(2, 4)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(math.isfinite(metrics["loss"]) for metrics in updates)
 
 
 @pytest.mark.gpu
@@ -376,7 +460,45 @@ def test_weights_are_those_of_the_actor_only(kind):
 
 
 @EVERY_KIND
-def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind):
+def test_weights_include_the_statistics_of_observations(kind):
+    learner, collector = (make(kind, normalize_obs=True, seed=seed) for seed in range(2))
+    for seed in range(3):
+        drawn = batch(seed)
+        learner.learn(replace(drawn, obs=100.0 + drawn.obs, next_obs=100.0 + drawn.next_obs))
+    obs = 100.0 + np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    before = collector.weights()
+    with pytest.raises(ShapeError, match=r"`normalize_obs` off, and this one has it on"):
+        collector.load_weights(make(kind).weights())
+    wrong = {name: one for name, one in learner.weights().items() if name != "head.bias"}
+    with pytest.raises(ShapeError, match=r"'head.bias' is missing"):
+        collector.load_weights(wrong)
+    assert all(torch.equal(collector.weights()[name], before[name]) for name in before)
+    collector.load_weights({name: one.numpy() for name, one in learner.weights().items()})
+    np.testing.assert_array_equal(
+        learner.act(obs, explore=False), collector.act(obs, explore=False)
+    )
+    found = collector.module(torch.from_numpy(obs)).detach()
+    np.testing.assert_allclose(found, collector.act(obs, explore=False), atol=1e-4)
+
+
+@EVERY_KIND
+def test_a_normalized_policy_learns_from_observations_of_very_different_sizes(kind):
+    scale = torch.tensor([1e-3, 1e2, 1e5])
+    losses = {}
+    for normalize_obs in (False, True):
+        policy = make(kind, normalize_obs=normalize_obs, critic_lr=1e-2)
+        for seed in range(200):
+            drawn = batch(seed)
+            target = drawn.obs[:, 0]  # the value is what the smallest number says
+            drawn = replace(drawn, obs=drawn.obs * scale, next_obs=drawn.next_obs * scale)
+            drawn.reward[:], drawn.terminated[:] = target, True
+            losses[normalize_obs] = policy.learn(drawn)["loss"]
+    assert losses[True] < 0.1 < 0.5 < losses[False]
+
+
+@pytest.mark.parametrize("normalize_obs", [False, True])
+@EVERY_KIND
+def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind, normalize_obs):
     obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 
     def go_on(policy):
@@ -384,11 +506,11 @@ def test_a_resumed_policy_goes_on_as_if_nothing_had_happened(kind):
         losses = [policy.learn(batch(seed))["loss"] for seed in range(11, 20)]
         return actions, losses, policy.state_dict()["target"]["critics.0.weight"].tolist()
 
-    policy = make(kind)
+    policy = make(kind, normalize_obs=normalize_obs)
     for seed in range(11):
         policy.act(obs)
         policy.learn(batch(seed))
-    resumed = make(kind, seed=99)
+    resumed = make(kind, seed=99, normalize_obs=normalize_obs)
     resumed.load_state_dict(policy.state_dict())
     clone = policy.clone()
     assert go_on(policy) == go_on(resumed) == go_on(clone)
@@ -460,10 +582,12 @@ def test_unsupported_spaces_are_refused(kind):
             make(kind, spec_with(space))
     with pytest.raises(ConfigError, match=rf"{name} scales its actions .* \[-1.0\] to \[inf\]"):
         make(kind, spec_with(Box(-1.0, np.inf, (1,))))
+    parts = replace(PICTURES, obs_space=Dict(camera=PICTURES.obs_space))
     with pytest.raises(
-        ConfigError, match=rf"{name} sees vectors, but x shows images .*\(3, 10, 10\)"
+        ConfigError,
+        match=rf"{name} see vectors or an image, but x .*\(3, 10, 10\).*actor=\.\.\., critic=",
     ):
-        make(kind, PICTURES)
+        make(kind, parts)
 
 
 @EVERY_KIND

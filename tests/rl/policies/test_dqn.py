@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Discrete
 
 import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.nest import leaves
 from ding_lite.rl import (
     DQN,
     DQNConfig,
@@ -17,9 +18,11 @@ from ding_lite.rl import (
     Policy,
     ReplayBuffer,
     Transitions,
+    host_or_device,
     make_envs,
 )
-from ding_lite.rl.batch import PrioritizedTransitions
+from ding_lite.rl.batch import PrioritizedTransitions, to_numpy
+from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.networks.conv import CONVS
 from ding_lite.settings import as_config
 from ding_lite.testing.probes import AsImage
@@ -180,6 +183,42 @@ def test_fifty_updates_are_those_of_plain_torch(name):
 def test_updates_with_importance_weights_are_those_of_plain_torch(name):
     policy = DQN(CARTPOLE, CONFIGS[name])
     assert_learns_as_plain_torch(policy, [prioritized(seed) for seed in range(50)])
+
+
+@pytest.mark.parametrize("name", ["default", "single", "squared", "dueling"])
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_errors_without_learning_are_those_that_an_update_reports(name, normalize_obs):
+    policy = DQN(CARTPOLE, replace(CONFIGS[name], normalize_obs=normalize_obs))
+    for seed in range(5):
+        policy.learn(prioritized(seed))
+    drawn, before = prioritized(7), policy.state_dict()
+    errors = policy.td_errors(drawn)
+    assert errors.dtype == np.float32
+    after = dict(leaves(policy.state_dict()))
+    for path, value in leaves(before):
+        np.testing.assert_array_equal(value, after[path])
+    if not normalize_obs:  # an update moves the means first
+        np.testing.assert_allclose(np.abs(errors), policy.learn(drawn)["td_error"], rtol=1e-4)
+    arrays = {n: to_numpy(getattr(drawn, n)) for n in Transitions.__match_args__}
+    twin = DQN(CARTPOLE, policy.config)
+    twin.load_state_dict(before)
+    np.testing.assert_allclose(twin.td_errors(Transitions(**arrays)), errors, rtol=1e-5)
+    none = Transitions(**{name: array[:0] for name, array in arrays.items()})
+    assert policy.td_errors(none).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["default", "single"])
+def test_errors_without_learning_value_legal_actions_only(name):
+    spec = replace(CARTPOLE, has_action_mask=True)
+    policy, drawn = DQN(spec, CONFIGS[name]), prioritized(7)
+    mask = np.random.default_rng(0).integers(0, 2, size=32)[:, None] == [0, 1]
+    packed = [spec.pack(to_numpy(obs), action_mask=mask) for obs in (drawn.obs, drawn.next_obs)]
+    obs, next_obs = map(torch.from_numpy, packed)
+    legal = torch.from_numpy(mask.argmax(axis=1))
+    drawn = replace(drawn, obs=obs, next_obs=next_obs, action=legal)
+    errors = policy.td_errors(drawn)
+    assert np.isfinite(errors).all()
+    np.testing.assert_allclose(np.abs(errors), policy.learn(drawn)["td_error"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["default", "single", "squared", "clipped", "dueling"])
@@ -476,3 +515,52 @@ def test_all_wrong_settings_are_named_at_once():
     with pytest.raises(ConfigError, match=r'Did you mean "hidden"'):
         as_config(DQNConfig, {"hiden": (8,)})
     assert as_config(DQNConfig, {"hidden": [8, 8], "lr": 1e-3}).hidden == (8, 8)
+
+
+def own_network(spec):
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(math.prod(spec.obs_shape), 8), torch.nn.Linear(8, 2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [
+        ({}, None),
+        ({"double": False, "loss": "mse"}, None),
+        ({"dueling": True, "max_grad_norm": 1.0, "lr_end": 1e-4}, None),
+        ({"max_grad_norm": 1.0}, own_network),
+    ],
+)
+def test_an_update_on_a_device_copies_nothing_to_the_host(settings, network):
+    """Tensors of the device `meta` have no data: whatever reads one raises."""
+    config = replace(SMALL, **settings)
+    policy = DQN(CARTPOLE, config, network=network, device="meta")
+    metrics = policy.learn(prioritized(0))
+    assert policy.train_iter == 1
+    assert set(metrics) >= {"loss", "q_mean", "td_error"}
+    with pytest.raises(NotImplementedError, match="no data"):
+        metrics["loss"]
+
+
+def test_an_update_of_a_loss_that_is_not_finite_is_left_out_on_a_device(monkeypatch):
+    """The tensors of a CPU stand for those of a device."""
+    monkeypatch.setattr(host_or_device, "is_host", lambda device: False)
+    Rows.of_one.cache_clear()
+    policy, good = DQN(CARTPOLE, replace(SMALL, target_every=1)), batch(0)
+    bad = replace(good, reward=torch.full_like(good.reward, math.inf))
+    dict(policy.learn(good))
+    before = policy.state_dict()
+    metrics = policy.learn(bad)
+    after = policy.state_dict()
+    assert after.pop("train_iter") == before.pop("train_iter") + 1
+    unchanged = dict(leaves(before))
+    for path, value in leaves(after):
+        np.testing.assert_array_equal(to_numpy(value), to_numpy(unchanged[path]), err_msg=str(path))
+    policy.learn(good)
+    with pytest.raises(NonFiniteError, match="DQN's update 2 is"):
+        metrics["q_mean"]
+    policy.reduce_gradient = lambda grad_P: pytest.fail("others took its gradient")
+    with pytest.raises(NonFiniteError, match="DQN's update 4 is"):
+        policy.learn(bad)
+    Rows.of_one.cache_clear()

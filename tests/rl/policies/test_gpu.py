@@ -82,7 +82,7 @@ def test_a_dqn_learns_the_same(dueling):
 
 
 @pytest.mark.parametrize("kind", [DQN, DDPG, TD3, SAC], ids=lambda kind: kind.__name__)
-def test_a_batch_may_be_on_the_gpu_already(kind):
+def test_a_batch_may_be_on_the_gpu_and_an_update_of_it_waits_for_nothing(kind):
     there, envs = learned(kind, device="cuda")
     replay = ReplayBuffer(envs.spec, capacity=100)
     with Task() as task:
@@ -90,7 +90,14 @@ def test_a_batch_may_be_on_the_gpu_already(kind):
     batch = replay.sample(32)
     moved = {f.name: torch.as_tensor(getattr(batch, f.name)).cuda() for f in fields(Transitions)}
     twin = there.clone()
-    assert there.learn(Transitions(**moved)) == pytest.approx(twin.learn(batch), rel=1e-4)
+    expected = dict(twin.learn(batch))
+    assert dict(there.learn(Transitions(**moved))) == pytest.approx(expected, rel=1e-4)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metrics = there.learn(Transitions(**moved))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert np.isfinite(metrics["loss"])
 
 
 def test_a_policy_solves_its_task():

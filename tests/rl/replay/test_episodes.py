@@ -1,9 +1,20 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from ding_lite.errors import CheckpointError, ConfigError, ShapeError
-from ding_lite.rl import EpisodeBuffer, Sequences, Step, load_checkpoint, make_envs, save_checkpoint
+from ding_lite.rl import (
+    EpisodeBuffer,
+    NStep,
+    Sequences,
+    Step,
+    Transitions,
+    load_checkpoint,
+    make_envs,
+    save_checkpoint,
+)
 from ding_lite.rl.batch import to_numpy
 
 SPEC = make_envs("CartPole-v1", 1).spec
@@ -179,3 +190,140 @@ def test_the_state_of_another_buffer_is_refused():
         EpisodeBuffer(SPEC, capacity=30, num_envs=2).load_state_dict(episodes.state_dict())
     with pytest.raises(CheckpointError, match=r"The saved `obs` has shape \(30, 4\)"):
         EpisodeBuffer(SPEC, capacity=50, num_envs=3).load_state_dict(episodes.state_dict())
+
+
+def with_state(step):
+    """Return recurrent states that belong to the observations of a step, and an own field."""
+    state = np.concatenate((step.obs[:, :2], step.obs[:, :1] * 100 + step.obs[:, 1:2]), axis=1)
+    return {"state": state, "log_prob": -step.obs[:, 1]}
+
+
+def keeping(num_envs, capacity, **settings):
+    fields = {"log_prob": ((), np.float32)}
+    return EpisodeBuffer(
+        SPEC, capacity=capacity, num_envs=num_envs, state_size=3, fields=fields, **settings
+    )
+
+
+@given(
+    st.integers(1, 3),
+    st.sampled_from([5, 20, 100]),
+    st.integers(1, 6),
+    st.integers(0, 5),
+    st.integers(0, 2**32),
+)
+def test_burn_in_leads_from_a_stored_state_to_the_first_step(
+    num_envs, capacity, length, burn_in, seed
+):
+    episodes, envs = keeping(num_envs, capacity), Episodes(num_envs, seed)
+    while not episodes.num_episodes:
+        for _ in range(20):
+            step = envs.step()
+            episodes.add(step, **with_state(step))
+    lengths, kept = dict(envs.finished), dict(newest(envs.finished, capacity))
+    batch = episodes.sample(12, length=length, burn_in=burn_in)
+    assert batch.burn_in == burn_in
+    assert batch.obs.shape == (12, burn_in + length + 1, 4)
+    obs, mask, state = (to_numpy(x) for x in (batch.obs, batch.mask, batch.state))
+    for row in range(12):
+        episode, age = obs[row, burn_in, :2].astype(int)  # of the first step to learn from
+        oldest = lengths[episode] - kept[episode]
+        first = max(oldest, age - burn_in)
+        assert mask[row, burn_in]
+        assert state[row].tolist() == [episode, first, episode * 100 + first]
+        for time in range(burn_in + length):
+            now = age - burn_in + time
+            exists = oldest <= now < lengths[episode]
+            assert mask[row, time] == exists
+            seen = min(max(now, oldest), lengths[episode])
+            assert obs[row, time].tolist() == [episode, seen, episode, seen]
+            reward = episode + now / 64 if exists else 0.0
+            assert batch.reward[row, time] == np.float32(reward)
+            assert batch.extra["log_prob"][row, time] == (-now if exists else 0)
+
+
+def test_without_states_a_sequence_has_none():
+    episodes, envs = EpisodeBuffer(SPEC, capacity=60, num_envs=1), Episodes(1, ends=2.0)
+    episodes.add(envs.step())
+    batch = episodes.sample(2, length=3, burn_in=1)
+    assert batch.state is None
+    assert not batch.extra
+    assert batch.mask.tolist() == [[False, True, False, False]] * 2
+    with pytest.raises(ConfigError, match="`burn_in` is -1"):
+        episodes.sample(2, length=3, burn_in=-1)
+
+
+def test_states_that_do_not_fit_are_refused():
+    step = Episodes(2).step()
+    own = with_state(step)
+    with pytest.raises(ConfigError, match=r"came with a `state`, and .* made without a `state_s"):
+        EpisodeBuffer(SPEC, capacity=60, num_envs=2).add(step, state=own["state"])
+    episodes = keeping(2, 60)
+    with pytest.raises(ConfigError, match=r"came without a `state`, and .* made with a `state_s"):
+        episodes.add(step, log_prob=own["log_prob"])
+    with pytest.raises(ShapeError, match=r"`state` has shape \(2, 2\); .* have \(2, 3\)"):
+        episodes.add(step, state=own["state"][:, :2], log_prob=own["log_prob"])
+    with pytest.raises(ShapeError, match=r"`log_prob` has shape \(1,\)"):
+        episodes.add(step, state=own["state"], log_prob=own["log_prob"][:1])
+    with pytest.raises(ConfigError, match=r"own fields \['log_prob'\] are missing"):
+        episodes.add(step, state=own["state"])
+    with pytest.raises(ConfigError, match="`state_size` is 0"):
+        EpisodeBuffer(SPEC, capacity=60, num_envs=2, state_size=0)
+
+
+def test_a_resumed_buffer_has_its_states(tmp_path):
+    first, second, envs = keeping(2, 40), keeping(2, 40, seed=1), Episodes(2)
+    for _ in range(30):
+        step = envs.step()
+        first.add(step, **with_state(step))
+    save_checkpoint(tmp_path, first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path).state)
+    for _ in range(20):
+        step = envs.step()
+        for episodes in (first, second):
+            episodes.add(step, **with_state(step))
+        left, right = (episodes.sample(5, length=4, burn_in=2) for episodes in (first, second))
+        np.testing.assert_array_equal(to_numpy(left.obs), to_numpy(right.obs))
+        np.testing.assert_array_equal(to_numpy(left.state), to_numpy(right.state))
+        np.testing.assert_array_equal(left.extra["log_prob"], right.extra["log_prob"])
+    with pytest.raises(CheckpointError, match=r"The saved buffer keeps .*'log_prob'"):
+        EpisodeBuffer(SPEC, capacity=40, num_envs=2).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_transitions_of_one_step_are_steps(num_steps):
+    one, other, envs = keeping(2, 60), keeping(2, 60), Episodes(2)
+    for _ in range(12):
+        steps = [envs.step() for _ in range(num_steps)]
+        for step in steps:
+            one.add(step, **with_state(step))
+        join = NStep(1, 0.9, num_envs=2)
+        parts = [join(step).with_extra(state=with_state(step)["state"]) for step in steps]
+        joined = Transitions(
+            *(np.concatenate([getattr(p, n) for p in parts]) for n in Transitions.__match_args__)
+        ).with_extra(state=np.concatenate([part.extra["state"] for part in parts]))
+        other.add(joined, log_prob=-joined.obs[:, 1])
+    left, right = (episodes.sample(20, length=4, burn_in=2) for episodes in (one, other))
+    for name in (*Sequences.__match_args__, "state"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
+    np.testing.assert_array_equal(left.extra["log_prob"], right.extra["log_prob"])
+    with pytest.raises(ShapeError, match=r"1 transitions came.*multiple of the 2 environments"):
+        other.add(Transitions(*(getattr(joined, n)[:1] for n in Transitions.__match_args__)))
+    long = replace(parts[0], num_steps=np.array([1, 2]))
+    with pytest.raises(ShapeError, match=r"of up to 2 env steps each; .*`n_step=1`"):
+        other.add(long)
+
+
+def test_episodes_that_did_not_go_on_after_a_resume_are_dropped():
+    first, second = keeping(2, 60), keeping(2, 60)
+    envs = Episodes(2, ends=0.0)
+    for _ in range(3):
+        step = envs.step()
+        first.add(step, **with_state(step))
+    second.load_state_dict(first.state_dict())
+    envs.episode[1], envs.age[1] = 7, 0  # this one has begun a new episode instead
+    envs.ends = 2.0
+    step = envs.step()
+    second.add(step, **with_state(step))
+    assert second.num_episodes == 2
+    assert len(second) == 4 + 1

@@ -325,3 +325,49 @@ def test_with_and_without_numba_the_samples_agree():
         priorities = rng.random(32)
         for replay, batch in zip((fast, slow), batches, strict=True):
             replay.update_priorities(batch, priorities)
+
+
+@fast_or_not
+@given(st.lists(st.lists(st.integers(0, 40), max_size=9), max_size=6), st.integers(1, 7))
+def test_initial_priorities_are_those_of_an_update_at_once(fast, parts, capacity):
+    settings = {"capacity": capacity, "alpha": 0.7, "offset": 0.125, "fast": fast}
+    given_at_add, updated = PrioritizedReplay(SPEC, **settings), PrioritizedReplay(SPEC, **settings)
+    start = 0
+    for part in parts:
+        numbers = range(start, start + len(part))
+        priority = np.array(part, dtype=np.float64) / 8
+        given_at_add.add(transitions(numbers), priority=priority)
+        updated.add(transitions(numbers))
+        if part:
+            updated.update_serials(np.array(numbers, dtype=np.int64), priority)
+        start += len(part)
+        assert len(given_at_add) == len(updated)
+        left, right = (replay.state_dict()["values"] for replay in (given_at_add, updated))
+        np.testing.assert_array_equal(left, right)
+
+
+def test_priorities_of_tensors_and_own_fields_are_added_together():
+    replay = PrioritizedReplay(
+        SPEC, capacity=8, alpha=1.0, offset=1e-9, fields={"log_prob": ((), np.float32)}
+    )
+    number_B = np.arange(3, dtype=np.float32)
+    replay.add(transitions(range(3)), priority=torch.tensor([1.0, 0.0, 3.0]), log_prob=-number_B)
+    replay.add(transitions(range(3, 5)), log_prob=-3 - number_B[:2])  # the highest, 3
+    assert replay.state_dict()["values"] == pytest.approx([1.0, 1e-9, 3.0, 3.0, 3.0])
+    batch = replay.sample(5)
+    assert isinstance(batch, PrioritizedTransitions)
+    assert batch.extra["log_prob"].tolist() == [-float(number) for number in numbers(batch)]
+
+
+def test_impossible_initial_priorities_add_nothing():
+    replay = filled(4)
+    for priority, error, message in [
+        ([1.0, -1.0], ConfigError, "`priority` 1 of 2 is -1.0; 0 or more"),
+        ([np.nan, 1.0], NonFiniteError, "`priority` 0 of 2 is nan"),
+        ([1.0, 1e39], NonFiniteError, "`priority` 1 of 2 is inf"),
+        ([1.0], ShapeError, r"shape \(1,\); one number for each of the 2 transitions"),
+    ]:
+        with pytest.raises(error, match=message):
+            replay.add(transitions([8, 9]), priority=np.array(priority))
+    assert len(replay) == 4
+    assert {*numbers(replay.sample(4))} <= {0, 1, 2, 3}

@@ -105,13 +105,23 @@ def test_rollouts_of_several_lengths_are_refused():
         join_rollouts(rollouts, CARTPOLE)
 
 
-@pytest.mark.parametrize("name", [name for name in FIELDS if name != "version"])
+@pytest.mark.parametrize("name", [n for n in FIELDS if n not in ("version", "state")])
 def test_a_field_of_another_shape_is_refused_by_name(name):
     rollout = draw_rollout(0, CARTPOLE)
     array = getattr(rollout, name)
     for wrong in (array[..., None], array[:0]):
         with pytest.raises(ShapeError, match=r"rollout"):
             join_rollouts([replace(rollout, **{name: wrong})], CARTPOLE)
+
+
+def test_states_of_a_policy_with_memory_are_joined_and_checked():
+    state = np.arange(6, dtype=np.float32).reshape(3, 2)
+    rollout = replace(draw_rollout(0, CARTPOLE), state=state)
+    joined = join_rollouts([rollout, rollout], CARTPOLE, state_size=2)
+    np.testing.assert_array_equal(joined.state, np.concatenate((state, state)))
+    for wrong in (state[:2], state[:, :1], None):
+        with pytest.raises(ShapeError, match="`state` of a rollout has shape"):
+            join_rollouts([replace(rollout, state=wrong)], CARTPOLE, state_size=2)
 
 
 def test_rollouts_of_other_environments_are_refused():

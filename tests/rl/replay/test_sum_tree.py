@@ -210,7 +210,7 @@ def test_numba_finds_the_same_slots_as_numpy():
 @pytest.mark.skipif(HAS_NUMBA, reason="numba is installed, so nothing is missing")
 def test_fast_without_numba_names_the_extra():
     assert not SumTree(4).is_fast
-    with pytest.raises(MissingExtraError, match=r'pip install "ding-lite\[fast\]"'):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[fast\]'"):
         SumTree(4, fast=True)
 
 

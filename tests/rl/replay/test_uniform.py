@@ -265,3 +265,153 @@ def test_a_state_with_impossible_counts_is_refused(wrong: dict[str, Any]) -> Non
     with pytest.raises(CheckpointError, match="which is impossible"):
         replay.load_state_dict({**replay.state_dict(), **wrong})
     assert len(replay) == 0
+
+
+OWN: dict[str, Any] = {
+    "log_prob": ((), np.float32),
+    "hidden": ((2, 3), np.float64),
+    "flag": ((), bool),
+}
+
+
+def own_of(numbers):
+    """Make own fields that belong to the transitions of these numbers."""
+    number_B = np.array(numbers)
+    return {
+        "log_prob": -number_B.astype(np.float32),
+        "hidden": number_B[:, None, None] + np.arange(6).reshape(2, 3) / 8,
+        "flag": number_B % 2 == 1,
+    }
+
+
+def check_own(batch):
+    number_B = to_numpy(batch.obs)[:, 0].astype(int)
+    expected = own_of(number_B)
+    assert list(batch.extra) == ["log_prob", "hidden", "flag"]
+    for name, array in expected.items():
+        assert isinstance(batch.extra[name], torch.Tensor)
+        np.testing.assert_array_equal(to_numpy(batch.extra[name]), array)
+
+
+@pytest.mark.parametrize("spec", [SPEC, None])
+def test_own_fields_are_sampled_with_their_transitions(spec):
+    replay = ReplayBuffer(spec, capacity=10, fields=OWN)
+    for start in range(0, 24, 4):  # around the end of the ring
+        numbers = range(start, start + 4)
+        replay.add(transitions(numbers), **own_of(numbers))
+        check_own(replay.sample(4))
+    assert replay.memory_bytes >= ReplayBuffer(SPEC, capacity=10).memory_bytes + 10 * 48
+
+
+def test_own_fields_may_come_with_the_transitions():
+    replay = ReplayBuffer(SPEC, capacity=10, fields=OWN)
+    own = own_of(range(4))
+    flag = own.pop("flag")
+    replay.add(transitions(range(4)).with_extra(flag=torch.from_numpy(flag)), **own)
+    check_own(replay.sample(4))
+    plain = transitions(range(4))
+    assert not plain.extra
+    assert {**plain.with_extra(x=flag).with_extra(y=flag).extra} == {"x": flag, "y": flag}
+
+
+def test_own_fields_of_images_lie_beside_the_frames():
+    spec = make_envs("ding_lite/Catch-v0", 1).spec
+    replay = ReplayBuffer(spec, capacity=10, fields={"log_prob": ((), np.float32)})
+    obs = np.arange(3, dtype=np.uint8)[:, None, None, None] + np.zeros(spec.obs_shape, np.uint8)
+    batch = replace(transitions(range(3)), obs=obs, next_obs=obs + 1)
+    replay.add(batch, log_prob=-np.arange(3, dtype=np.float32))
+    sampled = replay.sample(3)
+    np.testing.assert_array_equal(
+        to_numpy(sampled.extra["log_prob"]), -to_numpy(sampled.obs)[:, 0, 0, 0].astype(np.float32)
+    )
+
+
+def test_missing_unknown_and_misshaped_own_fields_are_refused():
+    replay = ReplayBuffer(SPEC, capacity=10, fields=OWN)
+    batch, own = transitions(range(4)), own_of(range(4))
+    with pytest.raises(ConfigError, match=r"own fields \['hidden', 'flag'\] are missing"):
+        replay.add(batch, log_prob=own["log_prob"])
+    with pytest.raises(ConfigError, match=r"'log_prop' is no field.*Did you mean \"log_prob\""):
+        replay.add(batch, log_prop=own["log_prob"])
+    with pytest.raises(ShapeError, match=r"`log_prob` has shape \(3,\); .* keeps \(4,\) for 4"):
+        replay.add(batch, **own | {"log_prob": own["log_prob"][:3]})
+    with pytest.raises(ShapeError, match=r"`flag` is an array of float32; .* keeps bool"):
+        replay.add(batch, **own | {"flag": own["log_prob"]})
+    with pytest.raises(ShapeError, match=r"`flag` is a list; an array or a tensor was expected"):
+        replay.add(batch, **own | {"flag": [True] * 4})
+    assert len(replay) == 0
+    with pytest.raises(ConfigError, match="'flag' is no field of this replay, which keeps none"):
+        ReplayBuffer(SPEC, capacity=10).add(batch, flag=own["flag"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reward": ((), np.float32)}, "has 'reward', which `add` takes already"),
+        ({"priority": ((), np.float32)}, "has 'priority', which `add` takes already"),
+        ({"log-prob": ((), np.float32)}, "has the name 'log-prob'"),
+        ({"x": np.float32}, "says .*float32.* of 'x'; the shape and the dtype of one row"),
+        ({"x": ((0,), np.float32)}, "sizes above 0"),
+        ({"x": ((), "U3")}, "numbers that torch knows"),
+        ({"x": ((), object)}, "numbers that torch knows"),
+    ],
+)
+def test_fields_that_cannot_be_kept_are_refused(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        ReplayBuffer(SPEC, capacity=10, fields=fields)
+
+
+@pytest.mark.parametrize("spec", [SPEC, None])
+def test_a_resumed_replay_has_its_own_fields(tmp_path, spec):
+    first = ReplayBuffer(SPEC, capacity=10, fields=OWN)
+    first.add(transitions(range(13)), **own_of(range(13)))
+    save_checkpoint(tmp_path, first.state_dict())
+    second = ReplayBuffer(spec, capacity=10, fields=OWN, seed=3)
+    second.load_state_dict(load_checkpoint(tmp_path).state)
+    for start in (13, 17):
+        batches = []
+        for replay in (first, second):
+            replay.add(transitions(range(start, start + 4)), **own_of(range(start, start + 4)))
+            batches.append(replay.sample(5))
+            check_own(batches[-1])
+        assert reference.rows_of(batches[0]) == reference.rows_of(batches[1])
+    with pytest.raises(CheckpointError, match=r"The saved `\w+` is .*keeps None.* other `fields`"):
+        ReplayBuffer(SPEC, capacity=10).load_state_dict(first.state_dict())
+    plain = ReplayBuffer(SPEC, capacity=10)
+    plain.add(transitions(range(3)))
+    with pytest.raises(CheckpointError, match=r"The saved `log_prob` is None"):
+        second.load_state_dict(plain.state_dict())
+
+
+@pytest.mark.parametrize("capacity", [5, 12])
+def test_a_replay_on_a_device_holds_and_draws_what_one_on_the_cpu_does(capacity, monkeypatch):
+    """The tensors of a CPU stand for those of a device."""
+    here = ReplayBuffer(SPEC, capacity=capacity, seed=3)
+    monkeypatch.setattr("ding_lite.rl.replay.uniform.is_host", lambda device: False)
+    there = ReplayBuffer(SPEC, capacity=capacity, seed=3)
+    for start, count in ((0, 4), (4, 7), (11, 2), (13, 20)):
+        batch = transitions(range(start, start + count))
+        here.add(batch)
+        there.add(batch)
+        ours, theirs = here.sample(len(here)), there.sample(len(there))
+        for field in fields(ours):
+            expected = to_numpy(getattr(ours, field.name))
+            np.testing.assert_array_equal(to_numpy(getattr(theirs, field.name)), expected)
+    resumed = ReplayBuffer(SPEC, capacity=capacity)
+    resumed.load_state_dict(here.state_dict())
+    np.testing.assert_array_equal(
+        to_numpy(resumed.sample(5).reward), to_numpy(there.sample(5).reward)
+    )
+    assert there.memory_bytes <= here.memory_bytes
+
+
+def test_a_replay_on_a_device_copies_nothing_to_the_host():
+    replay = ReplayBuffer(SPEC, capacity=8, device="meta")
+    replay.add(transitions(range(20)))
+    batch = replay.sample(4)
+    assert {getattr(batch, field.name).device.type for field in fields(batch)} == {"meta"}
+
+
+def test_a_replay_on_a_device_that_is_not_here_is_refused():
+    with pytest.raises(ConfigError, match="`device` is 'nowhere'"):
+        ReplayBuffer(SPEC, capacity=8, device="nowhere")

@@ -112,3 +112,10 @@ def test_drawing_calls_no_middleware_and_no_wrapper() -> None:
     task.use_step_wrapper(wrapper)  # type: ignore[arg-type]
     assert "lambda" in task.draw().text
     assert called == []
+
+
+def test_a_notebook_shows_the_flow_chart_or_else_the_text() -> None:
+    drawn = Task().use(lambda ctx: None).draw()
+    assert drawn._repr_mimebundle_(include=None) == {"text/vnd.mermaid": drawn.mermaid}
+    assert drawn._repr_html_().startswith("<pre>task on ")
+    assert "lambda" in drawn._repr_html_()

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from ding_lite.errors import ConfigError, MissingExtraError, did_you_mean
+from ding_lite.errors import ConfigError, MissingExtraError, did_you_mean, pip_line
 from ding_lite.parallel.network.address import is_loopback
 from ding_lite.runtime.messaging.labels import matches
 from ding_lite.settings import process_environ
@@ -70,7 +70,7 @@ def load_ray() -> ModuleType:
     except ImportError as error:
         raise MissingExtraError(
             'The engine "ray" needs a package that is not installed. Install it: '
-            'pip install "ding-lite[ray]".'
+            f"{pip_line('ray')}."
         ) from error
 
 

@@ -1,0 +1,41 @@
+"""`ding-lite export`: write the network of a trained policy for programs without this package."""
+
+from __future__ import annotations
+
+import argparse
+
+from ding_lite.cli.exit_codes import DONE
+from ding_lite.cli.watch import describe_policy
+from ding_lite.io.importing import look_here
+from ding_lite.log import configure
+from ding_lite.recipes.runs.export import SUFFIXES, check_onnx, export_policy
+from ding_lite.recipes.runs.loading import load_policy
+
+
+def export_run(options: argparse.Namespace) -> int:
+    """Write the network of the policy of a run into a file, and print what it takes.
+
+    Args:
+        options: What `ding_lite.cli.main.parse` has read.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        DingLiteError: What a user can mend, in a sentence.
+    """
+    configure("warning")
+    look_here()
+    form = options.format
+    if options.out is None and form is None:
+        form = "onnx"
+    if form == "onnx":
+        check_onnx()  # before anything is loaded
+    policy = load_policy(options.run, last=options.last, trust=options.trust)
+    path = export_policy(policy, options.out or f"policy{SUFFIXES[form]}", format=form)
+    shape = ", ".join(["B", *map(str, policy.spec.obs_shape)])
+    print(
+        f"{describe_policy(policy, options.run, last=options.last)}\n"
+        f"Wrote {path}: it takes observations, {policy.spec.obs_dtype.__name__} [{shape}]."
+    )
+    return DONE

@@ -1,0 +1,1 @@
+"""Growth and shrinking of networks: layers, convolutions, and where their parameters lie."""

@@ -1,0 +1,297 @@
+"""Growth and shrinking of networks, with the moments of Adam.
+
+A network is a chain of fully connected layers. Growth preserves its function: new units have
+weights of 0 towards the next layer (Chen et al. 2016, arXiv:1511.05641, do the same with copies),
+and a new layer begins as the identity. `IDENTITIES` says how that is made of each activation.
+Shrinking removes the units of the least importance, and multiplies the weights of a removed layer
+into the next ones. The moments of Adam are carried over for the kept part of a tensor; a new part
+begins with the mean square of its tensor, so that its first steps are as long as those of the
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.rl.networks.activations import Activation
+
+Tensors: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A hidden layer and the layer that reads it as an identity, x = read f(weight x + bias).
+
+    `weight` and `read` have an entry for each copy of a unit; x is the output of the activation f.
+    """
+
+    weight: tuple[float, ...] = (1.0,)
+    """The weight of x in each copy."""
+    bias: float = 0.0
+    """The bias of the new layer."""
+    slope: float = 1.0
+    """The slope of f there: removing a layer multiplies by it."""
+
+    @property
+    def read(self) -> tuple[float, ...]:
+        """The weight of each copy in the sum."""
+        return tuple(1.0 / (weight * self.slope * len(self.weight)) for weight in self.weight)
+
+
+_SMALL = 1.0 / 16.0
+"""The weight with which a layer of tanh is nearly linear: x is off by x^3 / 768 at most."""
+
+IDENTITIES: dict[Activation, Identity] = {
+    "relu": Identity(),
+    "elu": Identity(bias=1.0),
+    "gelu": Identity(weight=(1.0, -1.0), slope=0.5),
+    "silu": Identity(weight=(1.0, -1.0), slope=0.5),
+    "tanh": Identity(weight=(_SMALL,)),
+}
+"""ReLU leaves its own output, which is never below 0, as it is; ELU does so one above, as its
+output is never below -1. Of GELU and SiLU f(x) - f(-x) = x, as each is x times a function g(x) with
+g(x) + g(-x) = 1, so that a new layer has two units for each. All of these are exact but for
+rounding; tanh is nearly linear around 0."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of one network, in order, by the names of their tensors."""
+
+    hidden: tuple[str, ...]
+    """The names of the hidden layers."""
+    heads: tuple[str, ...]
+    """The names of the layers that read the last hidden layer."""
+    read_in_halves: bool = False
+    """Whether each of two heads reads a half of its own of the last hidden layer, which is then
+    twice as wide as the config says."""
+
+    def readers(self, layer: int) -> tuple[str, ...]:
+        """Return the names of the layers that read a hidden layer."""
+        return (self.hidden[layer + 1],) if layer + 1 < len(self.hidden) else self.heads
+
+    def is_split(self, layer: int) -> bool:
+        """Return whether each reader of a hidden layer reads a half of it."""
+        return self.read_in_halves and layer + 1 == len(self.hidden)
+
+
+@dataclass
+class PolicyTensors:
+    """The tensors of a policy's networks and optimisers, by name."""
+
+    values: list[Tensors]
+    """The weights, and the target weights, which may lack some of the names."""
+    moments: list[tuple[Tensors, Tensors]]
+    """The first and second moments of each optimiser, which together have all names of the first
+    values."""
+
+    def adams_of(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """Return the first and second moments of a tensor."""
+        return [(means[name], squares[name]) for means, squares in self.moments if name in means]
+
+
+def widen(
+    tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
+) -> None:
+    """Add units to a hidden layer; the network's function stays the same."""
+    width = _width(tensors, chain, layer)
+    _resize(tensors, chain, layer, source=[*range(width), *[-1] * count], rng=rng)
+
+
+def narrow(
+    tensors: PolicyTensors, chain: Chain, layer: int, *, count: int, rng: np.random.Generator
+) -> None:
+    """Remove the units of the least importance from a hidden layer."""
+    width = _width(tensors, chain, layer)
+    score = _importance(tensors.values[0], chain, layer)
+    score = score.reshape(-1, width).sum(dim=0)  # both halves, where there are two
+    kept = sorted(score.argsort(descending=True, stable=True)[: width - count].tolist())
+    _resize(tensors, chain, layer, source=kept, rng=rng)
+
+
+def deepen(
+    tensors: PolicyTensors,
+    before: Chain,
+    after: Chain,
+    layer: int,
+    *,
+    activation: Activation = "relu",
+) -> None:
+    """Add a hidden layer behind another; the network's function stays the same.
+
+    The new layer has as many units as the other, times the entries of its `Identity.weight`.
+
+    Args:
+        tensors: Changed in place.
+        before: The current layers.
+        after: The layers with the new one.
+        layer: The hidden layer that the new one follows.
+        activation: Of the hidden layers. With tanh the function stays the same to 1e-3 or so.
+    """
+    identity = IDENTITIES[activation]
+    new = after.hidden[layer + 1]
+    old = before.hidden[layer]
+    width = tensors.values[0][f"{old}.weight"].shape[-2]
+    _rename(
+        tensors, before, after, [*range(layer + 1), None, *range(layer + 1, len(before.hidden))]
+    )
+    like = tensors.values[0][f"{after.hidden[layer]}.weight"]
+    parts = torch.cat([one * torch.eye(width) for one in identity.weight])
+    weight = parts.expand(*like.shape[:-2], *parts.shape).clone()
+    bias = torch.full(weight.shape[:-1], identity.bias)
+    for values in tensors.values:
+        if f"{after.hidden[layer]}.weight" in values:
+            values[f"{new}.weight"], values[f"{new}.bias"] = weight.clone(), bias.clone()
+    for means, squares in tensors.moments:
+        for kind, tensor in (("weight", weight), ("bias", bias)):
+            beside = f"{after.hidden[layer]}.{kind}"
+            if beside in means:
+                means[f"{new}.{kind}"] = torch.zeros_like(tensor)
+                squares[f"{new}.{kind}"] = torch.full_like(tensor, float(squares[beside].mean()))
+    if identity.weight != (1.0,) or identity.bias:
+        for reader in after.readers(layer + 1):
+            _read_identity(tensors, reader, identity)
+
+
+def _read_identity(tensors: PolicyTensors, reader: str, identity: Identity) -> None:
+    """Make a layer read what a new one before it computes of its former input."""
+    name, of_bias = f"{reader}.weight", f"{reader}.bias"
+    for values in tensors.values:
+        if name in values:
+            weight = values[name]
+            values[of_bias] = values[of_bias] - identity.bias * weight.sum(-1)
+            values[name] = torch.cat([read * weight for read in identity.read], dim=-1)
+    for means, squares in tensors.moments:
+        if name in means:  # a gradient by `read * weight` is that by weight, divided by it
+            means[name] = torch.cat([means[name] / read for read in identity.read], dim=-1)
+            squares[name] = torch.cat([squares[name] / read**2 for read in identity.read], dim=-1)
+
+
+def shorten(
+    tensors: PolicyTensors,
+    before: Chain,
+    after: Chain,
+    layer: int,
+    *,
+    activation: Activation = "relu",
+) -> None:
+    """Remove a hidden layer, and multiply its weights into the next one's."""
+    gone, slope = before.hidden[layer], IDENTITIES[activation].slope
+    for values in tensors.values:
+        if f"{gone}.weight" not in values:
+            continue
+        weight, bias = values.pop(f"{gone}.weight"), values.pop(f"{gone}.bias")
+        for reader in before.readers(layer):
+            read = slope * values[f"{reader}.weight"]
+            values[f"{reader}.bias"] = values[f"{reader}.bias"] + _times(read, bias)
+            values[f"{reader}.weight"] = read @ weight
+    for means, squares in tensors.moments:
+        if f"{gone}.weight" not in means:
+            continue
+        for named in (means, squares):
+            del named[f"{gone}.weight"], named[f"{gone}.bias"]
+        for reader in before.readers(layer):
+            name = f"{reader}.weight"
+            shape = tensors.values[0][name].shape
+            if means[name].shape != shape:
+                means[name] = torch.zeros(shape)
+                squares[name] = torch.full(shape, float(squares[name].mean()))
+    places = [index for index in range(len(before.hidden)) if index != layer]
+    _rename(tensors, before, after, places)
+
+
+def shake(tensors: PolicyTensors, *, spread: float, rng: np.random.Generator) -> None:
+    """Add normal noise to all weights, in proportion to the root mean square of their tensor.
+
+    Target weights get the same noise as the weights that they follow.
+    """
+    for name, tensor in tensors.values[0].items():
+        noise = torch.from_numpy(rng.standard_normal(tuple(tensor.shape), dtype=np.float32))
+        noise *= spread * float(tensor.square().mean().sqrt())
+        for values in tensors.values:
+            if name in values:
+                values[name] = values[name] + noise
+
+
+def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
+    """Return the width of a hidden layer in the config."""
+    rows = tensors.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]
+    return rows // 2 if chain.is_split(layer) else rows
+
+
+def _resize(
+    tensors: PolicyTensors,
+    chain: Chain,
+    layer: int,
+    *,
+    source: Sequence[int],
+    rng: np.random.Generator,
+) -> None:
+    """Replace the units of a hidden layer by those of `source`; -1 is a new one."""
+    name, width = chain.hidden[layer], _width(tensors, chain, layer)
+    units, split = torch.tensor(source), chain.is_split(layer)
+    rows = torch.cat((units, torch.where(units < 0, -1, units + width))) if split else units
+    like = tensors.values[0][f"{name}.weight"]
+    bound = 1.0 / float(np.sqrt(like.shape[-1]))
+    shape = (*like.shape[:-2], len(rows), like.shape[-1] + 1)
+    drawn = torch.from_numpy(rng.uniform(-bound, bound, size=shape).astype(np.float32))
+    fresh = {f"{name}.weight": drawn[..., :-1], f"{name}.bias": drawn[..., -1]}
+    places = {f"{name}.weight": (-2, rows), f"{name}.bias": (-1, rows)}
+    places |= {f"{reader}.weight": (-1, units) for reader in chain.readers(layer)}
+    for tensor, (dim, index) in places.items():
+        for values in tensors.values:
+            if tensor in values:
+                values[tensor] = taken(values[tensor], dim, index, fresh.get(tensor))
+        for means, squares in tensors.moments:
+            if tensor in means:
+                usual = squares[tensor].mean()
+                means[tensor] = taken(means[tensor], dim, index, None)
+                filled = torch.full_like(means[tensor], float(usual))
+                squares[tensor] = taken(squares[tensor], dim, index, filled)
+
+
+def taken(tensor: Tensor, dim: int, index: Tensor, fresh: Tensor | None) -> Tensor:
+    """Return the parts of a tensor at an index; what is -1 there is taken from `fresh`, or 0."""
+    taken = tensor.index_select(dim, index.clamp(min=0))
+    is_new = (index < 0).view(-1, *[1] * (-1 - dim))
+    new = torch.zeros_like(taken) if fresh is None else fresh
+    return torch.where(is_new, new, taken)
+
+
+def _importance(values: Mapping[str, Tensor], chain: Chain, layer: int) -> Tensor:
+    """Return the importance of each unit of a hidden layer: norms of inputs times outputs."""
+    name = chain.hidden[layer]
+    into = values[f"{name}.weight"].square().sum(-1) + values[f"{name}.bias"].square()
+    out = [values[f"{reader}.weight"].square().sum(-2) for reader in chain.readers(layer)]
+    outwards = torch.cat(out, -1) if chain.is_split(layer) else torch.stack(out).sum(0)
+    return (into * outwards).reshape(-1, into.shape[-1]).sum(0)
+
+
+def _times(weight: Tensor, vector: Tensor) -> Tensor:
+    return (weight @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _rename(
+    tensors: PolicyTensors, before: Chain, after: Chain, places: Sequence[int | None]
+) -> None:
+    """Rename layers to those of another chain; None is a layer without a counterpart."""
+    names = {before.hidden[old]: after.hidden[new] for new, old in _pairs(places)}
+    names |= dict(zip(before.heads, after.heads, strict=True))
+    moments = [named for pair in tensors.moments for named in pair]
+    for named in (*tensors.values, *moments):
+        moved = {}
+        for old, new in names.items():
+            for kind in ("weight", "bias"):
+                if f"{old}.{kind}" in named:
+                    moved[f"{new}.{kind}"] = named.pop(f"{old}.{kind}")
+        named.update(moved)
+
+
+def _pairs(places: Sequence[int | None]) -> list[tuple[int, int]]:
+    return [(new, old) for new, old in enumerate(places) if old is not None]

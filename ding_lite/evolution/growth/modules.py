@@ -1,0 +1,206 @@
+"""Weight noise and growth of modules that a user gives.
+
+A module takes part with its architecture where it has a method `grow`, see `Grows`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.protocols import Policy
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
+from ding_lite.rl.weights.flat_module import MakeModule, copied
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+@runtime_checkable
+class Grows(Protocol):
+    """A module that makes a changed copy of itself, for mutations of the architecture.
+
+    What it draws decides the shapes alone: they must not depend on the weights, as the target
+    network and a resumed population draw the same numbers. A larger module should compute the same
+    as before.
+    """
+
+    def grow(self, rng: np.random.Generator, /) -> nn.Module | None:
+        """Return a new module with another architecture; None if there is nothing to change."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A function of the spec that makes a module and lets it grow, once for each seed."""
+
+    make: MakeModule
+    """The module of before, or a function of the spec that makes it."""
+    seeds: tuple[int, ...]
+    """The seed of each growth."""
+
+    def __call__(self, spec: EnvSpec) -> nn.Module:
+        """Make a module of the grown architecture; its weights are to be loaded."""
+        make = self.make
+        module = copied(make) if isinstance(make, nn.Module) else make(spec)
+        for seed in self.seeds:
+            module = grown(module, seed) or module
+        if isinstance(make, nn.Module):  # critics that are made one by one must not be equal
+            for part in module.modules():
+                if callable(reset := getattr(part, "reset_parameters", None)):
+                    reset()
+        return module
+
+
+def grown(module: nn.Module, seed: int) -> nn.Module | None:
+    """Return a grown module; None for one that does not grow.
+
+    Raises:
+        ConfigError: `grow` returned something else.
+    """
+    if not isinstance(module, Grows):
+        return None
+    with torch.no_grad():
+        new = module.grow(np.random.default_rng(seed))
+    if new is not None and not isinstance(new, nn.Module):
+        raise ConfigError(
+            f"`grow` of {type(module).__name__} returned a {type(new).__name__}; a new nn.Module "
+            f"was expected, or None where nothing changes."
+        )
+    return None if new is module else new
+
+
+def has_own_network(policy: object) -> bool:
+    """Return whether a policy has a network that its user gave."""
+    return isinstance(policy, OpenPolicy) and policy.has_own_network
+
+
+def growth_seeds(policy: Policy) -> tuple[int, ...]:
+    """Return the seeds with which the networks of a policy have grown."""
+    parts = policy.parts.values() if isinstance(policy, OpenPolicy) else ()
+    return next((part.seeds for part in parts if isinstance(part, Grown)), ())
+
+
+def with_growth(policy: Policy, config: object, seeds: tuple[int, ...]) -> Policy:
+    """Make an untrained policy with own networks that have grown with these seeds."""
+    own = cast(OpenPolicy, policy)
+    parts = {name: part for name, part in own.parts.items() if name != "optimizer"}
+    return cast(Policy, own.like(config, **{n: _with_seeds(p, seeds) for n, p in parts.items()}))
+
+
+def _with_seeds(part: object, seeds: tuple[int, ...]) -> object:
+    make = part.make if isinstance(part, Grown) else cast(MakeModule, part)
+    return Grown(make, seeds) if seeds else make
+
+
+def grow_policy(policy: Policy, seed: int) -> Policy | None:
+    """Return a policy with its networks grown, and its training state; None if nothing grows.
+
+    All modules that grow do so together, actor, critics and targets. The moments of Adam stay for
+    tensors of the same name and shape; others begin with a mean of 0 and the mean square of what
+    had their name, or of all. Another optimiser starts anew.
+    """
+    if not isinstance(policy, OpenPolicy):
+        return None
+    own = policy.own_modules
+    if any(_share_parameters(modules) for modules in own.values()):
+        return None
+    tensors = {key: _grown_tensors(modules, seed) for key, modules in own.items()}
+    if not any(tensors.values()):
+        return None
+    twin = with_growth(policy, policy.config, (*growth_seeds(policy), seed))
+    state, fresh = policy.state_dict(), twin.state_dict()
+    for key, new in tensors.items():
+        state[key] = {n: new[n] if n in new else state[key][n] for n in fresh[key]}
+    before, after = (cast(Any, one).flat_weights[0].shapes for one in (policy, twin))
+    for key in state:
+        if key.endswith("optimizer"):
+            state[key] = fresh[key]
+        elif key.endswith("adam"):
+            state[key] = _carried(state[key], _learned_by(key, before), _learned_by(key, after))
+    twin.load_state_dict(state)
+    return twin
+
+
+def _share_parameters(modules: Mapping[str, nn.Module]) -> bool:
+    """Return whether one parameter is in several modules, of which a growth would make several."""
+    found = [id(p) for module in modules.values() for p in module.parameters()]
+    return len(set(found)) < len(found)
+
+
+def _grown_tensors(modules: Mapping[str, nn.Module], seed: int) -> dict[str, Tensor]:
+    """Let modules grow; return the tensors of those that do."""
+    found = {}
+    for prefix, module in modules.items():
+        new = grown(copied(module), seed) if isinstance(module, Grows) else None
+        for name, tensor in ({} if new is None else new.state_dict()).items():
+            found[prefix + name] = tensor.detach().clone()
+    return found
+
+
+def _learned_by(key: str, shapes: Shapes) -> Shapes:
+    """Return the tensors that an optimiser learns, in their order in memory."""
+    if key == "adam":
+        return shapes
+    of_critics = key.startswith("critic_")
+    return {n: s for n, s in shapes.items() if n.startswith("critics.") == of_critics}
+
+
+def shake_module(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
+    """Add normal noise to all parameters of an own network; return False without `flat_weights`.
+
+    Target weights get the same noise as the weights that they follow; buffers get none.
+    """
+    if isinstance(policy, TorchPolicy):
+        with policy.changing_weights() as weights:
+            for name in weights.shapes:
+                weights[name].add_(_noise_for(weights[name], spread, rng))
+        return True
+    pair = getattr(policy, "flat_weights", None)
+    if pair is None:
+        return False
+    weights, target = pair
+    for name in weights.shapes:
+        tensor = weights[name]
+        noise = _noise_for(tensor, spread, rng)
+        tensor += noise
+        if name in target.shapes:
+            target[name].add_(noise)
+    return True
+
+
+def _noise_for(tensor: Tensor, spread: float, rng: np.random.Generator) -> Tensor:
+    """Draw noise in proportion to the size of a parameter."""
+    noise = rng.standard_normal(tuple(tensor.shape), dtype=np.float32)
+    scale = spread * float(tensor.square().mean().sqrt())
+    return torch.from_numpy(noise).to(tensor.device) * scale
+
+
+def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[str, Tensor]:
+    """Return a state of Adam for other tensors."""
+    old: dict[str, dict[str, Tensor]] = {"mean": {}, "square": {}}
+    sizes = [math.prod(shape) for shape in before.values()]
+    for kind, named in old.items():
+        named.update(zip(before, torch.split(adam[kind], sizes), strict=True))
+    new: dict[str, list[Tensor]] = {"mean": [], "square": []}
+    for name, shape in after.items():
+        size = math.prod(shape)
+        if before.get(name) == shape:
+            for kind, parts in new.items():
+                parts.append(old[kind][name])
+        else:
+            usual = old["square"].get(name, adam["square"]).mean()
+            new["mean"].append(torch.zeros(size))
+            new["square"].append(usual.cpu().expand(size))
+    device = adam["mean"].device
+    return {
+        **adam,
+        **{kind: torch.cat([p.to(device) for p in parts]) for kind, parts in new.items()},
+    }

@@ -1,0 +1,117 @@
+"""Import modules of users by the name of a file, or by their own name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ding_lite.errors import ConfigError, did_you_mean
+
+_MOST_SHOWN = 200
+
+
+def is_file(place: str) -> bool:
+    """Return whether a text names a file and no module.
+
+    Example:
+        >>> is_file("tasks/corridor.py"), is_file("tasks.corridor")
+        (True, False)
+    """
+    return place.endswith(".py") or os.sep in place
+
+
+def import_place(place: str) -> ModuleType:
+    """Import a file, such as `path/to/file.py`, or a module, such as `package.module`.
+
+    Raises:
+        ConfigError: There is none of that name, or a file has the name of another module.
+    """
+    return import_file(place) if is_file(place) else import_module(place)
+
+
+def find_member(place: str, name: str) -> Any:  # noqa: ANN401 - a class or a function
+    """Import a file or a module, and return a class or a function of it.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    module = import_place(place)
+    found = getattr(module, name, None) if name.isidentifier() else None
+    if not callable(found):
+        own = [
+            k for k, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__
+        ]
+        raise ConfigError(
+            f"{place} has no class or function `{name}`.{did_you_mean(name, own)} It has: "
+            f"{', '.join(own) or 'none'}."
+        )
+    return found
+
+
+def import_file(place: str) -> ModuleType:
+    """Import a file as `python place` would, so that other processes find it by its name.
+
+    Its folder becomes the first one in which Python looks for modules.
+
+    Raises:
+        ConfigError: There is no such file, its name has dots, or it is that of another module.
+    """
+    path = Path(place)
+    if not os.path.isfile(path):  # unlike a Path, it takes any text
+        raise ConfigError(f"There is no file {_shown(place)} (looked for in {Path.cwd()}).")
+    if path.suffix != ".py" or "." in path.stem:
+        raise ConfigError(
+            f"The file is {path.name}; other processes can only import a name without dots that "
+            f"ends in .py. Rename it."
+        )
+    _look_in(path.resolve().parent)
+    module = importlib.import_module(path.stem)
+    found = getattr(module, "__file__", None)
+    if found is None or not path.samefile(found):
+        raise ConfigError(
+            f"{place} has the name of another module, `{path.stem}` ({found or 'built in'}), so "
+            f"that other processes could not import it. Rename the file."
+        )
+    return module
+
+
+def import_module(place: str) -> ModuleType:
+    """Import a module by its name.
+
+    Raises:
+        ConfigError: The name is none, or there is no such module.
+    """
+    if not all(part.isidentifier() for part in place.split(".")):
+        raise ConfigError(
+            f"{_shown(place)} is no name of a module, such as package.module. A file is named with "
+            f"its ending: path/to/file.py."
+        )
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        hint = f" A file is named with its ending: {place}.py." if "." not in place else ""
+        raise ConfigError(
+            f"There is no module `{error.name}` (looked for in {Path.cwd()}, and where Python "
+            f"looks).{hint}"
+        ) from error
+
+
+def look_here() -> None:
+    """Let imports find the modules of the working directory, as `python -m` does."""
+    if not sys.flags.safe_path:
+        _look_in(Path.cwd())
+
+
+def _look_in(folder: Path) -> None:
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")

@@ -1,0 +1,69 @@
+"""Signatures by which a user's programs know again what they have written on this machine.
+
+A run may name code of its user, which is imported to load it. The names in a run from elsewhere
+could lead to any code, so that names are followed only if a program of this user has
+signed them, or if the user says so. The key never leaves `state_home()`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ding_lite.settings import state_home
+
+_KEY_BYTES = 32
+
+
+def sign(named: Mapping[str, Any]) -> str | None:
+    """Return the signature of plain values; None where this user's key cannot be kept.
+
+    Args:
+        named: Text, numbers, lists and dicts, as JSON has them.
+    """
+    key = _key()
+    if key is None:
+        return None
+    text = json.dumps(named, sort_keys=True, separators=(",", ":"))
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
+def is_signed(named: Mapping[str, Any], signature: object) -> bool:
+    """Return whether a program of this user has signed these values on this machine."""
+    expected = sign(named)
+    if expected is None or not isinstance(signature, str):
+        return False
+    return hmac.compare_digest(expected.encode(), signature.encode())
+
+
+def _key() -> bytes | None:
+    """Return this user's key, which is made on first use."""
+    path = state_home() / "ding_lite" / "runs.key"
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_key(path)
+        key = path.read_bytes()
+    except OSError:
+        return None
+    return key if len(key) == _KEY_BYTES else None
+
+
+def _make_key(path: Path) -> None:
+    """Write a new key, whole or not at all; one of another process that was faster stays."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(part, path)
+    finally:
+        part.unlink()

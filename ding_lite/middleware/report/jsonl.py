@@ -1,0 +1,123 @@
+"""Write a run's metrics as JSON, one object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.errors import ConfigError
+from ding_lite.io.files import naming
+from ding_lite.middleware.report.reporter import Reporter
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+
+logger = logging.getLogger(__name__)
+
+
+def jsonl(path: str | os.PathLike[str], *, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
+    """Write a row with the newest metrics now and then, and one when the run ends.
+
+    A row also has the counters, the seconds of the run (`wall_s`), and when `eval_return` was
+    written last (`eval_env_step`). A run that is resumed cuts off rows that came later.
+
+    Context:
+        reads: env_step, metrics, total_step, train_iter
+
+    Args:
+        path: The file; rows go behind what it holds already.
+        every: Steps of the pipeline from one row to the next. 100 to 1,000 is usual.
+        clock: What seconds are counted on.
+
+    Raises:
+        ConfigError: `path` is a directory, or a setting is out of range.
+    """
+    return RowFile(every, file_path(path), clock=clock)
+
+
+class RowFile(Reporter):
+    """The middleware that `jsonl` makes; without a path it writes nothing."""
+
+    __name__ = "jsonl"
+
+    def __init__(self, every: int, path: Path | None, *, clock: Clock) -> None:
+        super().__init__(every)
+        self._path = path
+        self._clock = clock
+        self._started = clock.now()
+        # Of the run that goes on: how long it took so far, and how long its file was.
+        self._wall_s_before = 0.0
+        self._cut_at: int | None = None
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch()  # a path that cannot be written to is an error of the start
+            if self._cut_at is not None:
+                _cut(self._path, self._cut_at)
+        self._started = self._clock.now() - self._wall_s_before
+        self._wall_s_before, self._cut_at = 0.0, None
+        return self
+
+    def __call__(self, ctx: Context) -> None:
+        """Remember the metrics of a step, and when it has evaluated."""
+        if "eval_return" in ctx.metrics:
+            self._newest["eval_env_step"] = ctx.get("env_step", 0)
+        super().__call__(ctx)
+
+    def write(self, metrics: dict[str, float], env_step: int) -> None:
+        """Append a row."""
+        if self._path is None:
+            return
+        wall_s = round(self._clock.now() - self._started, 3)
+        row = {**self._counters, "wall_s": wall_s, **metrics}
+        finite = {k: v if math.isfinite(v) else None for k, v in row.items()}
+        with naming(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(finite) + "\n")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next rows depend on, and how long the file is."""
+        has_file = self._path is not None and self._path.exists()
+        return {
+            **super().state_dict(),
+            "file_bytes": self._path.stat().st_size if self._path and has_file else None,
+            "wall_s": self._clock.now() - self._started,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state; rows that came later are cut off when the run begins."""
+        super().load_state_dict(state)
+        self._cut_at = state["file_bytes"]
+        self._wall_s_before = float(state["wall_s"])
+
+
+def file_path(path: str | os.PathLike[str]) -> Path:
+    """Refuse a directory where a file is meant.
+
+    Raises:
+        ConfigError: `path` is a directory.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise ConfigError(f"{file} is a directory; the path of a file was expected.")
+    return file
+
+
+def _cut(path: Path, size: int) -> None:
+    """Take off what was written after a checkpoint, and half a line where one was left."""
+    with path.open("r+b") as file:
+        content = file.read(size)
+        if len(content) < size:
+            logger.warning(
+                "%s has %d bytes, and had %d when the checkpoint was saved; the rows that are "
+                "missing cannot be made again",
+                path,
+                len(content),
+                size,
+            )
+        file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,159 @@
+"""The base of all loggers: it remembers the newest of every metric, and hands them on in time."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from ding_lite.errors import ConfigError, MissingExtraError, pip_line
+from ding_lite.middleware.checks import due, number
+from ding_lite.middleware.report.throughput import is_measured
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
+from ding_lite.settings import at_least, check_all
+
+
+def report(fn: Callable[[dict[str, float], int], object], *, every: int) -> Middleware:
+    """Call a function with the newest of every metric now and then, and when the run ends.
+
+    Most metrics are not written in every step: `return` when an episode ends, `eval_return` when an
+    evaluation does. The function gets the newest value of each that was written so far, also of
+    those before a resume. Place it behind what writes metrics.
+
+    Context:
+        reads: env_step, metrics, total_step, train_iter
+
+    Args:
+        fn: Called as `fn(metrics, env_step)`, with metrics by name. Where the ctx has no env steps,
+            as on a node that makes none, it gets the steps of the pipeline instead.
+        every: Steps of the pipeline from one call to the next, as in all middleware.
+
+    Raises:
+        ConfigError: `fn` cannot be called, or a setting is out of range.
+
+    Example:
+        >>> from ding_lite import Task
+        >>> seen = []
+        >>> with Task() as task:
+        ...     _ = task.use(lambda ctx: ctx.metrics.update(loss=1 / (1 + ctx.total_step)))
+        ...     _ = task.use(report(lambda metrics, step: seen.append((step, metrics)), every=2))
+        ...     task.run(max_step=3)
+        >>> [(step, round(metrics["loss"], 2)) for step, metrics in seen]
+        [(2, 0.5), (3, 0.33)]
+    """
+    if not callable(fn):
+        raise ConfigError(
+            f"`report` got a {type(fn).__name__}; a function was expected, which is called as "
+            f"fn(metrics, env_step): mw.report(print, every=50)."
+        )
+    return _Report(fn, every)
+
+
+class Reporter(ABC):
+    """The base of middleware that write metrics now and then, and when the run ends.
+
+    Args:
+        every: Steps of the pipeline from one report to the next.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+
+    only_fresh = False
+    """Whether `write` gets only the metrics that are new since the report before."""
+
+    def __init__(self, every: int) -> None:
+        check_all(at_least(1, every=every))
+        self._every = every
+        self._newest: dict[str, Any] = {}
+        self._fresh: set[str] = set()
+        self._counters: dict[str, int] = {}
+        self._has_env_step = False
+        self._is_reported = True
+
+    @abstractmethod
+    def write(self, metrics: dict[str, float], env_step: int) -> None:
+        """Write the metrics down."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, ctx: Context) -> None:
+        """Remember the metrics of a step, and report where that is due."""
+        self._newest.update(ctx.metrics)
+        self._fresh.update(ctx.metrics)
+        self._has_env_step = "env_step" in ctx
+        self._counters = {
+            "step": ctx.total_step + 1,
+            "env_step": ctx.get("env_step", 0),
+            "train_iter": ctx.get("train_iter", 0),
+        }
+        self._is_reported = False
+        if due(ctx, self._every):
+            self._report()
+
+    def __exit__(self, *error: object) -> None:
+        if not self._is_reported:
+            self._report()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next reports depend on."""
+        kept = {name: number(name, v) for name, v in self._newest.items() if not is_measured(name)}
+        return {
+            "metrics": {
+                "names": list(kept),
+                "values": np.array(list(kept.values()), dtype=np.float64),  # also those not finite
+            },
+            "fresh": sorted(self._fresh & kept.keys()),
+            "counters": dict(self._counters),
+            "has_env_step": self._has_env_step,
+            "is_reported": self._is_reported,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state."""
+        metrics = state["metrics"]
+        self._newest = dict(zip(metrics["names"], metrics["values"].tolist(), strict=True))
+        self._fresh = set(state["fresh"])
+        self._counters = dict(state["counters"])
+        self._has_env_step = bool(state["has_env_step"])
+        self._is_reported = bool(state["is_reported"])
+
+    @property
+    def _x(self) -> int:
+        """The env step of the newest metrics; the step of the pipeline where there is none."""
+        return self._counters.get("env_step" if self._has_env_step else "step", 0)
+
+    def _report(self) -> None:
+        names = [name for name in self._newest if not self.only_fresh or name in self._fresh]
+        self._fresh, self._is_reported = set(), True
+        self.write({name: number(name, self._newest[name]) for name in names}, self._x)
+
+
+class _Report(Reporter):
+    __name__ = "report"
+
+    def __init__(self, fn: Callable[[dict[str, float], int], object], every: int) -> None:
+        super().__init__(every)
+        self._fn = fn
+
+    def write(self, metrics: dict[str, float], env_step: int) -> None:
+        self._fn(metrics, env_step)
+
+
+def import_logger(package: str, extra: str) -> Any:  # noqa: ANN401 - a module
+    """Import the package of a logger when a run first needs it.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"`mw.{extra}` needs the package {package}. Install it: {pip_line(extra)}"
+        ) from error

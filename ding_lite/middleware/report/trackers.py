@@ -1,0 +1,144 @@
+"""Send a run's metrics to Weights & Biases or MLflow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Self
+
+from ding_lite.middleware.report.reporter import Reporter, import_logger
+from ding_lite.runtime.middleware import Middleware
+
+
+def wandb(*, every: int = 100, **settings: Any) -> Middleware:  # noqa: ANN401 - of wandb.init
+    """Log the newest metrics to Weights & Biases over env steps.
+
+    A run that is resumed goes on under the same id. A run that was begun by `wandb.init` before is
+    used as it is, and left open.
+
+    Context:
+        reads: env_step, metrics, total_step, train_iter
+
+    Args:
+        every: Steps of the pipeline from one point to the next.
+        **settings: For `wandb.init`: `project`, `name`, `config`, `mode="offline"`.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        MissingExtraError: When the run begins: wandb is not installed.
+    """
+    return _Wandb(every, settings)
+
+
+class _Wandb(Reporter):
+    __name__ = "wandb"
+    only_fresh = True
+
+    def __init__(self, every: int, settings: Mapping[str, Any]) -> None:
+        super().__init__(every)
+        self._settings = dict(settings)
+        self._run: Any = None
+        self._is_own = False
+
+    def __enter__(self) -> Self:
+        package = import_logger("wandb", "wandb")
+        self._is_own = package.run is None
+        self._run = package.init(**self._settings) if self._is_own else package.run
+        self._settings |= {"id": self._run.id, "resume": "allow"}
+        self._run.define_metric("*", step_metric="env_step")
+        return self
+
+    def write(self, metrics: dict[str, float], env_step: int) -> None:
+        self._run.log({**metrics, "env_step": env_step})
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        if self._is_own:
+            self._run.finish(exit_code=int(error[0] is not None))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "id": self._settings.get("id")}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if state["id"] is not None:
+            self._settings |= {"id": state["id"], "resume": "allow"}
+
+
+def mlflow(
+    *,
+    every: int = 100,
+    experiment: str = "Default",
+    name: str | None = None,
+    params: Mapping[str, object] | None = None,
+    uri: str | None = None,
+) -> Middleware:
+    """Log the newest metrics to MLflow over env steps.
+
+    A run that is resumed goes on under the same id.
+
+    Context:
+        reads: env_step, metrics, total_step, train_iter
+
+    Args:
+        every: Steps of the pipeline from one point to the next.
+        experiment: Made if there is none of that name.
+        name: Of the run; MLflow makes one up by default.
+        params: Facts about the run, such as its settings.
+        uri: The tracking server, or a file such as `sqlite:///runs.db`; MLflow's own choice by
+            default.
+
+    Raises:
+        ConfigError: A setting is out of range.
+        MissingExtraError: When the run begins: mlflow is not installed.
+    """
+    return _MLflow(every, experiment, name, params or {}, uri)
+
+
+class _MLflow(Reporter):
+    __name__ = "mlflow"
+    only_fresh = True
+
+    def __init__(
+        self,
+        every: int,
+        experiment: str,
+        name: str | None,
+        params: Mapping[str, object],
+        uri: str | None,
+    ) -> None:
+        super().__init__(every)
+        self._experiment, self._name, self._params, self._uri = experiment, name, params, uri
+        self._client: Any = None
+        self._run_id: str | None = None
+
+    def __enter__(self) -> Self:
+        package = import_logger("mlflow", "mlflow")
+        self._client = client = package.MlflowClient(tracking_uri=self._uri)
+        if self._run_id is None:
+            found = client.get_experiment_by_name(self._experiment)
+            home = client.create_experiment(self._experiment) if found is None else None
+            run = client.create_run(home or found.experiment_id, run_name=self._name)
+            self._run_id = run.info.run_id
+            for key, value in self._params.items():
+                client.log_param(self._run_id, key, value)
+        else:
+            client.set_terminated(self._run_id, "RUNNING")
+        return self
+
+    def write(self, metrics: dict[str, float], env_step: int) -> None:
+        metric = import_logger("mlflow.entities", "mlflow").Metric
+        now = int(1000 * time.time())
+        points = [metric(name, value, now, env_step) for name, value in metrics.items()]
+        self._client.log_batch(self._run_id, metrics=points)
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._client.set_terminated(self._run_id, "FAILED" if error[0] else "FINISHED")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "id": self._run_id}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._run_id = state["id"]

@@ -1,0 +1,1 @@
+"""One run of a training program: its directory, its metrics, its verdict, and its policy."""

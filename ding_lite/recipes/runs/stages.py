@@ -1,0 +1,81 @@
+"""The seconds of each stage of a run, for its last line and its curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ding_lite.clock import SYSTEM_CLOCK, Clock
+from ding_lite.middleware.checks import due
+from ding_lite.middleware.report.throughput import STAGE_SECONDS
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware, around, name_of
+
+_SMALL = 0.01
+"""Stages with a smaller share of the time are told as one."""
+
+
+class StageSeconds:
+    """Sums the seconds of each middleware, and reports them as metrics.
+
+    Its `wrap` is a step wrapper; itself it is a middleware, and stands before the reports.
+
+    Args:
+        every: Steps of the pipeline from one report to the next.
+        clock: What seconds are counted on.
+    """
+
+    __name__ = "stage_seconds"
+
+    def __init__(self, *, every: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._every = every
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+
+    def wrap(self, fn: Middleware) -> Middleware:
+        """Return a middleware that does the same and is timed."""
+        watch = _Watch(self._seconds, name_of(fn), self._clock)
+        return around(fn, lambda ctx: watch)
+
+    def __call__(self, ctx: Context) -> None:
+        """Write the seconds so far, now and then and in the step that ends the run."""
+        if due(ctx, self._every) or ctx.finish:
+            ctx.metrics.update({f"{STAGE_SECONDS}{k}": v for k, v in self._seconds.items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the seconds so far."""
+        return {"seconds": dict(self._seconds)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state."""
+        self._seconds.clear()
+        self._seconds.update(state["seconds"])
+
+
+class _Watch(AbstractContextManager[None]):
+    def __init__(self, seconds: dict[str, float], name: str, clock: Clock) -> None:
+        self._seconds, self._name, self._clock = seconds, name, clock
+
+    def __enter__(self) -> None:
+        self._began = self._clock.now()
+
+    def __exit__(self, *error: object) -> None:
+        took = self._clock.now() - self._began
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + took
+
+
+def seconds_by_stage(row: Mapping[str, Any], *, wall_s: float) -> dict[str, float]:
+    """Return the seconds of each stage from a row of metrics, and those of all others together.
+
+    Args:
+        row: The last row of a run.
+        wall_s: The seconds of the whole run.
+
+    Example:
+        >>> seconds_by_stage({"seconds/train": 6.0, "seconds/stop_at": 0.01}, wall_s=10.0)
+        {'train': 6.0, 'other': 4.0}
+    """
+    told = {k.removeprefix(STAGE_SECONDS): v for k, v in row.items() if k.startswith(STAGE_SECONDS)}
+    large = {name: round(s, 3) for name, s in told.items() if s >= _SMALL * wall_s}
+    return {**large, "other": round(max(0.0, wall_s - sum(large.values())), 3)} if told else {}

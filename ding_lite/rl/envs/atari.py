@@ -1,0 +1,79 @@
+"""The usual wrappers of Atari games."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from ding_lite.errors import ConfigError, MissingExtraError, pip_line
+from ding_lite.rl.envs.checks import Env
+
+FRAME_STACK = 4
+"""Pictures in an observation, from which motion is seen."""
+ATARI_ARGS = {"frameskip": 1}
+"""Arguments of a game with `play_atari` around it, which skips frames itself."""
+
+
+def play_atari(env: Env) -> Env:
+    """Wrap a game: 4 frames a step, the maximum of the last two, grey, 84 x 84.
+
+    A game begins with up to 30 steps that do nothing. The preprocessing is that of Mnih et al.
+    (2015), "Human-level control through deep reinforcement learning". Sticky actions are those of
+    the game's own arguments.
+
+    Raises:
+        ConfigError: If it is no game of the Arcade Learning Environment.
+        MissingExtraError: If a package is missing.
+    """
+    if not hasattr(env.unwrapped, "ale"):
+        raise ConfigError(
+            f"`atari` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave it off, or "
+            f"take one such as ALE/Breakout-v5."
+        )
+    try:
+        return gymnasium.wrappers.AtariPreprocessing(env)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtraError(
+            f"Atari games need a package that is not installed. Install it: {pip_line('atari')}."
+        ) from error
+
+
+class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode with each life, and goes on with the same game at the next reset.
+
+    A step that loses a life, but not the game, returns True for `terminated` and `truncated` both:
+    so `Envs` tells it from the end of a game.
+
+    Args:
+        env: The game; `env.unwrapped.ale.lives()` counts its lives.
+    """
+
+    def __init__(self, env: Env) -> None:
+        """Begin with a whole game."""
+        super().__init__(env)
+        self._lives = 0
+        self._has_lost_life = False
+        self._newest: tuple[Any, dict[str, Any]] = (None, {})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # noqa: ANN401
+        """Begin a game, or go on where a life was lost."""
+        if not self._has_lost_life or seed is not None:
+            self._newest = self.env.reset(seed=seed, options=options)
+        self._has_lost_life = False
+        self._lives = self._count()
+        return self._newest
+
+    def step(self, action: Any) -> Any:  # noqa: ANN401 - of the game
+        """Act, and look whether a life was lost."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._newest = obs, info
+        lives = self._count()
+        self._has_lost_life = 0 < lives < self._lives and not (terminated or truncated)
+        if self._has_lost_life:
+            return obs, reward, True, True, info
+        return obs, reward, terminated, truncated and not terminated, info
+
+    def _count(self) -> int:
+        game: Any = self.env.unwrapped
+        return int(game.ale.lives())

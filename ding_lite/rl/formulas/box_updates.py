@@ -1,0 +1,223 @@
+"""The updates of DDPG, TD3 and SAC, from a batch to the gradients of all weights.
+
+Each formula has a leading axis of G members, which learn as one computation: the policies of a
+population, or one policy alone. It computes on arrays on a CPU, else on tensors.
+
+Shape letters: E critics, G members, B rows of each, A numbers of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from torch import Tensor
+
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.formulas.returns import bootstrapped_targets
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
+from ding_lite.rl.networks.action_values import Critics
+from ding_lite.rl.networks.box_actors import BoxActor, DeterministicActor, SquashedGaussianActor
+from ding_lite.rl.networks.layers import Members
+
+DrawNoise: TypeAlias = Callable[[], Any]
+"""Draws the noise on actions, a tensor [G, B, A]; None for policies without any."""
+ActorT_co = TypeVar("ActorT_co", bound=BoxActor, covariant=True)
+
+
+class Networks(Protocol[ActorT_co]):
+    """The networks of all members."""
+
+    @property
+    def actor(self) -> ActorT_co:
+        """The actor that learns."""
+
+    @property
+    def target_actor(self) -> ActorT_co:
+        """The actor that chooses next actions; without a target the same as `actor`."""
+
+    @property
+    def critics(self) -> Critics:
+        """The critics that learn."""
+
+    @property
+    def judges(self) -> Critics:
+        """Those of them that the actor follows."""
+
+    @property
+    def target_critics(self) -> Critics:
+        """The critics that estimate next values."""
+
+    @property
+    def of_members(self) -> Members:
+        """All tensors that learn by name."""
+
+    @property
+    def grads_of_members(self) -> Members:
+        """Their gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticsUpdate:
+    """The numbers that an update of the critics reports."""
+
+    loss_G: AnyArray
+    """The sum of the critics' mean squared errors."""
+    q_mean_G: AnyArray
+    """The mean value of the actions taken."""
+    error_EGB: AnyArray
+    """Value minus target."""
+
+
+def update_critics(
+    critics: Critics,
+    rows: Rows,
+    batch: Transitions,
+    obs: Tensor,
+    action_GBA: Tensor,
+    next_value_GB: AnyArray,
+    weight_GB: AnyArray | None = None,
+) -> CriticsUpdate:
+    """Write the gradient of the mean squared errors of all critics.
+
+    Args:
+        critics: They have one target each.
+        rows: The layout of the batch.
+        batch: Its transitions, those of the first member first.
+        obs: Its observations, as the critics take them.
+        action_GBA: Its actions, from -1 to 1.
+        next_value_GB: The estimated values of its next observations.
+        weight_GB: The importance weights of the transitions; 1 if None.
+    """
+    target_GB = bootstrapped_targets(
+        floats(rows.fold(batch.reward)),
+        rows.fold(batch.terminated),
+        rows.fold(batch.num_steps),
+        next_value_GB,
+        gamma=rows.gamma_G1,
+    )
+    q, saved = critics.forward_saving(obs, action_GBA)
+    q_EGB = computable(q)
+    error_EGB = q_EGB - target_GB
+    weighted_EGB = error_EGB if weight_GB is None else error_EGB * floats(weight_GB)
+    critics.backward(saved, as_tensor(rows.per_size(2.0 * weighted_EGB)))
+    return CriticsUpdate(
+        rows.mean(weighted_EGB * error_EGB).sum(0), rows.mean(q_EGB).sum(0) / len(q_EGB), error_EGB
+    )
+
+
+def deterministic_values(
+    networks: Networks[DeterministicActor], next_obs: Tensor, noise_GBA: Tensor | None
+) -> AnyArray:
+    """Estimate the values of next observations, [G, B], as DDPG and TD3 do.
+
+    The lowest Q'_i(x', mu'(x') + noise) of the critics (DDPG, equation 5; TD3, algorithm 1).
+
+    Args:
+        networks: Those of all members.
+        next_obs: The next observations, as the networks take them.
+        noise_GBA: Smooths the values over actions; none if None.
+    """
+    action_GBA = networks.target_actor.forward(next_obs)
+    if noise_GBA is not None:
+        action_GBA = (action_GBA + noise_GBA).clamp_(-1.0, 1.0)
+    return computable(networks.target_critics.forward(next_obs, action_GBA).amin(0))
+
+
+def improve_deterministic(
+    networks: Networks[DeterministicActor], rows: Rows, obs: Tensor
+) -> dict[str, AnyArray]:
+    """Write the gradient of the mean of -Q(x, mu(x)) for the actor (DDPG, equation 6).
+
+    Args:
+        networks: Those of all members.
+        rows: The layout of the batch.
+        obs: Its observations, as the networks take them.
+
+    Returns:
+        `actor_loss`, [G].
+    """
+    action_GBA, saved = networks.actor.forward_saving(obs)
+    q, judged = networks.judges.judge(obs, action_GBA)
+    q_EGB = computable(q)
+    grad_EGB = rows.per_size(-namespace(q_EGB).ones_like(q_EGB))
+    grad_GBA = networks.judges.backward_action(judged, as_tensor(grad_EGB))
+    networks.actor.backward(saved, action_GBA, grad_GBA)
+    return {"actor_loss": -rows.mean(q_EGB).sum(0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """The weight of the entropy of each member."""
+
+    log_alpha_G1: Tensor
+    """Its logarithm."""
+    grad_G1: Tensor
+    """Takes the gradient of that."""
+    target_entropy_G: AnyArray
+    """The entropy that it holds."""
+    learns_G: AnyArray
+    """1 where it learns, else 0."""
+
+
+def soft_values(
+    networks: Networks[SquashedGaussianActor],
+    next_obs: Tensor,
+    noise_GBA: Tensor,
+) -> AnyArray:
+    """Estimate the values of next observations, [G, B], as SAC does.
+
+    The lowest Q'_i(x', a') - alpha log pi(a'|x') of the critics, a' drawn (equation 3).
+
+    Args:
+        networks: Those of all members.
+        next_obs: The next observations, as the networks take them.
+        noise_GBA: Draws the next actions.
+    """
+    drawn = networks.actor.sample(next_obs, noise_GBA)
+    q_GB = networks.target_critics.forward(next_obs, drawn.action_GBA).amin(0)
+    alpha_G1 = networks.of_members["log_alpha"].exp()
+    return computable(q_GB - alpha_G1 * drawn.log_prob_GB)
+
+
+def improve_soft(
+    networks: Networks[SquashedGaussianActor],
+    rows: Rows,
+    obs: Tensor,
+    noise_GBA: Tensor,
+    temperature: Temperature,
+) -> dict[str, AnyArray]:
+    """Write the gradients of SAC's actor (equation 7) and of the temperature (equation 18).
+
+    Args:
+        networks: Those of all members.
+        rows: The layout of the batch.
+        obs: Its observations, as the networks take them.
+        noise_GBA: Draws the actions.
+        temperature: The weight of the entropy.
+
+    Returns:
+        `actor_loss`, `alpha` and `entropy`, [G] each.
+    """
+    drawn, saved = networks.actor.sample_saving(obs, noise_GBA)
+    q, judged = networks.judges.judge(obs, drawn.action_GBA)
+    q_EGB = computable(q)
+    xp = namespace(q_EGB)
+    alpha_G1 = computable(temperature.log_alpha_G1.exp())
+    alpha_G, lowest_GB = alpha_G1[:, 0], xp.amin(q_EGB, 0)
+    entropy_G = -rows.mean(computable(drawn.log_prob_GB))
+    loss_G = -alpha_G * entropy_G - rows.mean(lowest_GB)
+
+    each_GB = rows.per_size(xp.ones_like(lowest_GB))
+    is_lowest_EGB = floats(q_EGB == lowest_GB)
+    grad_EGB = is_lowest_EGB / is_lowest_EGB.sum(0) * -each_GB
+    grad_GBA = networks.judges.backward_action(judged, as_tensor(grad_EGB))
+    log_prob_grad_GB = as_tensor(alpha_G1 * each_GB)
+    raw_grad = drawn.backward(grad_GBA, log_prob_grad=log_prob_grad_GB.unsqueeze(2))
+    networks.actor.backward(saved, raw_grad)
+
+    excess_G = entropy_G - temperature.target_entropy_G
+    temperature.grad_G1.copy_(as_tensor(temperature.learns_G * alpha_G * excess_G).unsqueeze(1))
+    return {"actor_loss": loss_G, "alpha": alpha_G, "entropy": entropy_G}

@@ -1,0 +1,104 @@
+"""The update of Q-learning, from the outputs of networks to the gradient of these outputs.
+
+Arrays or tensors with a leading axis of G members, which learn as one computation: the policies
+of a population, or one policy alone. B transitions each, A actions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ding_lite.rl.batch import Transitions
+from ding_lite.rl.formulas.losses import Loss
+from ding_lite.rl.formulas.returns import bootstrapped_targets
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.host_or_device import AnyArray, namespace
+
+
+@dataclass(frozen=True, slots=True)
+class QGradient:
+    """The gradient of an update, and what it reports."""
+
+    loss_G: AnyArray
+    """The mean loss of each member."""
+    q_mean_G: AnyArray
+    """The mean value of the actions taken."""
+    error_GB: AnyArray
+    """Value minus target."""
+    grad_GBA: AnyArray
+    """The gradient of the loss by the values."""
+
+
+def only_legal(value: AnyArray, mask: AnyArray) -> AnyArray:
+    """Return values with minus infinity for actions that are not legal; all are without a mask."""
+    if mask is None:
+        return value
+    xp = namespace(value)
+    return xp.where(mask, value, xp.full_like(value, -xp.inf))
+
+
+def best_values(
+    rows: Rows, value_GBA: AnyArray, rank_GBA: AnyArray, mask_GBA: AnyArray = None
+) -> AnyArray:
+    """Return the value of the action that ranks highest, [G, B].
+
+    Double Q-learning ranks by the online network and values by the target network (van Hasselt et
+    al. 2016, arXiv:1509.06461); otherwise both are the target network.
+
+    Args:
+        rows: The layout of the batch.
+        value_GBA: The values of the actions.
+        rank_GBA: Their ranks.
+        mask_GBA: Which are legal; all if None.
+    """
+    return rows.pick(value_GBA, only_legal(rank_GBA, mask_GBA).argmax(-1))
+
+
+def td_error(
+    rows: Rows,
+    batch: Transitions,
+    q_GB: AnyArray,
+    next_q_GB: AnyArray,
+) -> AnyArray:
+    """Return values minus their targets, [G, B].
+
+    Args:
+        rows: The layout of the batch.
+        batch: Its transitions, those of the first member first.
+        q_GB: The value of each action taken.
+        next_q_GB: The value of `batch.next_obs`.
+    """
+    target_GB = bootstrapped_targets(
+        rows.fold(batch.reward),
+        rows.fold(batch.terminated),
+        rows.fold(batch.num_steps),
+        next_q_GB,
+        gamma=rows.gamma_G1,
+    )
+    return q_GB - target_GB
+
+
+def q_gradient(
+    rows: Rows,
+    batch: Transitions,
+    q_GBA: AnyArray,
+    next_q_GB: AnyArray,
+    loss: Loss,
+    weight_GB: AnyArray = None,
+) -> QGradient:
+    """Compute the gradient of the mean loss of the errors.
+
+    Args:
+        rows: The layout of the batch.
+        batch: Its transitions, those of the first member first.
+        q_GBA: The values of the actions in `batch.obs`.
+        next_q_GB: The value of `batch.next_obs`.
+        loss: Of an error.
+        weight_GB: The importance weights of the transitions; 1 if None.
+    """
+    action_GB = rows.fold(batch.action)
+    q_GB = rows.pick(q_GBA, action_GB)
+    error_GB = td_error(rows, batch, q_GB, next_q_GB)
+    loss_GB, slope_GB = loss(error_GB, weight_GB)
+    grad_GBA = rows.spread(rows.per_size(slope_GB), action_GB, q_GBA)
+    return QGradient(rows.mean(loss_GB), rows.mean(q_GB), error_GB, grad_GBA)

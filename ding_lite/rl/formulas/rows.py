@@ -1,0 +1,90 @@
+"""The rows of a batch by member: B rows for each of G policies that learn as one computation.
+
+A policy alone is one member. Members may have batches of several sizes: then each has as many rows
+as the largest, and those beyond its own size count for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+
+from ding_lite.rl.batch import Array
+from ding_lite.rl.host_or_device import AnyArray, on, zeros_like
+
+_CPU = torch.device("cpu")
+
+
+class Rows:
+    """The layout of the batches of G members in one.
+
+    Args:
+        sizes: The batch size of each member.
+        gammas: The discount of each.
+        device: Of the values that it computes on; arrays on a CPU, else tensors.
+
+    Example:
+        >>> rows = Rows([2, 1], [0.99, 0.9])
+        >>> rows.mean(np.array([[1.0, 3.0], [5.0, 7.0]], dtype=np.float32)).tolist()
+        [2.0, 5.0]
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], gammas: Sequence[float], device: torch.device = _CPU
+    ) -> None:
+        """Compute the sizes and the mask."""
+        self.count = len(sizes)
+        self.largest = max(sizes)
+        self._shape = (self.count, self.largest)
+        self._device = device
+        size_G1 = np.array(sizes, dtype=np.float32)[:, None]
+        column_1B = np.arange(self.largest)[None]
+        self.gamma_G1: AnyArray = on(device, np.array(gammas, dtype=np.float32)[:, None])
+        """The discount of each member."""
+        self._all: AnyArray = on(device, np.arange(self.num_rows))
+        self._size_G1: AnyArray = on(device, size_G1)
+        self._size_G: AnyArray = self._size_G1[:, 0]
+        self._mask_GB: AnyArray = None
+        if min(sizes) < self.largest:
+            self._mask_GB = on(device, (column_1B < size_G1).astype(np.float32))
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of_one(cls, size: int, gamma: float, device: torch.device) -> Rows:
+        """Return the layout of one policy's batch; each is made once."""
+        return cls([size], [gamma], device)
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of all members together."""
+        return self.count * self.largest
+
+    def fold(self, values: Array) -> AnyArray:
+        """Return a number for each row as [G, B], on the device that it computes on."""
+        return on(self._device, values).reshape(self._shape)
+
+    def pick(self, values_GBA: AnyArray, action_GB: AnyArray) -> AnyArray:
+        """Return the value of an action in each row, [G, B]."""
+        flat_MA = values_GBA.reshape(self.num_rows, -1)
+        return flat_MA[self._all, action_GB.reshape(-1)].reshape(action_GB.shape)
+
+    def spread(self, picked_GB: AnyArray, action_GB: AnyArray, like_GBA: AnyArray) -> AnyArray:
+        """Return zeros like other values, [G, B, A], with one value for an action in each row."""
+        values_GBA = zeros_like(like_GBA)
+        flat_MA = values_GBA.reshape(self.num_rows, -1)  # a view
+        flat_MA[self._all, action_GB.reshape(-1)] = picked_GB.reshape(-1)
+        return values_GBA
+
+    def mean(self, values_GB: AnyArray) -> AnyArray:
+        """Return the mean over each member's own rows, [G]."""
+        if self._mask_GB is not None:
+            values_GB = values_GB * self._mask_GB
+        return values_GB.sum(-1) / self._size_G
+
+    def per_size(self, slope_GB: AnyArray) -> AnyArray:
+        """Return the gradients of those means, 0 beyond a member's own rows."""
+        grad_GB = slope_GB / self._size_G1
+        return grad_GB if self._mask_GB is None else grad_GB * self._mask_GB

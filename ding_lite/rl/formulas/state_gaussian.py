@@ -1,0 +1,78 @@
+"""The normal distribution of actions with a spread that depends on the observation."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+
+from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.formulas.distributions import CPU, HALF_LOG_2PI, BoxUnits, Likelihood
+from ding_lite.rl.host_or_device import AnyArray, namespace
+
+MIN_LOG_STD, MAX_LOG_STD = -20.0, 2.0
+"""Logarithms of standard deviations are cut to these; beyond them their gradient is 0."""
+
+
+class StateGaussian(BoxUnits):
+    """The diagonal normal distribution with means and log standard deviations from a network.
+
+    The outputs are the D means, then the D logarithms, in the units of the action space.
+
+    Args:
+        space: The action space.
+        device: Of the outputs and actions to learn from.
+
+    Example:
+        >>> from gymnasium.spaces import Box
+        >>> noise = StateGaussian(Box(-1.0, 1.0, (1,)))
+        >>> outputs = np.array([[0.0, -20.0], [0.5, -20.0]], dtype=np.float32)
+        >>> noise.draw(outputs, np.random.default_rng(0))[0].round(3).tolist()
+        [[0.0], [0.5]]
+    """
+
+    def __init__(self, space: Box, *, device: torch.device = CPU) -> None:
+        """Read the bounds."""
+        super().__init__(space, device=device)
+        self.num_outputs = 2 * len(self.unit_D)
+
+    def best(self, outputs_ND: FloatArray) -> NumpyArray:
+        """Return the likeliest actions, within the bounds of the space."""
+        return self.clipped(self._parts(outputs_ND)[0])
+
+    def draw(
+        self, outputs_ND: FloatArray, rng: np.random.Generator
+    ) -> tuple[NumpyArray, FloatArray]:
+        """Sample actions; return them and their log-densities."""
+        mean_NA, log_std_NA = self._parts(outputs_ND)
+        noise_NA = rng.standard_normal(mean_NA.shape, dtype=np.float32)
+        action_NA = self.middle_D + self.unit_D * (mean_NA + np.exp(log_std_NA) * noise_NA)
+        return action_NA.reshape(-1, *self.shape), self._log_density(noise_NA, log_std_NA)
+
+    def judge(self, outputs_BD: AnyArray, action: AnyArray) -> Likelihood:
+        """Return the log-densities of actions, and the entropies."""
+        mean_BA, log_std_BA = self._parts(outputs_BD)
+        std_BA = namespace(outputs_BD).exp(log_std_BA)
+        noise_BA = (self.in_units(action) - mean_BA) / std_BA
+        constant = mean_BA.shape[1] * (0.5 + HALF_LOG_2PI) + self.log_unit
+        entropy_B = log_std_BA.sum(axis=1) + constant
+        raw_BA = outputs_BD[:, mean_BA.shape[1] :]
+        is_free_BA = (raw_BA > MIN_LOG_STD) & (raw_BA < MAX_LOG_STD)
+        saved = (noise_BA, std_BA, is_free_BA)
+        return Likelihood(self._log_density(noise_BA, log_std_BA), entropy_B, saved)
+
+    def backward(self, of: Likelihood, log_prob_grad_B: AnyArray, entropy_grad: float) -> AnyArray:
+        """Return the gradient of the means and of the logarithms."""
+        noise_BA, std_BA, is_free_BA = of.saved
+        grad_B1 = log_prob_grad_B[:, None]
+        of_spread_BA = (grad_B1 * (noise_BA * noise_BA - 1.0) + entropy_grad) * is_free_BA
+        return namespace(noise_BA).concatenate((grad_B1 * noise_BA / std_BA, of_spread_BA), axis=1)
+
+    def _parts(self, outputs_ND: AnyArray) -> tuple[AnyArray, AnyArray]:
+        half = len(self.unit_D)
+        return outputs_ND[:, :half], outputs_ND[:, half:].clip(MIN_LOG_STD, MAX_LOG_STD)
+
+    def _log_density(self, noise_NA: AnyArray, log_std_NA: AnyArray) -> AnyArray:
+        constant = noise_NA.shape[1] * HALF_LOG_2PI + self.log_unit
+        squares_N = namespace(noise_NA).einsum("ij,ij->i", noise_NA, noise_NA)
+        return -0.5 * squares_N - log_std_NA.sum(axis=1) - constant

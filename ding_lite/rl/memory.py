@@ -1,0 +1,81 @@
+"""Recurrent states of a policy with memory, one of each environment that it acts in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ding_lite.errors import CheckpointError
+from ding_lite.rl.batch import BoolArray, FloatArray
+from ding_lite.settings import check_all, whole
+
+
+class Memory:
+    """Holds the recurrent states of N environments for a policy that acts in them.
+
+    What steps the environments owns it: `collect`, an evaluation, or a loop of your own. The
+    policy replaces `state` while it acts, `act(obs, memory=memory)`, and the owner calls `reset`
+    after each env step. The states of all layers lie side by side, for example h and c of an LSTM.
+
+    Args:
+        num_envs: The number of environments, N.
+        size: The length of the state of one environment, S.
+
+    Raises:
+        ConfigError: If a number is below 1.
+
+    Example:
+        >>> memory = Memory(num_envs=2, size=3)
+        >>> memory.state += 1.0
+        >>> memory.reset(np.array([True, False]))
+        >>> memory.state
+        array([[0., 0., 0.],
+               [1., 1., 1.]], dtype=float32)
+    """
+
+    def __init__(self, num_envs: int, size: int) -> None:
+        """Begin with zeros, as at the start of an episode."""
+        check_all(whole(1, num_envs=num_envs, size=size))
+        self.state: FloatArray = np.zeros((num_envs, size), dtype=np.float32)
+        """The states before the next env step, [N, S]. Written in place: copy it to keep it."""
+
+    def __len__(self) -> int:
+        """Return the number of environments."""
+        return len(self.state)
+
+    def reset(self, done: BoolArray | None = None) -> None:
+        """Set states back to zeros: where `done`, [N], an episode has ended; all if None."""
+        self.state[slice(None) if done is None else done] = 0.0
+
+    def state_dict(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Copy what an exact resume needs."""
+        return {"state": self.state.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned.
+
+        Raises:
+            CheckpointError: If it is of another number of environments or another length.
+        """
+        saved = state.get("state")
+        if not isinstance(saved, np.ndarray) or saved.shape != self.state.shape:
+            found = getattr(saved, "shape", type(saved).__name__)
+            raise CheckpointError(
+                f"The saved memory has a state of {found}; {self.state.shape} was expected, "
+                f"(environments, numbers each). Was it saved with another policy, or with another "
+                f"number of environments?"
+            )
+        self.state[:] = saved
+
+
+def memory_of(policy: object, num_envs: int) -> Memory | None:
+    """Make the memory that a policy acts by; None for one that has no memory.
+
+    A policy with memory has `make_memory(num_envs)`, and takes it as `act(obs, memory=...)`.
+    """
+    make_memory = getattr(policy, "make_memory", None)
+    memory: Memory | None = None if make_memory is None else make_memory(num_envs)
+    return memory

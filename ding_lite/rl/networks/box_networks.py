@@ -1,0 +1,380 @@
+"""The actor and critics of a policy for box actions and those of its targets, on flat weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.networks.action_values import ActionValues, Critics, draw_stacked_weights
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.box_actors import (
+    ActorBody,
+    ActorModule,
+    BoxActor,
+    GreedyActor,
+    MLPBody,
+    OwnActor,
+)
+from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
+from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
+from ding_lite.rl.networks.inputs import as_floats
+from ding_lite.rl.networks.layers import OneMember
+from ding_lite.rl.networks.q_nets import draw_weights
+from ding_lite.rl.recorded.box import (
+    RecordedActor,
+    RecordedCritics,
+    check_range,
+    made_actor,
+    made_critics,
+)
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, bind, copied, seeded
+
+ActorT = TypeVar("ActorT", bound=BoxActor)
+Parts = dict[str, FlatModule]
+"""The modules of a user by the prefix of their weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxForm(Generic[ActorT]):
+    """The networks that an algorithm has."""
+
+    actor_type: type[ActorT]
+    """The kind of actor."""
+    num_critics: int
+    """How many critics estimate the value of an action."""
+    has_target_actor: bool
+    """Whether an actor that follows slowly chooses the next actions."""
+    num_followed: int | None = None
+    """How many of the critics the actor follows, from the first on; all if None."""
+    more_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of further tensors that are learned with the actor."""
+
+
+class BoxSettings(Protocol):
+    """The settings of networks."""
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """The widths of the hidden layers of networks of this package."""
+
+    @property
+    def activation(self) -> Activation:
+        """The activation of these."""
+
+    @property
+    def torso(self) -> TorsoName:
+        """The convolutions of these for images."""
+
+    @property
+    def convs(self) -> tuple[Conv, ...] | None:
+        """The convolutions one by one, in place of those."""
+
+    @property
+    def seed(self) -> int:
+        """Draws the weights of modules that a function makes."""
+
+
+class BoxNetworks(Generic[ActorT]):
+    """An actor and critics with their targets: networks of this package, or a user's modules.
+
+    All weights lie in one flat tensor: the critics', the actor's, then further ones. Those of the
+    targets lie in the same order.
+
+    Args:
+        spec: The environments'.
+        settings: The config of the policy.
+        form: The networks that there are.
+        actor: A user's actor.
+        critic: A user's critic.
+        rng: Draws the weights of networks of this package.
+        device: Of all.
+
+    Raises:
+        ConfigError: If a user's module cannot be used.
+        ShapeError: If its outputs have another shape.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        settings: BoxSettings,
+        form: BoxForm[ActorT],
+        *,
+        actor: MakeModule | None,
+        critic: MakeModule | None,
+        rng: np.random.Generator,
+        device: torch.device,
+    ) -> None:
+        """Make the networks, and initialise their weights."""
+        self._spec, self._form, self._device = spec, form, device
+        self._sizes = (int(np.prod(spec.input_shape)), *settings.hidden)
+        self._activation, seed = settings.activation, settings.seed
+        self._num_actions = int(np.prod(spec.action_shape))
+        self._see: Callable[[Any], Any] = as_floats if spec.packing is None else self._joined
+        self._modules: dict[str, nn.Module] = {}
+        if spec.is_image and spec.packing is None:
+            convs = torso_for(
+                settings.torso, spec.obs_shape, env_id=spec.env_id, convs=settings.convs
+            )
+            actor = actor or partial(self._image_actor, convs, settings.hidden)
+            critic = critic or partial(self._image_critics, convs, settings.hidden)
+        if critic is not None:
+            self._modules["critics."] = made_critics(
+                critic, spec, seed=seed, num_critics=form.num_critics, device=device
+            )
+        if actor is not None:
+            per_action = form.actor_type.outputs_per_action
+            self._modules["actor."] = made_actor(
+                actor, spec, seed=seed, num_outputs=per_action, device=device
+            )
+        _check_apart(*self._modules.values())
+        shapes = self._shapes("critics.")
+        of_actor = self._shapes("actor.")
+        followed = shapes | of_actor if form.has_target_actor else shapes
+        self.weights = FlatWeights({**shapes, **of_actor, **form.more_shapes}, device=device)
+        self.grads = self.weights.zeros_like()
+        self.target = FlatWeights(followed, device=device)
+        self._own = self._flat_modules(self._modules, self.weights)
+        targets = {prefix: copied(module) for prefix, module in self._modules.items()}
+        if not form.has_target_actor:
+            targets.pop("actor.", None)
+        self._own_targets = self._flat_modules(targets, self.target)
+        if "critics." not in self._own:
+            draw_stacked_weights(self.weights.part("critics."), rng)
+        if "actor." not in self._own:
+            draw_weights(self.weights.part("actor."), rng)
+        self.target.flat.copy_(self.weights.flat[: len(self.target.flat)])
+        self.of_members, self.grads_of_members = OneMember(self.weights), OneMember(self.grads)
+        self.border = len(self.weights.part("critics.").flat)
+        """The index of the first weight that is not a critic's."""
+
+        self.critics = self._critics_on(self.weights, self._own)
+        self.judges = self._critics_on(self.weights, self._own, first=form.num_followed)
+        self.target_critics = self._critics_on(self.target, self._own_targets)
+        self.actor = self._actor_on(self.weights, self._own)
+        self.target_actor = (
+            self._actor_on(self.target, self._own_targets) if form.has_target_actor else self.actor
+        )
+
+    def _image_actor(
+        self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
+    ) -> ImageActor:
+        """Make the built-in actor of images."""
+        return ImageActor(
+            spec.obs_shape,
+            convs,
+            hidden,
+            self._num_outputs,
+            activation=self._activation,
+            squashes=self._form.actor_type.outputs_per_action == 1,
+        )
+
+    def _image_critics(
+        self, convs: Sequence[Conv], hidden: Sequence[int], spec: EnvSpec
+    ) -> ImageCritics:
+        """Make the built-in critics of images."""
+        return ImageCritics(
+            spec.obs_shape,
+            convs,
+            hidden,
+            num_actions=self._num_actions,
+            num_critics=self._form.num_critics,
+            activation=self._activation,
+        )
+
+    def _shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors of the critics, or of the actor."""
+        shapes: Mapping[str, Sequence[int]]
+        if prefix in self._modules:
+            named = self._modules[prefix].named_parameters()
+            shapes = {name: parameter.shape for name, parameter in named}
+        elif prefix == "critics.":
+            num_inputs, *hidden = self._sizes
+            shapes = ActionValues.shapes(
+                self._form.num_critics, num_inputs, self._num_actions, hidden
+            )
+        else:
+            shapes = MLPBody.shapes(self._sizes, self._num_outputs)
+        return {prefix + name: tuple(shape) for name, shape in shapes.items()}
+
+    def _joined(self, obs: Any) -> Any:  # noqa: ANN401 - an array or a tensor
+        """Return packed observations as vectors of floats."""
+        return as_floats(self._spec.inputs(obs))
+
+    @property
+    def _num_outputs(self) -> int:
+        """The outputs of the actor's last layer."""
+        return self._form.actor_type.outputs_per_action * self._num_actions
+
+    def _flat_modules(self, modules: Mapping[str, nn.Module], weights: FlatWeights) -> Parts:
+        """Move the parameters of modules into their part of the weights."""
+        return {
+            prefix: FlatModule(
+                module,
+                device=self._device,
+                name="actor" if prefix == "actor." else "critic",
+                memory=(weights.part(prefix), self.grads.part(prefix)),
+            )
+            for prefix, module in modules.items()
+        }
+
+    def _critics_on(self, weights: FlatWeights, own: Parts, *, first: int | None = None) -> Critics:
+        if "critics." in own:
+            return RecordedCritics(own["critics."], self._spec, first=first)
+        part, grads = weights.part("critics."), self.grads.part("critics.")
+        return ActionValues(
+            part,
+            grads,
+            depth=len(self._sizes),
+            num_actions=self._num_actions,
+            first=first,
+            activation=self._activation,
+            see=self._see,
+        )
+
+    def _actor_on(self, weights: FlatWeights, own: Parts) -> ActorT:
+        """Make an actor on these weights; all actors share one memory for gradients."""
+        body: ActorBody
+        if "actor." in own:
+            body = RecordedActor(own["actor."], self._spec)
+            if self._form.actor_type.outputs_per_action > 1:
+                return self._form.actor_type(body)
+            check_range(body.forward, self._spec, device=self._device)
+            return cast(ActorT, OwnActor(body, self._spec))
+        part, grads = weights.part("actor."), self.grads.part("actor.")
+        body = MLPBody(part, grads, sizes=self._sizes, activation=self._activation, see=self._see)
+        return self._form.actor_type(body)
+
+    @cached_property
+    def greedy(self) -> nn.Module:
+        """The actor as a plain module, from what it sees of observations to the best actions."""
+        own = self._own.get("actor.")
+        if own is not None:
+            squashes = self._form.actor_type.outputs_per_action > 1
+            return GreedyActor(own.module, self._spec, squashes=squashes)
+        with seeded(0, "unused"):
+            module = ActorModule(self._sizes, self._num_outputs, activation=self._activation)
+        bind(module, self.weights.part("actor."), self.grads.part("actor."))
+        return GreedyActor(module, self._spec, squashes=True)
+
+    @property
+    def own_modules(self) -> list[FlatModule]:
+        """The modules of a user, and those of their targets."""
+        return [*self._own.values(), *self._own_targets.values()]
+
+    @property
+    def own_parts(self) -> dict[str, dict[str, nn.Module]]:
+        """The modules of a user, each critic apart, by the keys and names of `state_dict`."""
+        return {"weights": _apart(self._own), "target": _apart(self._own_targets)}
+
+    def parameters(self, prefix: str) -> list[nn.Parameter]:
+        """Return the parameters of a part, with gradients: of an own module, or on the weights."""
+        own = self._own.get(prefix)
+        if own is not None:
+            return [*own.module.parameters()]
+        made = []
+        for name in self.weights.shapes:
+            if name.startswith(prefix):
+                parameter = nn.Parameter(self.weights[name])
+                parameter.grad = self.grads[name]
+                made.append(parameter)
+        return made
+
+    def follow(self, weights_P: Tensor, target_P: Tensor, share: float | Tensor) -> None:
+        """Move the targets towards the weights.
+
+        Args:
+            weights_P: The flat weights, its own or a copy of them that stands for them.
+            target_P: Those of the targets likewise.
+            share: How far, from 0 to 1.
+        """
+        target_P.lerp_(weights_P[: len(target_P)], share)
+        for prefix, follower in self._own_targets.items():
+            follower.copy_buffers(self._own[prefix])
+
+    def actor_snapshot(self) -> dict[str, Tensor]:
+        """Copy the tensors of the actor to the CPU."""
+        own = self._own.get("actor.")
+        return self.weights.part("actor.").snapshot() if own is None else own.snapshot()
+
+    def load_actor(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite the tensors of the actor, or none of them when one does not fit."""
+        own = self._own.get("actor.")
+        if own is None:
+            self.weights.part("actor.").load(tensors)
+        else:
+            own.load(tensors)
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """Copy all tensors, buffers of own modules among them."""
+        return {
+            "weights": _snapshot(self.weights, self._own),
+            "target": _snapshot(self.target, self._own_targets),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned.
+
+        Raises:
+            ShapeError: If it is of networks of another size. Nothing is changed then.
+        """
+        pairs = (
+            (self.weights, self._own, state["weights"]),
+            (self.target, self._own_targets, state["target"]),
+        )
+        for weights, own, tensors in pairs:
+            shapes = {name: tuple(buffer.shape) for name, buffer in _buffers(own).items()}
+            check_names(tensors, {**weights.shapes, **shapes})
+        for weights, own, tensors in pairs:
+            weights.load({name: tensors[name] for name in weights.shapes})
+            for name, buffer in _buffers(own).items():
+                assign(buffer, tensors[name])
+
+
+def _buffers(own: Parts) -> dict[str, Tensor]:
+    return {
+        prefix + name: buffer
+        for prefix, flat in own.items()
+        for name, buffer in flat.buffers.items()
+    }
+
+
+def _apart(own: Parts) -> dict[str, nn.Module]:
+    found: dict[str, nn.Module] = {}
+    for prefix, flat in own.items():
+        if prefix == "critics.":
+            found |= {f"{prefix}{k}.": critic for k, critic in flat.module.named_children()}
+        else:
+            found[prefix] = flat.module
+    return found
+
+
+def _snapshot(weights: FlatWeights, own: Parts) -> dict[str, Tensor]:
+    of_buffers = {name: b.detach().to("cpu", copy=True) for name, b in _buffers(own).items()}
+    return {**weights.snapshot(), **of_buffers}
+
+
+def _check_apart(*modules: nn.Module) -> None:
+    """Raise if two modules share parameters.
+
+    Raises:
+        ConfigError: If they do.
+    """
+    seen: set[int] = set()
+    for module in modules:
+        found = {id(parameter): name for name, parameter in module.named_parameters()}
+        for shared in seen & found.keys():
+            raise ConfigError(
+                f"`actor` and `critic` share the parameter {found[shared]!r}, but each has an "
+                f"optimiser and copies of its own. Give each its own layers."
+            )
+        seen |= found.keys()

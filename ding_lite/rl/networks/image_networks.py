@@ -1,0 +1,88 @@
+"""The built-in actors and critics for box actions of images: convolutions, then hidden layers.
+
+The actor and the critics have convolutions of their own each, and the critics share theirs, so that
+neither loss pulls at what the other has learned to see. Gradients come from autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.conv import Conv
+from ding_lite.rl.networks.modules import Branch, Torso
+
+
+class ImageActor(Torso):
+    """An actor, [B, C, H, W] -> [B, O].
+
+    Args:
+        obs_shape: Of one observation.
+        convs: The convolutions; images are flattened without any.
+        hidden: The widths of the hidden layers.
+        num_outputs: Of the last layer.
+        activation: Of the hidden layers.
+        squashes: Whether a tanh follows, for actions from -1 to 1.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        convs: Sequence[Conv],
+        hidden: Sequence[int],
+        num_outputs: int,
+        *,
+        activation: Activation,
+        squashes: bool,
+    ) -> None:
+        """Make the layers."""
+        super().__init__(obs_shape, convs, hidden, activation=activation, behind_convs=activation)
+        self.head = nn.Linear(hidden[-1], num_outputs)
+        self._squashes = squashes
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the outputs."""
+        raw_BO: Tensor = self.head(self.features(obs))
+        return raw_BO.tanh() if self._squashes else raw_BO
+
+
+class ImageCritics(nn.Module):
+    """Several critics on shared convolutions, [B, C, H, W] and [B, A] -> [B, E].
+
+    Args:
+        obs_shape: Of one observation.
+        convs: The convolutions; images are flattened without any.
+        hidden: The widths of the hidden layers. The first is shared; the action is added behind it.
+        num_actions: The numbers of an action, A.
+        num_critics: How many there are, E.
+        activation: Of the hidden layers.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        convs: Sequence[Conv],
+        hidden: Sequence[int],
+        *,
+        num_actions: int,
+        num_critics: int,
+        activation: Activation,
+    ) -> None:
+        """Make the layers."""
+        super().__init__()
+        first, *rest = hidden
+        self.encoder = Torso(
+            obs_shape, convs, (first,), activation=activation, behind_convs=activation
+        )
+        sizes = (first + num_actions, *(rest or (first,)))
+        self.critics = nn.ModuleList(
+            Branch(sizes, 1, activation=activation) for _ in range(num_critics)
+        )
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Compute the values of each critic."""
+        x_BI = torch.cat((self.encoder(obs), action), dim=1)
+        return torch.cat([critic(x_BI) for critic in self.critics], dim=1)

@@ -1,0 +1,323 @@
+"""Layers of MLPs: of one network, or of several of one architecture, computed together.
+
+Several are the members of a leading axis of all tensors: twin critics are two, a population is as
+many as it has policies. A single network has no such axis, and the same lines compute it. Forward
+and backward are written out on views into flat weights instead of being recorded by autograd: for
+networks of this size the recording costs more than the arithmetic. A test compares both.
+
+Shape letters: G members, B rows of each, I inputs and O outputs of a layer; `...` is G or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.host_or_device import is_host
+from ding_lite.rl.networks.activations import (
+    Activation,
+    activation_function,
+    input_of,
+    saved_of,
+)
+from ding_lite.rl.weights.flat import FlatWeights
+
+ONE_THREAD_PRODUCTS = 2**18
+"""The most multiplications of two matrices for which numpy starts no threads."""
+Shapes = dict[str, tuple[int, ...]]
+"""The shapes of tensors by name."""
+
+
+class Members(Protocol):
+    """Tensors by name, of all members or of a single network."""
+
+    def __getitem__(self, name: str, /) -> Tensor:
+        """Return the tensor of a name, [G, ...] of members."""
+
+
+class OneMember:
+    """Flat weights as those of a single member.
+
+    Args:
+        weights: Its tensors.
+    """
+
+    def __init__(self, weights: FlatWeights) -> None:
+        """Take the weights."""
+        self._weights = weights
+
+    def __getitem__(self, name: str, /) -> Tensor:
+        """Return the tensor of a name, [1, ...]."""
+        return self._weights[name].unsqueeze(0)
+
+
+class Linear:
+    """One layer, y = x W^T + b, on views into flat weights and flat gradients.
+
+    Small gradients are computed by numpy on a CPU: where there are few inputs, PyTorch takes up to
+    twenty times as long.
+
+    Args:
+        weights: Holds the tensors `<name>.weight` and `<name>.bias`.
+        grads: Takes their gradients.
+        name: The prefix of their names.
+        first: Only so many of the members, from the first on; all if None.
+    """
+
+    def __init__(
+        self, weights: Members, grads: Members, *, name: str, first: int | None = None
+    ) -> None:
+        """Take the tensors."""
+        self._weight, self._weight_grad, bias, self._bias_grad = (
+            tensors[f"{name}.{which}"][:first]
+            for which in ("weight", "bias")
+            for tensors in (weights, grads)
+        )
+        self._weight_T = self._weight.mT
+        self._size = self._weight.shape[-2:].numel()
+        is_single = self._weight.dim() == 2
+        self._bias = bias if is_single else bias.unsqueeze(1)
+        self._product: Callable[..., Tensor] = torch.mm if is_single else torch.bmm
+        self._add_product: Callable[..., Tensor] = torch.addmm if is_single else torch.baddbmm
+        self._is_host = is_host(self._weight.device)
+        if self._weight.is_cpu:  # numpy sees no other memory
+            self._weight_numpy: FloatArray = self._weight.numpy()
+            self._weight_grad_numpy: FloatArray = self._weight_grad.numpy()
+            self._bias_grad_numpy: FloatArray = self._bias_grad.numpy()
+            first_member = () if is_single else 0
+            self._weight_IO_numpy: FloatArray = self._weight_numpy[first_member].T
+            self._bias_O_numpy: FloatArray = bias[first_member].numpy()
+
+    @staticmethod
+    def shapes(name: str, num_inputs: int, num_outputs: int) -> Shapes:
+        """Return the shapes of the tensors of one member's layer."""
+        return {f"{name}.weight": (num_outputs, num_inputs), f"{name}.bias": (num_outputs,)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute y, [..., B, O], given x, [..., B, I]."""
+        return self._add_product(self._bias, x, self._weight_T)
+
+    def forward_numpy(self, x_NI: FloatArray) -> FloatArray:
+        """Compute y of few inputs of the first member, for which numpy has less overhead."""
+        y_NO: FloatArray = x_NI @ self._weight_IO_numpy
+        y_NO += self._bias_O_numpy
+        return y_NO
+
+    def backward(self, x: Tensor, grad: Tensor) -> None:
+        """Write the gradients of weight and bias, given that of y."""
+        if self._is_host:
+            np.matmul(_ones(grad.shape[-2]), grad.numpy(), out=self._bias_grad_numpy)
+        else:
+            torch.sum(grad, -2, out=self._bias_grad)
+        if self._suits_numpy(grad):
+            np.matmul(grad.numpy().mT, x.numpy(), out=self._weight_grad_numpy)
+        else:
+            self._product(grad.mT, x, out=self._weight_grad)
+
+    def backward_input(self, grad: Tensor, *, last: int = 0) -> Tensor:
+        """Compute the gradient of x, [..., B, I], given that of y.
+
+        Args:
+            grad: The gradient of y.
+            last: Only the gradient of so many inputs, the last ones; of all if 0.
+        """
+        if last and self._suits_numpy(grad):
+            return torch.from_numpy(np.matmul(grad.numpy(), self._weight_numpy[..., -last:]))
+        return self._product(grad, self._weight[..., -last:] if last else self._weight)
+
+    def _suits_numpy(self, grad: Tensor) -> bool:
+        return self._is_host and grad.shape[-2] * self._size <= ONE_THREAD_PRODUCTS
+
+
+@lru_cache(maxsize=64)
+def _ones(count: int) -> FloatArray:
+    """Return ones: their product with a matrix is the sum of its rows."""
+    return np.ones(count, dtype=np.float32)
+
+
+class Head(Protocol):
+    """The last layer, from features to outputs."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Compute the outputs, [..., B, O]."""
+
+    def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
+        """Compute the outputs of few features of the first member."""
+
+    def backward(self, features: Tensor, grad: Tensor) -> None:
+        """Write the gradients of the weights, given that of the outputs."""
+
+    def backward_input(self, grad: Tensor) -> Tensor:
+        """Compute the gradient of the features, [..., B, I]."""
+
+
+class DuelingHead:
+    """The value of an observation, and the advantage of each action (Wang et al. 2016).
+
+    q(x, a) = v(x) + adv(x, a) - mean over a' of adv(x, a') (arXiv:1511.06581, equation 9). The
+    first half of the features is for v, the second for the advantages, so that each has a last
+    hidden layer of its own.
+
+    Args:
+        weights: Holds the tensors of `shapes`.
+        grads: Takes their gradients.
+        first: Only so many of the members, from the first on; all if None.
+    """
+
+    def __init__(self, weights: Members, grads: Members, *, first: int | None = None) -> None:
+        """Take the tensors."""
+        self._value = Linear(weights, grads, name="head.value", first=first)
+        self._advantage = Linear(weights, grads, name="head.advantage", first=first)
+        self._half = weights["head.value.weight"].shape[-1]
+
+    @staticmethod
+    def shapes(num_features: int, num_actions: int) -> Shapes:
+        """Return the shapes of the tensors of one member's head."""
+        half = num_features // 2
+        return Linear.shapes("head.value", half, 1) | Linear.shapes(
+            "head.advantage", half, num_actions
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Compute the values of the actions, [..., B, A]."""
+        value = self._value.forward(features[..., : self._half])
+        advantage = self._advantage.forward(features[..., self._half :])
+        return advantage.add_(value - advantage.mean(-1, keepdim=True))
+
+    def forward_numpy(self, features_NI: FloatArray) -> FloatArray:
+        """Compute the values of the actions for few features of the first member."""
+        value_N1 = self._value.forward_numpy(features_NI[:, : self._half])
+        advantage_NA = self._advantage.forward_numpy(features_NI[:, self._half :])
+        advantage_NA += value_N1 - advantage_NA.mean(axis=1, keepdims=True)
+        return advantage_NA
+
+    def backward(self, features: Tensor, grad: Tensor) -> None:
+        """Write the gradients of the weights, given that of the values."""
+        value_grad, advantage_grad = _split(grad)
+        self._value.backward(features[..., : self._half], value_grad)
+        self._advantage.backward(features[..., self._half :], advantage_grad)
+
+    def backward_input(self, grad: Tensor) -> Tensor:
+        """Compute the gradient of the features, [..., B, I]."""
+        value_grad, advantage_grad = _split(grad)
+        parts = (
+            self._value.backward_input(value_grad),
+            self._advantage.backward_input(advantage_grad),
+        )
+        return torch.cat(parts, dim=-1)
+
+
+def _split(grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of v and of the advantages, given that of q."""
+    value_grad = grad.sum(-1, keepdim=True)
+    return value_grad, grad - value_grad / grad.shape[-1]
+
+
+class MLP:
+    """Fully connected layers with an activation after each, and a head.
+
+    Args:
+        weights: Holds the tensors of all layers.
+        grads: Takes their gradients.
+        hidden: The prefixes of the names of the hidden layers' tensors.
+        head: The last layer; its name if it is linear.
+        activation: Of each hidden layer.
+        first: Only so many of the members, from the first on; all if None.
+    """
+
+    def __init__(
+        self,
+        weights: Members,
+        grads: Members,
+        hidden: Sequence[str],
+        head: str | Head,
+        *,
+        activation: Activation = "relu",
+        first: int | None = None,
+    ) -> None:
+        """Take the tensors."""
+        self._function = activation_function(activation)
+        self._hidden = [Linear(weights, grads, name=name, first=first) for name in hidden]
+        if isinstance(head, str):
+            head = Linear(weights, grads, name=head, first=first)
+        self._head: Head = head
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Compute the output of each layer, the input first and the head's last.
+
+        Inputs of activations lie between them where their backward needs these.
+        """
+        outputs = [x]
+        for layer in self._hidden:
+            self._function.extend(outputs, layer.forward(outputs[-1]))
+        outputs.append(self._head.forward(outputs[-1]))
+        return outputs
+
+    def forward_numpy(self, x_NI: FloatArray) -> FloatArray:
+        """Compute the outputs of few inputs of the first member, [N, O]."""
+        for layer in self._hidden:
+            x_NI = layer.forward_numpy(x_NI)
+            self._function.forward_numpy(x_NI)
+        return self._head.forward_numpy(x_NI)
+
+    def backward(self, outputs: Sequence[Tensor], grad: Tensor) -> None:
+        """Write the gradients of all layers.
+
+        Args:
+            outputs: What `forward` returned; the last may have been overwritten.
+            grad: The gradient of the head's output.
+        """
+        self._head.backward(self._input(outputs, len(self._hidden)), grad)
+        if self._hidden:
+            grad = self._head.backward_input(grad)
+        for index in reversed(range(len(self._hidden))):
+            self._through(grad, outputs, index)
+            self._hidden[index].backward(self._input(outputs, index), grad)
+            if index:
+                grad = self._hidden[index].backward_input(grad)
+
+    def backward_input(self, outputs: Sequence[Tensor], grad: Tensor, *, last: int) -> Tensor:
+        """Compute the gradient of the last numbers of the input, and of nothing else."""
+        grad = self._head.backward_input(grad)
+        for index in reversed(range(len(self._hidden))):
+            self._through(grad, outputs, index)
+            grad = self._hidden[index].backward_input(grad, last=0 if index else last)
+        return grad
+
+    def _input(self, outputs: Sequence[Tensor], layer: int) -> Tensor:
+        return input_of(outputs, layer, self._function)
+
+    def _through(self, grad: Tensor, outputs: Sequence[Tensor], layer: int) -> None:
+        """Backpropagate through the activation of a hidden layer, in place."""
+        self._function.backward(grad, saved_of(outputs, layer, self._function))
+
+
+def mlp_shapes(hidden: Sequence[str], head: Shapes, sizes: Sequence[int]) -> Shapes:
+    """Return the shapes of the tensors of one member's MLP.
+
+    Args:
+        hidden: The prefixes of the names of the hidden layers' tensors.
+        head: The shapes of the head's tensors.
+        sizes: The number of inputs, then the width of each hidden layer.
+    """
+    shapes: Shapes = {}
+    for name, (num_inputs, num_outputs) in zip(hidden, pairwise(sizes), strict=True):
+        shapes |= Linear.shapes(name, num_inputs, num_outputs)
+    return shapes | head
+
+
+def names_of(prefix: str, count: int) -> list[str]:
+    """Return the prefixes of the names of so many hidden layers.
+
+    Example:
+        >>> names_of("torso", 2)
+        ['torso.0', 'torso.1']
+    """
+    return [f"{prefix}.{layer}" for layer in range(count)]

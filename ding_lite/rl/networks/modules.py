@@ -1,0 +1,316 @@
+"""The networks of this package as plain `nn.Module`s.
+
+Images and devices other than the CPU are computed by them; for vectors on a CPU they are the form
+in which a policy gives its network away, on the same weights. The names of their parameters are
+those of the written-out networks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.rl.networks.activations import Activation, activation_function
+from ding_lite.rl.networks.conv import Conv, num_features
+from ding_lite.rl.networks.inputs import RunningNorm, as_floats
+
+MemoryKind: TypeAlias = Literal["lstm", "gru"]
+
+
+class Torso(nn.Module):
+    """Convolutions with ReLUs, where there are any, then fully connected layers.
+
+    Args:
+        obs_shape: Of one observation.
+        convs: The convolutions; none for vectors, and images are flattened then.
+        hidden: The widths of the layers after them.
+        activation: After each of these.
+        behind_convs: After each of these, where there are convolutions.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        convs: Sequence[Conv],
+        hidden: Sequence[int],
+        *,
+        activation: Activation,
+        behind_convs: Activation = "relu",
+    ) -> None:
+        """Make the layers."""
+        super().__init__()
+        channels = [obs_shape[0], *(conv.channels for conv in convs)]
+        self.conv = nn.ModuleList(
+            nn.Conv2d(before, conv.channels, conv.kernel, conv.stride, conv.padding)
+            for before, conv in zip(channels, convs, strict=False)
+        )
+        num_inputs = num_features(obs_shape, convs) if convs else int(np.prod(obs_shape))
+        sizes = (num_inputs, *hidden)
+        self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
+        self._activation = activation_function(behind_convs if convs else activation).recorded
+
+    def forward(self, obs: Tensor) -> Any:  # noqa: ANN401 - of a subclass: more than one tensor
+        """Compute the features."""
+        return self.features(obs)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """Compute the features of observations, [B, ...] -> [B, I]; bytes are scaled."""
+        floats = as_floats(obs)
+        for conv in self.conv:
+            floats = conv(floats).relu_()
+        features_BI: Tensor = floats.flatten(1)
+        for layer in self.torso:
+            features_BI = self._activation(layer(features_BI))
+        return features_BI
+
+
+class QModule(Torso):
+    """A value per action: q(x, .), [B, ...] -> [B, A].
+
+    Args:
+        obs_shape: Of one observation.
+        convs: The convolutions; none for vectors.
+        hidden: The widths of the hidden layers; of a dueling network the last one is split in two.
+        num_actions: The number of values.
+        dueling: Whether value and advantages are estimated apart (arXiv:1511.06581, equation 9).
+        activation: Of the hidden layers.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        convs: Sequence[Conv],
+        hidden: Sequence[int],
+        *,
+        num_actions: int,
+        dueling: bool,
+        activation: Activation = "relu",
+    ) -> None:
+        """Make the layers."""
+        widths = (*hidden[:-1], 2 * hidden[-1]) if dueling else tuple(hidden)
+        super().__init__(obs_shape, convs, widths, activation=activation, behind_convs=activation)
+        self.head: nn.Module
+        if dueling:
+            value, advantage = nn.Linear(hidden[-1], 1), nn.Linear(hidden[-1], num_actions)
+            self.head = nn.ModuleDict({"value": value, "advantage": advantage})
+        else:
+            self.head = nn.Linear(hidden[-1], num_actions)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the values, [B, A]."""
+        features_BI = self.features(obs)
+        if not isinstance(self.head, nn.ModuleDict):
+            values_BA: Tensor = self.head(features_BI)
+            return values_BA
+        for_value, for_advantage = features_BI.chunk(2, dim=1)
+        value_B1: Tensor = self.head["value"](for_value)
+        advantage_BA: Tensor = self.head["advantage"](for_advantage)
+        return value_B1 + advantage_BA - advantage_BA.mean(1, keepdim=True)
+
+
+class Branch(nn.Module):
+    """Fully connected layers and a head without activation.
+
+    Args:
+        sizes: The number of inputs, then the width of each layer.
+        num_outputs: Of the head.
+        activation: After each layer.
+    """
+
+    def __init__(self, sizes: Sequence[int], num_outputs: int, *, activation: Activation) -> None:
+        """Make the layers."""
+        super().__init__()
+        for layer, pair in enumerate(pairwise(sizes)):
+            self.add_module(str(layer), nn.Linear(*pair))
+        self.head = nn.Linear(sizes[-1], num_outputs)
+        self._activation = activation_function(activation).recorded
+
+    def forward(self, features_BI: Tensor) -> Tensor:
+        """Compute the outputs, [B, O]."""
+        *hidden, head = self.children()
+        for layer in hidden:
+            features_BI = self._activation(layer(features_BI))
+        outputs_BO: Tensor = head(features_BI)
+        return outputs_BO
+
+
+class ActorCriticModule(Torso):
+    """An actor and a critic: two MLPs for vectors, two heads on one torso for images.
+
+    Args:
+        obs_shape: Of one observation.
+        convs: The convolutions; none for vectors.
+        hidden: The widths of the hidden layers.
+        num_outputs: The number of the actor's outputs.
+        activation: Of the hidden layers; behind convolutions it is a ReLU.
+        more_shapes: Of further parameters, such as `actor.log_std`.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        convs: Sequence[Conv],
+        hidden: Sequence[int],
+        *,
+        num_outputs: int,
+        activation: Activation,
+        more_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> None:
+        """Make the layers."""
+        super().__init__(obs_shape, convs, hidden if convs else (), activation=activation)
+        sizes = (hidden[-1],) if convs else (math.prod(obs_shape), *hidden)
+        self.actor = Branch(sizes, num_outputs, activation=activation)
+        self.critic = Branch(sizes, 1, activation=activation)
+        add_parameters(self, more_shapes)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the actor's outputs, [B, D], and the values, [B]."""
+        features_BI = self.features(obs)
+        return self.actor(features_BI), self.critic(features_BI).squeeze(-1)
+
+
+class MemoryBranch(nn.Module):
+    """Fully connected layers, an LSTM or a GRU, and a head without activation.
+
+    Args:
+        sizes: The number of inputs, then the width of each layer.
+        num_outputs: Of the head.
+        activation: After each layer.
+        memory: The kind of the recurrent layer.
+        memory_size: Its width.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        num_outputs: int,
+        *,
+        activation: Activation,
+        memory: MemoryKind,
+        memory_size: int,
+    ) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.torso = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
+        self.memory: nn.Module
+        if memory == "lstm":
+            self.memory = nn.LSTMCell(sizes[-1], memory_size)
+        else:
+            self.memory = nn.GRUCell(sizes[-1], memory_size)
+        self.head = nn.Linear(memory_size, num_outputs)
+        self.state_size = memory_size * (2 if memory == "lstm" else 1)
+        """The length of its state: h, or h and c of an LSTM side by side."""
+        self._activation = activation_function(activation).recorded
+
+    def encode(self, features_BI: Tensor) -> Tensor:
+        """Compute what the recurrent layer takes."""
+        for layer in self.torso:
+            features_BI = self._activation(layer(features_BI))
+        return features_BI
+
+    def recur(self, encoded_BI: Tensor, state_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the outputs, [B, O], and the next states."""
+        if isinstance(self.memory, nn.LSTMCell):
+            h_BS, c_BS = self.memory(encoded_BI, state_BS.chunk(2, dim=1))
+            return self.head(h_BS), torch.cat((h_BS, c_BS), dim=1)
+        h_BS = self.memory(encoded_BI, state_BS)
+        return self.head(h_BS), h_BS
+
+
+class MemoryActorCriticModule(nn.Module):
+    """An actor and a critic with memory, each with one of its own, on one encoder.
+
+    With one memory under both heads the loss of the critic, the larger one, would dominate it.
+
+    Args:
+        encoder: Computes features of observations.
+        sizes: The number of features, then the widths of the hidden layers of each branch.
+        num_outputs: The number of the actor's outputs.
+        activation: Of the hidden layers.
+        memory: The kind of the recurrent layers.
+        memory_size: The width of each.
+        more_shapes: Further parameters, such as `actor.log_std`.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        sizes: Sequence[int],
+        *,
+        num_outputs: int,
+        activation: Activation,
+        memory: MemoryKind,
+        memory_size: int,
+        more_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.encoder = encoder
+        self.actor, self.critic = (
+            MemoryBranch(
+                sizes, count, activation=activation, memory=memory, memory_size=memory_size
+            )
+            for count in (num_outputs, 1)
+        )
+        add_parameters(self, more_shapes)
+        self._widths = (sizes[-1], self.actor.state_size)
+        self.state_size = 2 * self.actor.state_size
+        """The length of the state of one environment: the actor's, then the critic's."""
+
+    def encode(self, obs: Any) -> Tensor:  # noqa: ANN401 - what the encoder takes
+        """Compute what the memories take, that of the actor and that of the critic."""
+        features_BI = self.encoder(obs)
+        return torch.cat((self.actor.encode(features_BI), self.critic.encode(features_BI)), dim=1)
+
+    def recur(self, encoded_BI: Tensor, state_BS: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the actor's outputs, [B, D], the values, [B], and the next states, [B, S]."""
+        (for_actor, for_critic), (of_actor, of_critic) = (
+            torch.split(both, width, dim=1)
+            for both, width in zip((encoded_BI, state_BS), self._widths, strict=True)
+        )
+        outputs_BD, of_actor = self.actor.recur(for_actor, of_actor)
+        value_B1, of_critic = self.critic.recur(for_critic, of_critic)
+        return outputs_BD, value_B1.squeeze(1), torch.cat((of_actor, of_critic), dim=1)
+
+    def forward(self, obs: Any, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+        """Compute one time step: outputs, [B, D], values, [B], and the next states, [B, S]."""
+        return self.recur(self.encode(obs), state)
+
+
+def add_parameters(module: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Give a module further parameters of zeros, by their full names."""
+    for name, shape in shapes.items():
+        owner, _, own_name = name.rpartition(".")
+        module.get_submodule(owner).register_parameter(own_name, nn.Parameter(torch.zeros(shape)))
+
+
+class Normalized(nn.Module):
+    """A network behind running normalisation of its observations.
+
+    Args:
+        network: Gets the normalised observations.
+        norm: The statistics, as they are now.
+    """
+
+    def __init__(self, network: nn.Module, norm: RunningNorm) -> None:
+        """Copy the statistics."""
+        super().__init__()
+        self.network = network
+        self.shift: Tensor
+        self.scale: Tensor
+        self.clip = norm.clip
+        for name, array in (("shift", norm.shift_I), ("scale", norm.scale_I)):
+            self.register_buffer(name, torch.from_numpy(array.copy()))
+
+    def forward(self, obs: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
+        """Compute what the network computes; one with memory takes its states, too."""
+        normed = (as_floats(obs) - self.shift) * self.scale
+        normed = normed.clamp(-self.clip, self.clip)
+        return self.network(normed) if state is None else self.network(normed, state)

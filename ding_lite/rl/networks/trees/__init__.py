@@ -1,0 +1,1 @@
+"""Networks of observations of several parts, some of which are images."""

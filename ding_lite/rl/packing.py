@@ -1,0 +1,367 @@
+"""Packed observations: one array for an observation of several parts, and for a mask of actions.
+
+Dict, Tuple, MultiDiscrete and MultiBinary observations, and those with an action mask, are packed
+by the environments into one flat array. So replay, rollouts and messages handle a single array;
+only the input of a network takes it apart again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar, cast, overload
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from torch import Tensor
+
+from ding_lite.errors import ShapeError
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
+
+LeafSpace: TypeAlias = Box | Discrete | MultiDiscrete | MultiBinary
+ObsSpace: TypeAlias = LeafSpace | Dict | Tuple[Any]
+Tree: TypeAlias = Any
+"""An observation of the structure of its space: an array, or a dict or tuple of trees."""
+Keys: TypeAlias = tuple[str | int, ...]
+ArrayT = TypeVar("ArrayT", NumpyArray, Tensor)
+
+_PER_BYTE = 1.0 / 255.0
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One part of an observation: where it lies in its tree, and its form."""
+
+    keys: Keys
+    """The keys that lead to it, from the outermost one."""
+    space: LeafSpace
+    """Its space."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages, such as `obs["camera"][0]`."""
+        return "obs" + "".join(f"[{key!r}]" for key in self.keys).replace("'", '"')
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape as a network gets it: numbers as one-hot vectors, images channels first."""
+        space = self.space
+        if isinstance(space, Discrete):
+            return (int(space.n),)
+        if isinstance(space, MultiDiscrete):
+            return (int(space.nvec.sum()),)
+        if isinstance(space, MultiBinary):
+            return (math.prod(space.shape),)
+        return box_shape(space.shape)
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Its shape as the environment gives it."""
+        return self.space.shape or ()
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> type[np.uint8] | type[np.float32]:
+        """Its dtype as a network gets it."""
+        is_bytes = isinstance(self.space, Box) and self.space.dtype == np.uint8
+        return np.uint8 if is_bytes else np.float32
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it has channels, height and width."""
+        return len(self.shape) == 3
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether all of its numbers are 0 or 1, so that a byte holds one."""
+        return not isinstance(self.space, Box)
+
+    def find(self, tree: Tree) -> Any:  # noqa: ANN401 - of any type
+        """Return the part of an observation."""
+        for key in self.keys:
+            tree = tree[key]
+        return tree
+
+    def encode(self, raw: NumpyArray) -> NumpyArray:
+        """Return observations of its space, [..., *raw_shape], as [..., *shape]."""
+        if isinstance(self.space, Discrete):
+            return np.equal(raw[..., None], self._choices)
+        lead = raw.shape[: raw.ndim - len(self.raw_shape)]
+        if isinstance(self.space, MultiDiscrete):
+            flat = raw.reshape(*lead, -1)
+            return np.equal(flat[..., self._owners], self._choices)
+        is_picture = isinstance(self.space, Box) and len(self.raw_shape) == 3
+        if is_picture and has_channels_last(self.raw_shape):
+            raw = np.moveaxis(raw, -1, -3)
+        return raw.reshape(*lead, *self.shape)
+
+    @cached_property
+    def _choices(self) -> NumpyArray:
+        """The number that each column of one-hot vectors stands for."""
+        sizes, starts = self._sizes_and_starts()
+        return np.concatenate([np.arange(n) + k for n, k in zip(sizes, starts, strict=True)])
+
+    @cached_property
+    def _owners(self) -> NumpyArray:
+        """The index of the number that each column of one-hot vectors is of."""
+        sizes, _ = self._sizes_and_starts()
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+    def _sizes_and_starts(self) -> tuple[NumpyArray, NumpyArray]:
+        if isinstance(self.space, MultiDiscrete):
+            return self.space.nvec.reshape(-1), self.space.start.reshape(-1)
+        space = cast(Discrete, self.space)
+        return np.array([space.n]), np.array([space.start])
+
+
+class Packing:
+    """The layout of packed observations: the parts one after the other, then the action mask.
+
+    A packed observation is float32 if no part is of bytes. Else it is bytes: parts of bytes and of
+    zeros and ones have one for each number, all others four.
+
+    Args:
+        space: The observation space.
+        num_masked: The length of an action mask; 0 without one.
+
+    Example:
+        >>> space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
+        >>> packing = Packing(space)
+        >>> packed = packing.pack({"at": np.array([2]), "speed": np.array([[0.5, -0.5]])})
+        >>> packed.tolist()
+        [[0.0, 0.0, 1.0, 0.5, -0.5]]
+        >>> packing.unpack(packed)["speed"].tolist()
+        [[0.5, -0.5]]
+    """
+
+    def __init__(self, space: ObsSpace, *, num_masked: int = 0) -> None:
+        """Lay the parts out."""
+        self.space = space
+        self.leaves = tuple(Leaf(keys, leaf) for keys, leaf in leaf_spaces(space))
+        """The parts, in the order in which they are packed."""
+        self.num_masked = num_masked
+        self.is_bytes = any(leaf.dtype is np.uint8 for leaf in self.leaves)
+        self.dtype = np.uint8 if self.is_bytes else np.float32
+        widths = [leaf.size * self._bytes_of(leaf) for leaf in self.leaves]
+        ends = np.cumsum([0, *widths]).tolist()
+        self._slices = [slice(a, b) for a, b in pairwise(ends)]
+        self.border = int(ends[-1])
+        """Where the action mask begins."""
+        self.shape = (self.border + num_masked,)
+        """The shape of a packed observation."""
+        self.num_inputs = sum(leaf.size for leaf in self.leaves)
+        """The length of the vector of all parts, `joined`."""
+        self.has_images = any(leaf.is_image for leaf in self.leaves)
+        self.is_one_leaf = self.leaves[0].keys == ()
+        """Whether the observation is no tree: only a mask comes with it."""
+
+    def pack(self, tree: Tree, *, action_mask: Array | None = None) -> NumpyArray:
+        """Pack a batch of observations.
+
+        Args:
+            tree: Each part [N, ...], either as the environment gives it or as `unpack` returns it;
+                arrays or tensors.
+            action_mask: [N, A]; without one all actions are legal.
+
+        Returns:
+            [N, D].
+
+        Raises:
+            ShapeError: A part is missing or is not of its space.
+        """
+        parts = [self._encoded(leaf, tree) for leaf in self.leaves]
+        count = len(parts[0])
+        for leaf, part in zip(self.leaves, parts, strict=True):
+            if len(part) != count:
+                raise ShapeError(
+                    f"`{leaf.name}` is of {len(part)} observations, `{self.leaves[0].name}` of "
+                    f"{count}; the same number was expected of all parts."
+                )
+        packed = np.empty((count, *self.shape), dtype=self.dtype)
+        for leaf, where, part in zip(self.leaves, self._slices, parts, strict=True):
+            self._write(packed[..., where], leaf, part)
+        if self.num_masked:
+            mask = np.True_ if action_mask is None else to_numpy(action_mask)
+            if action_mask is not None and mask.shape != (count, self.num_masked):
+                raise ShapeError(
+                    f"`action_mask` has shape {mask.shape}; {(count, self.num_masked)} was "
+                    f"expected, one flag for each action."
+                )
+            packed[..., self.border :] = mask
+        return packed
+
+    def write_row(self, row: NumpyArray, raw: Tree) -> None:
+        """Write an observation of an environment into a row of packed ones, all but its mask."""
+        for leaf, where in zip(self.leaves, self._slices, strict=True):
+            part = leaf.encode(np.asarray(leaf.find(raw)))
+            self._write(row[where], leaf, part)
+
+    def unpack(self, packed: ArrayT) -> Tree:
+        """Take packed observations apart.
+
+        Args:
+            packed: [..., D], an array or a tensor.
+
+        Returns:
+            A tree of [..., *shape]: numbers one-hot, images with channels first. Its arrays may
+            share memory with what was packed.
+        """
+        parts = iter(self.parts(packed))
+        return _rebuilt(self.space, parts)
+
+    def parts(self, packed: ArrayT) -> list[ArrayT]:
+        """Return the parts of packed observations, each [..., *shape], in the order of `leaves`."""
+        return [
+            self._read(packed[..., where], leaf).reshape(*packed.shape[:-1], *leaf.shape)
+            for leaf, where in zip(self.leaves, self._slices, strict=True)
+        ]
+
+    def joined(self, packed: ArrayT) -> ArrayT:
+        """Return all parts as one vector of floats, [..., I]; bytes are scaled to 0 to 1."""
+        if not self.is_bytes:
+            return packed[..., : self.border]
+        lead = packed.shape[:-1]
+        if isinstance(packed, Tensor):
+            tensors = [as_floats(part).reshape(*lead, -1) for part in self.parts(packed)]
+            return torch.cat(tensors, dim=-1)
+        arrays = [as_floats(part).reshape(*lead, -1) for part in self.parts(packed)]
+        return np.concatenate(arrays, axis=-1)
+
+    def action_mask(self, packed: ArrayT) -> ArrayT:
+        """Return which actions are legal, [..., A] bool."""
+        mask: ArrayT = packed[..., self.border :] != 0
+        return mask
+
+    def is_normal(self) -> NumpyArray:
+        """Return which numbers of `joined` are real ones, [I] bool, and no zeros and ones."""
+        return np.concatenate([np.full(leaf.size, not leaf.is_binary) for leaf in self.leaves])
+
+    def first_infinite(self, packed: NumpyArray) -> tuple[int, Leaf, NumpyArray] | None:
+        """Find a number that is NaN or infinite in packed observations, [N, D].
+
+        Returns:
+            The row, the part, and what it holds there; None where all are finite.
+        """
+        if not self.is_bytes and np.count_nonzero(np.isfinite(packed)) == packed.size:
+            return None
+        for leaf, part in zip(self.leaves, self.parts(packed), strict=True):
+            if leaf.is_binary or part.dtype == np.uint8:
+                continue
+            if np.count_nonzero(np.isfinite(part)) != part.size:
+                is_finite_N = np.isfinite(part).reshape(len(part), -1).all(axis=1)
+                row = int(np.flatnonzero(~is_finite_N)[0])
+                return row, leaf, part[row]
+        return None
+
+    def _bytes_of(self, leaf: Leaf) -> int:
+        """Return how many items of a packed array hold one number of a part."""
+        return 4 if self.is_bytes and leaf.dtype is np.float32 and not leaf.is_binary else 1
+
+    def _write(self, out: NumpyArray, leaf: Leaf, part: NumpyArray) -> None:
+        flat = part.reshape(*out.shape[:-1], -1)
+        if self._bytes_of(leaf) == 4:
+            flat = np.ascontiguousarray(flat, dtype=np.float32).view(np.uint8)
+        out[...] = flat
+
+    def _read(self, items: ArrayT, leaf: Leaf) -> ArrayT:
+        if not self.is_bytes or leaf.dtype is np.uint8:
+            return items
+        if isinstance(items, Tensor):
+            if leaf.is_binary:
+                return items.float()
+            return items.clone(memory_format=torch.contiguous_format).view(torch.float32)
+        if leaf.is_binary:
+            return items.astype(np.float32)
+        return np.array(items, order="C").view(np.float32)
+
+    def _encoded(self, leaf: Leaf, tree: Tree) -> NumpyArray:
+        """Return a part of a batch of observations, in the form of the network."""
+        try:
+            part = to_numpy(leaf.find(tree))
+            array = np.asarray(part)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ShapeError(
+                f"`{leaf.name}` is missing in the observations; a tree as {self.space} was "
+                f"expected."
+            ) from error
+        of_one = array.shape[1:]
+        is_one_hot = isinstance(leaf.space, Discrete | MultiDiscrete)
+        if (
+            of_one == leaf.raw_shape
+            and array.ndim
+            and (array.dtype.kind in "biu" or not is_one_hot)
+        ):
+            encoded = leaf.encode(array)
+            if not is_one_hot or (encoded.sum(axis=1) == math.prod(leaf.raw_shape)).all():
+                return encoded
+        elif of_one == leaf.shape:
+            return array
+        raise ShapeError(
+            f"`{leaf.name}` has shape {array.shape} and dtype {array.dtype}; any number of "
+            f"observations of {leaf.space} was expected, (N, ...)."
+        )
+
+
+def leaf_spaces(space: Space[Any], keys: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Yield the keys and the space of each part of an observation space."""
+    if isinstance(space, Dict):
+        for key, part in space.spaces.items():
+            yield from leaf_spaces(part, (*keys, key))
+    elif isinstance(space, Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from leaf_spaces(part, (*keys, index))
+    else:
+        yield keys, space
+
+
+def box_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a Box as a network gets it: a vector, or an image with channels first."""
+    if not shape:
+        return (1,)
+    if len(shape) == 2:
+        return (1, *shape)
+    if len(shape) == 3 and has_channels_last(shape):
+        return (shape[2], shape[0], shape[1])
+    return shape
+
+
+def has_channels_last(shape: tuple[int, ...]) -> bool:
+    """Return whether an image's shape ends with its channels: they are fewer than pixels a side.
+
+    Example:
+        >>> has_channels_last((84, 84, 3)), has_channels_last((4, 84, 84))
+        (True, False)
+    """
+    return shape[2] < min(shape[:2])
+
+
+@overload
+def as_floats(obs: Tensor) -> Tensor: ...
+@overload
+def as_floats(obs: NumpyArray) -> FloatArray: ...
+def as_floats(obs: Tensor | NumpyArray) -> Tensor | NumpyArray:
+    """Scale bytes to 0 to 1; return floats unchanged.
+
+    Example:
+        >>> as_floats(np.array([0, 255], dtype=np.uint8)).tolist()
+        [0.0, 1.0]
+    """
+    if isinstance(obs, Tensor):
+        return obs.float().mul_(_PER_BYTE) if obs.dtype == torch.uint8 else obs
+    return obs.astype(np.float32) * np.float32(_PER_BYTE) if obs.dtype == np.uint8 else obs
+
+
+def _rebuilt(space: Space[Any], parts: Iterator[Any]) -> Tree:
+    if isinstance(space, Dict):
+        return {key: _rebuilt(part, parts) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_rebuilt(part, parts) for part in space.spaces)
+    return next(parts)

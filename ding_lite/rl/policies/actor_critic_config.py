@@ -1,0 +1,202 @@
+"""The settings that A2C, PPO and IMPALA share, and the network that they describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from torch import nn
+
+from ding_lite.rl.formulas.distributions import (
+    Distribution,
+    Gaussian,
+    make_distribution,
+    num_outputs,
+)
+from ding_lite.rl.formulas.state_gaussian import StateGaussian
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.actor_critic import (
+    ActorCriticNetwork,
+    draw_orthogonal,
+    make_actor_critic,
+    make_memory_actor_critic,
+)
+from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
+from ding_lite.rl.networks.modules import MemoryKind, Torso
+from ding_lite.rl.networks.trees.parts import PartsEncoder, make_parts_actor_critic
+from ding_lite.rl.policies.base import step_size
+from ding_lite.rl.recorded.actor_critic import LOG_STD, log_std_name, make_own_actor_critic
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.flat_module import MakeModule
+from ding_lite.settings import at_least, check_all, finite, inside, one_of, positive, whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig:
+    """The settings that A2C, PPO and IMPALA share."""
+
+    lr: float = 1e-3
+    """Adam's step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual, and the
+    larger the network, the lower."""
+    lr_end: float | None = None
+    """The step size from update `lr_updates` on, to which it falls in a straight line. Falling
+    steps settle what was learned; None keeps `lr`."""
+    lr_updates: int = 10_000
+    """The updates of that fall; those of the whole run are usual."""
+    gamma: float = 0.99
+    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
+    hidden: tuple[int, ...] = (64, 64)
+    """The widths of the hidden layers. Wider ones fit more and cost more. For vectors actor and
+    critic have their own; for images they share these and the convolutions before them."""
+    activation: Activation = "tanh"
+    """The activation of hidden layers: `tanh` is steadier, `relu` cheaper, and `gelu`, `elu` and
+    `silu` are smooth. Behind convolutions it is always `relu`."""
+    torso: TorsoName = "auto"
+    """The convolutions for images: `nature` (84 x 84 pixels or so), `small` (up to about 30 x
+    30), `mlp` (none), or `auto`, which picks one by size."""
+    convs: tuple[Conv, ...] | None = None
+    """The convolutions for images, one by one, in place of those of `torso`; None leaves it. Of
+    several images in an observation each goes through some of its own, of these sizes."""
+    normalize_obs: bool = False
+    """Normalise each number of an observation to mean 0 and standard deviation 1. It helps where
+    their scales differ much; not for images, which are scaled anyway."""
+    value_coef: float = 0.5
+    """The weight of the critic's loss. It matters where actor and critic share layers, and for
+    `max_grad_norm`; 0.25 to 1 are usual."""
+    entropy_coef: float = 0.0
+    """The weight of the entropy bonus. Higher explores longer; 0 to 0.02 are usual."""
+    memory: MemoryKind | None = None
+    """A recurrent layer behind the hidden ones, for observations that do not show everything: an
+    `lstm`, or a `gru`, which costs less. Actor and critic have one each."""
+    memory_size: int = 64
+    """The width of each of these layers; 32 to 256 are usual."""
+    max_grad_norm: float | None = 0.5
+    """The norm to which a larger gradient is clipped; None leaves it."""
+    log_std_start: float = 0.0
+    """For continuous actions: the logarithm of the initial standard deviation, in units of half
+    the range of the action space. -1 to 0 are usual."""
+    seed: int = 0
+    """Draws the initial weights and the actions."""
+
+    @property
+    def images(self) -> TorsoName | tuple[Conv, ...]:
+        """The convolutions of each image: `convs` if given, else the kind `torso`."""
+        return self.torso if self.convs is None else self.convs
+
+    def __post_init__(self) -> None:
+        check_all(
+            step_size(lr=self.lr, lr_end=self.lr_end),
+            positive(gamma=self.gamma),
+            whole(1, lr_updates=self.lr_updates),
+            inside(0.0, 1.0, gamma=self.gamma),
+            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
+            *(whole(1, hidden=width) for width in self.hidden),
+            one_of(get_args(Activation), activation=self.activation),
+            one_of(get_args(TorsoName), torso=self.torso),
+            at_least(0.0, value_coef=self.value_coef, entropy_coef=self.entropy_coef),
+            finite(value_coef=self.value_coef, entropy_coef=self.entropy_coef),
+            one_of((None, *get_args(MemoryKind)), memory=self.memory),
+            whole(1, memory_size=self.memory_size),
+            [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
+            inside(-20.0, 5.0, log_std_start=self.log_std_start),
+            whole(0, seed=self.seed),
+        )
+
+
+def make_network(
+    spec: EnvSpec,
+    config: ActorCriticConfig,
+    own: Mapping[str, MakeModule | None],
+    *,
+    sees_trees: bool,
+    rng: np.random.Generator,
+    random: TorchRandom,
+    device: torch.device,
+) -> tuple[ActorCriticNetwork, Distribution]:
+    """Make the network of an actor-critic, and the distribution of its actions.
+
+    Args:
+        spec: The environments'.
+        config: Describes a network of this package.
+        own: A user's `network`, or `actor` and `critic`; None for those that were not given.
+        sees_trees: Whether the network takes packed observations apart.
+        rng: Draws the weights of a network of this package.
+        random: The stream that a user's modules draw from.
+        device: Of the network.
+
+    Raises:
+        ConfigError: If a user's module cannot be used.
+        ShapeError: If its outputs have other shapes.
+    """
+    space = spec.action_space
+    num_means = math.prod(space.shape) if isinstance(space, Box) else 0
+    net: ActorCriticNetwork
+    if any(make is not None for make in own.values()):
+        net, has_spread = make_own_actor_critic(
+            own,
+            spec,
+            num_outputs=num_outputs(spec),
+            num_means=num_means,
+            seed=config.seed,
+            random=random,
+            device=device,
+        )
+        if isinstance(space, Box) and has_spread:
+            return net, StateGaussian(space, device=device)
+    else:
+        net = _make_described(spec, config, num_means=num_means, trees=sees_trees, device=device)
+        draw_orthogonal(net.weights, rng)
+    if not isinstance(space, Box):
+        return net, make_distribution(spec)
+    name = log_std_name(net)
+    net.weights[name].fill_(config.log_std_start)
+    return net, Gaussian(space, net.weights[name], net.grads[name])
+
+
+def _make_described(
+    spec: EnvSpec,
+    config: ActorCriticConfig,
+    *,
+    num_means: int,
+    trees: bool,
+    device: torch.device,
+) -> ActorCriticNetwork:
+    """Make the network that the settings describe, all weights zero."""
+    shared: dict[str, Any] = {
+        "num_outputs": num_outputs(spec),
+        "activation": config.activation,
+        "more_shapes": {LOG_STD: (num_means,)} if num_means else {},
+        "device": device,
+    }
+    if config.memory is not None:
+        return make_memory_actor_critic(
+            lambda: _make_encoder(spec, config, trees=trees),
+            memory=config.memory,
+            memory_size=config.memory_size,
+            unpack=spec.unpack if trees else None,
+            **shared,
+        )
+    if trees:
+        return make_parts_actor_critic(spec, config.images, config.hidden, **shared)
+    shape = spec.input_shape
+    convs = torso_for(config.torso, shape, env_id=spec.env_id, convs=config.convs)
+    return make_actor_critic(shape, convs, config.hidden, **shared)
+
+
+def _make_encoder(
+    spec: EnvSpec, config: ActorCriticConfig, *, trees: bool
+) -> tuple[nn.Module, tuple[int, ...]]:
+    """Make what actor and critic share before their memories, and the widths behind it."""
+    if trees:
+        encoder = PartsEncoder(spec, config.images)
+        return encoder, (encoder.num_outputs, *config.hidden)
+    shape = spec.input_shape
+    convs = torso_for(config.torso, shape, env_id=spec.env_id, convs=config.convs)
+    torso = Torso(shape, convs, config.hidden if convs else (), activation=config.activation)
+    return torso, config.hidden[-1:] if convs else (math.prod(shape), *config.hidden)

@@ -1,0 +1,360 @@
+"""The base of all policies: parts that a user gives, copies, and learning together."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError, NonFiniteError, ShapeError
+from ding_lite.rl.batch import FloatArray
+from ding_lite.rl.formulas.schedules import Schedule
+from ding_lite.rl.host_or_device import Metrics, Number, guard, metrics_of
+from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.compiled import (
+    CapturedUpdate,
+    Compile,
+    CudaRecorder,
+    Inputs,
+    Outputs,
+    check_captures,
+    compiler_of,
+)
+from ding_lite.rl.weights.flat import clip_norm
+from ding_lite.rl.weights.flat_module import FlatModule, copied
+from ding_lite.rl.weights.optimizers import Optimizer
+
+_RANDOM = {"rng", "network_rng"}
+"""The keys of random numbers in the state of a policy."""
+
+
+class Learners(Protocol):
+    """The group of learners, such as a `Group`."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this node in the group, from 0."""
+        ...
+
+    def broadcast(self, value: object, /) -> Any:  # noqa: ANN401 - of any type, as it was given
+        """Return the value that rank 0 has passed."""
+        ...
+
+    def averager(self) -> Callable[[Tensor], None]:
+        """Return a collective function that replaces a tensor by the mean over the group."""
+        ...
+
+
+class LearnsTogether(ABC):
+    """A policy that may average its gradients with other learners."""
+
+    reduce_gradient: Callable[[Tensor], None] | None
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned."""
+
+    def data_parallel(self, learners: Learners) -> None:
+        """Average gradients with the same policy on other nodes, all of which call this.
+
+        All begin with the state of rank 0. From now on each update takes the mean of their
+        gradients, so that their weights stay equal; it waits for the slowest one. Random numbers
+        and the running means of `normalize_obs` stay apart.
+
+        Args:
+            learners: `World.current().group("learner")`; this node is one of them.
+
+        Raises:
+            ConfigError: This node is not one of them.
+            DeadlineExceeded: Another node has not joined in time.
+            PeerLost: Later, in an update: one of them has died, left, or hangs.
+        """
+        state = self.state_dict()
+        first = learners.broadcast(state if learners.rank == 0 else None)
+        if learners.rank > 0:
+            own = {key: state[key] for key in _RANDOM & state.keys()}
+            self.load_state_dict({**first, **own})
+        self.reduce_gradient = learners.averager()
+
+
+class OpenPolicy(LearnsTogether):
+    """A policy with networks and an optimiser that a user may replace.
+
+    Args:
+        compile: Whether networks are compiled, or updates captured.
+        parts: The parts that were given, by the name of their argument; None for the policy's own.
+    """
+
+    spec: EnvSpec
+    config: Any
+    _rng: np.random.Generator
+    _random: TorchRandom | None = None
+    """The stream that networks of a user draw from."""
+    device: torch.device
+    _update: Callable[..., Outputs]
+    """Does an update, but for what the host counts; only policies with captured updates have it."""
+    _graph: CapturedUpdate | None = None
+    """Its updates where they are captured."""
+
+    def __init__(self, *, compile: Compile = None, **parts: object) -> None:
+        """Keep what was given, to make copies of the policy."""
+        self._compile = compile
+        self._compiler = compiler_of(compile)
+        self._parts = {name: part for name, part in parts.items() if part is not None}
+
+    @property
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The network that acts, as a plain module for inference."""
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the user gave a network."""
+        return bool(self._parts.keys() - {"optimizer"})
+
+    @property
+    def has_own_optimizer(self) -> bool:
+        """Whether the user gave an optimiser."""
+        return "optimizer" in self._parts
+
+    @property
+    def parts(self) -> Mapping[str, object]:
+        """The parts that the user gave, by the name of their argument."""
+        return self._parts
+
+    @property
+    def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
+        """The modules that the user gave and their targets, by where their tensors are saved.
+
+        By the key in `state_dict`, and by the prefix of the names of their tensors there.
+        """
+        return {}
+
+    def like(self, config: Any = None, **replaced: object) -> Self:  # noqa: ANN401 - the policy's own dataclass
+        """Make another policy of the same kind, with the same parts.
+
+        A module that was given is copied with its weights; a function makes a new one.
+
+        Args:
+            config: Its settings; those of this policy if None.
+            **replaced: Parts to use instead of its own.
+        """
+        given = {**self._parts, **replaced}
+        modules = {name: part for name, part in given.items() if isinstance(part, nn.Module)}
+        copies: Any = copied(nn.ModuleDict(modules))  # together, as they may share layers
+        parts = given | {name: copies[name] for name in modules}
+        make: Any = type(self)
+        if self._compile:
+            parts["compile"] = self._compile
+        twin: Self = make(self.spec, config or self.config, device=self.device, **parts)
+        return twin
+
+    @property
+    def _is_captured(self) -> bool:
+        """Whether updates are captured as graphs."""
+        return self._compile == "graph"
+
+    def _compile_networks(self, networks: Iterable[FlatModule]) -> None:
+        """Compile what updates call of modules, if the user wants it.
+
+        Raises:
+            ConfigError: There is none: all networks have a written-out backward.
+        """
+        if self._compiler is None:
+            return
+        found = list(networks)
+        if not found:
+            raise ConfigError(
+                f"`compile` compiles networks that autograd goes through, and those of this "
+                f"{type(self).__name__} have a backward that is written out, which takes less "
+                f"time. Leave it out, or give a network of your own."
+            )
+        for flat in found:
+            flat.run = self._compiler(flat.run)
+
+    def _captured(self) -> CapturedUpdate | None:
+        """Return `_update` as one that is captured; None if the user does not want it.
+
+        Raises:
+            ConfigError: There are no graphs on the device, or for the optimiser.
+        """
+        if not self._is_captured:
+            return None
+        check_captures(self.device, optimizer=self._parts.get("optimizer"))
+        return CapturedUpdate(self._update, CudaRecorder(self.device), device=self.device)
+
+    def _run_update(self, inputs: Inputs, **form: Hashable) -> Outputs:
+        """Do an update as it is, or as a graph.
+
+        Raises:
+            ConfigError: It is a graph, and gradients are averaged with other learners.
+        """
+        if self._graph is None:
+            return self._update(inputs, **form)
+        if self.reduce_gradient is not None:
+            raise ConfigError(
+                '`compile="graph"` captures updates of one learner, and this one averages its '
+                'gradients with others. Leave `compile` out, or take `compile="torch"`.'
+            )
+        with self._random or nullcontext():  # a graph holds no change of generators
+            return self._graph(inputs, **form)
+
+    def _refuse_capture(self, reason: str) -> None:
+        """Raise if the user wants graphs of a policy without any.
+
+        Raises:
+            ConfigError: It is so.
+        """
+        if self._is_captured:
+            raise ConfigError(
+                f'`compile="graph"` captures the updates of DQN and PPO, and those of '
+                f'{type(self).__name__} {reason}. Take `compile="torch"`, or leave it out.'
+            )
+
+    def clone(self) -> Self:
+        """Make an independent policy in exactly this state, random generators included."""
+        twin = self.like()
+        twin.load_state_dict(self.state_dict())
+        return twin
+
+    def reseed(self, seed: int) -> None:
+        """Draw random numbers of another seed from now on."""
+        set_rng_state(self._rng, rng_state(make_rng(seed, "offspring")))
+        if self._random is not None:
+            self._random.reseed(seed)
+
+    def _guarded(self, loss: Number, check: Callable[[float], None]) -> Tensor | None:
+        """Return whether a step is to be skipped, on a device; raise where the host knows it."""
+        if self.reduce_gradient is not None:
+            check(float(loss))  # before others take its gradient
+        return guard(loss, check)
+
+    @property
+    def _optimizer_key(self) -> str:
+        """The key of the optimiser in its state."""
+        return "optimizer" if self.has_own_optimizer else "adam"
+
+
+class GradientPolicy(OpenPolicy):
+    """A policy of one loss, with a gradient that may also be computed by other nodes."""
+
+    train_iter: int
+    """Updates done."""
+    _optimizer: Optimizer
+    _lr_at: Schedule
+    _skipped: Tensor | None = None
+    """On a device, 1.0 if an update of this `learn` was left out, else 0.0."""
+
+    @property
+    @abstractmethod
+    def _grad_P(self) -> Tensor:
+        """The flat gradient that the backward writes; it is shortened in place."""
+
+    @property
+    @abstractmethod
+    def _buffers(self) -> Mapping[str, Tensor]:
+        """The tensors that are saved and not learned by gradients, such as running means."""
+
+    @contextmanager
+    def _keeping_buffers(self) -> Iterator[None]:
+        """Raise if a gradient that is applied elsewhere leaves running means behind here."""
+        buffers = self._buffers
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        yield
+        changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
+        for name, old in before.items():
+            buffers[name].copy_(old)
+        if changed:
+            raise ConfigError(
+                f"The buffers {', '.join(map(repr, changed))} of the network change while it "
+                f"learns, and a gradient that is sent elsewhere does not carry them. Take "
+                f"nn.LayerNorm or nn.GroupNorm in place of BatchNorm."
+            )
+
+    def apply_gradient(self, grad_P: Tensor | FloatArray) -> float:
+        """Do one step of the optimiser along a gradient of `gradients`, or a mean of several.
+
+        Args:
+            grad_P: [P]. It is left as it is.
+
+        Returns:
+            Its length, before it was shortened to `max_grad_norm`.
+
+        Raises:
+            ShapeError: If it is of other weights.
+            NonFiniteError: If it is not finite. The weights are as before then.
+        """
+        own_P = self._grad_P
+        if not isinstance(grad_P, Tensor):
+            grad_P = torch.from_numpy(np.array(grad_P, dtype=np.float32))  # may be read-only
+        if grad_P.shape != own_P.shape:
+            raise ShapeError(
+                f"The gradient has shape {tuple(grad_P.shape)}; {tuple(own_P.shape)} was "
+                f"expected. Is it of a network of the same size?"
+            )
+        own_P.copy_(grad_P)
+        norm = float(clip_norm(own_P, self.config.max_grad_norm))
+        self._check_finite(norm, "length of the gradient")
+        self._step()
+        return norm
+
+    def _improve(self, loss: Number) -> Number:
+        """Apply the gradient of a loss that was written; return its length."""
+        grad_P = self._grad_P
+        if self.reduce_gradient is not None:
+            self._check_finite(float(loss))  # before others take its gradient
+            self.reduce_gradient(grad_P)
+        norm, skip = self._clipped(loss)
+        self._step(skip=skip)
+        self._note_skip(skip)
+        return norm
+
+    def _clipped(self, loss: Number) -> tuple[Number, Tensor | None]:
+        """Shorten the gradient; return its length, and on a device whether to skip the step."""
+        norm = clip_norm(self._grad_P, self.config.max_grad_norm)
+        if isinstance(loss, Tensor):
+            return norm, (~torch.isfinite(loss + norm)).float()  # the sum is finite if both are
+        self._check_finite(float(norm), "length of the gradient")
+        return norm, None
+
+    def _note_skip(self, skip: Tensor | None) -> None:
+        """Remember for the metrics of a `learn` that an update was left out."""
+        if skip is not None:
+            self._skipped = skip if self._skipped is None else torch.maximum(self._skipped, skip)
+
+    def _step(self, *, skip: Tensor | None = None) -> None:
+        """Step along the gradient; with a `skip` of 1.0 weights stay as they are."""
+        self._optimizer.lr = self._lr_at(self.train_iter)
+        self._optimizer.step(self._grad_P, skip=skip)
+        self.train_iter += 1
+
+    def _metrics(self, values: Mapping[str, Any]) -> Metrics:
+        """Return the metrics of the last update of `learn`; the loss is NaN if one was left out."""
+        skipped, self._skipped = self._skipped, None
+        if skipped is not None:
+            values = {**values, "loss": torch.where(skipped > 0.0, torch.nan, values["loss"])}
+        update = f"an update up to {self.train_iter}"
+        return metrics_of(values, partial(self._check_finite, update=update))
+
+    def _check_finite(self, value: float, what: str = "loss", update: str = "") -> None:
+        if math.isfinite(value):
+            return
+        of = f"{update or f'update {self.train_iter + 1}'} of {type(self).__name__}"
+        raise NonFiniteError(
+            f"The {what} of {of} is {value}; a finite number was expected. The weights are as they "
+            f"were before it. A lower `lr` (now {self.config.lr}) or `max_grad_norm` (now "
+            f"{self.config.max_grad_norm}) helps when values have blown up."
+        )

@@ -1,0 +1,345 @@
+"""Any module as an actor-critic network, with gradients by autograd.
+
+Own modules get observations as the environment gives them: bytes are not scaled, observations of
+several parts are a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, namespace, placed
+from ding_lite.rl.recorded.checks import check_outputs, sample_obs
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_random import TorchRandom
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, made_module
+from ding_lite.settings import check_all, whole
+
+LOG_STD = "actor.log_std"
+"""The name of the learned standard deviations in the networks of this package."""
+_OWN_LOG_STD = "log_std"
+
+Parts: TypeAlias = Mapping[str, MakeModule | None]
+
+
+class OwnActorCritic(nn.Module):
+    """A user's module, or an actor and a critic apart, as one module.
+
+    Args:
+        network: Returns action parameters, [B, D], and values, [B] or [B, 1]; with a state as its
+            second input also the next states, [B, S].
+        actor: Without a network: returns action parameters.
+        critic: Without a network: returns values.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module | None = None,
+        actor: nn.Module | None = None,
+        critic: nn.Module | None = None,
+    ) -> None:
+        """Take the modules."""
+        super().__init__()
+        self.network: Any = network
+        self.actor: Any = actor
+        self.critic: Any = critic
+        self.state_size = int(getattr(network, "state_size", 0))
+        """The length of its recurrent state; 0 without memory."""
+
+    def forward(self, obs: Any, *state: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401 - a tree
+        """Compute action parameters, [B, D], values, [B], and the next states where it has any."""
+        if self.network is not None:
+            outputs_BD, value, *states = self.network(obs, *state)
+        else:
+            outputs_BD, value, states = self.actor(obs), self.critic(obs), []
+        return outputs_BD, value.reshape(len(outputs_BD)), *states
+
+
+class RecordedActorCritic:
+    """A module that maps observations to action parameters and values, as an `ActorCriticNetwork`.
+
+    Args:
+        flat: The module.
+        random: The stream that the module draws from; None for one that draws nothing.
+        unpack: Makes of an array of observations what the module takes.
+        num_apart: How many weights, at the end, get their gradients from elsewhere.
+        plain: The module for inference; the module itself if None.
+    """
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        *,
+        random: TorchRandom | None = None,
+        unpack: Callable[[Tensor], Any] | None = None,
+        num_apart: int = 0,
+        plain: nn.Module | None = None,
+    ) -> None:
+        """Take the module."""
+        self.flat = flat
+        self.weights, self.grads = flat.weights, flat.grads
+        self.state_size = int(getattr(flat.module, "state_size", 0))
+        self._recorded_grads = self.grads.flat[: self.grads.flat.numel() - num_apart]
+        self._device = flat.weights.flat.device
+        self._random, self._unpack = random, unpack
+        self._plain = flat.module if plain is None else plain
+
+    @property
+    def module(self) -> nn.Module:
+        """The module with all parameters."""
+        return self.flat.module
+
+    @property
+    def plain(self) -> nn.Module:
+        """The module for inference."""
+        return self._plain
+
+    @property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """The tensors that are saved and not learned by gradients, such as running means."""
+        return self.flat.buffers
+
+    def act(self, obs: NumpyArray) -> FloatArray:
+        """Compute the actor's outputs, [N, D], as an array; nothing is recorded."""
+        outputs_ND: FloatArray = self._look(obs)[0].cpu().numpy()
+        return outputs_ND
+
+    def values(self, obs: AnyArray) -> AnyArray:
+        """Compute the values, [N]; nothing is recorded."""
+        return computable(self._look(obs)[1])
+
+    def forward(self, obs: AnyArray) -> tuple[AnyArray, AnyArray, list[Tensor]]:
+        """Compute both, recorded by autograd."""
+        with torch.enable_grad():
+            outputs_BD, value_B = self._run(obs, is_training=True)
+        return computable(outputs_BD), computable(value_B), [outputs_BD, value_B]
+
+    def backward(
+        self, saved: list[Tensor], outputs_grad_BD: AnyArray, value_grad_B: AnyArray
+    ) -> None:
+        """Write `grads`, given what was recorded and the gradients of both."""
+        self._recorded_grads.zero_()  # autograd adds to them
+        torch.autograd.backward(saved, [as_tensor(outputs_grad_BD), as_tensor(value_grad_B)])
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy parameters and buffers to the CPU."""
+        return self.flat.snapshot()
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite parameters and buffers, or none of them when one does not fit."""
+        self.flat.load(tensors)
+
+    def _look(self, obs: AnyArray) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return self._run(obs, is_training=False)
+
+    def _run(self, obs: AnyArray, *, is_training: bool) -> tuple[Tensor, ...]:
+        self.flat.train(is_training)
+        inputs = self._inputs(obs)
+        module = self.flat.run if is_training else self.flat.module
+        with self._drawing():
+            found: tuple[Tensor, ...] = module(inputs)
+        return found
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._random is None else self._random
+
+    def _inputs(self, obs: AnyArray) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
+        tensor = self._there(obs)
+        return tensor if self._unpack is None else self._unpack(tensor)
+
+    def _there(self, values: AnyArray) -> Tensor:
+        return placed(values, self._device)
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """The sequences of env steps that a network goes through: how they begin and where they end."""
+
+    state_NS: AnyArray
+    """The states before the first step."""
+    ended_TN: AnyArray
+    """Whether the episode ended with this step, so that the next one begins anew."""
+
+    def take(self, envs_M: AnyArray) -> Unroll:
+        """Return the sequences of these environments."""
+        return Unroll(self.state_NS[envs_M], self.ended_TN[:, envs_M])
+
+
+class Unrolled(NamedTuple):
+    """The outputs of a network for sequences, in the order of merged steps."""
+
+    outputs_BD: Tensor
+    value_B: Tensor
+    behind_TNS: Tensor
+    """The states behind each step, also where an episode ended with it."""
+
+
+class RecurrentActorCritic(RecordedActorCritic):
+    """A module that maps observations and states to action parameters, values and next states.
+
+    It may have `encode(obs)`, the part of its `forward` that needs no state, and
+    `recur(features, state)`, the rest: observations of all steps are encoded at once then.
+    """
+
+    def step(self, obs: AnyArray, state_NS: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
+        """Compute outputs, [N, D], values, [N], and the next states, [N, S]; records nothing."""
+        self.flat.train(False)
+        with torch.no_grad(), self._drawing():
+            inputs = self._inputs(obs)
+            outputs_ND, value_N, behind_NS = self.flat.module(inputs, self._there(state_NS))
+        return computable(outputs_ND), computable(value_N), computable(behind_NS)
+
+    def unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool = True) -> Unrolled:
+        """Go through all steps of some sequences.
+
+        Args:
+            obs: The observations of merged steps, [T * N, ...].
+            sequences: T steps of N environments.
+            is_training: Whether autograd records it for `backward`, as `Module.train` has it.
+        """
+        self.flat.train(is_training)
+        with torch.set_grad_enabled(is_training), self._drawing():
+            return self._unroll(obs, sequences, is_training=is_training)
+
+    def _unroll(self, obs: AnyArray, sequences: Unroll, *, is_training: bool) -> Unrolled:
+        module, num_envs = self.flat.module, len(sequences.state_NS)
+        plain = getattr(module, "recur", module)
+        recur: Callable[..., tuple[Tensor, ...]] = self.flat.run if is_training else plain
+        inputs: Sequence[Any]
+        if plain is module:
+            each = torch.split(self._there(obs), num_envs)
+            inputs = [part if self._unpack is None else self._unpack(part) for part in each]
+        else:
+            inputs = torch.split(cast(Any, module).encode(self._inputs(obs)), num_envs)
+        state = self._there(sequences.state_NS)
+        goes_on_TN1 = self._there(~sequences.ended_TN[..., None])
+        outputs, values, behind = [], [], []
+        for input_N, goes_on_N1 in zip(inputs, goes_on_TN1, strict=True):
+            outputs_ND, value_N, state = recur(input_N, state)
+            outputs.append(outputs_ND)
+            values.append(value_N)
+            behind.append(state.detach())
+            state = torch.where(goes_on_N1, state, 0.0)
+        return Unrolled(torch.cat(outputs), torch.cat(values), torch.stack(behind))
+
+    def backward_unrolled(
+        self, saved: Unrolled, outputs_grad_BD: AnyArray, value_grad_B: AnyArray
+    ) -> None:
+        """Write `grads`, given what `unroll` recorded and the gradients of both outputs."""
+        self.backward([saved.outputs_BD, saved.value_B], outputs_grad_BD, value_grad_B)
+
+
+def unseen_states(
+    behind_TNS: Tensor, ended_TN: AnyArray, cut_time: AnyArray, cut_env: AnyArray
+) -> AnyArray:
+    """Return the states before the observations of `unseen_obs`, [N + K, S].
+
+    Those of an episode that was cut off are the ones behind its last step, not yet set to 0.
+    """
+    behind = computable(behind_TNS)
+    last_NS = behind[-1] * ~ended_TN[-1][:, None]
+    return namespace(behind).concatenate((last_NS, behind[cut_time, cut_env]))
+
+
+def make_own_actor_critic(
+    parts: Parts,
+    spec: EnvSpec,
+    *,
+    num_outputs: int,
+    num_means: int,
+    seed: int,
+    random: TorchRandom,
+    device: str | torch.device,
+) -> tuple[RecordedActorCritic, bool]:
+    """Make the network of a user's modules.
+
+    Args:
+        parts: `network`, or `actor` and `critic`; None for those that were not given.
+        spec: The environments'.
+        num_outputs: The number of action parameters.
+        num_means: Of box actions: the number of means. The module may return as many log-stds
+            beside them.
+        seed: Of modules that functions make.
+        random: The stream that the modules draw from.
+        device: Theirs.
+
+    Returns:
+        The network, and whether it returns log-stds of its own.
+
+    Raises:
+        ConfigError: If the parts do not go together, or a module cannot be used.
+        ShapeError: If its outputs have other shapes.
+    """
+    _check_parts(parts)
+    made = {
+        name: made_module(make, spec, seed=seed, name=name).to(device)
+        for name, make in parts.items()
+        if make is not None
+    }
+    _check_memory(made)
+    own = OwnActorCritic(**made)
+    obs = spec.unpack(sample_obs(spec, device=device))
+    params: list[tuple[int, ...]] = (
+        [(num_means,), (2 * num_means,)] if num_means else [(num_outputs,)]
+    )
+    values: list[tuple[int, ...]] = [(), (1,)]
+    if "network" in made:
+        inputs: list[Any] = [obs]
+        expected: list[Any] = [params, values]
+        if own.state_size:
+            count = len(sample_obs(spec))
+            inputs.append(torch.zeros((count, own.state_size), device=device))
+            expected.append([(own.state_size,)])
+        outputs, *_ = check_outputs(made["network"], inputs, expected, spec=spec)
+    else:
+        outputs = check_outputs(made["actor"], [obs], [params], spec=spec, name="actor")
+        check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")
+        outputs = outputs[0] if isinstance(outputs, tuple | list) else outputs
+    has_spread = bool(num_means) and outputs.shape[1] == 2 * num_means
+    num_apart = 0
+    if num_means and not has_spread:
+        num_apart = num_means
+        own.register_parameter(_OWN_LOG_STD, nn.Parameter(torch.zeros(num_means, device=device)))
+    network = (RecurrentActorCritic if own.state_size else RecordedActorCritic)(
+        FlatModule(own, device=device, last=_OWN_LOG_STD),
+        random=random,
+        unpack=spec.unpack,
+        num_apart=num_apart,
+        plain=made.get("network"),
+    )
+    return network, has_spread
+
+
+def log_std_name(network: object) -> str:
+    """Return the name of the learned standard deviations among a network's weights."""
+    is_own = isinstance(getattr(network, "module", None), OwnActorCritic)
+    return _OWN_LOG_STD if is_own else LOG_STD
+
+
+def _check_parts(parts: Parts) -> None:
+    given = [name for name, part in parts.items() if part is not None]
+    if given not in (["network"], ["actor", "critic"]):
+        raise ConfigError(
+            f"{' and '.join(f'`{name}`' for name in given)} was given. Give `network`, a module "
+            f"that returns action parameters and values, or `actor` and `critic` apart."
+        )
+
+
+def _check_memory(made: Mapping[str, nn.Module]) -> None:
+    state_size: Any = getattr(made.get("network"), "state_size", 0)
+    check_all(whole(0, state_size=state_size))
+    for name in ("actor", "critic"):
+        if getattr(made.get(name), "state_size", 0):
+            raise ConfigError(
+                f"`{name}` has a `state_size`, so it has memory. Give one `network` that returns "
+                f"action parameters, values and the next states."
+            )

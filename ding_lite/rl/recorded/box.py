@@ -1,0 +1,323 @@
+"""Modules of users as actors and critics for box actions, with gradients by autograd.
+
+The networks of this package have a written-out backward behind the same methods. What is learned
+from runs as `Module.train` has it; targets, actions, and the values that an actor follows run as
+`Module.eval` has it, without Dropout.
+
+Outputs have the axis of members that written-out networks have, here of a single policy.
+Shape letters: E critics, B rows, O outputs of an actor, A numbers of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.host_or_device import as_tensor
+from ding_lite.rl.packing import Tree
+from ding_lite.rl.recorded.checks import run_once, sample_obs, wrong_outputs
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat_module import (
+    FlatModule,
+    MakeModule,
+    copied,
+    made_module,
+    seeded,
+)
+
+_RANGE_SCALES = (1.0, 10.0, 1000.0)
+"""How far from 0 the observations lie with which the range of an actor's outputs is probed."""
+_NUM_PROBES = 64
+
+
+class RecordedActor:
+    """A module that maps observations to the numbers of a distribution, or to actions.
+
+    Args:
+        flat: The module. Several outputs, [B, A] each, count as one, side by side.
+        spec: The environments'. The module gets the parts of packed observations.
+    """
+
+    def __init__(self, flat: FlatModule, spec: EnvSpec) -> None:
+        """Take the module."""
+        self.flat = flat
+        self._unpack = spec.unpack
+        self._device = flat.weights.flat.device
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the outputs, [1, B, O]; nothing is recorded."""
+        return self._look(self.flat.run, obs)
+
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the outputs, recorded by autograd."""
+        self.flat.train(True)
+        with torch.enable_grad():
+            raw_1BO = joined(self.flat.run(self._unpack(obs))).unsqueeze(0)
+        return raw_1BO.detach(), raw_1BO
+
+    def backward(self, saved: Tensor, grad_1BO: Tensor) -> None:
+        """Write the gradients of the weights, given that of the outputs."""
+        self.flat.grads.flat.zero_()  # autograd adds to them
+        torch.autograd.backward([saved], [grad_1BO])
+
+    def look(self, obs: NumpyArray) -> FloatArray:
+        """Compute the outputs of few or many observations, as an array."""
+        raw_1NO = self._look(self.flat.module, as_tensor(obs).to(self._device))
+        found_NO: FloatArray = raw_1NO[0].cpu().numpy()
+        return found_NO
+
+    def _look(self, module: Callable[[Any], Any], obs: Tensor) -> Tensor:
+        self.flat.train(False)
+        with torch.no_grad():
+            return joined(module(self._unpack(obs))).unsqueeze(0)
+
+
+class CriticList(nn.ModuleList):
+    """Critics, one module each or one for all of them."""
+
+    def forward(self, obs: Tree, action_BA: Tensor, first: int | None = None) -> Tensor:
+        """Compute the values, [E, B]; only those of the `first` critics if given."""
+        columns = chain.from_iterable(_columns(critic(obs, action_BA)) for critic in self)
+        return torch.stack([*islice(columns, first)])
+
+
+class RecordedCritics:
+    """Modules that estimate the return of an action.
+
+    Args:
+        flat: The critics, a `CriticList`.
+        spec: The environments'. The modules get the parts of packed observations.
+        first: Only so many of them, from the first on; all if None.
+    """
+
+    def __init__(self, flat: FlatModule, spec: EnvSpec, *, first: int | None = None) -> None:
+        """Take the modules."""
+        self._flat = flat
+        self._unpack = spec.unpack
+        self._first = first
+
+    def forward(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
+        """Compute the values, [E, 1, B]; nothing is recorded."""
+        self._flat.train(False)
+        with torch.no_grad():
+            return self._values(obs, action_1BA)
+
+    def forward_saving(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the values, recorded for `backward`."""
+        self._flat.train(True)
+        with torch.enable_grad():
+            q_E1B = self._values(obs, action_1BA)
+        return q_E1B.detach(), q_E1B
+
+    def judge(self, obs: Tensor, action_1BA: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Compute the values, recorded for `backward_action`."""
+        self._flat.train(False)
+        with torch.enable_grad():
+            action_1BA = action_1BA.detach().requires_grad_()
+            q_E1B = self._values(obs, action_1BA)
+        return q_E1B.detach(), (action_1BA, q_E1B)
+
+    def backward(self, saved: Tensor, grad_E1B: Tensor) -> None:
+        """Write the gradients of the weights, given those of the values."""
+        self._flat.grads.flat.zero_()  # autograd adds to them
+        torch.autograd.backward([saved], [grad_E1B])
+
+    def backward_action(self, saved: tuple[Tensor, Tensor], grad_E1B: Tensor) -> Tensor:
+        """Compute the gradient of the action, [1, B, A]; the weights get none."""
+        action_1BA, q_E1B = saved
+        found = torch.autograd.grad([q_E1B], [action_1BA], [grad_E1B], allow_unused=True)
+        if found[0] is None:
+            raise ConfigError(
+                "The values that `critic` gives do not depend on the action, so that the actor "
+                "has nothing to follow. Let `forward(self, obs, action)` use both."
+            )
+        return found[0]
+
+    def _values(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
+        values_EB: Tensor = self._flat.run(self._unpack(obs), action_1BA[0], self._first)
+        return values_EB.unsqueeze(1)
+
+
+def made_actor(
+    make: MakeModule, spec: EnvSpec, *, seed: int, num_outputs: int, device: torch.device
+) -> nn.Module:
+    """Make a user's actor, and check it.
+
+    Args:
+        make: The module, or a function of the spec.
+        spec: The environments'.
+        seed: Of its weights.
+        num_outputs: The numbers that it gives for each dimension of an action: 1, or 2 for mean
+            and logarithm of the standard deviation.
+        device: Its device.
+
+    Raises:
+        ConfigError: If it cannot be used.
+        ShapeError: If its outputs have another shape.
+    """
+    module = made_module(make, spec, seed=seed, name="actor").to(device)
+    size = int(np.prod(spec.action_shape))
+    found = run_once(
+        module, [spec.unpack(sample_obs(spec, device=device))], spec=spec, name="actor"
+    )
+    outputs = _listed(found)
+    whole, halves = (2, num_outputs * size), [(2, size)] * num_outputs
+    if not _floats_of(outputs, [whole]) and not _floats_of(outputs, halves):
+        expectation = f"float32 {whole}" + num_outputs // 2 * (
+            f", the means and then the logarithms of the standard deviations, or a tuple of "
+            f"both, float32 {halves[0]} each,"
+        )
+        raise wrong_outputs(module, outputs, expectation, spec=spec, name="actor")
+    return module
+
+
+def made_critics(
+    make: MakeModule, spec: EnvSpec, *, seed: int, num_critics: int, device: torch.device
+) -> CriticList:
+    """Make a user's critics, and check them.
+
+    Args:
+        make: A module, or a function of the spec, which is called for each critic. A module that
+            gives the values of all critics stands for all. One that gives a single value is
+            copied, and the layers of the copy are initialised anew: equal critics would stay equal.
+        spec: The environments'.
+        seed: Of their weights.
+        num_critics: How many there are.
+        device: Their device.
+
+    Raises:
+        ConfigError: If they cannot be used, or are equal.
+        ShapeError: If their outputs have another shape.
+    """
+    seeds = spawn_seeds(seed, "critic", count=num_critics)
+    modules = [made_module(make, spec, seed=seeds[0], name="critic").to(device)]
+    if _num_values(modules[0], spec, num_critics, device=device) == 1:
+        for other in seeds[1:]:
+            module = (
+                modules[0]
+                if isinstance(make, nn.Module)
+                else made_module(make, spec, seed=other, name="critic")
+            )
+            if module is modules[0]:
+                module = _initialised(copied(module), seed=other)
+            modules.append(module.to(device))
+            _num_values(modules[-1], spec, 1, device=device)
+            _check_different(modules[0], modules[-1])
+    critics = CriticList(modules)
+    critics.train()
+    return critics
+
+
+def check_range(actor: Callable[[Tensor], Tensor], spec: EnvSpec, *, device: torch.device) -> None:
+    """Raise unless an actor keeps its actions within -1 to 1, also far from usual observations.
+
+    Args:
+        actor: Maps observations to actions, [B, A].
+        spec: The environments'.
+        device: The actor's.
+
+    Raises:
+        ConfigError: If an action is beyond.
+    """
+    for obs in _probes(spec, device=device):
+        check_actions(actor(obs), spec)
+
+
+def check_actions(action_BA: Tensor, spec: EnvSpec) -> None:
+    """Raise if an actor's actions are beyond -1 to 1.
+
+    Raises:
+        ConfigError: If they are.
+    """
+    largest = float(action_BA.abs().amax()) if action_BA.numel() else 0.0
+    if largest > 1.0001:
+        low, high = (getattr(spec.action_space, name) for name in ("low", "high"))
+        raise ConfigError(
+            f"`actor` gave an action of {largest:.3g}, or minus that; numbers from -1 to 1 were "
+            f"expected, which the policy scales to the bounds of {spec.env_id}, {low.tolist()} to "
+            f"{high.tolist()}. End `forward` with `torch.tanh(...)`, and scale no further."
+        )
+
+
+def joined(found: Any) -> Tensor:  # noqa: ANN401 - a tensor, or several
+    """Return the outputs of a module as one tensor."""
+    return found if isinstance(found, Tensor) else torch.cat([*found], dim=-1)
+
+
+def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: torch.device) -> int:
+    """Return how many critics a module stands for: one, or all."""
+    action_BA = torch.zeros((2, int(np.prod(spec.action_shape))), device=device)
+    inputs = [spec.unpack(sample_obs(spec, device=device)), action_BA]
+    outputs = _listed(run_once(module, inputs, spec=spec, name="critic"))
+    for shapes in ([(2,)], [(2, 1)]):
+        if _floats_of(outputs, shapes):
+            return 1
+    joint = ([(2, num_critics)], num_critics * [(2,)], num_critics * [(2, 1)])
+    if any(_floats_of(outputs, shapes) for shapes in joint):
+        return num_critics
+    expectation = "float32 (2,) or (2, 1), a value for each,"
+    if num_critics > 1:
+        expectation += f" or float32 {joint[0][0]}, those of {num_critics} critics,"
+    raise wrong_outputs(module, outputs, expectation, spec=spec, name="critic")
+
+
+def _columns(found: Any) -> Iterator[Tensor]:  # noqa: ANN401 - a tensor, or several
+    """Yield the values of each critic, [B]."""
+    for values in _listed(found):
+        if values.dim() == 1:
+            yield values
+        else:
+            yield from values.unbind(1)
+
+
+def _listed(found: Any) -> Sequence[Any]:  # noqa: ANN401 - what a module returns
+    return found if isinstance(found, tuple | list) else [found]
+
+
+def _floats_of(outputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether outputs are float32 tensors of these shapes."""
+    return len(outputs) == len(shapes) and all(
+        isinstance(output, Tensor) and output.dtype == torch.float32 and output.shape == shape
+        for output, shape in zip(outputs, shapes, strict=True)
+    )
+
+
+def _initialised(module: nn.Module, *, seed: int) -> nn.Module:
+    """Initialise the layers of a module that learn anew, as far as they know how."""
+    with seeded(seed, "critic"):
+        for part in module.modules():
+            reset = getattr(part, "reset_parameters", None)
+            if reset is not None and any(p.requires_grad for p in part.parameters(recurse=False)):
+                reset()
+    return module
+
+
+def _check_different(one: nn.Module, other: nn.Module) -> None:
+    pairs = zip(one.parameters(), other.parameters(), strict=False)
+    if all(bool(torch.equal(mine.cpu(), theirs.cpu())) for mine, theirs in pairs):
+        raise ConfigError(
+            f"The critics made of `critic` ({type(one).__name__}) have equal weights, and would "
+            f"stay equal. Give a function of the spec that makes a new module at each call, or a "
+            f"module that returns the values of all critics, [B, 2]."
+        )
+
+
+def _probes(spec: EnvSpec, *, device: torch.device) -> Iterator[Tensor]:
+    """Yield batches of observations, usual and far from usual."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (_NUM_PROBES, *spec.obs_shape)
+    if spec.obs_dtype is np.uint8:  # packed floats would be any floats, NaN among them
+        top = 256 if spec.packing is None else 1
+        yield torch.randint(0, top, shape, generator=generator, dtype=torch.uint8).to(device)
+        return
+    normal = torch.randn(shape, generator=generator)
+    for scale in _RANGE_SCALES:
+        yield (scale * normal).to(device)

@@ -1,0 +1,75 @@
+"""Running normalisation of rewards by the size of discounted returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ding_lite.rl.batch import BoolArray, FloatArray
+from ding_lite.rl.networks.inputs import RunningNorm
+
+BatchT = TypeVar("BatchT", bound=Any)
+
+
+class RewardNorm:
+    """Divides rewards by the standard deviation of their discounted sums.
+
+    The sum of an environment is R <- gamma R + r, from the first reward of each episode on, as in
+    gymnasium's `NormalizeReward`. The mean stays, so that signs do. Rewards are kept as they were
+    and divided when they are learned from: all of a batch by the same number, however old.
+
+    Args:
+        num_envs: How many environments there are.
+        gamma: The discount of one env step.
+
+    Example:
+        >>> norm = RewardNorm(2, gamma=0.5)
+        >>> for _ in range(2):
+        ...     norm.update(np.array([4.0, 8.0]), np.array([False, True]))
+        >>> norm.scale  # the sums were 4, 8, 6, 8
+        0.6030226945877075
+    """
+
+    def __init__(self, num_envs: int, *, gamma: float) -> None:
+        """Divide by 1 until sums differ."""
+        self.gamma = gamma
+        """The discount of one env step."""
+        self._sum_N = np.zeros(num_envs)
+        self._sums = RunningNorm(1)
+
+    @property
+    def scale(self) -> float:
+        """The factor of rewards, 1 over the standard deviation of all sums so far."""
+        return float(self._sums.scale_I[0])
+
+    def update(self, reward_N: FloatArray, done_N: BoolArray) -> None:
+        """Update the statistics with the rewards of an env step.
+
+        Args:
+            reward_N: One for each environment.
+            done_N: Where an episode has ended.
+        """
+        self._sum_N = self.gamma * self._sum_N + reward_N
+        self._sums.update(self._sum_N[:, None])
+        self.restart(done_N)
+
+    def restart(self, done_N: BoolArray) -> None:
+        """Begin the sums anew where episodes do."""
+        self._sum_N[done_N] = 0.0
+
+    def __call__(self, batch: BatchT) -> BatchT:
+        """Return transitions, sequences or a rollout with rewards multiplied by `scale`."""
+        scaled: BatchT = replace(batch, reward=batch.reward * self.scale)
+        return scaled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy the statistics and the sums."""
+        return {"sums": self._sums.state_dict(), "sum": self._sum_N.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned."""
+        self._sums.load_state_dict(state["sums"])
+        self._sum_N[:] = state["sum"]

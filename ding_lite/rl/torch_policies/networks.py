@@ -1,0 +1,94 @@
+"""The networks of a `TorchPolicy`: found among its attributes, and followed by targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl.weights.flat_module import FlatModule, copied
+
+
+class Follower:
+    """A copy of a network that follows it.
+
+    Args:
+        network: It is copied.
+        tau: The share of its weights in each update of the copy.
+        every: The updates of the policy per update of the copy.
+        device: Of the copy.
+    """
+
+    def __init__(self, network: nn.Module, *, tau: float, every: int, device: torch.device) -> None:
+        """Copy the network."""
+        self._network = network
+        self._tau = tau
+        self._every = every
+        copy = copied(network).requires_grad_(False).eval()
+        self.flat = FlatModule(copy, device=device, name="follow")
+        self.module = copy
+        """The copy."""
+
+    def attach(self, networks: FlatModule) -> None:
+        """Find the network within the flat weights of a policy.
+
+        Raises:
+            ConfigError: If it is not there.
+        """
+        names = [name for name, m in networks.module.named_modules() if m is self._network]
+        try:
+            leader = networks.weights.part(f"{names[0]}.") if names else None
+        except ShapeError:
+            leader = None
+        if leader is None or list(leader.shapes) != list(self.flat.weights.shapes):
+            raise ConfigError(
+                f"`follow` was called for a {type(self._network).__name__} that is no network of "
+                f"the policy, or that shares parameters with another one. Set it as an attribute "
+                f"in `build`: `self.net = ...`, then `self.target = self.follow(self.net, ...)`."
+            )
+        self._leader_P: Tensor = leader.flat
+        start = f"{names[0]}."
+        self._buffers = [(networks.buffers[start + n], b) for n, b in self.flat.buffers.items()]
+
+    @contextmanager
+    def moving_along(self) -> Iterator[None]:
+        """Move the copy by as much as the network moves within the block."""
+        before_P = self._leader_P.clone()
+        yield
+        self.flat.weights.flat.add_(self._leader_P - before_P)
+
+    def follow(self, updates: int, *, skip: Tensor | None = None) -> None:
+        """Move the copy, after so many updates of the policy; not with a `skip` of 1.0."""
+        if updates % self._every:
+            return
+        tau = self._tau if skip is None else self._tau * (1.0 - skip)
+        self.flat.weights.flat.lerp_(self._leader_P, tau)
+        for source, target in self._buffers:
+            target.copy_(source)
+
+
+def find_networks(policy: object, followers: Sequence[Follower]) -> nn.Module:
+    """Return a module that holds the modules and parameters among the attributes of a policy.
+
+    Raises:
+        ConfigError: If some are in a plain list or dict, where PyTorch does not find them either.
+    """
+    networks = nn.Module()
+    copies = {follower.module for follower in followers}
+    for name, value in vars(policy).items():
+        if isinstance(value, nn.Module) and value not in copies:
+            networks.add_module(name, value)
+        elif isinstance(value, nn.Parameter):
+            networks.register_parameter(name, value)
+        elif isinstance(value, list | tuple | dict):
+            items: Iterable[object] = value.values() if isinstance(value, dict) else value
+            if any(isinstance(v, nn.Module | nn.Parameter) and v not in copies for v in items):
+                raise ConfigError(
+                    f"`self.{name}` of {type(policy).__name__} is a {type(value).__name__} of "
+                    f"networks, which would not be learned. Make it an nn.ModuleList, an "
+                    f"nn.ModuleDict or an nn.ParameterList."
+                )
+    return networks

@@ -1,0 +1,360 @@
+"""R2D2: DQN with memory, learned from sequences of stored recurrent states.
+
+Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning", with
+uniform sampling, the double estimate of van Hasselt et al. 2016 (arXiv:1509.06461), returns of n
+steps within a sequence, and the rescaling of values of Pohlen et al. 2018 (arXiv:1805.11593).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl.batch import NumpyArray, Sequences
+from ding_lite.rl.formulas.schedules import linear
+from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
+from ding_lite.rl.memory import Memory
+from ding_lite.rl.networks.activations import Activation
+from ding_lite.rl.networks.conv import TorsoName, torso_for
+from ding_lite.rl.networks.modules import Torso
+from ding_lite.rl.policies.base import discrete_actions
+from ding_lite.rl.recorded.checks import check_outputs, sample_obs
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
+from ding_lite.rl.weights.compiled import Compile
+from ding_lite.rl.weights.flat_module import MakeModule, made_module
+from ding_lite.rl.weights.optimizers import MakeOptimizer
+from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
+
+
+@suggests
+@dataclass(frozen=True, kw_only=True)
+class R2D2Config(TorchPolicyConfig):
+    """Settings of R2D2. The defaults suit small tasks."""
+
+    lr: float = 2e-3
+    """The step size of Adam; 1e-4 to 3e-3 are usual."""
+    n_step: int = 3
+    """How many rewards are summed before bootstrapping, within a sequence; 1 to 5 are usual."""
+    batch_size: int = 32
+    """The sequences of one update; 16 to 64 are usual."""
+    sequence_length: int = 20
+    """The env steps of a sequence that are learned from. Longer learns to remember for longer."""
+    burn_in: int = 10
+    """The env steps before these, which bring the stored state up to date without being learned
+    from; 0 relies on the stored state. Half of the length is usual."""
+    memory: Literal["lstm", "gru"] = "lstm"
+    """The recurrent layer: `gru` is cheaper, `lstm` keeps what it remembers apart from what it
+    says."""
+    memory_size: int = 64
+    """The width of the recurrent layer. Wider remembers more and costs more."""
+    hidden: tuple[int, ...] = (64,)
+    """The widths of the layers before it. Images pass through convolutions first."""
+    torso: TorsoName = "auto"
+    """The convolutions for images, as those of DQN."""
+    activation: Activation = "relu"
+    """The activation of hidden layers."""
+    double: bool = True
+    """Choose the next action by the online network and value it by the target network."""
+    rescale: bool = False
+    """Learn values on a scale that grows like the square root. It helps where returns differ by
+    orders of magnitude, as in unclipped games."""
+    target_tau: float = 0.01
+    """The share of the online weights in each update of the target network; 1 copies them."""
+    target_every: int = 1
+    """Updates of the online network per update of the target network."""
+    max_grad_norm: float | None = 10.0
+    """The norm to which a larger gradient is clipped; None leaves it."""
+    epsilon_start: float = 1.0
+    """The share of random actions at the first env step."""
+    epsilon_end: float = 0.1
+    """The share of random actions from env step `epsilon_steps` on."""
+    epsilon_steps: int = 5_000
+    """The env steps in which the share of random actions falls, in a straight line."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_all(
+            whole(1, sequence_length=self.sequence_length, memory_size=self.memory_size),
+            whole(0, burn_in=self.burn_in),
+            one_of(("lstm", "gru"), memory=self.memory),
+            one_of(get_args(Activation), activation=self.activation),
+            one_of(get_args(TorsoName), torso=self.torso),
+            [] if self.hidden else ["`hidden` is empty; at least one width was expected"],
+            *(whole(1, hidden=width) for width in self.hidden),
+            inside(0.0, 1.0, target_tau=self.target_tau) + positive(target_tau=self.target_tau),
+            whole(1, target_every=self.target_every, epsilon_steps=self.epsilon_steps),
+            inside(0.0, 1.0, epsilon_start=self.epsilon_start, epsilon_end=self.epsilon_end),
+        )
+
+
+class RecurrentQ(nn.Module):
+    """Fully connected layers or convolutions, an LSTM or GRU, and a value for each action.
+
+    Args:
+        spec: The spec of the environments.
+        config: The sizes.
+        num_actions: The number of values.
+    """
+
+    def __init__(self, spec: EnvSpec, config: R2D2Config, *, num_actions: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self._inputs = spec.inputs
+        convs = torso_for(config.torso, spec.input_shape, env_id=spec.env_id)
+        self.torso = Torso(spec.input_shape, convs, config.hidden, activation=config.activation)
+        self._is_lstm = config.memory == "lstm"
+        layer = nn.LSTM if self._is_lstm else nn.GRU
+        self.memory: nn.Module = layer(config.hidden[-1], config.memory_size, batch_first=True)
+        self.head = nn.Linear(config.memory_size, num_actions)
+        self.state_size = config.memory_size * (2 if self._is_lstm else 1)
+        """The length of the state of one environment: h, or h and c side by side."""
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute one time step: values, [B, A], and the next states, [B, S]."""
+        q_B1A, state = self.unroll(obs[:, None], state)
+        return q_B1A[:, 0], state
+
+    def unroll(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute T time steps, [B, T, ...]: values, [B, T, A], and the states behind them."""
+        inputs = self._inputs(obs)
+        features = self.torso.features(inputs.flatten(0, 1)).view(*inputs.shape[:2], -1)
+        before: Any = state[None].contiguous()
+        if self._is_lstm:
+            before = tuple(part.contiguous() for part in before.chunk(2, dim=-1))
+        outputs, behind = self.memory(features, before)
+        states = torch.cat(behind, dim=-1) if self._is_lstm else behind
+        return self.head(outputs), states[0]
+
+
+class R2D2(TorchPolicy[R2D2Config]):
+    """Off-policy value learning for discrete actions with memory.
+
+    It learns from an `EpisodeBuffer(spec, ..., state_size=policy.state_size)`, which `mw.collect`
+    and `mw.add_to` fill. A sequence begins with the state that was stored when it was collected;
+    `burn_in` steps bring that state up to date, without gradients, and the rest is learned from.
+
+    Args:
+        spec: The spec of the environments, `envs.spec`.
+        config: The settings.
+        network: A network of one's own in place of the one that the config describes: a module, or
+            a function of the spec that makes one. It has a `state_size`, S, and its
+            `forward(obs, state)` maps observations, [B, ...], and states, [B, S], to the value of
+            each action, [B, A], and the next states, [B, S].
+        optimizer: An optimiser in place of Adam: a function of the parameters.
+        device: The device of the networks, as PyTorch names it.
+        compile: `"torch"` compiles `loss`, by `torch.compile`; a function such as
+            `partial(torch.compile, mode="max-autotune")` by that.
+
+    Raises:
+        ConfigError: If the actions are continuous, there is no such device, or the network or the
+            optimiser cannot be used.
+        ShapeError: If the outputs of the network are not [B, A] and [B, S].
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> envs = make_envs("CartPole-v1", 2)
+        >>> policy = R2D2(envs.spec)
+        >>> memory = policy.make_memory(2)
+        >>> policy.act(envs.obs, memory=memory).shape, memory.state.shape
+        ((2,), (2, 128))
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: R2D2Config | None = None,
+        *,
+        network: MakeModule | None = None,
+        optimizer: MakeOptimizer | None = None,
+        device: str | torch.device = "cpu",
+        compile: Compile = None,
+    ) -> None:
+        """Initialise the weights."""
+        self._given = network
+        super().__init__(
+            spec, config or R2D2Config(), optimizer=optimizer, device=device, compile=compile
+        )
+        if network is not None:
+            self._parts["network"] = network
+
+    def build(self) -> None:
+        """Make the network and its target."""
+        config = self.config
+        self._num_actions = discrete_actions(self.spec, policy="R2D2")
+        self._epsilon = linear(config.epsilon_start, config.epsilon_end, steps=config.epsilon_steps)
+        self._share = 0.0
+        given, self._given = self._given, None
+        if given is None:
+            self.net: nn.Module = RecurrentQ(self.spec, config, num_actions=self._num_actions)
+        else:
+            self.net = made_module(given, self.spec, seed=config.seed)
+        self.state_size = _state_size(self.net)
+        if given is not None:
+            self.net.to(self.device)
+            sample = sample_obs(self.spec, device=self.device)
+            state = torch.zeros((len(sample), self.state_size), device=self.device)
+            inputs = (self.spec.unpack(sample), state)
+            expected = [(self._num_actions,), (self.state_size,)]
+            check_outputs(self.net, inputs, expected, spec=self.spec)
+        self.target = self.follow(self.net, tau=config.target_tau, every=config.target_every)
+
+    # -- acting --------------------------------------------------------------------------
+
+    @property
+    def module(self) -> nn.Module:
+        """The network: from observations and states to the values of actions and next states."""
+        return self.net
+
+    @property
+    def n_step(self) -> int:
+        """Always 1: env steps are stored, and rewards are summed within sequences."""
+        return 1
+
+    @property
+    def sequence_length(self) -> int:
+        """The env steps of a sequence that it learns from."""
+        return self.config.sequence_length
+
+    @property
+    def burn_in(self) -> int:
+        """The env steps before these."""
+        return self.config.burn_in
+
+    def act(
+        self,
+        obs: NumpyArray,
+        *,
+        explore: bool = True,
+        epsilon: float | None = None,
+        memory: Memory | None = None,
+    ) -> NumpyArray:
+        """Choose an action for each observation.
+
+        Args:
+            obs: [N, ...].
+            explore: Without it every action is the best one, and nothing random is drawn.
+            epsilon: The share of random actions; the config's schedule if None.
+            memory: Of `make_memory(N)`. Its states are replaced by the next ones.
+
+        Returns:
+            Actions, [N] int64.
+
+        Raises:
+            ConfigError: If the memory is missing.
+            ShapeError: If the observations are not those of the environment it was made for.
+        """
+        self._share = self._epsilon(self.env_step) if epsilon is None else epsilon
+        return super().act(obs, explore=explore, memory=memory)
+
+    def choose(self, obs: Tensor, explore: bool, state: Tensor | None = None) -> Any:  # noqa: ANN401
+        """Choose epsilon-greedy actions; return them and the next states."""
+        q_NA, state = self._one_step(self.net, obs, state)
+        greedy_N = self._only_legal(q_NA, obs).argmax(-1)
+        if not explore:
+            return greedy_N, state
+        mask_NA = self.spec.action_mask(obs)
+        chance_NA = torch.ones_like(q_NA) if mask_NA is None else mask_NA.float()
+        random_N = torch.multinomial(chance_NA, 1).squeeze(-1)
+        is_random_N = torch.rand(len(q_NA), device=self.device) < self._share
+        return torch.where(is_random_N, random_N, greedy_N), state
+
+    # -- learning ------------------------------------------------------------------------
+
+    def loss(self, batch: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the mean Huber loss of the steps behind the burn-in that exist."""
+        start, config = batch.burn_in, self.config
+        obs, mask_BT = _tensor(batch.obs)[:, start:], _tensor(batch.mask)[:, start:]
+        action_BT = _tensor(batch.action)[:, start:]
+        with torch.no_grad():
+            target_BTA = self._unroll(self.target, obs, self._burnt_in(self.target, batch))
+            state_B = self._burnt_in(self.net, batch)
+        q_BTA = self._unroll(self.net, obs, state_B)
+        q_BT = q_BTA[:, :-1].gather(-1, action_BT[..., None]).squeeze(-1)
+
+        with torch.no_grad():
+            ranked_BTA = self._only_legal(q_BTA if config.double else target_BTA, obs)
+            value_BT = target_BTA.gather(-1, ranked_BTA.argmax(-1, keepdim=True)).squeeze(-1)
+            goal_BT = sequence_targets(
+                _tensor(batch.reward)[:, start:],
+                _tensor(batch.terminated)[:, start:],
+                mask_BT,
+                unscaled(value_BT) if config.rescale else value_BT,
+                gamma=config.gamma,
+                n_step=config.n_step,
+            )
+            goal_BT = rescaled(goal_BT) if config.rescale else goal_BT
+        loss_BT = F.huber_loss(q_BT, goal_BT, reduction="none")
+        count = mask_BT.sum()
+        return (loss_BT * mask_BT).sum() / count, {"q_mean": (q_BT * mask_BT).sum() / count}
+
+    def _burnt_in(self, net: nn.Module, batch: Sequences) -> Tensor:
+        """Return the states behind the burn-in; a step that does not exist leaves them."""
+        state_B, obs, mask_BT = _tensor(batch.state), _tensor(batch.obs), _tensor(batch.mask)
+        for time in range(batch.burn_in):
+            _, next_B = self._one_step(net, obs[:, time], state_B)
+            state_B = torch.where(mask_BT[:, time, None], next_B, state_B)
+        return state_B
+
+    def _one_step(self, net: nn.Module, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        q_BA, state = net(obs if isinstance(net, RecurrentQ) else self.spec.unpack(obs), state)
+        return q_BA, state
+
+    def _unroll(self, net: nn.Module, obs: Tensor, state: Tensor) -> Tensor:
+        if isinstance(net, RecurrentQ):
+            return net.unroll(obs, state)[0]
+        values = []
+        for time in range(obs.shape[1]):
+            q_BA, state = self._one_step(net, obs[:, time], state)
+            values.append(q_BA)
+        return torch.stack(values, dim=1)
+
+    def _only_legal(self, values: Tensor, obs: Tensor) -> Tensor:
+        """Return values with minus infinity for the actions that a mask forbids."""
+        mask = self.spec.action_mask(obs)
+        return values if mask is None else values.masked_fill(~mask, -torch.inf)
+
+    # -- inputs --------------------------------------------------------------------------
+
+    def _on_device(self, batch: Any) -> Sequences:  # noqa: ANN401 - refused unless sequences
+        """Return sequences as tensors on the device.
+
+        Raises:
+            ConfigError: If they are no sequences, or have no states.
+            ShapeError: If they are of another environment, or their states of another size.
+        """
+        if not isinstance(batch, Sequences) or batch.state is None:
+            found = f"a {type(batch).__name__}" if not isinstance(batch, Sequences) else "no states"
+            raise ConfigError(
+                f"R2D2 learns from sequences with stored states, and got {found}. Sample them from "
+                f"an `EpisodeBuffer(spec, ..., state_size={self.state_size})`."
+            )
+        expected = (len(batch), self.state_size)
+        if tuple(batch.state.shape) != expected:
+            raise ShapeError(
+                f"The states of the sequences have shape {tuple(batch.state.shape)}; {expected} "
+                f"was expected. Make the EpisodeBuffer with `state_size={self.state_size}`."
+            )
+        sequences: Sequences = super()._on_device(batch)
+        return sequences
+
+
+def _state_size(net: nn.Module) -> int:
+    size = getattr(net, "state_size", None)
+    if type(size) is not int or size < 1:
+        raise ConfigError(
+            f"`network` ({type(net).__name__}) has the `state_size` {size!r}; a whole number above "
+            f"0 was expected, the length of the recurrent state that `forward(obs, state)` takes."
+        )
+    return size
+
+
+def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - an array, by its type
+    """Return what `_on_device` has made a tensor."""
+    tensor: Tensor = value
+    return tensor

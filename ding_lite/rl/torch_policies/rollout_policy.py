@@ -1,0 +1,192 @@
+"""The base for algorithms in plain PyTorch that learn from rollouts, such as A2C and PPO."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.errors import ShapeError
+from ding_lite.rl.batch import FloatArray, NumpyArray, Rollout
+from ding_lite.rl.formulas.returns_on_device import TensorAdvantages, gae_on_device
+from ding_lite.rl.host_or_device import Metrics
+from ding_lite.rl.memory import Memory
+from ding_lite.rl.policies.actor_critic import within
+from ding_lite.rl.replay.rollouts import join_rollouts
+from ding_lite.rl.torch_policies.torch_policy import ConfigT, TorchPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRollout:
+    """A `Rollout` as tensors on one device: T steps of N environments."""
+
+    obs: Tensor
+    """The observations that were acted on, [T, N, ...]."""
+    action: Tensor
+    """The actions as drawn, [T, N] or [T, N, ...]."""
+    reward: Tensor
+    """The rewards, [T, N]."""
+    terminated: Tensor
+    """Where the episode ended for good, [T, N]."""
+    truncated: Tensor
+    """Where the episode was cut off, [T, N]."""
+    log_prob: Tensor
+    """The log-probability of each action when it was drawn, [T, N]."""
+    last_obs: Tensor
+    """The observations after the last step, [N, ...]."""
+    cut_time: Tensor
+    """The steps in which the K truncated episodes ended, [K]."""
+    cut_env: Tensor
+    """The environments of these episodes, [K]."""
+    cut_obs: Tensor
+    """The last observations of these episodes, [K, ...]."""
+    state: Tensor | None
+    """The recurrent states before the first step, [N, S]; None without memory."""
+
+    @property
+    def ended(self) -> Tensor:
+        """Where an episode ended, [T, N]: states are zeros again after it."""
+        return self.terminated | self.truncated
+
+    def next_values(self, value_TN: Tensor, last_N: Tensor, cut_K: Tensor) -> Tensor:
+        """Return the values of the next observations, [T, N]; any number where it terminated.
+
+        Args:
+            value_TN: The values of `obs`.
+            last_N: Those of `last_obs`.
+            cut_K: Those of `cut_obs`.
+        """
+        next_value_TN = torch.cat((value_TN[1:], last_N[None]))
+        next_value_TN[self.cut_time, self.cut_env] = cut_K
+        return next_value_TN
+
+    def advantages(
+        self, value_TN: Tensor, next_value_TN: Tensor, *, gamma: float, gae_lambda: float
+    ) -> TensorAdvantages:
+        """Compute advantages and value targets (Schulman et al. 2016, arXiv:1506.02438).
+
+        Args:
+            value_TN: The values of `obs`.
+            next_value_TN: Those of `next_values`.
+            gamma: The discount of one env step.
+            gae_lambda: 0 relies on the values, 1 on the rewards.
+        """
+        return gae_on_device(
+            gamma * ~self.terminated,
+            self.reward,
+            value_TN,
+            next_value_TN,
+            self.truncated,
+            gae_lambda=gae_lambda,
+        )
+
+
+class TorchRolloutPolicy(TorchPolicy[ConfigT]):
+    """Learns from rollouts of its own experience by the gradient of a loss in plain PyTorch.
+
+    It is a `TorchPolicy`, except for three things. `choose` returns `(actions, log_probs)`, and
+    with memory the next states as a third. `batches` makes of each rollout what `loss` takes, a
+    batch for each update. The loss is one number, or an array of losses of which the mean is taken.
+    """
+
+    @property
+    def n_step(self) -> int:
+        """Always 1: it learns from rollouts, not from transitions of n steps."""
+        return 1
+
+    @abstractmethod
+    def batches(self, rollout: TensorRollout) -> Iterator[Any]:
+        """Yield the batches of a rollout, one for each update; nothing is recorded.
+
+        Args:
+            rollout: Its observations are as the environment gives them.
+        """
+
+    def act(
+        self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
+    ) -> NumpyArray:
+        """Choose an action for each observation, within what the environment takes.
+
+        Args:
+            obs: [N, ...].
+            explore: Whether actions should explore.
+            memory: Of `make_memory(N)`, for a policy with memory.
+
+        Returns:
+            Actions, [N] int64 or [N, ...].
+        """
+        action, _ = self._choose(obs, explore, memory)
+        return within(self.spec, self._as_actions(action, len(obs), explore=explore))
+
+    def explore(
+        self, obs: NumpyArray, *, memory: Memory | None = None
+    ) -> tuple[NumpyArray, FloatArray]:
+        """Sample an action for each observation, and return its log-probability.
+
+        Args:
+            obs: [N, ...].
+            memory: Of `make_memory(N)`, for a policy with memory.
+
+        Returns:
+            Actions, [N] int64 or [N, ...], and the logarithms of their probabilities, or
+            densities, [N]. Numbers may lie outside of what the environment takes.
+
+        Raises:
+            ShapeError: If `choose` returns something else.
+        """
+        action, log_prob = self._choose(obs, True, memory)
+        if not isinstance(log_prob, Tensor) or tuple(log_prob.shape) != (len(obs),):
+            found = tuple(log_prob.shape) if isinstance(log_prob, Tensor) else log_prob
+            raise ShapeError(
+                f"`choose` of {type(self).__name__} returned the log-probabilities {found} for "
+                f"{len(obs)} observations; a tensor of the shape ({len(obs)},) was expected."
+            )
+        actions = self._as_actions(action, len(obs), explore=True)
+        return actions, log_prob.cpu().numpy().astype(np.float32, copy=False)
+
+    def learn(self, rollouts: Sequence[Rollout], /) -> Metrics:
+        """Do an update for each of the batches of rollouts.
+
+        Args:
+            rollouts: All of the same length.
+
+        Returns:
+            `loss` and the metrics of the last update; `lr` where it falls.
+
+        Raises:
+            NonFiniteError: If a loss is NaN or infinite. That step is not taken then.
+            ShapeError: If they are not of the environment it was made for.
+        """
+        values: dict[str, Any] = {}
+        for batch in self._batches(rollouts):
+            values = self._write_gradient(batch)
+            self._improve(values["loss"])
+        if self.config.lr_end is not None:
+            values["lr"] = self._optimizer.lr
+        return self._metrics(values)
+
+    def gradients(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Metrics]:
+        """Compute the gradient of the first batch of rollouts, [P], and its metrics."""
+        with self._keeping_buffers():
+            values = self._write_gradient(next(self._batches(rollouts)))
+        return self._grad_P.clone(), self._metrics(values)
+
+    def _batches(self, rollouts: Sequence[Rollout]) -> Iterator[Any]:
+        joined = join_rollouts(rollouts, self.spec, state_size=self.state_size)
+        values: dict[str, Any] = {f.name: getattr(joined, f.name) for f in fields(TensorRollout)}
+        moved: Any = {n: None if v is None else self._to_device(v) for n, v in values.items()}
+        batches = iter(self.batches(TensorRollout(**moved)))
+        while True:
+            with self._acting():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def _mean(self, loss: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
+        return loss.mean()

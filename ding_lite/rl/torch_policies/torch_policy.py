@@ -1,0 +1,583 @@
+"""The base for algorithms in plain PyTorch that learn from transitions.
+
+A subclass makes its networks in `build`, chooses actions in `choose` and writes its `loss`. It
+inherits acting in batches, flat weights, Adam, targets that follow, publishing, averaging of
+gradients, prioritized weights, checkpoints with exact resume, and a place in a population.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl.batch import (
+    Array,
+    NumpyArray,
+    PrioritizedTransitions,
+    Sequences,
+    Transitions,
+)
+from ding_lite.rl.formulas.schedules import linear
+from ding_lite.rl.host_or_device import (
+    Metrics,
+    as_tensor,
+    computable,
+    number,
+    placed,
+    usable_device,
+)
+from ding_lite.rl.memory import Memory
+from ding_lite.rl.policies.base import (
+    check_obs,
+    check_state_keys,
+    limit_torch_threads,
+    packed,
+    step_size,
+)
+from ding_lite.rl.policies.open_policy import GradientPolicy
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.networks import Follower, find_networks
+from ding_lite.rl.torch_random import TorchRandom, to_words
+from ding_lite.rl.weights.compiled import Compile
+from ding_lite.rl.weights.flat import FlatWeights
+from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
+from ding_lite.settings import check_all, inside, positive, whole
+
+LossMetrics: TypeAlias = Mapping[str, Tensor | float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchPolicyConfig:
+    """The settings that every `TorchPolicy` has; a subclass adds its own fields."""
+
+    lr: float = 1e-3
+    """The step size. Higher learns faster, too high forgets; 1e-4 to 3e-3 are usual."""
+    lr_end: float | None = None
+    """The step size from update `lr_updates` on, to which it falls in a straight line; None stays
+    at `lr`."""
+    lr_updates: int = 50_000
+    """The updates of that fall."""
+    gamma: float = 0.99
+    """The discount of one env step. Higher looks further ahead: 1 / (1 - gamma) steps or so."""
+    n_step: int = 1
+    """How many rewards are summed before bootstrapping; 1 to 5 are usual."""
+    batch_size: int = 128
+    """The transitions of one update. More are steadier and slower; 32 to 512."""
+    max_grad_norm: float | None = None
+    """The norm to which a larger gradient is clipped; None leaves it."""
+    seed: int = 0
+    """Draws the initial weights and the random actions."""
+
+    def __post_init__(self) -> None:
+        check_all(
+            step_size(lr=self.lr, lr_end=self.lr_end),
+            inside(0.0, 1.0, gamma=self.gamma),
+            whole(1, n_step=self.n_step, batch_size=self.batch_size, lr_updates=self.lr_updates),
+            [] if self.max_grad_norm is None else positive(max_grad_norm=self.max_grad_norm),
+            whole(0, seed=self.seed),
+        )
+
+
+ConfigT = TypeVar("ConfigT", bound=TorchPolicyConfig)
+
+
+class TorchPolicy(GradientPolicy, Generic[ConfigT]):
+    """Learns from transitions by the gradient of a loss in plain PyTorch.
+
+    A subclass names its config, as in `class QRDQN(TorchPolicy[QRDQNConfig])`; without a name it is
+    the class `QRDQNConfig` of the same module, or else `TorchPolicyConfig`. Modules and parameters
+    that `build` sets as attributes are learned. Random numbers of `build`, `choose` and `loss` come
+    from a stream of the policy, so that fixed seeds give the same weights.
+
+    Args:
+        spec: The spec of the environments, `envs.spec`.
+        config: The settings.
+        optimizer: An optimiser in place of Adam, such as `torch.optim.RMSprop`: a function of the
+            parameters. If it takes `lr`, it gets the config's.
+        device: The device of the networks, as PyTorch names it.
+        compile: `"torch"` compiles `loss`, by `torch.compile`; a function such as
+            `partial(torch.compile, mode="max-autotune")` by that.
+
+    Raises:
+        ConfigError: If `build` makes no network, or one that cannot be learned.
+
+    Example:
+        >>> from ding_lite.rl import make_envs
+        >>> class Linear(TorchPolicy[TorchPolicyConfig]):
+        ...     def build(self):
+        ...         self.net = nn.Linear(4, 2)
+        ...
+        ...     def choose(self, obs, explore):
+        ...         return self.net(obs).argmax(-1)
+        ...
+        ...     def loss(self, batch):
+        ...         q = self.net(batch.obs).gather(1, batch.action[:, None])[:, 0]
+        ...         return (q - batch.reward) ** 2, {"q_mean": q.mean()}
+        >>> envs = make_envs("CartPole-v1", 3)
+        >>> Linear(envs.spec).act(envs.obs).shape
+        (3,)
+    """
+
+    config: ConfigT
+    _random: TorchRandom
+    generator: torch.Generator
+    """Draws random numbers on `device`; its place is saved."""
+    _compiled_loss: Callable[[Any], tuple[Tensor, LossMetrics]] | None = None
+    state_size: int = 0
+    """The length of the recurrent state of one environment; `build` sets it for a policy with
+    memory. `choose` then gets the states, [N, S], as a third argument, and also returns the next
+    ones."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: ConfigT | None = None,
+        *,
+        optimizer: MakeOptimizer | None = None,
+        device: str | torch.device = "cpu",
+        compile: Compile = None,
+    ) -> None:
+        """Build the networks."""
+        super().__init__(optimizer=optimizer, compile=compile)
+        self._refuse_capture("may do anything in `loss`")
+        limit_torch_threads()
+        self.spec = spec
+        self.device = usable_device(device)
+        self.config = config = config or cast(ConfigT, config_type(type(self))())
+        self.env_step = 0
+        """Env steps acted with `explore=True`."""
+        self.train_iter = 0
+        """Updates done."""
+        self.reduce_gradient: Callable[[Tensor], None] | None = None
+        """Called with the flat gradient before a step along it, to change it in place: learners
+        that share their updates average theirs here."""
+
+        name = type(self).__name__.lower()
+        self._random = TorchRandom(config.seed, name, device=self.device)
+        draws_there = self.device.type != "meta"  # a device without data, and without a generator
+        self.generator = torch.Generator(self.device if draws_there else "cpu")
+        self.generator.manual_seed(spawn_seeds(config.seed, f"{name} generator", count=1)[0])
+        self._followers: list[Follower] = []
+        with seeded(config.seed, f"{name} networks"):
+            self.build()
+        networks = find_networks(self, self._followers)
+        self._flat = FlatModule(networks, device=self.device, name=type(self).__name__)
+        for follower in self._followers:
+            follower.attach(self._flat)
+        lr_end = config.lr if config.lr_end is None else config.lr_end
+        self._lr_at = linear(config.lr, lr_end, steps=config.lr_updates)
+        self._optimizer = make_optimizer(
+            optimizer,
+            self._flat.weights.flat,
+            self._flat.grads.flat,
+            lambda: [*networks.parameters()],
+            lr=config.lr,
+        )
+
+    # -- what a subclass writes ----------------------------------------------------------
+
+    @abstractmethod
+    def build(self) -> None:
+        """Make the networks, as attributes: modules and parameters that are learned.
+
+        Also the targets, by `follow`. The spec, the config and the device are set already; modules
+        are moved to the device afterwards.
+        """
+
+    @abstractmethod
+    def choose(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - see below
+        """Choose an action for each observation, as `choose(obs, explore)`; nothing is recorded.
+
+        `obs` are observations on the device, [N, ...], as the environment gives them; those of
+        several parts are packed, `self.spec.unpack(obs)` returns the parts and
+        `self.spec.action_mask(obs)` the legal actions. With `explore` actions should explore,
+        without it they should be the best ones. With a `state_size` the states, [N, S], are a third
+        argument.
+
+        Returns:
+            A tensor of actions, [N] or [N, ...], as the environment takes them; with a `state_size`
+            a tuple of these and the next states.
+        """
+
+    @abstractmethod
+    def loss(self, batch: Any) -> tuple[Tensor, LossMetrics]:  # noqa: ANN401 - Transitions, by default
+        """Compute the loss of each transition, recorded by autograd.
+
+        Args:
+            batch: B transitions, tensors on the device.
+
+        Returns:
+            The loss of each, [B]. The update steps along the gradient of their mean, with the
+            importance weights of a prioritized replay. A single number is taken as it is, without
+            such weights. And metrics, single numbers; with prioritized transitions also `td_error`,
+            [B], the error of each, which becomes its priority.
+        """
+
+    # -- what a subclass uses ------------------------------------------------------------
+
+    def follow(self, network: nn.Module, *, tau: float, every: int = 1) -> nn.Module:
+        """Return a copy of a network that follows it, for targets; for use in `build`.
+
+        Args:
+            network: Learned by this policy.
+            tau: The share of the learned weights in each update of the copy; 1 copies them.
+            every: The updates of the policy per update of the copy.
+        """
+        check_all(inside(0.0, 1.0, tau=tau), positive(tau=tau), whole(1, every=every))
+        follower = Follower(network, tau=tau, every=every, device=self.device)
+        self._followers.append(follower)
+        return follower.module
+
+    @contextmanager
+    def frozen(self, *networks: nn.Module) -> Iterator[None]:
+        """Let gradients pass through networks to their inputs, and none to their weights.
+
+        An actor's loss, for example, is the value that a frozen critic gives to its actions.
+        """
+        learned = [p for network in networks for p in network.parameters() if p.requires_grad]
+        for parameter in learned:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in learned:
+                parameter.requires_grad_(True)
+
+    # -- the policy ----------------------------------------------------------------------
+
+    @property
+    def n_step(self) -> int:
+        """The env steps that one of its transitions spans, unless the episode ends."""
+        return self.config.n_step
+
+    @property
+    def gamma(self) -> float:
+        """The discount of one env step."""
+        return self.config.gamma
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the user gave a network: always."""
+        return True
+
+    @contextmanager
+    def changing_weights(self) -> Iterator[FlatWeights]:
+        """Yield the weights by name, to change them in place; targets move by as much.
+
+        A mutation uses this. The optimiser's state stays as it is.
+        """
+        with ExitStack() as stack:
+            for follower in self._followers:
+                stack.enter_context(follower.moving_along())
+            yield self._flat.weights
+
+    @property
+    def module(self) -> nn.Module:
+        """A plain module for inference: from observations, [B, ...], to the best actions.
+
+        With a `state_size` it takes states, [B, S], too, and returns the next ones behind actions.
+        """
+        return _Greedy(self, self._flat.module)
+
+    def make_memory(self, num_envs: int) -> Memory | None:
+        """Make the memory that it acts by in so many environments; None without memory."""
+        return Memory(num_envs, self.state_size) if self.state_size else None
+
+    def act(
+        self, obs: NumpyArray, *, explore: bool = True, memory: Memory | None = None
+    ) -> NumpyArray:
+        """Choose an action for each observation.
+
+        Args:
+            obs: [N, ...].
+            explore: Whether actions should explore.
+            memory: Of `make_memory(N)`, for a policy with memory. Its states are replaced by the
+                next ones.
+
+        Returns:
+            Actions, [N] int64 or [N, ...].
+
+        Raises:
+            ConfigError: If a memory is missing, or was given to a policy without one.
+            ShapeError: If the observations are not those of the environment it was made for, or
+                `choose` returns something else than actions.
+        """
+        return self._as_actions(self._choose(obs, explore, memory), len(obs), explore=explore)
+
+    def learn(self, batch: Any, /) -> Metrics:  # noqa: ANN401 - Transitions, by default
+        """Do one update: a step of the optimiser along the gradient, then the targets follow.
+
+        Args:
+            batch: B transitions, tensors or arrays. What a prioritized replay gave is learned
+                from with its importance weights.
+
+        Returns:
+            `loss` and the metrics of the loss; `lr` where it falls.
+
+        Raises:
+            NonFiniteError: If the loss is NaN or infinite. The weights are as before then. On
+                another device than the CPU it is raised when the metrics are read, as they are
+                fetched then; the host waits for nothing before.
+            ShapeError: If the observations are not those of the environment it was made for, or
+                the loss has another shape than [B].
+        """
+        values = self._write_gradient(self._on_device(batch))
+        self._improve(values["loss"])
+        if self.config.lr_end is not None:
+            values["lr"] = self._optimizer.lr
+        return self._metrics(values)
+
+    def td_errors(self, transitions: Transitions) -> NumpyArray:
+        """Compute the `td_error` that `loss` reports, [B], without learning.
+
+        Collectors of Ape-X take them for initial priorities:
+        `mw.add_to(replay, priority=policy.td_errors)`.
+
+        Args:
+            transitions: B transitions, arrays or tensors.
+
+        Raises:
+            ConfigError: If `loss` reports no `td_error`.
+        """
+        if not len(transitions):  # the first steps complete no transition of n steps
+            return np.zeros(0, dtype=np.float32)
+        batch = self._on_device(transitions)
+        with self._acting():
+            _, metrics = self.loss(batch)
+        if "td_error" not in metrics:
+            raise ConfigError(
+                f"`loss` of {type(self).__name__} reports no `td_error`. Return it among the "
+                f'metrics, [B]: `{{"td_error": error.abs()}}`.'
+            )
+        errors: NumpyArray = cast(Tensor, metrics["td_error"]).abs().cpu().numpy()
+        return errors
+
+    def gradients(self, batch: Any) -> tuple[Tensor, Metrics]:  # noqa: ANN401 - as `learn`
+        """Compute the gradient of one update, [P], and its metrics, and change nothing else.
+
+        Raises:
+            ConfigError: If running means, as those of BatchNorm, change with it: a gradient that is
+                sent elsewhere does not carry them.
+        """
+        with self._keeping_buffers():
+            values = self._write_gradient(self._on_device(batch))
+        return self._grad_P.clone(), self._metrics(values)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copy the weights that a collector acts by, on the CPU: parameters and buffers by name."""
+        return self._flat.snapshot()
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        """Load the weights that another policy's `weights` returned.
+
+        Raises:
+            ShapeError: If a name or a shape is not this policy's. Nothing is changed then.
+        """
+        self._flat.load(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+        return {
+            "weights": self.weights(),
+            "targets": {str(k): f.flat.snapshot() for k, f in enumerate(self._followers)},
+            self._optimizer_key: self._optimizer.state_dict(),
+            "rng": {**self._random.state_dict(), "generator": self.generator.get_state()},
+            "env_step": self.env_step,
+            "train_iter": self.train_iter,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned.
+
+        Raises:
+            CheckpointError: If it is no state of such a policy.
+            ShapeError: If it is of networks of another size.
+        """
+        expected = {"weights", "targets", self._optimizer_key, "rng", "env_step", "train_iter"}
+        check_state_keys(state, expected, policy=type(self).__name__)
+        self.load_weights(state["weights"])
+        for k, follower in enumerate(self._followers):
+            follower.flat.load(state["targets"][str(k)])
+        self._optimizer.load_state_dict(state[self._optimizer_key])
+        self._random.load_state_dict(state["rng"])
+        self.generator.set_state(to_words(state["rng"]["generator"]))
+        self.env_step = int(state["env_step"])
+        self.train_iter = int(state["train_iter"])
+
+    def reseed(self, seed: int) -> None:
+        """Draw random numbers of another seed from now on."""
+        self._random.reseed(seed)
+        self.generator.manual_seed(spawn_seeds(seed, "generator", count=1)[0])
+
+    # -- parts of these ------------------------------------------------------------------
+
+    @contextmanager
+    def _acting(self) -> Iterator[None]:
+        self._flat.train(False)
+        with self._random, torch.no_grad():
+            yield
+
+    def _choose(self, obs: NumpyArray, explore: bool, memory: Memory | None) -> Any:  # noqa: ANN401
+        """Return what `choose` returns; the states of a memory are replaced."""
+        if (memory is not None) != bool(self.state_size):
+            has = "has memory: give `memory=`" if self.state_size else "has no memory: leave it out"
+            raise ConfigError(
+                f"{type(self).__name__} {has}. `memory = policy.make_memory(num_envs)` makes one, "
+                f"and `memory.reset(done)` follows each env step."
+            )
+        with self._acting():
+            inputs = self._inputs(obs)
+            if memory is None:
+                return self.choose(inputs, explore)
+            state = as_tensor(memory.state).to(self.device)
+            *chosen, state = self.choose(inputs, explore, state)
+        memory.state[:] = state.cpu().numpy()
+        return chosen[0] if len(chosen) == 1 else tuple(chosen)
+
+    def _inputs(self, obs: NumpyArray) -> Any:  # noqa: ANN401 - a tensor, or a tree of them
+        """Return observations as `choose` takes them."""
+        obs = packed(obs, self.spec)
+        check_obs(obs, self.spec)
+        return as_tensor(np.asarray(obs, dtype=self.spec.obs_dtype)).to(self.device)
+
+    def _as_actions(self, chosen: Tensor, count: int, *, explore: bool) -> NumpyArray:
+        expected = (count, *self.spec.action_shape)
+        if not isinstance(chosen, Tensor) or tuple(chosen.shape) != expected:
+            found = tuple(chosen.shape) if isinstance(chosen, Tensor) else type(chosen).__name__
+            raise ShapeError(
+                f"`choose` of {type(self).__name__} returned {found} for {count} observations; "
+                f"a tensor of the shape {expected} was expected."
+            )
+        if explore:
+            self.env_step += count
+        actions: NumpyArray = chosen.cpu().numpy().astype(self.spec.action_dtype, copy=False)
+        return actions
+
+    def _on_device(self, batch: Transitions | Sequences) -> Any:  # noqa: ANN401 - of the type of the batch
+        """Return transitions as tensors on the device."""
+        if isinstance(batch, Sequences):
+            check_obs(batch.obs[:, 0], self.spec)
+        else:
+            check_obs(batch.obs, self.spec)
+            check_obs(batch.next_obs, self.spec)
+        if isinstance(batch.obs, Tensor) and batch.obs.device == self.device:
+            return batch
+        kept = {"serial", "burn_in"}
+        values = {f.name: getattr(batch, f.name) for f in fields(batch)}
+        moved: dict[str, Any] = {
+            n: v if n in kept or v is None else self._to_device(v)
+            for n, v in values.items()
+            if n != "extra"
+        }
+        if "extra" in values:
+            moved["extra"] = {n: self._to_device(v) for n, v in batch.extra.items()}
+        return type(batch)(**moved)
+
+    def _to_device(self, value: Array) -> Tensor:
+        return placed(value if isinstance(value, Tensor) else np.asarray(value), self.device)
+
+    def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
+        """Write the gradient of the loss; return the metrics."""
+        self._flat.train(True)
+        self._flat.grads.flat.zero_()  # autograd adds to them
+        if self._compiler is not None and self._compiled_loss is None:
+            self._compiled_loss = self._compiler(self.loss)
+        with self._random, torch.enable_grad():
+            loss_B, metrics = (self._compiled_loss or self.loss)(batch)
+            loss = self._mean(loss_B, batch)
+        value = number(computable(loss))
+        if isinstance(value, float):
+            self._check_finite(value)
+        torch.autograd.backward([loss])
+        return {"loss": value, **self._read(metrics, batch)}
+
+    def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
+        """Return the mean loss, weighted where a replay gives importance weights."""
+        is_weighted = isinstance(batch, PrioritizedTransitions)
+        if loss_B.dim() == 0 and not is_weighted:
+            return loss_B
+        if tuple(loss_B.shape) != (len(batch),):
+            raise ShapeError(
+                f"`loss` of {type(self).__name__} returned the shape {tuple(loss_B.shape)} for "
+                f"{len(batch)} transitions; ({len(batch)},) was expected, the loss of each"
+                f"{', as importance weights apply to each' if is_weighted else ''}."
+            )
+        return (loss_B * batch.weight).mean() if is_weighted else loss_B.mean()
+
+    def _read(self, metrics: LossMetrics, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - as `loss`
+        """Return metrics without their graph; those on another device stay there."""
+        found: dict[str, Any] = {}
+        is_weighted = isinstance(batch, PrioritizedTransitions)
+        for name, value in metrics.items():
+            if name == "td_error":
+                if is_weighted:
+                    found[name] = computable(cast(Tensor, value).detach().abs())
+            elif isinstance(value, Tensor):
+                if value.dim():
+                    raise ShapeError(
+                        f"The metric {name!r} of {type(self).__name__} has the shape "
+                        f"{tuple(value.shape)}; a single number was expected, such as its mean."
+                    )
+                found[name] = number(computable(value))
+            else:
+                found[name] = value
+        if is_weighted and "td_error" not in found:
+            raise ConfigError(
+                f"The replay has priorities, and `loss` of {type(self).__name__} reports no "
+                f'`td_error`. Return it among the metrics, [B]: `{{"td_error": error.abs()}}`.'
+            )
+        return found
+
+    @property
+    def _grad_P(self) -> Tensor:
+        return self._flat.grads.flat
+
+    @property
+    def _buffers(self) -> Mapping[str, Tensor]:
+        return self._flat.buffers
+
+    def _step(self, *, skip: Tensor | None = None) -> None:
+        super()._step(skip=skip)
+        for follower in self._followers:
+            follower.follow(self.train_iter, skip=skip)
+
+
+class _Greedy(nn.Module):
+    """Chooses the best actions of a policy."""
+
+    def __init__(self, policy: TorchPolicy[Any], networks: nn.Module) -> None:
+        super().__init__()
+        self.networks = networks
+        self._policy = policy
+
+    def forward(self, obs: Any, state: Tensor | None = None) -> Any:  # noqa: ANN401 - a tensor or two
+        choose: Callable[..., Any] = self._policy.choose
+        if state is not None:
+            action, *_, state = choose(obs, False, state)
+            return action, state
+        found = choose(obs, False)
+        return found[0] if isinstance(found, tuple) else found
+
+
+def config_type(policy: type) -> type[TorchPolicyConfig]:
+    """Return the config class of a kind of policy, by its base or by its name."""
+    for kind in policy.__mro__:
+        for base in vars(kind).get("__orig_bases__", ()):
+            for named in get_args(base):
+                if isinstance(named, type) and issubclass(named, TorchPolicyConfig):
+                    return named
+        found = getattr(sys.modules.get(kind.__module__), f"{kind.__name__}Config", None)
+        if isinstance(found, type) and issubclass(found, TorchPolicyConfig):
+            return found
+    return TorchPolicyConfig

@@ -1,0 +1,106 @@
+"""A stream of PyTorch's random numbers for one policy.
+
+Dropout and noisy layers draw from PyTorch's global generators. While a policy computes, its own
+stream stands in their place, so that policies do not change each other's numbers and an exact
+resume continues the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.errors import CheckpointError
+from ding_lite.rl.seeding import spawn_seeds
+
+
+class TorchRandom:
+    """Replaces PyTorch's global generators by its own stream, as a context manager.
+
+    Within itself it does nothing: the outermost block counts.
+
+    Args:
+        seed: The user's seed.
+        stream: The name of the part that draws.
+        device: Where it draws, beside the CPU.
+
+    Example:
+        >>> first, second = TorchRandom(0, "a"), TorchRandom(0, "a")
+        >>> with first:
+        ...     number = torch.rand(1)
+        >>> with second:
+        ...     bool(number == torch.rand(1))
+        True
+    """
+
+    def __init__(self, seed: int, stream: str, *, device: str | torch.device = "cpu") -> None:
+        """Seed the stream."""
+        self._generators = [torch.default_generator]
+        device = torch.device(device)
+        if device.type == "cuda":
+            torch.zeros(0, device=device)  # starts CUDA, which makes its generators
+            self._generators.append(torch.cuda.default_generators[device.index or 0])
+        self._stream = stream
+        self._depth = 0
+        self._saved: list[Tensor] = []
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Start the stream of another seed."""
+        (word,) = spawn_seeds(seed, self._stream, count=1)
+        self._own = [
+            torch.Generator(g.device).manual_seed(word).get_state() for g in self._generators
+        ]
+
+    def __enter__(self) -> None:
+        """Continue the stream."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._saved = [generator.get_state() for generator in self._generators]
+        for generator, state in zip(self._generators, self._own, strict=True):
+            generator.set_state(state)
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the global generators."""
+        self._depth -= 1
+        if self._depth:
+            return
+        self._own = [generator.get_state() for generator in self._generators]
+        for generator, state in zip(self._generators, self._saved, strict=True):
+            generator.set_state(state)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copy the place in the stream."""
+        return {
+            g.device.type: own.clone() for g, own in zip(self._generators, self._own, strict=True)
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned; a stream of another device starts anew there.
+
+        Raises:
+            CheckpointError: If it is no such state.
+        """
+        for index, generator in enumerate(self._generators):
+            words = state.get(generator.device.type)
+            if words is None:
+                continue
+            loaded = to_words(words)
+            if loaded.shape != self._own[index].shape:
+                raise CheckpointError(
+                    f"The state of a random stream has the shape {tuple(loaded.shape)}; "
+                    f"{tuple(self._own[index].shape)} was expected. Is it of another PyTorch?"
+                )
+            self._own[index] = loaded
+
+
+def to_words(state: Any) -> Tensor:  # noqa: ANN401 - an array or a tensor
+    """Return the state of a generator of PyTorch, which a checkpoint gives as an array."""
+    return (
+        state.clone() if isinstance(state, Tensor) else torch.from_numpy(np.array(state, np.uint8))
+    )

@@ -1,0 +1,1 @@
+"""Flat weights, any module on them, and optimisers."""

@@ -1,0 +1,193 @@
+"""Compiled networks and captured updates, the setting `compile=` of policies.
+
+`"torch"` passes what autograd goes through to `torch.compile`. `"graph"` captures an update on a
+GPU as a CUDA graph, so that later updates of the same shapes are one launch. The capture follows
+the notes of PyTorch, "CUDA semantics, CUDA Graphs": first runs on a side stream, inputs in memory
+that stays, and a replay with nothing from the host but copies into that memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.host_or_device import is_host, placed
+
+Compiler: TypeAlias = Callable[[Any], Any]
+"""Makes of a function or a module one that computes the same, as `torch.compile` does."""
+Compile: TypeAlias = Literal["torch", "graph"] | bool | Compiler | None
+"""None or False for neither; `"torch"` or True for `torch.compile`; `"graph"` for a CUDA graph; or
+a compiler of one's own, such as `functools.partial(torch.compile, mode="max-autotune")`."""
+Inputs: TypeAlias = Mapping[str, Any]
+"""Tensors or arrays by name; None for those that there are not."""
+Outputs: TypeAlias = dict[str, Any]
+
+_NUM_FIRST_RUNS = 3
+"""The updates of each shape before its capture; PyTorch's examples take as many."""
+
+
+def compiler_of(setting: Compile) -> Compiler | None:
+    """Return the compiler that a setting names; None for neither or a graph.
+
+    Raises:
+        ConfigError: It is another value.
+    """
+    if setting in (None, False, "graph"):
+        return None
+    if setting in (True, "torch"):
+        return torch.compile
+    if callable(setting):
+        return setting
+    raise ConfigError(
+        f'`compile` is {setting!r}; "torch", "graph", None or a function such as '
+        f'`partial(torch.compile, mode="max-autotune")` was expected.'
+    )
+
+
+class Recorder(Protocol):
+    """Records the operations of a function on a device."""
+
+    def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
+        """Run a function before it is recorded."""
+
+    def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
+        """Return what does the operations of a function again, and its outputs.
+
+        The function runs in Python this once. It may be that no operation is done by that.
+        """
+
+
+class CapturedUpdate:
+    """Runs an update as a graph that is recorded once for each shape of its inputs.
+
+    The first runs of a shape are updates like any others, so that nothing has to be undone.
+
+    Args:
+        update: Computes metrics from inputs, and changes weights in place. It takes `form`, too.
+        recorder: Records it.
+        device: Of the inputs.
+    """
+
+    def __init__(
+        self, update: Callable[..., Outputs], recorder: Recorder, *, device: torch.device
+    ) -> None:
+        """Record nothing yet."""
+        self._update, self._recorder, self._device = update, recorder, device
+        self._graphs: dict[Hashable, _Graph] = {}
+
+    def __call__(self, inputs: Inputs, **form: Hashable) -> Outputs:
+        """Run the update.
+
+        Args:
+            inputs: Copied into memory that stays.
+            **form: Passed on to the update. What differs in it is recorded apart.
+
+        Returns:
+            What the update returned, in memory of its own.
+        """
+        tensors = {name: placed(v, self._device) for name, v in inputs.items() if v is not None}
+        shapes = tuple((name, each.shape, each.dtype) for name, each in tensors.items())
+        key = (shapes, tuple(form.items()))  # it holds on to what the graph reads of the form
+        graph = self._graphs.get(key)
+        if graph is None:
+            held = {name: each.clone() for name, each in tensors.items()}
+            graph = self._graphs[key] = _Graph(held, self._update, self._recorder, inputs, form)
+        for name, each in tensors.items():
+            graph.held[name].copy_(each, non_blocking=True)
+        return {name: _copied(value) for name, value in graph.run().items()}
+
+
+class _Graph:
+    """The update for inputs of one shape."""
+
+    def __init__(
+        self,
+        held: dict[str, Tensor],
+        update: Callable[..., Outputs],
+        recorder: Recorder,
+        inputs: Inputs,
+        form: Mapping[str, Hashable],
+    ) -> None:
+        self.held = held
+        self._recorder = recorder
+        self._compute = lambda: update({name: held.get(name) for name in inputs}, **form)
+        self._num_runs = 0
+        self._recorded: tuple[Callable[[], object], Outputs] | None = None
+
+    def run(self) -> Outputs:
+        if self._num_runs < _NUM_FIRST_RUNS:
+            self._num_runs += 1
+            return self._recorder.warm_up(self._compute)
+        if self._recorded is None:
+            self._recorded = self._recorder.record(self._compute)
+        replay, outputs = self._recorded
+        replay()
+        return outputs
+
+
+class CudaRecorder:
+    """Records CUDA graphs."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make the stream of first runs, on which graphs are recorded, too."""
+        self._device = device
+        stream: Any = torch.cuda.Stream
+        self._stream = stream(device)
+
+    def warm_up(self, run: Callable[[], Outputs]) -> Outputs:
+        """Run a function on a side stream; what follows on the current one waits for it."""
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            found = run()
+        current.wait_stream(self._stream)
+        return found
+
+    def record(self, run: Callable[[], Outputs]) -> tuple[Callable[[], object], Outputs]:
+        """Capture a function.
+
+        Raises:
+            ConfigError: It does what no graph can hold, such as waiting for the device.
+        """
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self._stream):
+                found = run()
+        except RuntimeError as error:
+            raise ConfigError(
+                f"The update cannot be captured as a CUDA graph: {str(error).splitlines()[0]} "
+                f"Networks must not wait for the device, as `.item()` and branches on values do. "
+                f'Leave `compile="graph"` out, or make the network without them.'
+            ) from error
+        return graph.replay, found
+
+
+def check_captures(device: torch.device, *, optimizer: object = None) -> None:
+    """Raise unless an update on a device can be captured.
+
+    Args:
+        device: Of the policy.
+        optimizer: An optimiser of the user; None for Adam.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    if is_host(device):
+        raise ConfigError(
+            f'`compile="graph"` captures updates as CUDA graphs, and the device is '
+            f'{str(device)!r}; a GPU was expected. Give `device="cuda"`, or take '
+            f'`compile="torch"`, which compiles networks on any device.'
+        )
+    if optimizer is not None:
+        raise ConfigError(
+            '`compile="graph"` captures updates with the Adam of this package alone, and an '
+            '`optimizer` was given. Leave one of the two out, or take `compile="torch"`.'
+        )
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - a tensor or a plain number
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,289 @@
+"""Flat weights: all parameters of a policy in one contiguous tensor.
+
+Small networks are bound by the number of calls, not by arithmetic. With the parameters as
+views into one tensor, and the gradients into another, publishing weights is one copy, a soft
+target update one `lerp_`, Adam one fused call, and a gradient one message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ding_lite.errors import ShapeError, did_you_mean
+from ding_lite.io.memory import check_fits
+from ding_lite.rl.host_or_device import is_host
+
+_LARGE = 1 << 24
+"""The number of weights from which on free memory is checked."""
+_COPIES_THAT_LEARN = 4
+"""Copies of learning weights: themselves, their gradient, and two moments of Adam."""
+
+
+class FlatWeights:
+    """Named tensors that are views into one contiguous float32 tensor.
+
+    Args:
+        shapes: The shape of each tensor by name. The order is the order in memory.
+        device: Their device, as PyTorch names it.
+
+    Raises:
+        ConfigError: If the machine has too little memory for weights that learn.
+
+    Example:
+        >>> weights = FlatWeights({"weight": (2, 3), "bias": (2,)})
+        >>> weights.flat.fill_(1.0).shape, weights["bias"]
+        (torch.Size([8]), tensor([1., 1.]))
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, Sequence[int]], *, device: str | torch.device = "cpu"
+    ) -> None:
+        """Start with zeros."""
+        self.shapes = {name: tuple(shape) for name, shape in shapes.items()}
+        size = sum(math.prod(shape) for shape in self.shapes.values())
+        if size >= _LARGE and torch.device(device).type == "cpu":
+            _check_fits(size, self.shapes)
+        self.flat = torch.zeros(size, device=device)
+        """All numbers, [P]. Change them in place; never bind another tensor to this name."""
+        self._views = self._views_of(self.flat)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._views[name]
+
+    def zeros_like(self) -> FlatWeights:
+        """Make other flat weights with the same names and shapes, all zero."""
+        return FlatWeights(self.shapes, device=self.flat.device)
+
+    def part(self, prefix: str) -> FlatWeights:
+        """Return the tensors of a prefix as flat weights in the same memory.
+
+        Their names are without the prefix.
+
+        Raises:
+            ShapeError: If there are no such tensors, or others lie between them.
+
+        Example:
+            >>> whole = FlatWeights({"actor.bias": (2,), "critic.bias": (3,)})
+            >>> critic = whole.part("critic.")
+            >>> critic["bias"].fill_(1.0)
+            tensor([1., 1., 1.])
+            >>> whole.flat
+            tensor([0., 0., 1., 1., 1.])
+        """
+        names = list(self.shapes)
+        chosen = [index for index, name in enumerate(names) if name.startswith(prefix)]
+        if not chosen or chosen[-1] - chosen[0] >= len(chosen):
+            raise ShapeError(
+                f"The tensors that begin with {prefix!r} do not lie side by side, or there are "
+                f"none; the order is: {', '.join(names)}."
+            )
+        part = FlatWeights(
+            {
+                name.removeprefix(prefix): self.shapes[name]
+                for name in names[chosen[0] : chosen[-1] + 1]
+            }
+        )
+        start = self[names[chosen[0]]].storage_offset() - self.flat.storage_offset()
+        part.flat = self.flat[start : start + part.flat.numel()]
+        part._views = part._views_of(part.flat)
+        return part
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy all tensors to the CPU, with one copy of the memory they share."""
+        return self._views_of(self.flat.to("cpu", copy=True))
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite all tensors, or none of them when one does not fit.
+
+        Args:
+            tensors: Tensors or arrays by name, as `snapshot` returns them.
+
+        Raises:
+            ShapeError: If a name is missing or unknown, or a shape differs.
+        """
+        check_names(tensors, self.shapes)
+        for name, view in self._views.items():
+            assign(view, tensors[name])
+
+    def _views_of(self, flat: Tensor) -> dict[str, Tensor]:
+        views: dict[str, Tensor] = {}
+        start = 0
+        for name, shape in self.shapes.items():
+            size = math.prod(shape)
+            views[name] = flat[start : start + size].view(shape)
+            start += size
+        return views
+
+
+class FlatAdam:
+    """Adam (Kingma and Ba 2015, algorithm 1) on flat weights: one fused call per update.
+
+    The arithmetic is that of `torch.optim.Adam`. Its overhead in Python would take several times
+    as long as the update of a small network.
+
+    Args:
+        weights_P: The numbers to improve, changed in place.
+        lr: The step size. Higher learns faster, too high diverges; 1e-4 to 1e-3 are usual.
+        betas: How slowly the means of the gradient and of its square move.
+        eps: Bounds the step where the gradient has always been tiny.
+        captured: Whether graphs of a device hold its steps, so that the step size lies there, too.
+    """
+
+    def __init__(
+        self,
+        weights_P: Tensor,
+        *,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        captured: bool = False,
+    ) -> None:
+        """Start with both means at zero."""
+        self._weights_P = weights_P
+        self._mean_P = torch.zeros_like(weights_P)
+        self._square_P = torch.zeros_like(weights_P)
+        self._num_updates = torch.zeros((), device=weights_P.device)
+        self._lr = lr
+        self._lr_there = torch.full_like(self._num_updates, lr) if captured else None
+        self._betas = betas
+        self._eps = eps
+
+    @property
+    def lr(self) -> float:
+        """The step size of the next update; it may be changed at any time."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        if self._lr_there is not None and value != self._lr:
+            self._lr_there.fill_(value)
+        self._lr = value
+
+    def step(
+        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
+    ) -> None:
+        """Do one update along a gradient, [P].
+
+        Args:
+            grad_P: It is left as it is.
+            weights_P: The numbers to improve instead of its own, such as a copy of them.
+            skip: A tensor of one number: with 1.0 nothing changes, with 0.0 the update is done.
+                The host need not know which.
+        """
+        self._num_updates += 1 if skip is None else 1 - skip
+        torch._fused_adam_(
+            [self._weights_P if weights_P is None else weights_P],
+            [grad_P],
+            [self._mean_P],
+            [self._square_P],
+            [],
+            [self._num_updates],
+            lr=self._lr if self._lr_there is None else self._lr_there,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            weight_decay=0.0,
+            eps=self._eps,
+            amsgrad=False,
+            maximize=False,
+            found_inf=skip,
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copy the two means and the number of updates."""
+        return {
+            "mean": self._mean_P.clone(),
+            "square": self._square_P.clone(),
+            "num_updates": self._num_updates.clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned.
+
+        Raises:
+            ShapeError: If it is of other weights.
+        """
+        ours = {"mean": self._mean_P, "square": self._square_P, "num_updates": self._num_updates}
+        for name, tensor in ours.items():
+            found = tuple(np.shape(state[name])) if name in state else None
+            if found != tuple(tensor.shape):
+                raise ShapeError(
+                    f"The optimiser state to load has shape {found} for {name!r}; "
+                    f"{tuple(tensor.shape)} was expected. Is it of a network of the same size?"
+                )
+        for name, tensor in ours.items():
+            assign(tensor, state[name])
+
+
+def clip_norm(grad_P: Tensor, limit: float | None) -> Tensor | float:
+    """Shorten a gradient in place to a norm, and return the norm that it had.
+
+    Args:
+        grad_P: The flat gradient.
+        limit: The longest norm; None leaves it.
+
+    Returns:
+        A number on a CPU; on a device a tensor, for which the host does not wait.
+
+    Example:
+        >>> grad_P = torch.tensor([3.0, 4.0])
+        >>> clip_norm(grad_P, 1.0), [round(each, 3) for each in grad_P.tolist()]
+        (5.0, [0.6, 0.8])
+    """
+    norm: Tensor = torch.linalg.vector_norm(grad_P)
+    if not is_host(grad_P.device):
+        if limit is not None:
+            grad_P.mul_((limit / norm).clamp(max=1.0))
+        return norm
+    found = float(norm)
+    if limit is not None and found > limit:
+        grad_P.mul_(limit / found)
+    return found
+
+
+def check_names(tensors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise unless tensors to load have these names and shapes.
+
+    Raises:
+        ShapeError: If a name is missing or unknown, or a shape differs.
+    """
+    for name in tensors:
+        if name not in shapes:
+            raise ShapeError(
+                f"There is no tensor {name!r} in these weights."
+                f"{did_you_mean(str(name), shapes)} Known are: {', '.join(shapes)}."
+            )
+    for name, shape in shapes.items():
+        if name not in tensors:
+            raise ShapeError(f"The tensor {name!r} is missing from the weights to load.")
+        found = tuple(np.shape(tensors[name]))
+        if found != shape:
+            raise ShapeError(
+                f"The tensor {name!r} to load has shape {found}; these weights have {shape} "
+                f"there. Was the other network made with the same sizes?"
+            )
+
+
+def assign(view: Tensor, values: Tensor | npt.ArrayLike) -> None:
+    """Overwrite a tensor. Arrays may be read-only, as those that other nodes send are."""
+    if isinstance(values, Tensor):
+        view.copy_(values)
+    elif view.device.type == "cpu":
+        np.copyto(view.numpy(), values)
+    else:
+        view.copy_(torch.from_numpy(np.array(values)))
+
+
+def _check_fits(size: int, shapes: Mapping[str, Sequence[int]]) -> None:
+    widest = max(shapes.values(), key=math.prod)
+    check_fits(
+        _COPIES_THAT_LEARN * 4 * size,
+        what=f"Learning {size:,} weights" if size < 10**15 else "Learning that many weights",
+        hidden="x".join(map(str, widest)),
+    )

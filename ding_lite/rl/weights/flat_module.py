@@ -1,0 +1,230 @@
+"""Any `nn.Module` on flat weights: its parameters and their gradients become views.
+
+Publishing, averaging of gradients, checkpoints and Adam then work with a module of a user as they
+do with the networks of this package.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl.seeding import spawn_seeds
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat import FlatWeights, assign, check_names
+
+MakeModule: TypeAlias = nn.Module | Callable[[EnvSpec], nn.Module]
+"""A module, or a function of the spec, such as a class, that makes one."""
+
+
+class FlatModule:
+    """Holds the parameters of a module in flat weights, and its buffers beside them.
+
+    Args:
+        module: Its parameters are moved: afterwards they are views into `weights`, and their
+            gradients views into `grads`.
+        device: Where the weights are.
+        name: The argument that gave the module, for errors.
+        memory: Weights and gradients that hold the names of its parameters, such as a part of
+            those of several modules; its own if None.
+        last: The name of a parameter that lies behind all others, if the module has it.
+
+    Raises:
+        ConfigError: If a parameter is not float32, is not initialised, or shares its memory with
+            another policy's.
+
+    Example:
+        >>> flat = FlatModule(nn.Linear(2, 1))
+        >>> _ = flat.weights.flat.fill_(1.0)
+        >>> flat.module(torch.ones(1, 2)).item(), list(flat.snapshot())
+        (3.0, ['weight', 'bias'])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        device: str | torch.device = "cpu",
+        name: str = "network",
+        memory: tuple[FlatWeights, FlatWeights] | None = None,
+        last: str = "",
+    ) -> None:
+        """Move the parameters."""
+        self.module = module.to(device)
+        check_parameters(module, name=name)
+        parameters = dict(module.named_parameters())  # a shared one is named once
+        if last in parameters:
+            parameters[last] = parameters.pop(last)
+        if memory is None:
+            weights = FlatWeights({n: p.shape for n, p in parameters.items()}, device=device)
+            memory = (weights, weights.zeros_like())
+        self.weights = memory[0]
+        """The parameters, by name."""
+        self.grads = memory[1]
+        """Their gradients; autograd adds to them."""
+        for key, parameter in parameters.items():
+            self.weights[key].copy_(parameter.detach())
+        bind(module, self.weights, self.grads)
+        kept = module.state_dict().keys()
+        self.buffers = {n: b for n, b in module.named_buffers() if n in kept}
+        """The buffers that are saved, such as the running means of BatchNorm."""
+        self.run: Callable[..., Any] = getattr(module, "recur", module)
+        """What updates call of the module, which may be compiled: all of it, or `recur`."""
+        self._modes = [vars(part) for part in module.modules()]
+
+    def train(self, is_training: bool) -> None:
+        """Switch Dropout and BatchNorm between learning and acting."""
+        if is_training != self._modes[0]["training"]:  # the user may have switched it, too
+            for attributes in self._modes:  # nn.Module.train takes ten times as long
+                attributes["training"] = is_training
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Copy parameters and buffers to the CPU."""
+        of_buffers = {n: b.detach().to("cpu", copy=True) for n, b in self.buffers.items()}
+        return {**self.weights.snapshot(), **of_buffers}
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Overwrite parameters and buffers, or nothing when one does not fit.
+
+        Raises:
+            ShapeError: If a name is missing or unknown, or a shape differs.
+        """
+        shapes = {name: tuple(buffer.shape) for name, buffer in self.buffers.items()}
+        check_names(tensors, {**self.weights.shapes, **shapes})
+        self.weights.load({name: tensors[name] for name in self.weights.shapes})
+        for name, buffer in self.buffers.items():
+            assign(buffer, tensors[name])
+
+    def twin(self) -> FlatModule:
+        """Make an independent copy, which learns by itself or follows."""
+        return FlatModule(copied(self.module), device=self.weights.flat.device)
+
+    def copy_buffers(self, leader: FlatModule) -> None:
+        """Copy the buffers of another module of the same kind."""
+        for name, buffer in self.buffers.items():
+            buffer.copy_(leader.buffers[name])
+
+
+def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:
+    """Make a module's parameters views into flat weights that hold their names.
+
+    Args:
+        module: Its parameters are bound.
+        weights: Holds the values.
+        grads: Takes the gradients; None for a module that does not learn.
+    """
+    for name, parameter in module.named_parameters():
+        parameter.data = weights[name]
+        if grads is not None and parameter.requires_grad:
+            parameter.grad = grads[name]
+
+
+def made_module(
+    make: MakeModule, spec: EnvSpec, *, seed: int, name: str = "network", copy: bool = False
+) -> nn.Module:
+    """Return the module of a user: the one given, or the one that a function of the spec makes.
+
+    Args:
+        make: A module or a function of the spec.
+        spec: The environments'.
+        seed: Of the numbers that the function draws from PyTorch's global generator. The state of
+            that generator stays as it was.
+        name: The argument, for errors.
+        copy: Return a copy of a module that was given.
+
+    Raises:
+        ConfigError: If it is no module.
+    """
+    if isinstance(make, nn.Module):
+        return copied(make) if copy else make
+    if not callable(make):
+        raise ConfigError(
+            f"`{name}` is a {type(make).__name__}; an nn.Module was expected, or a function of the "
+            f"spec that makes one, such as `lambda spec: MyNetwork(spec.obs_shape[0])`."
+        )
+    with seeded(seed, name):
+        try:
+            module = make(spec)
+        except TypeError as error:
+            if not inspect.isclass(make):
+                raise
+            raise ConfigError(
+                f"`{name}={make.__name__}` was called with the spec of the environments and "
+                f"raised: {error}. A class gets the spec as its only argument; with others write "
+                f"`{name}=lambda spec: {make.__name__}(...)`."
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"The function given as `{name}` returned a {type(module).__name__}; an nn.Module was "
+            f"expected."
+        )
+    return module
+
+
+@contextmanager
+def seeded(seed: int, stream: str) -> Iterator[None]:
+    """Seed PyTorch's global generator of the CPU for a while; restore its state afterwards."""
+    before = torch.get_rng_state()
+    torch.default_generator.manual_seed(spawn_seeds(seed, stream, count=1)[0])
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Copy a module.
+
+    Raises:
+        ConfigError: If it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(module)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"The module {type(module).__name__} cannot be copied, which targets and clones need: "
+            f"{str(error).splitlines()[0]} Tensors that are computed from parameters belong into "
+            f"`forward`, or use torch.nn.utils.parametrizations."
+        ) from error
+
+
+def check_parameters(module: nn.Module, *, name: str = "network") -> None:
+    """Raise unless the parameters of a module can lie in flat weights.
+
+    Raises:
+        ConfigError: If there are none, or one is not float32, is not initialised, or shares its
+            memory with others.
+    """
+    parameters = dict(module.named_parameters())
+    if not parameters:
+        raise ConfigError(
+            f"`{name}` is a {type(module).__name__} without parameters, so nothing can be learned. "
+            f"Layers in a plain list are not found: put them into an nn.ModuleList."
+        )
+    for key, parameter in parameters.items():
+        if isinstance(parameter, UninitializedParameter):
+            raise ConfigError(
+                f"The parameter {key!r} of `{name}` has no shape yet. Run the module once on an "
+                f"observation before it is given."
+            )
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"The parameter {key!r} of `{name}` has the type {parameter.dtype}; torch.float32 "
+                f"was expected, as small steps are lost in fewer bits. Make it `.float()`, and use "
+                f"`torch.autocast` within `forward` to compute in half precision."
+            )
+        storage = parameter.untyped_storage().nbytes()
+        if storage > parameter.nbytes and parameter.grad is not None:
+            raise ConfigError(
+                f"The parameter {key!r} of `{name}` lies in the memory of another policy, or of "
+                f"other parameters. Give each policy a module of its own: a function of the spec "
+                f"that makes one, or `copy.deepcopy(module)`."
+            )

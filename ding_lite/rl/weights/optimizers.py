@@ -1,0 +1,185 @@
+"""Optimisers of policies: a fused Adam on flat weights, or any optimiser of PyTorch."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.rl.weights.flat import FlatAdam
+
+MakeOptimizer: TypeAlias = Callable[..., torch.optim.Optimizer]
+"""Makes an optimiser of a list of parameters, such as `torch.optim.RMSprop`."""
+
+
+class Optimizer(Protocol):
+    """Steps flat weights along their gradient."""
+
+    lr: float
+    """The step size of the next update."""
+
+    def step(
+        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
+    ) -> None:
+        """Do one update along a gradient, [P]; of other weights than its own if given.
+
+        With a `skip` of 1.0 it does nothing.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy everything that an exact resume needs."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned."""
+
+
+class TorchOptimizer:
+    """An optimiser of PyTorch on parameters that are views into flat weights.
+
+    Args:
+        make: Makes the optimiser of a list of parameters. If it takes `lr`, as the classes of
+            `torch.optim` do, it gets the step size of the policy's config, and its schedule;
+            otherwise its step size is its own.
+        parameters: Those that learn; the gradient of each is a view into `grad_P`.
+        grad_P: The flat gradient of these parameters.
+        lr: The step size of the policy's config.
+
+    Raises:
+        ConfigError: If it makes no optimiser, or one that needs more than a gradient.
+
+    Example:
+        >>> layer, grad_P = nn.Linear(1, 1, bias=False), torch.ones(1)
+        >>> layer.weight.grad = grad_P.view(1, 1)
+        >>> before = layer.weight.item()
+        >>> TorchOptimizer(torch.optim.SGD, [layer.weight], grad_P, lr=0.5).step(grad_P)
+        >>> round(before - layer.weight.item(), 3)
+        0.5
+    """
+
+    def __init__(
+        self, make: MakeOptimizer, parameters: Sequence[nn.Parameter], grad_P: Tensor, *, lr: float
+    ) -> None:
+        """Make the optimiser."""
+        takes_lr = "lr" in inspect.signature(make).parameters
+        learning = [parameter for parameter in parameters if parameter.requires_grad]
+        self._optimizer = make(learning, lr=lr) if takes_lr else make(learning)
+        if not isinstance(self._optimizer, torch.optim.Optimizer):
+            raise ConfigError(
+                f"`optimizer` returned a {type(self._optimizer).__name__}; a torch.optim.Optimizer "
+                f"was expected, as of `lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
+            )
+        closure = inspect.signature(self._optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ConfigError(
+                f"`optimizer` is {type(self._optimizer).__name__}, which computes the loss several "
+                f"times in a step. Take one that steps along a gradient that is given, such as "
+                f"torch.optim.Adam or torch.optim.RMSprop."
+            )
+        self._takes_lr = takes_lr
+        self._grad_P = grad_P
+
+    @property
+    def lr(self) -> float:
+        """The step size of its first group of parameters."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        if self._takes_lr:
+            for group in self._optimizer.param_groups:
+                group["lr"] = value
+
+    def step(
+        self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
+    ) -> None:
+        """Do one update along a gradient, [P], of its own weights.
+
+        Where there is a `skip`, the host waits for it: other optimisers know no such argument.
+        """
+        if skip is not None and float(skip):
+            return
+        if grad_P.data_ptr() != self._grad_P.data_ptr():
+            self._grad_P.copy_(grad_P)
+        self._optimizer.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copy the state of the optimiser; keys are strings, as checkpoints hold them."""
+        state = self._optimizer.state_dict()
+        of_parameters = {
+            str(index): {name: _copy(value) for name, value in values.items()}
+            for index, values in state["state"].items()
+        }
+        groups = [{name: _copy(value) for name, value in g.items()} for g in state["param_groups"]]
+        return {"state": of_parameters, "param_groups": groups}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state that `state_dict` returned.
+
+        Raises:
+            CheckpointError: If it is of another optimiser, or of other parameters.
+        """
+        own = self._optimizer.state_dict()["param_groups"]
+        try:
+            groups = [
+                {name: _like(group[name], ours[name]) for name in ours}
+                for group, ours in zip(state["param_groups"], own, strict=True)
+            ]
+            of_parameters = {
+                int(index): {name: _tensor(value) for name, value in values.items()}
+                for index, values in state["state"].items()
+            }
+            self._optimizer.load_state_dict({"state": of_parameters, "param_groups": groups})
+        except (KeyError, ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"This is no state of a {type(self._optimizer).__name__} of these parameters: "
+                f"{error}. Was it saved with another `optimizer`, or another network?"
+            ) from error
+
+
+def make_optimizer(
+    make: MakeOptimizer | None,
+    weights_P: Tensor,
+    grad_P: Tensor,
+    parameters: Callable[[], Sequence[nn.Parameter]],
+    *,
+    lr: float,
+    eps: float = 1e-8,
+    captured: bool = False,
+) -> Optimizer:
+    """Make the optimiser of a policy: Adam, unless the user gives another.
+
+    Args:
+        make: The user's.
+        weights_P: The flat weights.
+        grad_P: Their flat gradient.
+        parameters: Returns the parameters that share this memory.
+        lr: The step size of the policy's config.
+        eps: Adam's.
+        captured: Whether graphs of a device hold Adam's steps.
+    """
+    if make is None:
+        return FlatAdam(weights_P, lr=lr, eps=eps, captured=captured)
+    return TorchOptimizer(make, parameters(), grad_P, lr=lr)
+
+
+def _copy(value: Any) -> Any:  # noqa: ANN401 - any leaf of an optimiser's state
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def _like(value: Any, own: Any) -> Any:  # noqa: ANN401 - any setting of an optimiser
+    if isinstance(own, Tensor):
+        return _tensor(value)
+    return tuple(value) if isinstance(own, tuple) else value
+
+
+def _tensor(value: Any) -> Any:  # noqa: ANN401 - any leaf of an optimiser's state
+    if isinstance(value, Tensor):
+        return value.clone()
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray) else value

@@ -1,0 +1,68 @@
+"""`ding-lite export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from ding_lite import middleware as mw
+from ding_lite.cli.main import main
+from ding_lite.recipes import load_policy
+from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.testing import run_step
+
+pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
+OBS = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _a_run(_here: None) -> None:
+    with make_envs("CartPole-v1", 1) as envs:
+        for name, seed in (("checkpoint", 1), ("best", 2)):
+            policy = DQN(envs.spec, DQNConfig(hidden=(8,), seed=seed))
+            if name == "best":
+                run_step(mw.keep_best(policy, "run/best"), eval_value=500.0)
+            else:
+                run_step(mw.checkpoint(policy, "run/checkpoint", every=1))
+
+
+def test_a_run_becomes_onnx(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "run"]) == 0
+    origin, wrote = capsys.readouterr().out.splitlines()
+    assert origin == "DQN on CartPole-v1, from run/best (evaluation 500)"
+    assert wrote == "Wrote policy.onnx: it takes observations, float32 [B, 4]."
+    session = onnxruntime.InferenceSession("policy.onnx")
+    (values,) = session.run(None, {"obs": OBS})
+    np.testing.assert_array_equal(values.argmax(1), load_policy("run").act(OBS, explore=False))
+
+
+@pytest.mark.parametrize("words", [["--format", "torch"], ["--out", "policy.pt2"]])
+def test_the_newest_weights_may_be_written_for_torch(words: list[str]) -> None:
+    assert main(["export", "run", "--last", *words]) == 0
+    values = torch.export.load("policy.pt2").module()(torch.from_numpy(OBS))
+    expected = load_policy("run", last=True).act(OBS, explore=False)
+    np.testing.assert_array_equal(values.argmax(1).numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--out", "policy.pth"], "does not say the format"),
+        (["elsewhere"], "checkpoint in elsewhere"),
+        (["run", "--out", "no/such/policy.pt2"], "no/such/policy.pt2"),
+    ],
+)
+def test_a_slip_is_a_sentence(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", *words]) in (1, 2)
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("ding-lite export: ")
+    assert message in error
+    assert not Path("policy.pth").exists()

@@ -1,0 +1,320 @@
+"""Own networks in populations: weights, settings, optimisers, and architectures where they grow."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.agent import ActorCriticAgent, Agent, make_agent
+from ding_lite.evolution.growth.modules import Grows, growth_seeds
+from ding_lite.evolution.mutation import Mutation
+from ding_lite.evolution.population import Population
+from ding_lite.evolution.search import Search
+from ding_lite.evolution.tournament import Tournament
+from ding_lite.rl import A2C, DDPG, PPO, SAC, TD3, make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import some_transitions
+from tests.rl.rollouts import draw_rollout
+
+ONLY: dict[str, Any] = dict.fromkeys(
+    ("none", "architecture", "weights", "activation", "hyperparameters"), 0.0
+)
+
+
+class Growing(nn.Module):
+    """An MLP that adds units to its hidden layer."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, width), nn.Linear(width, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.last(torch.relu(self.first(obs)))
+        return values
+
+    def grow(self, rng: np.random.Generator) -> nn.Module | None:
+        width = self.first.out_features
+        if width > 40:
+            return None
+        new = Growing(width + int(rng.integers(1, 9)))
+        new.first.weight[:width], new.first.bias[:width] = self.first.weight, self.first.bias
+        new.last.weight.zero_()
+        new.last.weight[:, :width] = self.last.weight
+        new.last.bias.copy_(self.last.bias)
+        return new
+
+
+def growing(_: EnvSpec) -> nn.Module:
+    return Growing()
+
+
+def plain(_: EnvSpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def learned(spec: EnvSpec, **parts: Any) -> Agent:
+    agent = Agent(DQN(spec, **parts), searched=("lr",))
+    for update in range(5):
+        agent.learn(some_transitions(spec, 16, seed=update))
+    return agent
+
+
+def values(agent: Agent, *, target: bool = False) -> np.ndarray[Any, Any]:
+    policy: Any = agent.policy
+    obs = torch.from_numpy(np.random.default_rng(3).normal(size=(20, 4)).astype(np.float32))
+    with torch.no_grad():
+        found: np.ndarray[Any, Any] = (
+            (policy.target_module if target else policy.module)(obs).numpy().copy()
+        )
+    return found
+
+
+def test_growth_of_a_module_preserves_network_target_and_moments(spec: EnvSpec) -> None:
+    agent = learned(spec, network=growing)
+    before, lagging = values(agent), values(agent, target=True)
+    old = agent.policy.state_dict()["adam"]
+    described = Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent)
+    assert described.startswith("parameters 59 -> ")
+    np.testing.assert_allclose(values(agent), before, atol=1e-6)
+    np.testing.assert_allclose(values(agent, target=True), lagging, atol=1e-6)
+    assert np.abs(before - lagging).max() > 1e-4
+
+    new = agent.policy.state_dict()["adam"]
+    assert torch.equal(new["mean"][-2:], old["mean"][-2:])  # of the last bias
+    assert torch.equal(new["square"][-2:], old["square"][-2:])
+    assert not new["mean"][:-2].any()
+    weights = old["square"][:32].mean()
+    torch.testing.assert_close(new["square"][:32], weights.expand(32))
+    agent.learn(some_transitions(spec, 16))
+    assert np.abs(values(agent) - before).max() > 1e-5
+
+
+def test_a_grown_agent_is_copied_saved_and_goes_on(spec: EnvSpec) -> None:
+    agent, other = learned(spec, network=growing), learned(spec, network=growing)
+    mutation = Mutation(**{**ONLY, "architecture": 1.0}, seed=1)
+    mutation.mutate(agent)
+    mutation.mutate(agent)
+    assert len(growth_seeds(agent.policy)) == 2
+    twin = agent.clone()
+    other.load_state_dict(agent.state_dict())
+    heir = learned(spec, network=growing)
+    heir.inherit(agent, seed=1)
+    for one in (twin, other, heir):
+        np.testing.assert_array_equal(values(one), values(agent))
+        one.learn(some_transitions(spec, 16, seed=9))
+    agent.learn(some_transitions(spec, 16, seed=9))
+    for one in (twin, other, heir):
+        np.testing.assert_array_equal(values(one), values(agent))
+    other.load_state_dict(learned(spec, network=growing).state_dict())  # back to the first width
+    assert growth_seeds(other.policy) == ()
+
+
+def test_a_module_that_does_not_say_how_it_grows_stays_as_it_is(spec: EnvSpec) -> None:
+    agent = learned(spec, network=plain)
+    before = values(agent)
+    assert not isinstance(agent.policy.module, Grows)  # type: ignore[attr-defined]
+    mutation = Mutation(**{**ONLY, "architecture": 1.0})
+    mutation.check(agent.policy)
+    assert mutation.mutate(agent) == "none"
+    np.testing.assert_array_equal(values(agent), before)
+    with pytest.raises(ConfigError, match="network of its user"):
+        Mutation(**{**ONLY, "activation": 1.0}).check(agent.policy)
+
+
+def test_a_module_that_returns_something_else_is_refused(spec: EnvSpec) -> None:
+    class Wrong(Growing):
+        def grow(self, rng: np.random.Generator) -> Any:
+            return rng.integers(3)
+
+    agent = Agent(DQN(spec, network=Wrong()))
+    with pytest.raises(ConfigError, match=r"returned a int64; a new nn\.Module was"):
+        Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent)
+
+
+def test_noise_moves_network_and_target_alike_and_keeps_the_optimiser(spec: EnvSpec) -> None:
+    agent = learned(spec, network=growing, optimizer=torch.optim.RMSprop)
+    before = agent.policy.state_dict()
+    assert Mutation(**{**ONLY, "weights": 1.0}, mutation_sd=0.2).mutate(agent) == "weights 0.2"
+    after = agent.policy.state_dict()
+    for name in ("first.weight", "last.bias"):
+        moved = after["q_net"][name] - before["q_net"][name]
+        assert float(moved.abs().max()) > 1e-3
+        torch.testing.assert_close(after["target_net"][name] - before["target_net"][name], moved)
+    assert after["q_net"]["calls"] == 0.0
+    for index, state in before["optimizer"]["state"].items():
+        torch.testing.assert_close(after["optimizer"]["state"][index], state)
+
+
+def test_an_own_optimiser_starts_anew_where_networks_grow(spec: EnvSpec) -> None:
+    for parts in ({}, {"network": growing}):
+        agent = learned(spec, optimizer=torch.optim.RMSprop, **parts)
+        before = values(agent)
+        assert Mutation(**{**ONLY, "architecture": 1.0}, remove_prob=0.0).mutate(agent) != "none"
+        np.testing.assert_allclose(values(agent), before, atol=1e-5)
+        assert not agent.policy.state_dict()["optimizer"]["state"]
+        agent.learn(some_transitions(spec, 16))
+
+
+def test_a_population_of_own_modules_evolves_and_resumes(spec: EnvSpec, search: Search) -> None:
+    def make() -> Population:
+        return Population.of(DQN, spec, search, size=4, network=growing, config={"n_step": 1})
+
+    population = make()
+    first = [values(agent) for agent in population]
+    assert all(np.abs(one - first[0]).max() > 1e-3 for one in first[1:])
+    mutation = Mutation(search, none=0.1, architecture=0.5, weights=0.2, hyperparameters=0.2)
+    for generation in range(3):
+        for place, agent in enumerate(population):
+            agent.learn(some_transitions(spec, 16, seed=generation))
+            agent.note_evaluation(float(place))
+        population.evolve(Tournament(size=2), mutation)
+    assert any(growth_seeds(agent.policy) for agent in population)
+    assert all(life.hidden is None for life in population.lives)
+
+    resumed = make()
+    resumed.load_state_dict(population.state_dict())
+    for one, other in zip(population, resumed, strict=True):
+        np.testing.assert_array_equal(values(one), values(other))
+        assert dataclasses.asdict(one.config) == dataclasses.asdict(other.config)
+
+
+def test_a_module_that_is_given_is_copied_for_each_agent(spec: EnvSpec) -> None:
+    module = Growing()
+    population = Population.of(DQN, spec, size=2, network=module, optimizer=torch.optim.SGD)
+    before = values(population[1])
+    np.testing.assert_array_equal(values(population[0]), before)
+    population[0].learn(some_transitions(spec, 16))
+    np.testing.assert_array_equal(values(population[1]), before)
+    assert isinstance(population[1].config, DQNConfig)
+
+
+class GrowingLayers(nn.Module):
+    """Two layers of any sizes, of which the hidden one grows."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, width: int = 8) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(num_inputs, width), nn.Linear(width, num_outputs)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(torch.relu(self.first(torch.cat(inputs, dim=-1))))
+        return found
+
+    def grow(self, rng: np.random.Generator) -> nn.Module:
+        width = self.first.out_features
+        sizes = self.first.in_features, self.last.out_features
+        new = type(self)(*sizes, width + int(rng.integers(1, 9)))
+        new.first.weight[:width], new.first.bias[:width] = self.first.weight, self.first.bias
+        new.last.weight.zero_()
+        new.last.weight[:, :width] = self.last.weight
+        new.last.bias.copy_(self.last.bias)
+        return new
+
+
+class GrowingBoth(GrowingLayers):
+    """Logits and a value from one module."""
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        found = super().forward(*inputs)
+        return found[:, :-1], found[:, -1]
+
+
+class GrowingActor(GrowingLayers):
+    """Actions from -1 to 1."""
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(super().forward(*inputs))
+
+
+PENDULUM = make_envs("Pendulum-v1", 1).spec
+CARTPOLE = make_envs("CartPole-v1", 1).spec
+ACTOR_CRITICS: dict[str, Any] = {
+    "shared": (PPO, CARTPOLE, {"network": lambda _: GrowingBoth(4, 3)}),
+    "apart": (A2C, CARTPOLE, {"actor": GrowingLayers(4, 2), "critic": GrowingLayers(4, 1)}),
+    "box": (PPO, PENDULUM, {"actor": GrowingLayers(3, 1), "critic": GrowingLayers(3, 1)}),
+    "actor alone": (A2C, CARTPOLE, {"actor": GrowingLayers(4, 2), "critic": nn.Linear(4, 1)}),
+    "ddpg": (DDPG, PENDULUM, {"actor": lambda _: GrowingActor(3, 1)}),
+    "twin critics": (TD3, PENDULUM, {"critic": GrowingLayers(4, 1)}),
+    "both critics": (TD3, PENDULUM, {"critic": lambda _: GrowingLayers(4, 2)}),
+    "soft": (SAC, PENDULUM, {"actor": GrowingLayers(3, 2), "critic": GrowingLayers(4, 1)}),
+}
+
+
+def learned_agent(kind: str) -> Agent:
+    policy, spec, parts = ACTOR_CRITICS[kind]
+    copies = {n: copy.deepcopy(p) if isinstance(p, nn.Module) else p for n, p in parts.items()}
+    agent = make_agent(policy(spec, **copies))
+    for seed in range(3):
+        agent.learn(lesson(agent, seed))
+    return agent
+
+
+def lesson(agent: Agent, seed: int) -> Any:
+    if isinstance(agent, ActorCriticAgent):
+        return [draw_rollout(seed, agent.spec, num_steps=6)]
+    return some_transitions(agent.spec, 16, seed=seed)
+
+
+def computed(agent: Agent) -> list[np.ndarray[Any, Any]]:
+    """Return what each network of a policy computes, targets included."""
+    policy: Any = agent.policy
+    rng = np.random.default_rng(5)
+    obs = rng.normal(size=(20, *policy.spec.obs_shape)).astype(np.float32)
+    if isinstance(agent, ActorCriticAgent):
+        with torch.no_grad():
+            return [each.numpy().copy() for each in policy.module(torch.from_numpy(obs))]
+    found = [policy.act(obs, explore=False), policy.q_values(obs, rng.uniform(-2, 2, (20, 1)))]
+    networks, action = policy._networks, torch.zeros(1, 20, 1)
+    found.append(networks.target_critics.forward(torch.from_numpy(obs), action).numpy().copy())
+    if networks.target_actor is not networks.actor:
+        found.append(networks.target_actor.forward(torch.from_numpy(obs)).numpy().copy())
+    return found
+
+
+@pytest.mark.parametrize("kind", ACTOR_CRITICS)
+def test_actors_and_critics_grow_together_and_compute_the_same(kind: str) -> None:
+    agent = learned_agent(kind)
+    before, old = computed(agent), agent.policy.state_dict()
+    described = Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent)
+    assert described.startswith("parameters ")
+    for found, expected in zip(computed(agent), before, strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    new = agent.policy.state_dict()
+    for key in (key for key in new if key.endswith("adam")):
+        assert new[key]["num_updates"] == old[key]["num_updates"] > 0
+        if new[key]["mean"].shape == old[key]["mean"].shape:  # a part that does not grow
+            assert torch.equal(new[key]["mean"], old[key]["mean"])
+    twin = agent.clone()
+    heir = learned_agent(kind)
+    heir.load_state_dict(agent.state_dict())
+    for one in (agent, twin, heir):
+        one.learn(lesson(one, 9))
+    for one in (twin, heir):
+        for found, expected in zip(computed(one), computed(agent), strict=True):
+            np.testing.assert_array_equal(found, expected)
+    assert any(
+        np.abs(found - expected).max() > 1e-6
+        for found, expected in zip(computed(agent), before, strict=True)
+    )
+
+
+def test_noise_moves_an_own_actor_critic() -> None:
+    agent = learned_agent("apart")
+    before = computed(agent)
+    assert Mutation(**{**ONLY, "weights": 1.0}).mutate(agent) == "weights 0.1"
+    assert np.abs(computed(agent)[0] - before[0]).max() > 1e-4
+
+
+def test_an_actor_and_a_critic_that_share_layers_stay_as_they_are() -> None:
+    actor, critic = GrowingLayers(4, 2), GrowingLayers(4, 1)
+    critic.first = actor.first
+    agent = make_agent(PPO(CARTPOLE, actor=actor, critic=critic))
+    assert Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent) == "none"

@@ -1,0 +1,154 @@
+"""Batched modules of users: each policy ends as it would have ended alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.batched import make_stack, stack_key
+from ding_lite.evolution.batched_modules import ModuleDQNStack
+from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.policies.dqn import DQN, DQNConfig
+from ding_lite.rl.spec import EnvSpec
+from tests.evolution.conftest import given, part, some_transitions
+
+
+class Gated(nn.Module):
+    """A module with a parameter of its own, LayerNorm and a layer that nothing uses."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.first, self.gate = nn.Linear(spec.obs_shape[0], 16), nn.Parameter(torch.ones(16))
+        self.norm, self.last = nn.LayerNorm(16), nn.Linear(16, 2)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.last(self.norm(torch.tanh(self.first(obs)) * self.gate))
+        return values
+
+
+def plain(spec: EnvSpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(spec.obs_shape[0], 16), nn.GELU(), nn.Linear(16, 2))
+
+
+def policies(spec: EnvSpec, network: Any, config: DQNConfig) -> list[DQN]:
+    own: list[dict[str, Any]] = [
+        {"lr": 1e-2, "batch_size": 8},
+        {"gamma": 0.5, "batch_size": 33},
+        {"max_grad_norm": 0.05, "target_every": 3},
+        {"target_tau": 0.3},
+    ]
+    return [
+        DQN(spec, replace(config, seed=seed, **{"batch_size": 20, **more}), network=network)
+        for seed, more in enumerate(own)
+    ]
+
+
+@pytest.mark.parametrize("network", [plain, Gated])
+@pytest.mark.parametrize("more", [{}, {"double": False, "loss": "mse"}])
+def test_thirty_batched_updates_are_those_of_each_policy_alone(
+    spec: EnvSpec, network: Any, more: dict[str, Any]
+) -> None:
+    config = DQNConfig(n_step=1, **more)
+    together, alone = policies(spec, network, config), policies(spec, network, config)
+    assert len({stack_key(policy) for policy in together}) == 1
+    sizes = [policy.config.batch_size for policy in together]
+    stack = make_stack(together[0], 4)
+    assert isinstance(stack, ModuleDQNStack)
+    for update in range(30):
+        batch = some_transitions(spec, 4 * max(sizes), seed=update)
+        outcomes = stack.learn(together, sizes, [1] * 4, partial(given, batch))
+        for row, policy in enumerate(alone):
+            metrics = policy.learn(part(batch, row * max(sizes), sizes[row]))
+            assert outcomes[row].metrics == pytest.approx(metrics, abs=1e-4)
+    for one, other in zip(together, alone, strict=True):
+        assert one.train_iter == other.train_iter == 30
+        states = (one.state_dict(), other.state_dict())
+        for key in ("q_net", "target_net", "adam"):
+            torch.testing.assert_close(states[0][key], states[1][key], atol=1e-5, rtol=0.0)
+    obs = np.random.default_rng(0).normal(size=(1, 9, *spec.obs_shape)).astype(np.float32)
+    acted = stack.hold(together)(obs)
+    for row, policy in enumerate(alone):
+        np.testing.assert_array_equal(acted[row], policy.act(obs[0], explore=False))
+
+
+def test_modules_for_images_get_bytes_and_are_batched() -> None:
+    def convolve(spec: EnvSpec) -> nn.Module:
+        return nn.Sequential(Scale(), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+
+    class Scale(nn.Module):
+        """Scales bytes, which it must be given."""
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            assert obs.dtype == torch.uint8
+            return obs.float() / 255.0
+
+    with make_envs("ding_lite/Catch-v0", 1) as envs:
+        image = envs.spec
+
+    def ready(spec: EnvSpec) -> nn.Module:
+        module = convolve(spec)
+        module(torch.zeros(1, *spec.obs_shape, dtype=torch.uint8))
+        return module
+
+    made = [DQN(image, DQNConfig(seed=seed), network=ready) for seed in range(2)]
+    obs = np.random.default_rng(0).integers(0, 255, size=(2, 5, *image.obs_shape)).astype(np.uint8)
+    found = ModuleDQNStack(made[0], 2).q_values(made, obs)  # type: ignore[arg-type]
+    for row, policy in enumerate(made):
+        np.testing.assert_allclose(found[row], policy.q_values(obs[row]), atol=1e-5)
+
+
+class Branches(nn.Module):
+    """Branches on a value, which vmap cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.layer(obs)
+        return values if float(values.sum()) > 0 else -values
+
+
+def frozen(spec: EnvSpec) -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    module[0].weight.requires_grad_(False)
+    return module
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda _: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)),
+        lambda _: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)),
+        lambda _: Branches(),
+        frozen,
+    ],
+    ids=["BatchNorm", "Dropout", "branches", "frozen"],
+)
+def test_modules_that_vmap_cannot_compute_learn_alone(spec: EnvSpec, network: Any) -> None:
+    policy = DQN(spec, network=network)
+    before = torch.get_rng_state()
+    assert stack_key(policy) is None
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(ConfigError, match="learns alone"):
+        make_stack(policy, 2)
+
+
+def test_modules_of_other_kinds_are_in_other_stacks(spec: EnvSpec) -> None:
+    def other(_: EnvSpec) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 16), nn.ELU(), nn.Linear(16, 2))
+
+    made = [DQN(spec, network=network) for network in (plain, plain, other)]
+    keys = [stack_key(policy) for policy in [*made, DQN(spec)]]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+    rms = DQN(spec, network=plain, optimizer=torch.optim.RMSprop)
+    assert stack_key(rms) is None

@@ -1,0 +1,55 @@
+"""Files and modules of users are imported by their names, as Python itself would."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.io.importing import import_place, look_here
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_file_finds_its_neighbours_and_is_found_by_its_name():
+    Path("deep").mkdir()
+    Path("deep/imported_one.py").write_text("import imported_two\nnumber = imported_two.number\n")
+    Path("deep/imported_two.py").write_text("number = 7\n")
+    module = import_place("deep/imported_one.py")
+    assert (module.number, module.__name__) == (7, "imported_one")
+    assert import_place("imported_one") is module
+
+
+def test_a_module_of_the_working_directory_is_found_once_it_is_asked_for():
+    Path("imported_here.py").write_text("number = 8\n")
+    with pytest.raises(ConfigError, match=r"with its ending: imported_here\.py"):
+        import_place("imported_here")
+    look_here()
+    assert import_place("imported_here").number == 8
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("no/such.py", "There is no file 'no/such.py'"),
+        ("json.py", "has the name of another module, `json`"),
+        ("a.b.py", "a name without dots"),
+        ("no-module", "no name of a module"),
+    ],
+)
+def test_what_cannot_be_imported_is_told(place, told):
+    for name in ("json.py", "a.b.py"):
+        Path(name).write_text("")
+    with pytest.raises(ConfigError, match=told):
+        import_place(place)
+
+
+def test_an_import_that_fails_within_a_module_is_no_slip():
+    Path("imported_broken.py").write_text("import no_such_neighbour\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_neighbour"):
+        import_place("imported_broken.py")

@@ -1,0 +1,70 @@
+"""`mw.report`: the newest of every metric for a function."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from ding_lite import middleware as mw
+from ding_lite.errors import ConfigError
+from ding_lite.runtime.context import Context
+from ding_lite.runtime.task import Task
+
+Call = tuple[int, dict[str, float]]
+
+
+def train(calls: list[Call], *, steps: int, state: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Run steps of 8 env steps; a return in the first step, an evaluation in the third."""
+    rare = {0: {"return": 7.0}, 2: {"eval_return": 20.0}}
+
+    def learn(ctx: Context) -> None:
+        ctx.env_step = ctx.get("env_step", 0) + 8
+        ctx.keep("env_step")
+        ctx.metrics["loss"] = 1.0 / (1 + ctx.total_step)
+        ctx.metrics.update(rare.get(ctx.total_step, {}))
+
+    with Task() as task:
+        task.use(learn)
+        task.use(mw.report(lambda metrics, env_step: calls.append((env_step, metrics)), every=4))
+        if state is not None:
+            task.load_state_dict(state)
+        task.run(max_step=steps)
+        return task.state_dict()
+
+
+def test_the_newest_of_every_metric_is_reported_however_rare() -> None:
+    calls: list[Call] = []
+    train(calls, steps=10)
+    assert [env_step for env_step, _ in calls] == [32, 64, 80]  # the last one when the run ends
+    assert [metrics["loss"] for _, metrics in calls] == [1 / 4, 1 / 8, 1 / 10]
+    assert all((m["return"], m["eval_return"]) == (7.0, 20.0) for _, m in calls)
+
+
+def test_a_resumed_run_knows_what_was_reported_before_it() -> None:
+    state = train([], steps=3)
+    calls: list[Call] = []
+    train(calls, steps=1, state=state)
+    assert calls == [(32, {"loss": 1 / 4, "return": 7.0, "eval_return": 20.0})]
+
+
+def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
+    calls: list[Call] = []
+    with Task() as task:
+        task.use(lambda ctx: ctx.metrics.update(loss=math.nan))
+        task.use(mw.report(lambda metrics, step: calls.append((step, metrics)), every=2))
+        task.run(max_step=2)
+    [(step, metrics)] = calls
+    assert step == 2
+    assert math.isnan(metrics["loss"])
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    wrong: Any = "loss"
+    with pytest.raises(
+        ConfigError, match=r"got a str; a function was expected.*fn\(metrics, env_s"
+    ):
+        mw.report(wrong, every=1)
+    with pytest.raises(ConfigError, match="`every` is 0"):
+        mw.report(print, every=0)

@@ -1,0 +1,309 @@
+"""Exported networks compute what the policy does, without this package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+
+from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.recipes import export_policy
+from ding_lite.recipes.runs import export
+from ding_lite.rl import (
+    A2C,
+    DDPG,
+    DQN,
+    IMPALA,
+    PPO,
+    R2D2,
+    SAC,
+    TD3,
+    DQNConfig,
+    EnvSpec,
+    PPOConfig,
+    TD3Config,
+)
+from examples.own.discrete_sac import DiscreteSAC
+from examples.own.qr_dqn import QRDQN
+from examples.own.rainbow import Rainbow
+from examples.own.recurrent_ppo import RecurrentPPO
+from tests.rl.policies.test_box_policy import batch as of_arm
+from tests.rl.policies.test_dqn import CARTPOLE, batch
+
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (36, 36, 3), dtype=np.uint8), action_space=Discrete(3)
+)
+ARM = EnvSpec(
+    env_id="x",
+    obs_space=Box(-np.inf, np.inf, (5,), dtype=np.float32),
+    action_space=Box(np.array([-2, 0], np.float32), np.array([3, 10], np.float32)),
+)
+
+
+def with_dropout(spec: EnvSpec) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)
+    )
+
+
+def normalized() -> DQN:
+    policy = DQN(CARTPOLE, DQNConfig(hidden=(8,), normalize_obs=True))
+    policy.learn(batch(0))
+    return policy
+
+
+def normalized_td3() -> TD3:
+    policy = TD3(ARM, TD3Config(normalize_obs=True))
+    policy.learn(of_arm(0, spec=ARM))
+    return policy
+
+
+POLICIES: dict[str, Any] = {
+    "dqn": lambda: DQN(CARTPOLE, DQNConfig(hidden=(8, 8))),
+    "dueling": lambda: DQN(CARTPOLE, DQNConfig(hidden=(8,), dueling=True)),
+    "image": lambda: DQN(SCREEN, DQNConfig(hidden=(8,))),
+    "normalize_obs": normalized,
+    "own network": lambda: DQN(CARTPOLE, network=with_dropout),
+    "ddpg": lambda: DDPG(ARM),
+    "td3": normalized_td3,
+    "sac": lambda: SAC(ARM),
+    "td3 of images": lambda: TD3(replace(SCREEN, action_space=ARM.action_space)),
+    "qr_dqn": lambda: QRDQN(CARTPOLE),
+    "rainbow": lambda: Rainbow(CARTPOLE),
+    "discrete_sac": lambda: DiscreteSAC(CARTPOLE),
+}
+OFTEN = ("dqn", "own network", "image", "sac")
+"""Those of which each test run writes an ONNX file, which takes seconds."""
+RUN = {
+    "torch": """
+import sys, numpy, torch
+run = torch.export.load("policy.pt2").module()
+obs = torch.from_numpy(numpy.load("obs.npy"))
+numpy.save("outputs.npy", run(obs).detach().numpy())
+""",
+    "onnx": """
+import sys, numpy, onnxruntime
+session = onnxruntime.InferenceSession("policy.onnx")
+[outputs] = session.run(None, {"obs": numpy.load("obs.npy")})
+numpy.save("outputs.npy", outputs)
+""",
+}
+"""What a program does that serves a policy."""
+ALONE = 'assert not any(name.startswith("ding_lite") for name in sys.modules)'
+
+
+def observations(spec: EnvSpec) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if spec.obs_dtype is np.uint8:
+        return rng.integers(0, 256, (8, *spec.obs_shape)).astype(np.uint8)
+    return (2.0 * rng.normal(size=(8, *spec.obs_shape))).astype(np.float32)
+
+
+def computed(path: Path, obs: np.ndarray) -> np.ndarray:
+    """Run a file on batches of several sizes."""
+    parts = np.split(obs, [1, 5])
+    if path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(str(path))
+        return np.concatenate([session.run(None, {"obs": part})[0] for part in parts])
+    run = torch.export.load(str(path)).module()
+    return np.concatenate([run(torch.from_numpy(part)).detach().numpy() for part in parts])
+
+
+def check(policy: Any, obs: np.ndarray, found: np.ndarray) -> None:
+    """Compare outputs with the module, and the best actions with those of the policy."""
+    with torch.no_grad():
+        expected = policy.module.eval()(torch.from_numpy(obs)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    best = found.argmax(1) if isinstance(policy, DQN) else found
+    np.testing.assert_allclose(best, policy.act(obs, explore=False), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *((name, "torch") for name in POLICIES),
+        *((name, "onnx") for name in OFTEN),
+        *(
+            pytest.param(name, "onnx", marks=pytest.mark.slow)
+            for name in POLICIES
+            if name not in OFTEN
+        ),
+    ],
+)
+def test_a_file_computes_what_the_policy_does(name: str, form: str, tmp_path: Path) -> None:
+    policy = POLICIES[name]()
+    before = policy.weights()
+    path = export_policy(policy, tmp_path / f"policy{export.SUFFIXES[form]}")
+    obs = observations(policy.spec)
+    check(policy, obs, computed(path, obs))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.weights().items())
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_another_program_runs_a_file_without_this_package(form: str, tmp_path: Path) -> None:
+    policy = DQN(CARTPOLE, DQNConfig(hidden=(8,), dueling=True))
+    export_policy(policy, tmp_path / f"policy{export.SUFFIXES[form]}")
+    obs = observations(CARTPOLE)
+    np.save(tmp_path / "obs.npy", obs)
+    subprocess.run([sys.executable, "-c", RUN[form] + ALONE], cwd=tmp_path, check=True, timeout=50)
+    check(policy, obs, np.load(tmp_path / "outputs.npy"))
+
+
+class OfParts(nn.Module):
+    """Takes a tree."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at, self.speed = nn.Linear(3, 4), nn.Linear(2, 4)
+
+    def forward(self, obs: dict[str, torch.Tensor]) -> torch.Tensor:
+        values: torch.Tensor = self.at(obs["at"]) + self.speed(obs["speed"])
+        return values
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("network", [None, OfParts])
+def test_each_part_of_an_observation_is_an_input(network: Any, tmp_path: Path) -> None:
+    space = Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
+    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4))
+    policy = DQN(spec, network=network and network())
+    session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
+    obs = observations(spec)
+    parts = cast(dict[str, np.ndarray], spec.unpack(obs))
+    [values] = session.run(None, {f"obs.{name}": part for name, part in parts.items()})
+    np.testing.assert_allclose(values, policy.q_values(obs), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("kind", [RecurrentPPO, R2D2])
+def test_states_come_in_and_go_out(kind: Any, tmp_path: Path) -> None:
+    policy = kind(CARTPOLE)
+    session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
+    memory = policy.make_memory(8)
+    state = memory.state.copy()
+    for step in range(3):
+        obs = (1.0 + step) * observations(CARTPOLE)
+        action = policy.act(obs, explore=False, memory=memory)
+        found, state = session.run(None, {"obs": obs, "state": state})
+        best = found.argmax(1) if kind is R2D2 else found
+        np.testing.assert_array_equal(best, action)
+        np.testing.assert_allclose(state, memory.state, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        pytest.param(CARTPOLE, "gru", id="vector-gru"),
+        pytest.param(CARTPOLE, "lstm", id="vector-lstm", marks=pytest.mark.slow),
+        pytest.param(SCREEN, "gru", id="image-gru", marks=pytest.mark.slow),
+        pytest.param(SCREEN, "lstm", id="image-lstm", marks=pytest.mark.slow),
+    ],
+)
+def test_states_of_actor_critics_come_in_and_go_out(
+    kind: Any, spec: EnvSpec, tmp_path: Path
+) -> None:
+    normalizes = not spec.is_image
+    policy = PPO(spec, PPOConfig(memory=kind, memory_size=8, normalize_obs=normalizes))
+    session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
+    memory, obs = policy.make_memory(8), observations(spec)
+    assert memory is not None
+    state = memory.state.copy()
+    for _ in range(3):
+        action = policy.act(obs, explore=False, memory=memory)
+        parameters, _, state = session.run(None, {"obs": obs, "state": state})
+        np.testing.assert_array_equal(parameters.argmax(1), action)
+        np.testing.assert_allclose(state, memory.state, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize(
+    "kind", [PPO, *(pytest.param(other, marks=pytest.mark.slow) for other in (A2C, IMPALA))]
+)
+@pytest.mark.parametrize("spec", [CARTPOLE, SCREEN, ARM])
+def test_actor_critics_return_action_parameters_and_values(
+    kind: Any, spec: EnvSpec, tmp_path: Path
+) -> None:
+    policy = kind(spec)
+    session = onnxruntime.InferenceSession(str(export_policy(policy, tmp_path / "policy.onnx")))
+    obs = observations(spec)
+    parameters, values = session.run(None, {"obs": obs})
+    with torch.no_grad():
+        expected = policy.module(torch.from_numpy(obs))
+    np.testing.assert_allclose(parameters, expected[0].numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(values, expected[1].numpy(), rtol=1e-4, atol=1e-5)
+    if spec.num_actions is not None:
+        np.testing.assert_array_equal(parameters.argmax(1), policy.act(obs, explore=False))
+
+
+def test_the_mode_of_a_users_network_stays(tmp_path: Path) -> None:
+    policy = DQN(CARTPOLE, network=with_dropout)
+    layers = list(policy.module.train().children())
+    layers[1].eval()
+    export_policy(policy, tmp_path / "policy.pt2")
+    assert [layer.training for layer in layers] == [True, False, True, True, True]
+
+
+def test_the_format_may_be_named(tmp_path: Path) -> None:
+    path = export_policy(DQN(CARTPOLE), tmp_path / "weights", format="torch")
+    assert torch.export.load(str(path)).module()(torch.zeros(3, 4)).shape == (3, 2)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.layer(obs)
+        return values if float(values.sum()) > 0.0 else -values
+
+
+class Plain:
+    """A policy of a user, without a base."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "form", "message"),
+    [
+        (
+            DQN(CARTPOLE),
+            "policy.pth",
+            None,
+            r"does not say the format. Let it end in .onnx or .pt2",
+        ),
+        (
+            DQN(CARTPOLE),
+            "policy.onnx",
+            "tflite",
+            "`format` is 'tflite'. Choose one of: onnx, torch",
+        ),
+        (Plain(), "policy.onnx", None, "A Plain has no `module`"),
+        (DQN(CARTPOLE, network=Branches()), "policy.pt2", None, "may not branch on their values"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(
+    policy: Any, name: str, form: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export_policy(policy, tmp_path / name, format=form)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_onnx_the_error_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[export\]'"):
+        export_policy(DQN(CARTPOLE), tmp_path / "policy.onnx")

@@ -1,0 +1,187 @@
+"""Vector environments of gymnasium are taken as they are, whichever way they reset themselves."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl import make_envs
+from ding_lite.rl.envs.making import EnvMaker
+
+
+def cartpole():
+    return gymnasium.make("CartPole-v1")
+
+
+def maker_of(envs):
+    assert isinstance(envs.spec.maker, EnvMaker)
+    return envs.spec.maker
+
+
+def episodes_of(env, **how):
+    """Play random actions; each episode must begin with a first observation."""
+    rng = np.random.default_rng(0)
+    with make_envs(env, seed=3, **how) as envs:
+        for _ in range(60):
+            step = envs.step(rng.integers(2, size=envs.num_envs))
+            done = step.terminated | step.truncated
+            assert (np.abs(envs.obs[done]) <= 0.05).all()
+            assert (np.abs(step.next_obs[done]).max(axis=1) > 0.05).all()
+        return [(one.env_index, one.ret, one.length) for one in envs.take_finished()]
+
+
+def test_each_autoreset_mode_plays_the_same_episodes():
+    of_mode = {
+        mode: episodes_of(SyncVectorEnv([cartpole] * 3, autoreset_mode=mode))
+        for mode in AutoresetMode
+    }
+    expected = of_mode[AutoresetMode.DISABLED]
+    assert len(expected) > 5
+    assert len({length for _, _, length in expected}) > 1
+    assert all(played == expected for played in of_mode.values())
+    make_vec = gymnasium.make_vec
+    from_function = episodes_of(
+        lambda num_envs: make_vec("CartPole-v1", num_envs, vectorization_mode="sync"), num_envs=3
+    )
+    assert from_function == expected
+
+
+@pytest.mark.procs
+@pytest.mark.deadline(60)
+def test_those_in_processes_are_reset_before_they_reset_themselves():
+    vector = AsyncVectorEnv([cartpole] * 3, context="forkserver")
+    assert vector.autoreset_mode is AutoresetMode.NEXT_STEP
+    assert episodes_of(vector) == episodes_of(SyncVectorEnv([cartpole] * 3))
+
+
+class PooledSpec:
+    """Stands where others have an entry of gymnasium's registry, as the spec of an EnvPool does."""
+
+
+class Pool(gymnasium.vector.VectorEnv):
+    """CartPoles by EnvPool's conventions.
+
+    The spaces are those of one environment, an environment that has ended is reset at its next
+    step, a reset of some returns their rows only, seeds are left alone, and the info is a dict of
+    arrays and dicts.
+    """
+
+    spec: Any = PooledSpec()
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+        self._envs = [cartpole() for _ in range(num_envs)]
+        self.observation_space = self.single_observation_space = self._envs[0].observation_space
+        self.action_space = self.single_action_space = self._envs[0].action_space
+        self._has_ended = [False] * num_envs
+
+    def reset(self, *, seed=None, options=None):
+        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, np.bool_))
+        ids = np.flatnonzero(mask)
+        return np.stack([self._reset_one(index) for index in ids]), self._info(ids)
+
+    def step(self, actions):
+        rows = [self._step_one(*both) for both in enumerate(actions)]
+        obs, reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
+        return (
+            obs,
+            reward.astype(np.float32),
+            terminated,
+            truncated,
+            self._info(np.arange(len(obs))),
+        )
+
+    def close(self, **_):
+        for env in self._envs:
+            env.close()
+
+    def _reset_one(self, index):
+        self._has_ended[index] = False
+        return self._envs[index].reset()[0]
+
+    def _step_one(self, index, action):
+        if self._has_ended[index]:
+            return self._reset_one(index), 0.0, False, False
+        obs, reward, terminated, truncated, _ = self._envs[index].step(int(action))
+        self._has_ended[index] = terminated or truncated
+        return obs, reward, terminated, truncated
+
+    def _info(self, ids):
+        return {"env_id": ids, "players": {"env_id": ids}, "elapsed_step": 0 * ids}
+
+
+def check_transitions(make, num_envs):
+    """Compare each transition with that of a plain CartPole in the same state."""
+    plain, rng, num_ended = CartPoleEnv(), np.random.default_rng(0), 0
+    plain.reset(seed=0)
+    with make_envs(make, num_envs) as envs:
+        for _ in range(100):
+            step = envs.step(rng.integers(2, size=num_envs))
+            for index in range(num_envs):
+                plain.state = step.obs[index].astype(np.float64)
+                plain.steps_beyond_terminated = None
+                obs, reward, terminated, _, _ = plain.step(int(step.action[index]))
+                np.testing.assert_allclose(step.next_obs[index], obs, rtol=1e-4, atol=1e-5)
+                assert (step.reward[index], step.terminated[index]) == (reward, terminated)
+            done = step.terminated | step.truncated
+            assert (np.abs(envs.obs[done]) <= 0.05).all()
+            num_ended += int(done.sum())
+        assert num_ended == len(envs.take_finished()) > 1
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_one_with_the_conventions_of_envpool_makes_the_transitions_of_its_environments(num_envs):
+    check_transitions(Pool, num_envs)
+
+
+@pytest.mark.optional
+@pytest.mark.skipif(find_spec("envpool") is None, reason="needs pip install -e '.[envpool]'")
+@pytest.mark.filterwarnings("ignore")  # those of the package itself, and that seeds are its own
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_envpool_makes_the_transitions_of_plain_environments(num_envs):
+    envpool = pytest.importorskip("envpool")
+    check_transitions(
+        lambda num_envs: envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs),
+        num_envs,
+    )
+
+
+def test_one_that_cannot_be_reset_in_part_is_refused():
+    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    with pytest.raises(ConfigError, match=r"resets itself at the step after.*all were reset"):
+        make_envs(vector)
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "how", "told"),
+    [
+        (lambda: SyncVectorEnv([cartpole] * 2), 3, {}, r"`num_envs` is 3, but .* of 2 environ"),
+        (lambda: SyncVectorEnv([cartpole]), 1, {"mode": "sync"}, r'`mode` is "sync", but'),
+        (cartpole, None, {}, r"`num_envs` was not given, and cartpole makes one environment"),
+        (lambda: None, 1, {}, r"`lambda` returned None; an environment of gymnasium"),
+    ],
+)
+def test_what_does_not_fit_a_vector_is_refused(env, num_envs, how, told):
+    with pytest.raises(ConfigError, match=told):
+        make_envs(env, num_envs, **how)
+
+
+def test_a_vector_object_is_taken_once_and_found_again_by_its_id():
+    first = SyncVectorEnv([cartpole] * 2)
+    with make_envs(first) as envs:
+        assert envs.spec.env_id == "SyncVectorEnv"
+        with pytest.raises(ConfigError, match="is in use, and others like it are needed"):
+            make_envs(maker_of(envs))
+    vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync", sutton_barto_reward=1)
+    with make_envs(vector) as envs, make_envs(maker_of(envs), 1, mode="sync") as others:
+        assert envs.spec == others.spec
+        assert maker_of(others).described() == {
+            "env": "CartPole-v1",
+            "env_args": {"sutton_barto_reward": 1},
+        }

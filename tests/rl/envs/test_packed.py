@@ -1,0 +1,266 @@
+"""Observations of several parts and action masks through `Envs`, in each mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Graph, Text, Tuple
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from ding_lite.errors import ConfigError, EnvError, NonFiniteError
+from ding_lite.rl import make_envs
+from ding_lite.rl.seeding import spawn_seeds
+from tests.rl.partly import Partly, legal
+
+MODES = pytest.mark.parametrize("mode", ["sync", "async"])
+
+
+def make(num_envs=3, mode="sync", seed=0, **settings):
+    return make_envs("partly/Partly-v0", num_envs, mode=mode, seed=seed, env_args=settings)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_each_mode_plays_the_same_packed_episodes(masked):
+    seen = []
+    for mode in ("sync", "async"):
+        with make(mode=mode, masked=masked, image=True) as envs:
+            steps = [envs.step(envs.random_actions()) for _ in range(12)]
+            seen.append([(step.obs, step.next_obs, step.reward) for step in steps])
+    np.testing.assert_equal(seen[0], seen[1])
+
+
+@MODES
+def test_the_parts_are_those_that_the_environment_shows(mode):
+    with make(mode=mode, image=True, masked=True) as envs:
+        tree, mask = envs.spec.unpack(envs.obs), legal(envs.spec, envs.obs)
+        assert {key: (part.shape, part.dtype.name) for key, part in tree.items()} == {
+            "camera": ((3, 3, 8, 8), "uint8"),
+            "key": ((3, 3), "float32"),
+            "noise": ((3, 2), "float32"),
+        }
+        assert mask.tolist() == [[True, True, True, False]] * 3
+        plain = Partly(image=True, masked=True)
+        for _ in range(2):
+            step = envs.step(np.zeros(3, dtype=np.int64))
+        # The same, from one environment by itself.
+        seed_of_first = envs.state_dict()["source"]["histories"][0]["seed"]
+        raw, _ = plain.reset(seed=seed_of_first)
+        for _ in range(2):
+            raw, *_ = plain.step(0)
+        shown = envs.spec.unpack(step.next_obs)
+        np.testing.assert_array_equal(shown["camera"][0], raw["camera"].transpose(2, 0, 1))
+        np.testing.assert_array_equal(shown["noise"][0], raw["noise"])
+        assert shown["key"][0].argmax() == raw["key"] - 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "masked"),
+    [("choice", False), ("choice", True), ("choices", False), ("choices", True), ("flags", False)],
+)
+def test_random_actions_are_legal(kind, masked):
+    with make(16, action=kind, masked=masked) as envs:
+        drawn = []
+        for _ in range(40):
+            action = envs.random_actions()
+            assert action.dtype == np.int64
+            if masked and kind == "choice":
+                assert legal(envs.spec, envs.obs)[np.arange(16), action].all()
+            envs.step(action)  # the environment refuses illegal ones
+            drawn.append(action)
+        found = {tuple(np.atleast_1d(one)) for one in np.concatenate(drawn)}
+        count = {"choice": 4 - masked, "choices": 3 * (4 - masked), "flags": 8}[kind]
+        assert len(found) == count
+
+
+def test_drawing_actions_begins_no_episode_without_a_mask():
+    with make() as envs, make() as other:
+        envs.random_actions()
+        assert envs.state_dict()["obs"] is None
+        np.testing.assert_array_equal(envs.obs, other.obs)
+
+
+def test_actions_out_of_range_are_refused():
+    for kind, action in (("choices", [[0, 4]] * 3), ("flags", [[0, 1, 2]] * 3)):
+        with make(action=kind) as envs, pytest.raises(ConfigError, match="has the actions 0 to"):
+            envs.step(np.array(action))
+
+
+def test_a_saved_vector_goes_on_exactly():
+    with make(masked=True) as envs, make(masked=True, seed=5) as other:
+        for _ in range(7):
+            envs.step(envs.random_actions())
+        other.load_state_dict(envs.state_dict())
+        for _ in range(7):
+            action = envs.random_actions()
+            np.testing.assert_array_equal(other.random_actions(), action)
+            one, two = envs.step(action), other.step(action)
+            np.testing.assert_array_equal(one.next_obs, two.next_obs)
+            np.testing.assert_array_equal(one.reward, two.reward)
+
+
+def breaking(change):
+    """Make a wrapper that changes what `step` returns."""
+
+    class Breaking(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            answer = [obs, reward, terminated, truncated, info]
+            change(answer)
+            return tuple(answer)
+
+    return Breaking
+
+
+def without(key):
+    def change(answer):
+        del answer[0][key]
+
+    return change
+
+
+def with_part(key, value):
+    def change(answer):
+        answer[0][key] = value
+
+    return change
+
+
+def with_info(**info):
+    def change(answer):
+        answer[4] = info
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("noise"), r"not of its space; its part `obs\[\"noise\"\]` is missing in"),
+        (with_part("key", 9), r"`obs\[\"key\"\]` is 9, .*expected was one of Discrete"),
+        (with_part("noise", np.zeros(3)), r"`obs\[\"noise\"\]` is shape \(3,\) and dtype float64"),
+        (with_info(), r"gave None as `info\[\"action_mask\"\]` from `step`; 4 flags were expected"),
+        (with_info(action_mask=np.ones(3)), r"4 flags were expected"),
+        (with_info(action_mask=np.zeros(4)), r"an action mask without a legal action from `step`"),
+    ],
+)
+def test_a_broken_part_or_mask_is_named(change, message):
+    envs = make_envs(
+        "partly/Partly-v0", 2, mode="sync", wrappers=[breaking(change)], env_args={"masked": True}
+    )
+    with envs, pytest.raises(EnvError, match=f"Environment 0 of partly/Partly-v0 .*{message}"):
+        envs.step(np.zeros(2, dtype=np.int64))
+
+
+def test_behind_the_end_of_an_episode_no_action_has_to_be_legal():
+    def change(answer):
+        answer[2], answer[4] = True, {"action_mask": np.zeros(4)}
+
+    envs = make_envs(
+        "partly/Partly-v0", 2, mode="sync", wrappers=[breaking(change)], env_args={"masked": True}
+    )
+    with envs:
+        step = envs.step(np.zeros(2, dtype=np.int64))
+    assert legal(envs.spec, step.next_obs).all()
+    assert step.terminated.all()
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_a_part_that_is_not_finite_is_named(image):
+    change = with_part("noise", np.array([0.0, np.nan], dtype=np.float32))
+    envs = make_envs(
+        "partly/Partly-v0", 2, mode="sync", wrappers=[breaking(change)], env_args={"image": image}
+    )
+    message = r"Environment 0 .* observation part `obs\[\"noise\"\]` \[0.0, nan\]"
+    with envs, pytest.raises(NonFiniteError, match=message):
+        envs.step(np.zeros(2, dtype=np.int64))
+
+
+def shown_as(space):
+    return lambda env: gymnasium.wrappers.TransformObservation(env, lambda obs: obs, space)
+
+
+@pytest.mark.parametrize(
+    ("space", "found", "advice"),
+    [
+        (Dict(a=Discrete(2), b=Dict(c=Text(5))), r"`obs\[\"b\"\]\[\"c\"\]` is Text", "Transform"),
+        (Tuple((Graph(Box(-1, 1, (2,)), None),)), r"`obs\[0\]` is Graph", "Transform"),
+        (Dict(a=Box(0, 1, (2, 2, 2, 2))), r"`obs\[\"a\"\]` is Box", "ReshapeObservation"),
+        (Dict(), "which has no part", "at least one number"),
+    ],
+)
+def test_an_unsupported_part_is_named(space, found, advice):
+    with pytest.raises(ConfigError, match=rf"{found}.*{advice}"):
+        make_envs("partly/Partly-v0", 1, wrappers=[shown_as(space)])
+
+
+def test_stacks_of_parts_and_of_masks_are_refused():
+    for settings, what in (({}, "several parts"), ({"masked": True}, "an action mask")):
+        with pytest.raises(ConfigError, match=f"`frame_stack` is 2, but .* have {what}"):
+            make_envs("partly/Partly-v0", 1, frame_stack=2, env_args=settings)
+
+
+def test_a_mask_of_flags_is_refused():
+    with pytest.raises(ConfigError, match=r"info\[\"action_mask\"\].* MultiBinary.*Drop it"):
+        make(action="flags", masked=True)
+
+
+def test_taxi_tells_which_actions_are_legal():
+    with make_envs("Taxi-v4", 4, mode="sync") as envs:
+        assert envs.spec.has_action_mask
+        assert envs.spec.unpack(envs.obs).shape == (4, 500)
+        mask = legal(envs.spec, envs.obs)
+        assert mask.shape == (4, 6)
+        assert mask.any(axis=1).all()
+        assert not mask.all()
+
+
+class PartlyTogether(VectorEnv[Any, Any, Any]):
+    """`Partly` as a vector environment that resets at once."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 - as gymnasium's
+
+    def __init__(self, num_envs, **settings):
+        self.num_envs = num_envs
+        self._vector = gymnasium.vector.SyncVectorEnv(
+            [lambda: Partly(**settings)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
+        )
+
+    def reset(self, *, seed=None, options=None):
+        return self._vector.reset(seed=seed)
+
+    def step(self, actions):
+        return self._vector.step(actions)
+
+
+gymnasium.register(
+    "partly/Together-v0",
+    entry_point="tests.rl.partly:Partly",
+    vector_entry_point=f"{__name__}:PartlyTogether",
+)
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_a_vector_form_is_packed_as_single_environments_are(image):
+    settings = {"masked": True, "image": image}
+    with make_envs("partly/Together-v0", 3, mode="native", env_args=settings) as envs:
+        plain = [Partly(**settings) for _ in range(3)]
+        seed = spawn_seeds(0, "environments", count=3)[0]
+        raws = [env.reset(seed=seed + i)[0] for i, env in enumerate(plain)]
+        envs.reset()
+        for _ in range(9):
+            shown = envs.spec.unpack(envs.obs)
+            np.testing.assert_array_equal(shown["noise"], [raw["noise"] for raw in raws])
+            assert legal(envs.spec, envs.obs).tolist() == [[True, True, True, False]] * 3
+            action = envs.random_actions()
+            answers = [env.step(a) for env, a in zip(plain, action.tolist(), strict=True)]
+            step = envs.step(action)
+            last = envs.spec.unpack(step.next_obs)
+            np.testing.assert_array_equal(last["noise"], [one[0]["noise"] for one in answers])
+            assert legal(envs.spec, step.next_obs).tolist() == [[True, True, True, False]] * 3
+            raws = [
+                env.reset()[0] if one[2] or one[3] else one[0]
+                for env, one in zip(plain, answers, strict=True)
+            ]

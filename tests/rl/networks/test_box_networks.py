@@ -1,0 +1,397 @@
+"""DDPG, TD3 and SAC with networks and optimisers of users."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+
+from ding_lite.errors import CheckpointError, ConfigError, ShapeError
+from ding_lite.evolution import Mutation, Search, log_uniform
+from ding_lite.evolution.agent import make_agent
+from ding_lite.evolution.batched import stack_key
+from ding_lite.rl import NStep, ReplayBuffer, Transitions, make_envs
+from ding_lite.testing.probes import BEST_NUMBER
+from tests.rl.policies.test_box_policy import (
+    ARM,
+    EVERY_KIND,
+    HIGH,
+    KINDS,
+    LOW,
+    PICTURES,
+    batch,
+    best,
+    prioritized,
+)
+from tests.rl.reference_box import linears, load, make_mlp
+
+
+class Critic(nn.Module):
+    def __init__(self, spec, hidden=(16, 12)):
+        super().__init__()
+        self.net = make_mlp((spec.obs_shape[0] + spec.action_space.shape[0], *hidden, 1))
+
+    def forward(self, obs, action):
+        return self.net(torch.cat((obs, action), dim=1))
+
+
+def actor_for(kind, spec=ARM, hidden=(16, 12)):
+    size = spec.action_space.shape[0] * (2 if kind == "sac" else 1)
+    mlp = make_mlp((spec.obs_shape[0], *hidden, size))
+    return mlp if kind == "sac" else nn.Sequential(*mlp, nn.Tanh())
+
+
+def noisy_actor(kind):
+    layers = [nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers, *actor_for(kind, replace_obs(ARM, 16)))
+
+
+def replace_obs(spec, length):
+    return replace(spec, obs_space=Box(-1.0, 1.0, (length,)))
+
+
+class NoisyCritic(Critic):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.net = nn.Sequential(nn.BatchNorm1d(5), self.net[0], nn.Dropout(0.2), *self.net[1:])
+
+
+def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **settings):
+    policy, config, _ = KINDS[kind]
+    config = config(**{"hidden": (16, 12), "batch_size": 32, **settings})
+    actor = actor or (lambda spec: actor_for(kind, spec))
+    return policy(spec, config, actor=actor, critic=critic, optimizer=optimizer)
+
+
+def noisy(kind, **more):
+    return make(kind, actor=lambda spec: noisy_actor(kind), critic=NoisyCritic, **more)
+
+
+def copy_house_weights(kind, house, own):
+    """Copy the weights of built-in networks, targets too, to modules with the same layers."""
+    weights = house.state_dict()["weights"]
+    actor, critics = own._networks._own["actor."].module, own._networks._own["critics."].module
+    for layer, linear in enumerate(linears(actor)):
+        name = f"torso.{layer}" if layer < 2 else "head"
+        load(linear, weights[f"actor.{name}.weight"], weights[f"actor.{name}.bias"])
+    for index, critic in enumerate(critics):
+        for layer, linear in enumerate(linears(critic.net)):
+            weight, bias = (weights[f"critics.{layer}.{part}"] for part in ("weight", "bias"))
+            load(linear, weight[index], bias[index])
+    flat, target = (side.flat for side in own.flat_weights)
+    target.copy_(flat[: len(target)])
+
+
+@EVERY_KIND
+def test_networks_of_a_user_learn_as_the_built_in_ones_do(kind):
+    policy, config, _ = KINDS[kind]
+    house = policy(ARM, config(hidden=(16, 12)))
+    own = make(kind)
+    copy_house_weights(kind, house, own)
+    own._rng.bit_generator.state = house._rng.bit_generator.state
+    for seed in range(20):
+        drawn = prioritized(seed) if seed % 2 else batch(seed)
+        expected, found = house.learn(drawn), own.learn(drawn)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=2e-3, atol=2e-4)
+    obs = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    for explore in (False, True):
+        ours, theirs = own.act(obs, explore=explore), house.act(obs, explore=explore)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-2)
+    action = house.act(obs, explore=False)
+    np.testing.assert_allclose(own.q_values(obs, action), house.q_values(obs, action), atol=1e-2)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop])
+def test_a_clone_goes_on_exactly(kind, optimizer):
+    policy = noisy(kind, optimizer=optimizer)
+    obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    for seed in range(3):
+        policy.learn(batch(seed))
+    twin = policy.clone()
+    for seed in range(3, 7):
+        first = policy.learn(batch(seed))
+        torch.rand(7)  # the global generator is of no importance
+        assert twin.learn(batch(seed)) == first
+        np.testing.assert_array_equal(twin.act(obs), policy.act(obs))
+    state = twin.state_dict()
+    torch.testing.assert_close(policy.state_dict(), state, rtol=0, atol=0)
+
+
+@EVERY_KIND
+def test_an_optimizer_of_a_user_steps_critics_actor_and_temperature(kind):
+    policy = make(kind, optimizer=torch.optim.SGD, critic_lr=0.5, actor_lr=0.25, target_tau=1.0)
+    for house in (policy, KINDS[kind][0](ARM, policy.config, optimizer=torch.optim.SGD)):
+        before, border = house.flat_weights[0].flat.clone(), house._networks.border
+        grads: list[torch.Tensor] = []
+        house.reduce_gradient = lambda grad_P, seen=grads: seen.append(grad_P.clone())
+        while len(grads) < 2 or (kind == "td3" and len(grads) < 3):
+            house.learn(batch(0))
+        if kind == "td3":  # the critics have stepped twice
+            grads = [grads[0] + grads[1], grads[2]]
+        moved = before - house.flat_weights[0].flat
+        torch.testing.assert_close(moved[:border], 0.5 * grads[0], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(moved[border:], 0.25 * grads[1], rtol=1e-3, atol=1e-5)
+
+
+def test_a_temperature_that_does_not_learn_does_not_decay():
+    policy = make(
+        "sac",
+        optimizer=lambda params: torch.optim.AdamW(params, lr=0.1, weight_decay=0.5),
+        alpha=0.3,
+        learn_alpha=False,
+    )
+    for seed in range(3):
+        policy.learn(batch(seed))
+    assert policy.alpha == pytest.approx(0.3)
+
+
+@EVERY_KIND
+def test_published_weights_with_buffers_reach_a_collector(kind):
+    learner, collector = noisy(kind), noisy(kind, seed=1)
+    for seed in range(3):
+        learner.learn(batch(seed))
+    collector.load_weights({n: t.numpy() for n, t in learner.weights().items()})
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    ours, theirs = learner.act(obs, explore=False), collector.act(obs, explore=False)
+    np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(ShapeError, match=r"'1\.num_batches_tracked' is missing"):
+        collector.load_weights(
+            {n: t for n, t in learner.weights().items() if n != "1.num_batches_tracked"}
+        )
+
+
+@EVERY_KIND
+def test_running_means_move_while_it_learns_only_and_targets_have_them(kind):
+    policy = noisy(kind, policy_delay=1) if kind == "td3" else noisy(kind)
+    obs = np.ones((5, 3), dtype=np.float32)
+    before = policy.weights()
+    np.testing.assert_array_equal(policy.act(obs, explore=False), policy.act(obs, explore=False))
+    policy.q_values(obs, policy.act(obs))
+    assert before["1.num_batches_tracked"] == policy.weights()["1.num_batches_tracked"] == 0
+    policy.learn(batch(0))
+    state = policy.state_dict()
+    of_critic = "critics.0.net.0.num_batches_tracked"
+    assert state["weights"]["actor.1.num_batches_tracked"] == state["weights"][of_critic] == 1
+    assert state["target"][of_critic] == 1
+
+
+@EVERY_KIND
+def test_the_module_acts_as_the_policy_does(kind):
+    house = KINDS[kind][0](ARM, KINDS[kind][1](hidden=(16, 12), activation="silu"))
+    obs = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    for policy in (house, noisy(kind)):
+        policy.learn(batch(0))
+        module = policy.module.eval()
+        with torch.no_grad():
+            found = module(torch.from_numpy(obs)).numpy()
+        np.testing.assert_allclose(found, policy.act(obs, explore=False), rtol=1e-4, atol=1e-5)
+        assert (found >= LOW).all()
+        assert (found <= HIGH).all()
+        assert np.isfinite(policy.learn(batch(1))["loss"])
+    if kind != "td3":  # its actor was not due
+        assert policy.weights()["1.num_batches_tracked"] == 2, "learning is not switched off"
+
+
+class OfBytes(nn.Module):
+    def __init__(self, num_others, num_outputs):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 2, 4, 2), nn.Linear(32 + num_others, num_outputs)
+
+    def forward(self, obs, *others):
+        assert obs.dtype == torch.uint8
+        features = torch.relu(self.conv(obs / 255)).flatten(1)
+        return self.head(torch.cat((features, *others), dim=1))
+
+
+@EVERY_KIND
+def test_networks_for_images_get_bytes(kind):
+    actor = OfBytes(0, 2) if kind == "sac" else nn.Sequential(OfBytes(0, 1), nn.Tanh())
+    policy = make(kind, PICTURES, actor=actor, critic=OfBytes(1, 1))
+    rng = np.random.default_rng(0)
+    drawn = batch(0, spec=PICTURES)
+    screens = rng.integers(0, 256, (2, 32, 3, 10, 10), dtype=np.uint8)
+    drawn = replace(drawn, obs=torch.from_numpy(screens[0]), next_obs=torch.from_numpy(screens[1]))
+    for _ in range(2):
+        assert np.isfinite(policy.learn(drawn)["loss"])
+    assert policy.act(screens[0]).shape == (32, 1)
+    assert policy.module(drawn.obs).shape == (32, 1)
+    half = KINDS[kind][0](PICTURES, critic=OfBytes(1, 1))  # with a built-in actor
+    assert np.isfinite(half.learn(drawn)["loss"])
+
+
+@EVERY_KIND
+def test_one_part_may_be_built_in(kind):
+    of_bytes = replace(ARM, obs_space=Box(0, 255, (3,), dtype=np.uint8))
+    for spec in (ARM, of_bytes):
+        drawn = batch(0, spec=ARM)
+        obs = torch.arange(96).reshape(32, 3).to(torch.uint8) if spec is of_bytes else drawn.obs
+        drawn = replace(drawn, obs=obs, next_obs=obs)
+        house = KINDS[kind][0](spec, KINDS[kind][1](hidden=(16, 12)))
+        assert np.isfinite(house.learn(drawn)["loss"])
+        critic = KINDS[kind][0](spec, house.config, critic=Scaled)
+        assert np.isfinite(critic.learn(drawn)["loss"])
+        assert critic.weights().keys() == house.weights().keys()
+        assert critic.has_own_network
+        assert np.isfinite(critic.clone().learn(drawn)["loss"])
+
+
+class Scaled(Critic):
+    def forward(self, obs, action):
+        return super().forward(obs / 255 if obs.dtype == torch.uint8 else obs, action)
+
+
+def test_an_actor_that_leaves_its_range_later_is_refused_then():
+    class Bounded(nn.Linear):
+        def forward(self, obs):
+            return super().forward(obs).clamp(-limits[-1], limits[-1])
+
+    limits = [1.0]
+    policy = make("ddpg", actor=Bounded(3, 2))
+    limits.append(1.5)
+    far = np.full((2, 3), 1e4, dtype=np.float32)
+    with pytest.raises(ConfigError, match=r"`actor` gave an action of 1\.5"):
+        policy.act(far)
+    with pytest.raises(ConfigError, match=r"`actor` gave an action of 1\.5"):
+        policy.learn(replace(batch(0), obs=torch.from_numpy(np.repeat(far, 16, axis=0))))
+    with pytest.raises(ConfigError, match=r"End `forward` with `torch.tanh"):
+        make("td3", actor=nn.Linear(3, 2))
+    make("sac", actor=nn.Linear(3, 4))
+
+
+def test_shared_layers_are_refused():
+    critic = Critic(ARM)
+    actor = actor_for("sac")
+    actor[2] = critic.net[2]  # 16 to 12 units in both
+    with pytest.raises(ConfigError, match=r"`actor` and `critic` share the parameter '2\.weight'"):
+        make("sac", actor=actor, critic=critic)
+    first = make("sac")
+    with pytest.raises(ConfigError, match="lies in the memory of another policy"):
+        make("sac", actor=first._networks._own["actor."].module)
+
+
+@EVERY_KIND
+def test_states_of_other_networks_are_refused_and_change_nothing(kind):
+    policy = noisy(kind)
+    before = policy.state_dict()
+    with pytest.raises(CheckpointError, match="no state of a"):
+        KINDS[kind][0](ARM).load_state_dict(before)
+    broken = {**before, "target": {**before["target"], "more": torch.zeros(1)}}
+    policy.learn(batch(0))
+    after = policy.state_dict()
+    with pytest.raises(ShapeError, match="no tensor 'more'"):
+        policy.load_state_dict(broken)
+    torch.testing.assert_close(policy.state_dict(), after, rtol=0, atol=0)
+
+
+@EVERY_KIND
+def test_a_population_learns_from_own_parts_one_after_the_other(kind):
+    house = KINDS[kind][0](ARM)
+    assert stack_key(house) is not None
+    assert stack_key(make(kind)) is None
+    assert stack_key(KINDS[kind][0](ARM, optimizer=torch.optim.SGD)) is None
+    other = make(kind, critic=Critic(ARM)).like(replace(house.config, critic_lr=0.5))
+    assert other.config.critic_lr == 0.5
+    assert other.has_own_network
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("mutation", ["architecture", "weights", "activation", "hyperparameters"])
+def test_agents_with_an_optimizer_of_a_user_mutate(kind, mutation):
+    odds: Any = dict.fromkeys(("none", "architecture", "weights", "hyperparameters"), 0.0)
+    odds |= {mutation: 1.0, "new_layer_prob": 0.0}
+    policy = KINDS[kind][0](ARM, optimizer=torch.optim.RMSprop)
+    agent, before = make_agent(policy, searched=["actor_lr"]), policy.weights()
+    policy.learn(batch(0))
+    assert Mutation(Search(actor_lr=log_uniform(1e-4, 1e-2)), **odds).mutate(agent) != "none"
+    mutated: Any = agent.policy
+    assert np.isfinite(mutated.learn(batch(1))["loss"])
+    if mutation == "architecture":
+        assert mutated.weights()["head.weight"].shape != before["head.weight"].shape
+
+
+@EVERY_KIND
+def test_agents_with_modules_of_a_user_mutate_but_for_their_layers(kind):
+    policy = make(kind)
+    agent, before = make_agent(policy), policy.flat_weights[0].flat.clone()
+    assert Mutation(none=0, weights=1, architecture=0, hyperparameters=0).mutate(agent) != "none"
+    assert (policy.flat_weights[0].flat != before).any()
+    only = Mutation(none=0, weights=0, architecture=1, hyperparameters=0)
+    assert only.mutate(agent) == "none"
+    assert np.isfinite(policy.learn(batch(1))["loss"])
+
+
+@EVERY_KIND
+def test_modules_of_a_user_find_the_best_number(kind):
+    settings = {"actor_lr": 2e-3, "critic_lr": 1e-2, "target_tau": 0.05, "gamma": 0.9}
+    if kind == "sac":
+        settings |= {"alpha": 1e-3, "learn_alpha": False}
+    envs = make_envs("probe/RightActionForObs-v1", 8, seed=0)
+    policy = make(
+        kind,
+        envs.spec,
+        actor=actor_for(kind, envs.spec, (32, 32)),
+        critic=Critic(envs.spec, (32, 32)),
+        **settings,
+    )
+    replay, n_steps = ReplayBuffer(envs.spec, capacity=2_000), NStep(1, 0.9, 8)
+    for _ in range(120):
+        replay.add(n_steps(envs.step(envs.random_actions())))
+    for _ in range(300):
+        drawn = replay.sample(64)
+        assert isinstance(drawn, Transitions)
+        policy.learn(drawn)
+    assert best(policy, 1.0) == pytest.approx(BEST_NUMBER, abs=0.25)
+    assert best(policy, -1.0) == pytest.approx(-BEST_NUMBER, abs=0.25)
+
+
+class OfParts(nn.Module):
+    def __init__(self, num_others, num_outputs):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 2, 4, 2), nn.Linear(35 + num_others, num_outputs)
+
+    def forward(self, obs, *others):
+        assert obs["camera"].dtype == torch.uint8
+        features = torch.relu(self.conv(obs["camera"] / 255)).flatten(1)
+        return self.head(torch.cat((features, obs["joints"], *others), dim=1))
+
+
+@EVERY_KIND
+def test_networks_get_the_parts_of_an_observation(kind):
+    space = Dict(camera=PICTURES.obs_space, joints=Box(-1.0, 1.0, (3,)))
+    spec = replace(PICTURES, obs_space=space)
+    actor = OfParts(0, 2) if kind == "sac" else nn.Sequential(OfParts(0, 1), nn.Tanh())
+    policy = make(kind, spec, actor=actor, critic=OfParts(1, 1))
+    rng = np.random.default_rng(0)
+    camera = rng.integers(0, 256, (32, 3, 10, 10), dtype=np.uint8)
+    parts = {"camera": camera, "joints": rng.random((32, 3), dtype=np.float32)}
+    obs = torch.from_numpy(spec.pack(parts))
+    drawn = replace(batch(0, spec=PICTURES), obs=obs, next_obs=obs)
+    for _ in range(2):
+        assert np.isfinite(policy.learn(drawn)["loss"])
+    found = policy.module.eval()({name: torch.from_numpy(part) for name, part in parts.items()})
+    action = policy.act(parts, explore=False)
+    np.testing.assert_allclose(found.detach(), action, rtol=1e-5, atol=1e-6)
+
+
+@EVERY_KIND
+def test_a_built_in_actor_goes_with_a_critic_that_gets_the_parts(kind):
+    class OfBoth(nn.Module):
+        def __init__(self, spec):
+            super().__init__()
+            self.layer = nn.Linear(7, 1)
+
+        def forward(self, obs, action):
+            return self.layer(torch.cat((obs["at"], obs["speed"], action), dim=1))
+
+    spec = replace(ARM, obs_space=Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))))
+    policy = KINDS[kind][0](spec, critic=OfBoth)
+    parts = {"at": np.arange(32) % 3, "speed": np.zeros((32, 2), dtype=np.float32)}
+    obs = torch.from_numpy(spec.pack(parts))
+    assert np.isfinite(policy.learn(replace(batch(0), obs=obs, next_obs=obs))["loss"])
+    action = policy.act(parts, explore=False)
+    np.testing.assert_allclose(policy.module(spec.unpack(obs)).detach(), action, atol=1e-5)

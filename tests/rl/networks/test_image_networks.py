@@ -1,0 +1,163 @@
+"""The built-in networks of DDPG, TD3 and SAC for images."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict
+from torch.nn import functional as F
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution import Agent, Mutation, Search, log_uniform
+from ding_lite.evolution.batched import stack_key
+from ding_lite.rl import NStep, ReplayBuffer, make_envs
+from ding_lite.rl.networks.conv import CONVS, Conv
+from ding_lite.rl.networks.image_networks import ImageActor, ImageCritics
+from ding_lite.testing.probes import BEST_NUMBER, AsImage
+from tests.rl.policies.test_box_policy import EVERY_KIND, PICTURES, batch, make
+
+SHAPE = PICTURES.obs_shape
+
+
+def screens(seed: int, count: int = 16) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8))
+
+
+def of_screens(seed: int) -> Any:
+    drawn = batch(seed, size=16, spec=PICTURES)
+    return replace(drawn, obs=screens(seed), next_obs=screens(seed + 100))
+
+
+def flat(policy: Any) -> torch.Tensor:
+    weights: torch.Tensor = policy.flat_weights[0].flat
+    return weights
+
+
+def plain_features(module: Any, obs: torch.Tensor) -> torch.Tensor:
+    """Compute the features of bytes by the strides and paddings of `small`."""
+    x = obs.float() / 255.0
+    for layer, conv in zip(module.conv, CONVS["small"], strict=True):
+        x = F.relu(F.conv2d(x, layer.weight, layer.bias, conv.stride, conv.padding))
+    x = x.flatten(1)
+    for layer in module.torso:
+        x = F.relu(x @ layer.weight.T + layer.bias)
+    return x
+
+
+@pytest.mark.parametrize("squashes", [False, True])
+def test_an_actor_computes_what_plain_layers_do(squashes: bool) -> None:
+    convs = CONVS["small"]
+    actor = ImageActor(SHAPE, convs, (8, 6), 4, activation="relu", squashes=squashes)
+    expected = plain_features(actor, screens(0)) @ actor.head.weight.T + actor.head.bias
+    expected = expected.tanh() if squashes else expected
+    torch.testing.assert_close(actor(screens(0)), expected)
+
+
+@pytest.mark.parametrize(("hidden", "behind"), [((8, 6), (6,)), ((8,), (8,))])
+def test_critics_share_what_they_see_and_differ_behind_the_action(
+    hidden: tuple[int, ...], behind: tuple[int, ...]
+) -> None:
+    critics = ImageCritics(
+        SHAPE, CONVS["small"], hidden, num_actions=3, num_critics=2, activation="relu"
+    )
+    action = torch.rand(16, 3)
+    features = plain_features(critics.encoder, screens(0))
+    expected = []
+    for critic in critics.critics:
+        x = torch.cat((features, action), dim=1)
+        *layers, head = cast(Any, [*critic.children()])
+        assert tuple(layer.out_features for layer in layers) == behind
+        for layer in layers:
+            x = F.relu(x @ layer.weight.T + layer.bias)
+        expected.append(x @ head.weight.T + head.bias)
+    torch.testing.assert_close(critics(screens(0), action), torch.cat(expected, dim=1))
+
+
+def trained(kind: str, *, updates: int) -> Any:
+    settings: dict[str, Any] = {"hidden": (32,), "actor_lr": 1e-4, "critic_lr": 3e-3}
+    if kind == "sac":  # a bonus for entropy would be part of the values
+        settings |= {"alpha": 1e-3, "learn_alpha": False}
+    envs = make_envs("probe/RightActionForObs-v1", 8, seed=0, wrappers=[AsImage])
+    policy = make(kind, envs.spec, gamma=0.9, target_tau=0.05, **settings)
+    replay, n_steps = ReplayBuffer(envs.spec, capacity=2_000), NStep(1, 0.9, 8)
+    for _ in range(60):
+        replay.add(n_steps(envs.step(envs.random_actions())))
+    for _ in range(updates):
+        policy.learn(replay.sample(32))
+    return policy
+
+
+def picture(obs: float) -> np.ndarray:
+    return np.full((1, 1, 10, 10), (obs + 1.0) * 85.0, dtype=np.uint8)
+
+
+def test_values_depend_on_the_picture_and_the_action() -> None:
+    policy = trained("ddpg", updates=150)
+    for obs in (-1.0, 1.0):
+        near, far = (np.full((1, 1), sign * obs * BEST_NUMBER, np.float32) for sign in (1, -1))
+        values = [float(policy.q_values(picture(obs), action)[0]) for action in (near, far)]
+        assert values[0] == pytest.approx(0.0, abs=0.2)
+        assert values[1] == pytest.approx(-4.0 * BEST_NUMBER**2, abs=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(90)
+@EVERY_KIND
+def test_the_best_number_depends_on_the_picture(kind: str) -> None:
+    policy = trained(kind, updates=700)
+    for obs in (-1.0, 1.0):
+        best = float(policy.act(picture(obs), explore=False)[0, 0])
+        assert best == pytest.approx(obs * BEST_NUMBER, abs=0.25)
+
+
+@EVERY_KIND
+def test_a_resumed_policy_of_images_goes_on_exactly(kind: str) -> None:
+    def go_on(policy: Any) -> list[Any]:
+        actions = policy.act(screens(3).numpy()).tolist()
+        losses = [policy.learn(of_screens(seed))["loss"] for seed in range(3, 6)]
+        return [actions, losses, flat(policy).tolist()]
+
+    policy, other = (make(kind, PICTURES, hidden=(8, 8), seed=seed) for seed in range(2))
+    for seed in range(3):
+        policy.learn(of_screens(seed))
+    other.load_weights({name: one.numpy() for name, one in policy.weights().items()})
+    obs = screens(7).numpy()
+    best = policy.act(obs, explore=False)
+    np.testing.assert_array_equal(other.act(obs, explore=False), best)
+    found = other.module(torch.from_numpy(obs)).detach()
+    np.testing.assert_allclose(found, best, atol=1e-5)
+    other.load_state_dict(policy.state_dict())
+    clone = policy.clone()
+    assert go_on(policy) == go_on(other) == go_on(clone)
+
+
+@EVERY_KIND
+def test_the_convolutions_are_those_of_the_settings(kind: str) -> None:
+    own = make(kind, PICTURES, convs=(Conv(4, 3, 2),))
+    assert own.weights()["conv.0.weight"].shape == (4, 3, 3, 3)
+    assert not any("conv" in name for name in make(kind, PICTURES, torso="mlp").weights())
+    parts = replace(PICTURES, obs_space=Dict(camera=PICTURES.obs_space, at=Box(-1.0, 1.0, (2,))))
+    with pytest.raises(ConfigError, match=r"shows images of the shape \(3, 10, 10\) as parts"):
+        make(kind, parts)
+
+
+def test_agents_that_see_images_mutate_their_settings_only() -> None:
+    search = Search(actor_lr=log_uniform(1e-5, 1e-3))
+    agent = Agent(make("sac", PICTURES, hidden=(8,)), searched=("actor_lr",))
+    assert stack_key(agent.policy) is None
+    with pytest.raises(ConfigError, match=r"This SAC sees images, .*architecture=0\.0"):
+        Mutation(search).check(agent.policy)
+    settings = Mutation(
+        search, none=0.0, architecture=0.0, weights=0.0, activation=0.0, hyperparameters=1.0
+    )
+    settings.check(agent.policy)
+    before = flat(agent.policy).clone()
+    lr = agent.config.actor_lr
+    assert settings.mutate(agent).startswith("actor_lr")
+    assert agent.config.actor_lr != lr
+    assert torch.equal(flat(agent.policy), before)

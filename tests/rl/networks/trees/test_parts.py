@@ -1,0 +1,266 @@
+"""Networks of trees with images: learned, saved, given away, and brought by users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+from torch.nn import functional as F
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.evolution import Agent, Mutation, Search
+from ding_lite.rl import (
+    A2C,
+    DQN,
+    IMPALA,
+    PPO,
+    SAC,
+    A2CConfig,
+    DQNConfig,
+    EnvSpec,
+    IMPALAConfig,
+    PPOConfig,
+    ReplayBuffer,
+    SACConfig,
+    make_envs,
+    mean_return,
+)
+from ding_lite.rl.networks.conv import Conv
+from ding_lite.rl.networks.trees.parts import FromTree, PartsActorCriticModule, PartsQModule
+from tests.rl.partly import LENGTH
+from tests.rl.rollouts import draw_rollout
+
+SPACE = Dict(
+    camera=Box(0, 255, (9, 9, 3), dtype=np.uint8),
+    at=Discrete(3),
+    speed=Box(-1.0, 1.0, (2,)),
+    map=Box(-1.0, 1.0, (8, 8)),
+)
+SPEC = EnvSpec(env_id="x", obs_space=SPACE, action_space=Discrete(4))
+BOX = EnvSpec(env_id="x", obs_space=SPACE, action_space=Box(-1.0, 1.0, (2,)))
+KINDS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
+
+
+def random_tree(count, seed=0):
+    SPACE.seed(seed)
+    samples = [SPACE.sample() for _ in range(count)]
+    return {key: np.stack([one[key] for one in samples]) for key in SPACE.spaces}
+
+
+def as_tensors(obs):
+    return SPEC.unpack(torch.from_numpy(obs))
+
+
+def plain_features(weights, tree):
+    """Compute the joined vector as a tutorial would."""
+    found = []
+    for index, (key, part) in enumerate(tree.items()):
+        x = part.float() / 255 if part.dtype == torch.uint8 else part
+        for layer, stride in ((0, 1), (2, 2)):
+            name = f"encoder.conv.{index}.{layer}"
+            if key in ("camera", "map"):
+                kernel, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+                x = F.conv2d(x, kernel, bias, stride=stride, padding=1).relu()
+        found.append(x.flatten(1))
+    return torch.cat(found, dim=1)
+
+
+def plain_hidden(weights, x, activation):
+    for layer in range(2):
+        x = activation(
+            F.linear(x, weights[f"torso.{layer}.weight"], weights[f"torso.{layer}.bias"])
+        )
+    return x
+
+
+def test_the_values_of_dqn_are_those_of_plain_torch():
+    policy = DQN(SPEC, DQNConfig(hidden=(16, 8)))
+    obs = SPEC.pack(random_tree(5))
+    weights = policy.weights()
+    hidden = plain_hidden(weights, plain_features(weights, as_tensors(obs)), torch.relu)
+    expected = F.linear(hidden, weights["head.weight"], weights["head.bias"])
+    np.testing.assert_allclose(policy.q_values(obs), expected, atol=1e-5)
+    np.testing.assert_allclose(policy.module(as_tensors(obs)).detach(), expected, atol=1e-5)
+    assert isinstance(policy.module, PartsQModule)
+
+
+@KINDS
+def test_outputs_and_values_of_actor_critics_are_those_of_plain_torch(kind):
+    configs = {A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig}
+    policy = kind(SPEC, configs[kind](hidden=(16, 8)))
+    obs = SPEC.pack(random_tree(5))
+    weights = policy.weights()
+    hidden = plain_hidden(weights, plain_features(weights, as_tensors(obs)), torch.tanh)
+    outputs = F.linear(hidden, weights["actor.head.weight"], weights["actor.head.bias"])
+    value = F.linear(hidden, weights["critic.head.weight"], weights["critic.head.bias"])[:, 0]
+    np.testing.assert_allclose(policy.values(obs), value, atol=1e-5)
+    np.testing.assert_array_equal(policy.act(obs, explore=False), outputs.argmax(dim=1))
+    assert isinstance(policy._net.module, PartsActorCriticModule)
+
+
+@KINDS
+@pytest.mark.parametrize("spec", [SPEC, BOX], ids=["choice", "box"])
+def test_an_actor_critic_of_a_tree_learns_and_goes_on_exactly(kind, spec):
+    policy = kind(spec)
+    before = policy.weights()
+    rollouts = [draw_rollout(seed, spec, num_steps=6) for seed in range(3)]
+    policy.learn(rollouts[:1])
+    after = policy.weights()
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    twin = policy.clone()
+    for rollout in rollouts[1:]:
+        assert policy.learn([rollout]) == twin.learn([rollout])
+    assert torch.equal(policy._net.weights.flat, twin._net.weights.flat)
+    grad, _ = policy.gradients(rollouts[:1])
+    again, _ = policy.gradients(rollouts[:1])
+    assert torch.equal(grad, again)  # nothing is left of the gradient before
+
+
+@KINDS
+def test_what_only_the_camera_shows_is_learned_by_actor_critics(kind):
+    config = {
+        A2C: A2CConfig(gamma=0.1, lr=3e-3),
+        PPO: PPOConfig(gamma=0.1, lr=3e-3),
+        IMPALA: IMPALAConfig(gamma=0.1, lr=3e-3, epochs=4, clip=0.2, batch_size=64),
+    }[kind]
+    with make_envs("partly/Partly-v0", 16, mode="sync", env_args={"by_camera": True}) as envs:
+        policy = kind(envs.spec, config)
+        with Task() as task:
+            task.use(mw.collect(policy, envs, unroll=8))
+            task.use(mw.train(policy))
+            task.run(max_step=30)
+        assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
+
+
+def test_what_only_the_camera_shows_is_learned_by_dqn():
+    settings = {"by_camera": True, "masked": True}
+    with make_envs("partly/Partly-v0", 8, mode="sync", env_args=settings) as envs:
+        policy = DQN(envs.spec, DQNConfig(gamma=0.1, n_step=1, epsilon_steps=500, batch_size=64))
+        replay = ReplayBuffer(envs.spec, capacity=2_000)
+        with Task() as task:
+            task.use(mw.random_warmup(envs, replay, steps=200))
+            task.use(mw.collect(policy, envs, steps=8))
+            task.use(mw.add_to(replay))
+            task.use(mw.train(policy, replay))
+            task.run(max_step=150)
+        assert mean_return(policy, envs, episodes=64) > 0.9 * LENGTH
+
+
+@pytest.mark.parametrize("kind", [DQN, PPO])
+def test_hidden_layers_behind_a_tree_grow_and_shrink(kind):
+    obs = SPEC.pack(random_tree(3))
+    for seed in range(6):
+        agent = Agent(kind(SPEC), place=0)
+        mutation = Mutation(Search(), none=0.0, weights=0.0, hyperparameters=0.0, seed=seed)
+        said = mutation.mutate(agent)
+        assert said.startswith("hidden (64, 64) -> ")
+        assert agent.policy.act(obs).shape == (3,)
+        if kind is PPO:
+            agent.policy.learn([draw_rollout(seed, SPEC)])
+
+
+class OwnNet(nn.Module):
+    """Takes the tree as it is: bytes as bytes, numbers one-hot."""
+
+    def __init__(self, num_outputs=4):
+        super().__init__()
+        self.camera = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(4 * 49 + 3 + 2 + 64, num_outputs)
+
+    def forward(self, tree):
+        assert tree["camera"].dtype == torch.uint8
+        seen = torch.relu(self.camera(tree["camera"] / 255)).flatten(1)
+        parts = [seen, tree["at"], tree["speed"], tree["map"].flatten(1)]
+        return self.head(torch.cat(parts, dim=1))
+
+
+def test_a_network_of_a_user_gets_the_tree():
+    policy = DQN(SPEC, network=OwnNet())
+    obs = SPEC.pack(random_tree(6))
+    expected = policy.module(as_tensors(obs)).detach().numpy()
+    np.testing.assert_array_equal(policy.q_values(obs), expected)
+    np.testing.assert_array_equal(policy.q_values(random_tree(6)), expected)
+    with pytest.raises(ShapeError, match=r"returned float32 \(2, 5\)"):
+        DQN(SPEC, network=OwnNet(5))
+    with pytest.raises(ConfigError, match=r"'camera': uint8 \(2, 3, 9, 9\).* 'speed': float32"):
+        DQN(SPEC, network=nn.Linear(3, 4))
+
+
+def test_a_plain_module_of_vectors_takes_a_tree_and_normalises_it():
+    space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2))
+    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), has_action_mask=True)
+    rng = np.random.default_rng(0)
+    tree = {"a": rng.normal(size=(50, 3)).astype(np.float32), "b": rng.integers(2, size=50)}
+    obs = spec.pack(tree)
+    for normalize_obs in (False, True):
+        policy = DQN(spec, DQNConfig(normalize_obs=normalize_obs))
+        if normalize_obs:
+            assert policy._norm is not None
+            policy._norm.update(obs)
+        module = policy.module
+        assert isinstance(module, FromTree)
+        found = module(spec.unpack(torch.from_numpy(obs))).detach()
+        np.testing.assert_allclose(policy.q_values(obs), found, atol=1e-5)
+
+
+class OfParts(nn.Module):
+    """A network of a user that gets the parts of an observation."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 4)
+
+    def forward(self, obs: Any) -> torch.Tensor:
+        found: torch.Tensor = self.layer(torch.cat((obs["a"], obs["b"]), dim=1))
+        return found
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", [DQN, SAC])
+def test_a_plain_module_normalises_each_part_of_a_tree_as_the_policy_does(
+    kind: Any, own: bool
+) -> None:
+    obs_space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2))
+    action_space: Any = Discrete(4) if kind is DQN else Box(-1.0, 1.0, (2,))
+    spec = EnvSpec(env_id="x", obs_space=obs_space, action_space=action_space)
+    config = DQNConfig(normalize_obs=True) if kind is DQN else SACConfig(normalize_obs=True)
+    networks = {"network" if kind is DQN else "actor": OfParts} if own else {}
+    policy = kind(spec, config, **networks)
+    rng = np.random.default_rng(0)
+    obs = spec.pack({"a": 9.0 + rng.normal(size=(50, 3)), "b": rng.integers(2, size=50)})
+    untrained = policy.act(obs, explore=False)
+    policy._norm.update(obs)
+    found = policy.module(spec.unpack(torch.from_numpy(obs))).detach().numpy()
+    best = policy.act(obs, explore=False)
+    assert (best != untrained).any()
+    np.testing.assert_allclose(found.argmax(1) if kind is DQN else found, best, atol=1e-5)
+
+
+def test_images_of_a_tree_that_are_too_small_for_a_torso_are_refused():
+    with pytest.raises(ConfigError, match=r"`torso` is 'nature'.*\(3, 9, 9\)"):
+        DQN(SPEC, DQNConfig(torso="nature"))
+    flat = DQN(SPEC, DQNConfig(torso="mlp"))
+    assert flat.weights()["torso.0.weight"].shape[1] == 3 * 81 + 3 + 2 + 64
+    with pytest.raises(ConfigError, match="is of bytes or an image"):
+        DQN(SPEC, DQNConfig(normalize_obs=True))
+
+
+@pytest.mark.parametrize("kind", [DQN, A2C, PPO, IMPALA])
+def test_convolutions_of_ones_own_see_each_image(kind: Any) -> None:
+    convs = (Conv(5, 4, 2), Conv(3, 2, 1))
+    configs: dict[Any, Any] = {DQN: DQNConfig, A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig}
+    config = configs[kind](convs=convs, hidden=(8,))
+    policy = kind(SPEC, config)
+    shapes = [tuple(tensor.shape) for tensor in policy.weights().values() if tensor.dim() == 4]
+    assert sorted(shapes) == [(3, 5, 2, 2), (3, 5, 2, 2), (5, 1, 4, 4), (5, 3, 4, 4)]
+    inputs = policy.weights()["torso.0.weight"].shape[1]
+    assert inputs == 12 + 3 + 2 + 12  # 9 x 9 and 8 x 8 pixels become 3 x 3, then 3 of 2 x 2
+    flat = kind(SPEC, configs[kind](convs=(), hidden=(8,)))
+    assert not any("conv" in name for name in flat.weights())
+    with pytest.raises(ConfigError, match=r"`convs` are given, .*too small"):
+        kind(SPEC, configs[kind](convs=(Conv(5, 20, 2),)))

@@ -1,0 +1,291 @@
+"""A2C, PPO and IMPALA with memory: unrolled as they acted, with exact gradients through time."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+
+import ding_lite.testing.probes  # noqa: F401 registers the environments
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.evolution import Agent, Mutation
+from ding_lite.rl import (
+    A2C,
+    IMPALA,
+    PPO,
+    A2CConfig,
+    EnvSpec,
+    IMPALAConfig,
+    PPOConfig,
+    make_envs,
+    mean_return,
+)
+from ding_lite.rl.weights.flat_module import copied
+from tests.rl.rollouts import draw_obs, draw_rollout
+
+CARTPOLE = make_envs("CartPole-v1", 1).spec
+PENDULUM = make_envs("Pendulum-v1", 1).spec
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
+)
+PARTS = EnvSpec(
+    env_id="parts",
+    obs_space=Dict(at=Box(-1.0, 1.0, (2,)), screen=Box(0, 255, (12, 12, 3), dtype=np.uint8)),
+    action_space=Discrete(2),
+)
+KINDS = {"A2C": (A2C, A2CConfig), "PPO": (PPO, PPOConfig), "IMPALA": (IMPALA, IMPALAConfig)}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+EVERY_MEMORY = pytest.mark.parametrize("memory", ["lstm", "gru", "own"])
+COEF, ENTROPY, GAMMA = 0.7, 0.02, 0.9
+
+
+class Leaky(nn.Module):
+    """A memory of a user's own: its state is shared by actor and critic."""
+
+    state_size = 5
+
+    def __init__(self, spec):
+        super().__init__()
+        self.inner = nn.Linear(spec.obs_shape[0] + 5, 5)
+        self.heads = nn.Linear(5, 3)
+
+    def forward(self, obs, state):
+        state = 0.5 * state + torch.tanh(self.inner(torch.cat((obs, state), dim=1)))
+        outputs = self.heads(state)
+        return outputs[:, :2], outputs[:, 2:], state
+
+
+def make(kind, spec=CARTPOLE, *, memory="gru", **settings):
+    policy, config = KINDS[kind]
+    settings = {"hidden": (8,), "memory_size": 6, **settings}
+    if memory == "own":
+        return policy(spec, config(**settings), network=Leaky)
+    return policy(spec, config(memory=memory, **settings))
+
+
+def rollout_for(policy, seed=0):
+    """Draw a rollout that begins amid episodes."""
+    rng = np.random.default_rng(seed)
+    rollout = draw_rollout(seed, policy.spec, num_steps=9, num_envs=4, ends=0.15)
+    assert len(rollout.cut_time)
+    assert rollout.terminated.any()
+    state = rng.normal(size=(4, policy.state_size)).astype(np.float32)
+    return replace(rollout, state=state)
+
+
+def step_by_step(module, rollout):
+    """Compute outputs, values and next values of one env step after the other."""
+    steps, envs = rollout.reward.shape
+    outputs, value, next_value = ({} for _ in range(3))
+    cuts = dict(
+        zip(zip(rollout.cut_time, rollout.cut_env, strict=True), rollout.cut_obs, strict=True)
+    )
+
+    def look(obs, state):
+        found, values, state = module(torch.from_numpy(obs)[None], state)
+        return found[0], values.reshape(()), state
+
+    for env in range(envs):
+        state = torch.from_numpy(rollout.state[env])[None]
+        for time in range(steps):
+            at = time, env
+            outputs[at], value[at], state = look(rollout.obs[at], state)
+            if at in cuts:
+                next_value[at] = look(cuts[at], state)[1].item()
+            if rollout.terminated[at] or rollout.truncated[at]:
+                state = torch.zeros_like(state)
+            next_value.setdefault(at, look(rollout.last_obs[env], state)[1].item())
+    for time, env in outputs:
+        if time + 1 < steps and (time, env) not in cuts:
+            next_value[time, env] = value[time + 1, env].item()
+    return outputs, value, next_value
+
+
+def gradient_of(module, rollout):
+    """Compute the gradient of the actor-critic loss with all rewards, lambda = 1."""
+    outputs, value, next_value = step_by_step(module, rollout)
+    steps, envs = rollout.reward.shape
+    loss = torch.zeros(())
+    for env in range(envs):
+        ahead = 0.0
+        for time in reversed(range(steps)):
+            at = time, env
+            goes_on = not (rollout.terminated[at] or rollout.truncated[at])
+            bootstrap = 0.0 if rollout.terminated[at] else next_value[at]
+            error = rollout.reward[at] + GAMMA * bootstrap - value[at].item()
+            ahead = error + GAMMA * ahead * goes_on
+            log_probs = outputs[at].log_softmax(0)
+            loss = loss - log_probs[rollout.action[at]] * ahead
+            loss = loss + COEF * (value[at] - (value[at].item() + ahead)) ** 2
+            loss = loss + ENTROPY * (log_probs.exp() * log_probs).sum()
+    (loss / (steps * envs)).backward()
+    return torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
+
+
+@EVERY_MEMORY
+@EVERY_KIND
+def test_the_gradient_is_that_of_plain_pytorch_one_step_after_the_other(kind, memory):
+    more = {} if kind == "IMPALA" else {"gae_lambda": 1.0}
+    policy = make(
+        kind,
+        memory=memory,
+        normalize_advantage=False,
+        value_coef=COEF,
+        entropy_coef=ENTROPY,
+        gamma=GAMMA,
+        **more,
+    )
+    module = copied(policy.module)
+    rollout = rollout_for(policy)
+    outputs, *_ = step_by_step(module, rollout)
+    log_prob = np.zeros_like(rollout.log_prob)
+    for at, found in outputs.items():
+        log_prob[at] = found.log_softmax(0)[rollout.action[at]].item()
+    rollout = replace(rollout, log_prob=log_prob)  # so that all ratios are 1
+
+    grad_P, _ = policy.gradients([rollout])
+    torch.testing.assert_close(grad_P, gradient_of(module, rollout), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", [CARTPOLE, PENDULUM, SCREEN, PARTS], ids=lambda spec: spec.env_id)
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_it_acts_by_the_states_that_its_module_computes(memory, spec):
+    policy = make("PPO", spec, memory=memory)
+    states = policy.make_memory(3)
+    assert states.state.shape == (3, policy.state_size)
+    state = torch.zeros(3, policy.state_size)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        obs = draw_obs(rng, spec, (3,))
+        tree = spec.unpack(torch.from_numpy(obs))
+        _, value, after = policy.module(tree, state)
+        found = policy.values(obs, memory=states)
+        torch.testing.assert_close(torch.from_numpy(found), value.detach())
+        np.testing.assert_array_equal(states.state, state)  # values leave it
+        policy.act(obs, explore=False, memory=states)
+        state = after.detach()
+        torch.testing.assert_close(torch.from_numpy(states.state), state)
+    assert np.isfinite(policy.learn([rollout_for(policy)])["loss"])
+
+
+@pytest.mark.parametrize("kind", ["PPO", "IMPALA"])
+def test_a_rollout_is_judged_as_it_was_collected(kind):
+    envs = make_envs("probe/Recall-v0", 4, seed=0)
+    policy = make(kind, envs.spec, clip=1e-5)
+    shares = []
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=7))  # ends amid episodes
+        task.use(lambda ctx: shares.append(policy.gradients(ctx.trajectories)[1]["clip_fraction"]))
+        task.run(max_step=5)
+    assert shares == [0.0] * 5  # no ratio further from 1
+
+
+@pytest.mark.parametrize("batch_size", [1, 9, 18, 36])
+def test_minibatches_are_whole_sequences(batch_size):
+    policy = make("PPO", batch_size=batch_size, epochs=1)
+    rollout = rollout_for(policy)
+    rows = policy._rows(rollout)
+    parts = [*rows.split(batch_size, np.random.default_rng(0))]
+    assert len(parts) == (36 // max(batch_size, 9))
+    whole, *_ = policy._forward(rows.obs, rows.unroll)
+    of_obs = {obs.tobytes(): outputs for obs, outputs in zip(rows.obs, whole, strict=True)}
+    assert sorted(of_obs) == sorted(obs.tobytes() for part in parts for obs in part.obs)
+    for part in parts:
+        outputs, *_ = policy._forward(part.obs, part.unroll)
+        expected = np.stack([of_obs[obs.tobytes()] for obs in part.obs])
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-6)
+
+
+@EVERY_MEMORY
+@EVERY_KIND
+def test_a_clone_and_a_resumed_collection_go_on_exactly_amid_an_episode(kind, memory):
+    def pipeline(policy, seed):
+        envs = make_envs("probe/Recall-v0", 4, seed=seed)
+        collect = mw.collect(policy, envs, unroll=4)
+        task = Task()
+        task.use(collect)
+        task.use(mw.train(policy))
+        return task, collect, envs
+
+    task, collect, envs = pipeline(policy := make(kind, envs_spec(), memory=memory), 0)
+    with task:
+        task.run(max_step=3)
+    twin = policy.clone()
+    other, its_collect, its_envs = pipeline(twin, 5)
+    its_envs.load_state_dict(envs.state_dict())
+    its_collect.load_state_dict(collect.state_dict())
+    with task, other:
+        task.run(max_step=3)
+        other.run(max_step=3)
+    torch.testing.assert_close(policy.weights(), twin.weights(), rtol=0, atol=0)
+    np.testing.assert_array_equal(
+        collect.state_dict()["memory"]["state"], its_collect.state_dict()["memory"]["state"]
+    )
+
+
+def envs_spec():
+    return make_envs("probe/Recall-v0", 1).spec
+
+
+def test_a_memory_that_is_missing_or_superfluous_is_refused():
+    obs = np.zeros((2, 4), dtype=np.float32)
+    policy, without = make("PPO"), PPO(CARTPOLE)
+    for call in (policy.act, policy.explore, policy.values):
+        with pytest.raises(ConfigError, match="PPO has memory: give `memory=`"):
+            call(obs)
+    assert without.make_memory(2) is None
+    with pytest.raises(ConfigError, match="PPO has no memory: leave it out"):
+        without.act(obs, memory=policy.make_memory(2))
+    with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\)"):
+        policy.learn([draw_rollout(0, CARTPOLE)])
+
+
+def test_settings_and_modules_that_do_not_fit_are_refused():
+    unknown: Any = "rnn"
+    with pytest.raises(ConfigError, match="`memory`"):
+        A2CConfig(memory=unknown)
+    with pytest.raises(ConfigError, match="memory_size"):
+        A2CConfig(memory_size=0)
+    with pytest.raises(ConfigError, match="Leave `memory` out"):
+        A2C(CARTPOLE, A2CConfig(memory="gru"), network=Leaky)
+
+    class Forgets(Leaky):
+        def forward(self, obs, state):
+            return super().forward(obs, state)[:2]
+
+    with pytest.raises(ShapeError, match=r"float32 \(2, 5\) was expected"):
+        A2C(CARTPOLE, network=Forgets)
+
+
+def test_evolution_leaves_networks_with_memory_as_they_are():
+    agent = Agent(make("PPO"))
+    nothing: dict[str, Any] = {"none": 1.0, "architecture": 0.0, "weights": 0.0, "activation": 0.0}
+    for kind in ("architecture", "weights", "activation"):
+        with pytest.raises(ConfigError, match="PPO has memory, and evolution does not change"):
+            Mutation(**{**nothing, kind: 1.0}).check(agent.policy)
+    Mutation(**nothing).check(agent.policy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "memory", "steps"), [("A2C", "gru", 60), ("PPO", "lstm", 20), ("IMPALA", "gru", 60)]
+)
+def test_memory_recalls_what_came_before(kind, memory, steps):
+    assert recalled(kind, steps, memory=memory) == 1.0
+
+
+def test_without_memory_the_answer_is_a_guess():
+    assert abs(recalled("PPO", 20, memory=None)) < 0.6
+
+
+def recalled(kind, steps, **settings):
+    envs = make_envs("probe/Recall-v0", 16, seed=0)
+    policy = make(kind, envs.spec, lr=1e-2, **{"memory_size": 16, **settings})
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=6))
+        task.use(mw.train(policy))
+        task.run(max_step=steps)
+    return mean_return(policy, make_envs("probe/Recall-v0", 16, seed=1), episodes=64)

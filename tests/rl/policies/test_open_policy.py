@@ -1,0 +1,199 @@
+"""DQN with networks and optimisers of users."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl import DQN, DQNConfig, EnvSpec, ReplayBuffer, make_envs, mean_return
+from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
+
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
+)
+
+
+class QNet(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(spec.obs_shape[0], 16), nn.Linear(16, spec.num_actions)
+
+    def forward(self, obs):
+        return self.fc2(torch.relu(self.fc1(obs)))
+
+
+def with_dropout(spec):
+    return nn.Sequential(
+        nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2)
+    )
+
+
+class FromBytes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 5, 2), nn.Linear(64, 2)
+
+    def forward(self, obs):
+        return self.head(torch.relu(self.conv(obs / 255)).flatten(1))
+
+
+@pytest.mark.parametrize("config", [DQNConfig(hidden=(16,)), DQNConfig(hidden=(16,), double=False)])
+def test_a_users_network_learns_as_the_built_in_one_does(config):
+    house = DQN(CARTPOLE, config)
+    module = QNet(CARTPOLE)
+    module.load_state_dict(dict(zip(module.state_dict(), house.weights().values(), strict=True)))
+    own = DQN(CARTPOLE, config, network=module)
+    assert own.module is module
+    for seed in range(20):
+        one = prioritized(seed) if seed % 2 else batch(seed)
+        expected, found = house.learn(one), own.learn(one)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(own.weights().values(), house.weights().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [with_dropout, QNet])
+@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop])
+def test_a_clone_goes_on_exactly(make, optimizer):
+    policy = DQN(CARTPOLE, network=make, optimizer=optimizer)
+    for seed in range(3):
+        policy.learn(batch(seed))
+    torch.manual_seed(0)
+    twin = policy.clone()
+    for seed in range(3, 6):
+        first = policy.learn(batch(seed))
+        torch.rand(7)  # the global generator is of no importance
+        assert twin.learn(batch(seed)) == first
+    state = twin.state_dict()
+    torch.testing.assert_close(policy.state_dict(), state, rtol=0, atol=0)
+
+
+def test_dropout_is_off_and_running_means_stay_while_it_acts():
+    policy = DQN(CARTPOLE, network=with_dropout)
+    obs = np.ones((5, 4), dtype=np.float32)
+    before = policy.weights()
+    np.testing.assert_array_equal(policy.q_values(obs), policy.q_values(obs))
+    policy.learn(batch(0))
+    after = policy.weights()
+    assert before["1.num_batches_tracked"] == 0
+    assert after["1.num_batches_tracked"] == 1
+    target = policy.state_dict()["target_net"]
+    assert torch.equal(target["1.running_mean"], after["1.running_mean"])
+
+
+def test_published_weights_with_buffers_reach_a_collector():
+    learner, collector = (DQN(CARTPOLE, network=with_dropout) for _ in range(2))
+    for seed in range(3):
+        learner.learn(batch(seed))
+    collector.load_weights({n: t.numpy() for n, t in learner.weights().items()})
+    obs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(learner.q_values(obs), collector.q_values(obs))
+
+
+def test_a_network_for_images_gets_bytes():
+    policy = DQN(SCREEN, network=FromBytes())
+    policy.learn(batch(0, spec=SCREEN))
+    assert policy.act(np.zeros((3, 3, 12, 12), dtype=np.uint8)).shape == (3,)
+
+
+def test_the_seed_of_the_config_draws_the_weights_of_a_function():
+    first, again, other = (DQN(CARTPOLE, DQNConfig(seed=s), network=QNet) for s in (0, 0, 1))
+    assert torch.equal(first.weights()["fc1.weight"], again.weights()["fc1.weight"])
+    assert not torch.equal(first.weights()["fc1.weight"], other.weights()["fc1.weight"])
+
+
+def test_a_policy_like_another_has_its_parts_and_other_settings():
+    policy = DQN(CARTPOLE, network=QNet(CARTPOLE), optimizer=torch.optim.SGD)
+    twin = policy.like(DQNConfig(lr=0.5))
+    assert twin.config.lr == 0.5
+    assert twin.has_own_network
+    assert twin.has_own_optimizer
+    assert not DQN(CARTPOLE).has_own_network
+    before = policy.weights()
+    twin.learn(batch(0))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.weights().items())
+
+
+class Alone:
+    """A group of one learner, of rank 1, that gets the state of another."""
+
+    rank = 1
+
+    def __init__(self, state):
+        self.state = state
+
+    def broadcast(self, value):
+        return self.state
+
+    def averager(self):
+        return lambda tensor: None
+
+
+def test_learners_share_weights_but_not_random_numbers():
+    first, second = (DQN(CARTPOLE, DQNConfig(seed=s), network=with_dropout) for s in (0, 1))
+    before = second.state_dict()
+    second.data_parallel(Alone(first.state_dict()))
+    after = second.state_dict()
+    assert torch.equal(after["q_net"]["0.weight"], first.weights()["0.weight"])
+    for key in ("rng", "network_rng"):
+        torch.testing.assert_close(after[key], before[key], rtol=0, atol=0)
+
+
+def test_offspring_draw_random_numbers_of_their_own():
+    policy = DQN(CARTPOLE, network=with_dropout)
+    twin = policy.clone()
+    twin.reseed(5)
+    assert twin.learn(batch(0)) != policy.learn(batch(0))
+
+
+def test_the_module_normalises_as_the_policy_does():
+    config = DQNConfig(normalize_obs=True)
+    for policy in (DQN(CARTPOLE, config), DQN(CARTPOLE, config, network=QNet)):
+        policy.learn(batch(0))
+        obs = 5.0 + np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+        with torch.no_grad():
+            found = policy.module(torch.from_numpy(obs)).numpy()
+        np.testing.assert_allclose(found, policy.q_values(obs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("network", "error", "message"),
+    [
+        (nn.Linear(4, 3), ShapeError, r"float32 \(2, 3\) .* float32 \(2, 2\) was expected"),
+        (nn.Linear(5, 2), ConfigError, r"CartPole-v1 gives, float32 \(2, 4\)"),
+        (nn.Linear(4, 2).half(), ConfigError, "torch.float16; torch.float32"),
+        ("mlp", ConfigError, "`network` is a str"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_at_once(network, error, message):
+    with pytest.raises(error, match=message):
+        DQN(CARTPOLE, network=network)
+
+
+def test_a_state_of_another_optimizer_or_network_is_refused():
+    state = DQN(CARTPOLE, network=QNet).state_dict()
+    with pytest.raises(Exception, match="no state of a DQN"):
+        DQN(CARTPOLE).load_state_dict(state)
+    with pytest.raises(Exception, match="no state of a DQN"):
+        DQN(CARTPOLE, network=QNet, optimizer=torch.optim.SGD).load_state_dict(state)
+
+
+def test_a_users_network_and_optimizer_learn_cartpole():
+    envs, judge = make_envs("CartPole-v1", 8, seed=0), make_envs("CartPole-v1", 8, seed=1)
+    policy = DQN(
+        envs.spec,
+        DQNConfig(n_step=3),
+        network=nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 2)),
+        optimizer=lambda params: torch.optim.RMSprop(params, lr=5e-4),
+    )
+    replay = ReplayBuffer(envs.spec, capacity=20_000)
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(mw.add_to(replay))
+        task.use(mw.train(policy, replay, updates=2))
+        task.run(max_step=900)
+    assert mean_return(policy, judge, episodes=16) > 60.0

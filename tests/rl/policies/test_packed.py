@@ -1,0 +1,275 @@
+"""Policies see all parts of observations, take legal actions only, and make several choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.parallel.wire.codec import decode, encode
+from ding_lite.rl import (
+    A2C,
+    DDPG,
+    DQN,
+    IMPALA,
+    PPO,
+    SAC,
+    TD3,
+    A2CConfig,
+    DQNConfig,
+    EnvSpec,
+    IMPALAConfig,
+    PPOConfig,
+    ReplayBuffer,
+    Transitions,
+    make_envs,
+    mean_return,
+)
+from ding_lite.testing import run_step
+from tests.rl.partly import LENGTH, legal
+
+ACTOR_CRITICS = pytest.mark.parametrize("kind", [A2C, PPO, IMPALA])
+BOX_POLICIES = pytest.mark.parametrize("kind", [DDPG, TD3, SAC])
+CONFIGS = {
+    A2C: A2CConfig(gamma=0.1, lr=1e-2),
+    PPO: PPOConfig(gamma=0.1, lr=5e-3),
+    IMPALA: IMPALAConfig(gamma=0.1, lr=1e-2, clip=0.2, epochs=4, batch_size=64),
+}
+
+
+def make(num_envs, **settings):
+    return make_envs("partly/Partly-v0", num_envs, mode="sync", seed=1, env_args=settings)
+
+
+def learn(policy, envs, *, rounds):
+    """Let an actor-critic learn from rollouts; return its mean return afterwards."""
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=16))
+        task.use(mw.train(policy))
+        task.run(max_step=rounds)
+    return mean_return(policy, envs, episodes=64)
+
+
+@ACTOR_CRITICS
+@pytest.mark.parametrize(
+    ("action", "masked"),
+    [("choice", False), ("choice", True), ("choices", False), ("choices", True), ("flags", False)],
+)
+def test_an_actor_critic_finds_the_part_that_matters(kind, action, masked):
+    with make(16, action=action, masked=masked) as envs:
+        policy = kind(envs.spec, CONFIGS[kind])
+        best = LENGTH
+        assert learn(policy, envs, rounds=50) > 0.95 * best
+
+
+def test_dqn_finds_the_part_that_matters_and_takes_no_illegal_action():
+    with make(8, masked=True) as envs:
+        config = DQNConfig(gamma=0.1, n_step=1, epsilon_steps=1_000, batch_size=64)
+        policy, replay = DQN(envs.spec, config), ReplayBuffer(envs.spec, capacity=4_000)
+        with Task() as task:
+            task.use(mw.random_warmup(envs, replay, steps=200))
+            task.use(mw.collect(policy, envs, steps=8))
+            task.use(mw.add_to(replay))
+            task.use(mw.train(policy, replay, updates=2))
+            task.run(max_step=250)
+        assert mean_return(policy, envs, episodes=64) == LENGTH
+
+
+def random_obs(spec, count, seed=0):
+    """Make packed observations with random masks."""
+    rng = np.random.default_rng(seed)
+    spec.obs_space.seed(seed)
+    samples = [spec.obs_space.sample() for _ in range(count)]
+    tree = {key: np.stack([one[key] for one in samples]) for key in samples[0]}
+    mask = rng.random((count, spec.num_choices)) < 0.4
+    mask[np.arange(count), rng.integers(spec.num_choices, size=count)] = True
+    return spec.pack(tree, action_mask=mask)
+
+
+MASKED = EnvSpec(
+    env_id="masked",
+    obs_space=Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2)),
+    action_space=Discrete(5),
+    has_action_mask=True,
+)
+
+
+def transitions(spec, count):
+    obs, next_obs = random_obs(spec, count, seed=1), random_obs(spec, count, seed=2)
+    rng = np.random.default_rng(0)
+    return Transitions(
+        obs=obs,
+        action=legal(spec, obs).argmax(axis=1),
+        reward=rng.normal(size=count).astype(np.float32),
+        next_obs=next_obs,
+        terminated=rng.random(count) < 0.3,
+        truncated=np.zeros(count, dtype=np.bool_),
+        num_steps=np.ones(count, dtype=np.int32),
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
+def test_dqn_acts_legally_with_any_epsilon(epsilon):
+    policy = DQN(MASKED)
+    obs = random_obs(MASKED, 400)
+    mask = legal(MASKED, obs)
+    values = policy.q_values(obs)
+    assert (values[~mask] == -np.inf).all()
+    assert np.isfinite(values[mask]).all()
+    actions = policy.act(obs, epsilon=epsilon)
+    assert mask[np.arange(400), actions].all()
+    if epsilon == 1.0:  # evenly among the legal ones
+        for index in range(5):
+            share = np.mean(actions == index)
+            assert share == pytest.approx((mask[:, index] / mask.sum(axis=1)).mean(), abs=0.06)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_targets_of_dqn_are_those_of_legal_actions(double, dueling):
+    config = DQNConfig(double=double, dueling=dueling, loss="mse", lr=1e-9, target_tau=1e-9)
+    policy = DQN(MASKED, config)
+    policy._target_net.weights.flat.mul_(-1.3)
+    batch = transitions(MASKED, 50)
+    mask = legal(MASKED, batch.next_obs)
+
+    plain = replace(MASKED, has_action_mask=False)
+    online, target = DQN(plain, config), DQN(plain, config)
+    online.load_weights(policy.weights())
+    target.load_weights(policy.state_dict()["target_net"])
+    without_mask = plain.pack(MASKED.unpack(batch.next_obs))
+    ranking = online.q_values(without_mask) if double else target.q_values(without_mask)
+    future = target.q_values(without_mask)
+    errors = []
+    for i in range(50):
+        best = max((a for a in range(5) if mask[i, a]), key=lambda a: ranking[i, a])
+        goal = batch.reward[i] + 0.99 * (not batch.terminated[i]) * future[i, best]
+        errors.append(policy.q_values(batch.obs)[i, batch.action[i]] - goal)
+    np.testing.assert_allclose(policy.td_errors(batch), errors, rtol=1e-4, atol=1e-5)
+    loss = policy.learn(batch)["loss"]
+    assert loss in (
+        pytest.approx(np.mean(np.square(errors)), rel=1e-4),
+        pytest.approx(np.mean(np.square(errors)) / 2, rel=1e-4),
+    )
+
+
+@ACTOR_CRITICS
+def test_a_tree_of_observations_is_taken_as_it_is(kind):
+    spec = replace(MASKED, has_action_mask=False)
+    obs = random_obs(replace(MASKED), 6)
+    tree = MASKED.unpack(obs)
+    policy = kind(spec)
+    packed = spec.pack(tree)
+    np.testing.assert_array_equal(
+        policy.act(tree, explore=False), policy.act(packed, explore=False)
+    )
+    np.testing.assert_array_equal(policy.values(tree), policy.values(packed))
+    raw = {"a": tree["a"], "b": tree["b"].argmax(axis=1)}
+    np.testing.assert_array_equal(policy.values(raw), policy.values(packed))
+    assert DQN(spec).act(tree).shape == policy.explore(tree)[0].shape == (6,)
+    with pytest.raises(ShapeError, match=r"`spec.pack` makes them of their parts"):
+        policy.act(packed[:, :2])
+
+
+@BOX_POLICIES
+def test_box_policies_see_vectors_of_several_parts(kind):
+    space = Dict(a=Box(-1.0, 1.0, (3,)), b=Discrete(2), c=Box(0, 255, (4,), dtype=np.uint8))
+    spec = EnvSpec(env_id="x", obs_space=space, action_space=Box(-2.0, 2.0, (2,)))
+    policy = kind(spec)
+    plain_space = Box(-1.0, 1.0, (9,))
+    plain = kind(replace(spec, obs_space=plain_space))
+    plain.load_state_dict(policy.state_dict())
+    rng = np.random.default_rng(0)
+
+    def batch(seed):
+        space.seed(seed)
+        samples = [space.sample() for _ in range(16)]
+        return spec.pack({key: np.stack([one[key] for one in samples]) for key in samples[0]})
+
+    obs, next_obs = batch(0), batch(1)
+    assert obs.dtype == np.uint8
+    given = Transitions(
+        obs=obs,
+        action=rng.uniform(-2, 2, (16, 2)).astype(np.float32),
+        reward=rng.normal(size=16).astype(np.float32),
+        next_obs=next_obs,
+        terminated=np.zeros(16, dtype=np.bool_),
+        truncated=np.zeros(16, dtype=np.bool_),
+        num_steps=np.ones(16, dtype=np.int32),
+    )
+    joined = replace(given, obs=spec.inputs(obs), next_obs=spec.inputs(next_obs))
+    for _ in range(3):
+        assert policy.learn(given)["loss"] == plain.learn(joined)["loss"]
+    np.testing.assert_array_equal(
+        policy.act(spec.unpack(obs), explore=False), plain.act(spec.inputs(obs), explore=False)
+    )
+    pictures = replace(spec, obs_space=Dict(a=Box(0, 255, (8, 8, 3), dtype=np.uint8), b=space["a"]))
+    with pytest.raises(ConfigError, match=r"x shows images .*\(3, 8, 8\)"):
+        kind(pictures)
+
+
+@pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), MultiBinary(4)])
+@pytest.mark.parametrize("kind", [DQN, DDPG, TD3, SAC])
+def test_policies_of_one_choice_refuse_several_and_name_ppo(kind, space):
+    spec = replace(MASKED, action_space=space, has_action_mask=False)
+    with pytest.raises(ConfigError, match=rf"{kind.__name__} .* masked has .*Take PPO"):
+        kind(spec)
+
+
+@pytest.mark.parametrize("kind", [A2C, PPO, IMPALA, DQN])
+def test_only_real_numbers_are_normalised(kind):
+    config = {A2C: A2CConfig, PPO: PPOConfig, IMPALA: IMPALAConfig, DQN: DQNConfig}[kind]
+    policy = kind(MASKED, config(normalize_obs=True))
+    obs = random_obs(MASKED, 100)
+    policy._norm.update(obs)
+    normed = policy._norm(obs)
+    np.testing.assert_array_equal(normed[:, 3:], obs[:, 3:])
+    np.testing.assert_allclose(normed[:, :3].std(axis=0), 1.0, atol=1e-3)
+    assert legal(MASKED, obs)[np.arange(100), policy.act(obs)].all()
+    again = kind(MASKED, config(normalize_obs=True))
+    again.load_state_dict(policy.state_dict())
+    np.testing.assert_array_equal(again.act(obs, explore=False), policy.act(obs, explore=False))
+    bytes_too = replace(MASKED, obs_space=Dict(a=Box(0, 255, (4,), dtype=np.uint8), b=Discrete(2)))
+    with pytest.raises(ConfigError, match="`normalize_obs` is on, but a part of"):
+        kind(bytes_too, config(normalize_obs=True))
+
+
+def test_a_policy_of_other_parts_is_refused():
+    with make(2) as envs, make(2, masked=True) as masked:
+        with pytest.raises(ConfigError, match=r"Dict\(.* with an action mask.* Make the policy"):
+            mw.collect(PPO(masked.spec), envs, unroll=4)
+        other = replace(envs.spec, obs_space=Dict(a=Box(-1.0, 1.0, (5,))))
+        assert other.obs_shape == envs.spec.obs_shape
+        with pytest.raises(ConfigError, match="The policy was made for"):
+            mw.collect(PPO(other), envs, unroll=4)
+
+
+def test_rollouts_of_parts_masks_and_choices_travel_as_they_are():
+    with make(3, action="choices", masked=True, image=True) as envs:
+        policy, twin = PPO(envs.spec), PPO(envs.spec)
+        ctx, _ = run_step(mw.collect(policy, envs, unroll=5))
+        [rollout] = ctx.trajectories
+        sent = encode([rollout])
+        arrived = decode(bytes(sent.meta), [memoryview(bytearray(one)) for one in sent.buffers])
+        assert arrived[0].obs.dtype == np.uint8
+        assert arrived[0].action.shape == (5, 3, 2)
+        assert twin.learn(arrived) == policy.learn([rollout])
+        with pytest.raises(ShapeError, match="The `action` of a rollout has shape"):
+            twin.learn([replace(rollout, action=rollout.action[..., 0])])
+        with pytest.raises(ShapeError, match=r"has the type float32; .* are whole numbers, Multi"):
+            twin.learn([replace(rollout, action=rollout.action.astype(np.float32))])
+
+
+@ACTOR_CRITICS
+@pytest.mark.parametrize(("low", "high"), [(-np.inf, np.inf), (3.0, np.inf), (-np.inf, -3.0)])
+def test_actor_critics_take_boxes_of_any_bounds(kind, low, high):
+    space = Box(low, high, (2,), dtype=np.float32)
+    spec = EnvSpec(env_id="x", obs_space=Box(-1.0, 1.0, (3,)), action_space=space)
+    policy = kind(spec)
+    action = policy.act(np.zeros((50, 3), dtype=np.float32))
+    assert all(space.contains(one) for one in action)
+    assert len(np.unique(action)) > 60  # most are not at a bound

@@ -1,0 +1,308 @@
+"""A2C, PPO and IMPALA with networks and optimisers of users."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl import (
+    A2C,
+    IMPALA,
+    PPO,
+    A2CConfig,
+    EnvSpec,
+    IMPALAConfig,
+    PPOConfig,
+    make_envs,
+    mean_return,
+)
+from ding_lite.rl.recorded.actor_critic import OwnActorCritic
+from ding_lite.rl.weights.flat_module import copied
+from tests.rl.rollouts import draw_obs, draw_rollout
+
+CARTPOLE = make_envs("CartPole-v1", 1).spec
+PENDULUM = make_envs("Pendulum-v1", 1).spec
+SCREEN = EnvSpec(
+    env_id="x", obs_space=Box(0, 255, (12, 12, 3), dtype=np.uint8), action_space=Discrete(2)
+)
+PARTS = EnvSpec(
+    env_id="parts",
+    obs_space=Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,))),
+    action_space=Discrete(2),
+    has_action_mask=True,
+)
+KINDS = {"A2C": (A2C, A2CConfig), "PPO": (PPO, PPOConfig), "IMPALA": (IMPALA, IMPALAConfig)}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+class Together(nn.Module):
+    """One torso under both heads."""
+
+    def __init__(self, spec, *, num_outputs=None, flat_value=True, norm=nn.LayerNorm, drop=0.0):
+        super().__init__()
+        num_outputs = num_outputs or spec.num_actions or spec.action_shape[0]
+        self.torso = nn.Sequential(
+            nn.Linear(spec.obs_shape[0], 16), nn.GELU(), norm(16), nn.Dropout(drop)
+        )
+        self.policy, self.value = nn.Linear(16, num_outputs), nn.Linear(16, 1)
+        self.flat_value = flat_value
+
+    def forward(self, obs):
+        features = self.torso(obs)
+        value = self.value(features)
+        return self.policy(features), value.squeeze(-1) if self.flat_value else value
+
+
+class FromBytes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 5, 2), nn.Linear(64, 3)
+
+    def forward(self, obs):
+        assert obs.dtype == torch.uint8
+        outputs = self.head(torch.relu(self.conv(obs / 255)).flatten(1))
+        return outputs[:, :2], outputs[:, 2]
+
+
+class FromParts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, obs):
+        outputs = self.layer(torch.cat((obs["at"], obs["speed"]), dim=1))
+        return outputs[:, :2], outputs[:, 2]
+
+
+def mlp(num_inputs, num_outputs):
+    return nn.Sequential(nn.Linear(num_inputs, 16), nn.Tanh(), nn.Linear(16, num_outputs))
+
+
+def with_everything(spec):
+    return Together(spec, norm=nn.BatchNorm1d, drop=0.3)
+
+
+def make(kind, spec=CARTPOLE, *, settings=None, **parts):
+    policy, config = KINDS[kind]
+    return policy(spec, config(hidden=(16,), **(settings or {})), **parts)
+
+
+def of_house(module, names, weights):
+    """Load the weights of a house network into modules of the same layers."""
+    for own, name in zip(module.parameters(), names, strict=True):
+        own.data.copy_(weights[name])
+
+
+ACTOR, CRITIC = (
+    [f"{part}.{layer}.{kind}" for layer in ("0", "head") for kind in ("weight", "bias")]
+    for part in ("actor", "critic")
+)
+
+
+@pytest.mark.parametrize("spec", [CARTPOLE, PENDULUM], ids=["choice", "number"])
+@EVERY_KIND
+def test_an_actor_and_a_critic_learn_as_the_built_in_ones_do(kind, spec):
+    settings = {"entropy_coef": 0.01, "log_std_start": -0.3}
+    house = make(kind, spec, settings=settings)
+    size = spec.obs_shape[0]
+    actor, critic = mlp(size, spec.num_actions or 1), mlp(size, 1)
+    of_house(actor, ACTOR, house.weights())
+    of_house(critic, CRITIC, house.weights())
+    own = make(kind, spec, settings=settings, actor=actor, critic=critic)
+    for seed in range(4):
+        rollout = draw_rollout(seed, spec)
+        assert own.learn([rollout]) == pytest.approx(house.learn([rollout]), rel=2e-3, abs=1e-3)
+    found = own.weights()
+    for (_, ours), name in zip(found.items(), [*ACTOR, *CRITIC], strict=False):
+        torch.testing.assert_close(ours, house.weights()[name], rtol=2e-3, atol=1e-3)
+    if spec is PENDULUM:
+        torch.testing.assert_close(
+            found["log_std"], house.weights()["actor.log_std"], rtol=2e-3, atol=1e-3
+        )
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop])
+@pytest.mark.parametrize("network", [Together, with_everything])
+@EVERY_KIND
+def test_a_clone_and_a_resumed_policy_go_on_exactly(kind, network, optimizer):
+    policy = make(kind, network=network, optimizer=optimizer)
+    obs = draw_obs(np.random.default_rng(0), CARTPOLE, (6,))
+
+    def go_on(one):
+        torch.rand(7)  # the global generator is of no importance
+        actions = [one.explore(obs)[0].tolist() for _ in range(3)]
+        return actions, [one.learn([draw_rollout(seed, CARTPOLE)]) for seed in range(3, 6)]
+
+    for seed in range(3):
+        policy.learn([draw_rollout(seed, CARTPOLE)])
+    resumed = policy.like(KINDS[kind][1](hidden=(16,), seed=9))
+    resumed.load_state_dict(policy.state_dict())
+    clone = policy.clone()
+    assert go_on(policy) == go_on(clone) == go_on(resumed)
+    torch.testing.assert_close(policy.weights(), resumed.weights(), rtol=0, atol=0)
+    torch.testing.assert_close(policy.weights(), clone.weights(), rtol=0, atol=0)
+
+
+@EVERY_KIND
+def test_learn_is_gradients_and_apply_gradient(kind):
+    settings = {} if kind == "A2C" else {"epochs": 1}
+    one = make(kind, PENDULUM, settings=settings, network=Together, optimizer=torch.optim.SGD)
+    other = one.clone()
+    for seed in range(3):
+        rollout = draw_rollout(seed, PENDULUM)
+        expected = one.learn([rollout])
+        gradient, metrics = other.gradients([rollout])
+        norm = other.apply_gradient(gradient.numpy())
+        assert {**metrics, "grad_norm": norm} == expected
+    torch.testing.assert_close(one.weights(), other.weights(), rtol=0, atol=0)
+
+
+@EVERY_KIND
+def test_gradients_that_would_leave_running_means_behind_are_refused(kind):
+    policy = make(kind, network=with_everything)
+    before = policy.weights()
+    with pytest.raises(ConfigError, match=r"running_mean.*nn\.LayerNorm"):
+        policy.gradients([draw_rollout(0, CARTPOLE)])
+    torch.testing.assert_close(policy.weights(), before, rtol=0, atol=0)
+
+
+def test_dropout_is_off_and_running_means_stay_while_it_acts():
+    policy = make("PPO", network=with_everything)
+    obs = np.ones((5, 4), dtype=np.float32)
+    np.testing.assert_array_equal(policy.values(obs), policy.values(obs))
+    assert policy.weights()["network.torso.2.num_batches_tracked"] == 0
+    policy.learn([draw_rollout(0, CARTPOLE)])
+    assert policy.weights()["network.torso.2.num_batches_tracked"] == policy.train_iter > 0
+
+
+def test_published_weights_reach_a_collector():
+    learner, collector = (make("IMPALA", PENDULUM, network=with_everything) for _ in range(2))
+    learner.learn([draw_rollout(0, PENDULUM)])
+    collector.load_weights({n: t.numpy() for n, t in learner.weights().items()})
+    obs = draw_obs(np.random.default_rng(0), PENDULUM, (5,))
+    for one, other in zip(learner.explore(obs), collector.explore(obs), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@EVERY_KIND
+def test_a_network_gives_the_spread_of_each_action(kind):
+    policy = make(kind, PENDULUM, network=lambda spec: Together(spec, num_outputs=2))
+    assert "log_std" not in policy.weights()
+    obs = draw_obs(np.random.default_rng(0), PENDULUM, (200,))
+    with torch.no_grad():
+        outputs, _ = policy.module(torch.from_numpy(obs))
+    action, log_prob = policy.explore(obs)
+    mean, std = 2.0 * outputs[:, 0], 2.0 * outputs[:, 1].exp()
+    expected = torch.distributions.Normal(mean, std).log_prob(torch.from_numpy(action[:, 0]))
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        policy.act(obs, explore=False)[:, 0], mean.clamp(-2.0, 2.0), rtol=1e-5, atol=1e-6
+    )
+    policy.learn([draw_rollout(0, PENDULUM)])
+
+
+@pytest.mark.parametrize(
+    ("spec", "module"), [(SCREEN, FromBytes), (PARTS, FromParts)], ids=["bytes", "parts"]
+)
+@EVERY_KIND
+def test_a_network_gets_observations_as_the_environment_gives_them(kind, spec, module):
+    policy = make(kind, spec, network=module())
+    rollout = draw_rollout(0, spec)
+    if spec.has_action_mask:
+        rollout.obs[..., -2:] = [0.0, 1.0]
+        rollout.action[:] = 1
+        assert (policy.act(rollout.obs[0]) == 1).all()
+    assert np.isfinite(policy.learn([rollout])["loss"])
+
+
+def test_values_may_have_an_axis_of_one():
+    module = Together(CARTPOLE, flat_value=False)
+    policy = make("A2C", network=module)
+    assert policy.module is module
+    assert policy.values(np.zeros((3, 4), dtype=np.float32)).shape == (3,)
+
+
+def test_a_torso_that_actor_and_critic_share_stays_shared():
+    torso = nn.Linear(4, 8)
+    policy = make("PPO", actor=nn.Sequential(torso, nn.Linear(8, 2)),
+                  critic=nn.Sequential(torso, nn.Linear(8, 1)))  # fmt: skip
+    assert len(policy.weights()) == 6
+    twin = policy.clone()
+    for one in (policy, twin):
+        one.learn([draw_rollout(0, CARTPOLE)])
+    torch.testing.assert_close(twin.weights(), policy.weights(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("parts", ["none", "network", "apart"])
+def test_the_plain_module_says_what_the_policy_says(parts):
+    given = {
+        "none": {},
+        "network": {"network": Together},
+        "apart": {"actor": mlp(3, 1), "critic": mlp(3, 1)},
+    }[parts]
+    for settings in ({}, {"normalize_obs": True}):
+        policy = make(
+            "PPO", PENDULUM, settings=settings, **{n: _fresh(p) for n, p in given.items()}
+        )
+        policy.learn([draw_rollout(0, PENDULUM)])
+        obs = 2.0 * draw_obs(np.random.default_rng(0), PENDULUM, (6,))
+        with torch.no_grad():
+            outputs, value = policy.module(torch.from_numpy(obs))
+        np.testing.assert_allclose(value, policy.values(obs), rtol=1e-4, atol=1e-5)
+        greedy = np.clip(2.0 * outputs.numpy(), -2.0, 2.0)
+        np.testing.assert_allclose(greedy, policy.act(obs, explore=False), rtol=1e-4, atol=1e-5)
+
+
+def _fresh(part):
+    return copied(part) if isinstance(part, nn.Module) else part
+
+
+def test_two_modules_are_one():
+    one = OwnActorCritic(actor=mlp(4, 2), critic=mlp(4, 1))
+    outputs, value = one(torch.zeros(3, 4))
+    assert (outputs.shape, value.shape) == ((3, 2), (3,))
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "message"),
+    [
+        ({"network": nn.Linear(4, 2)}, ShapeError, r"\(2, 2\) for .*\(2, 2\) and .*\(2, 1\) was"),
+        ({"network": lambda s: Together(s, num_outputs=3)}, ShapeError, r"float32 \(2, 3\)"),
+        ({"actor": nn.Linear(4, 2)}, ConfigError, "`actor` was given. Give `network`"),
+        ({"actor": nn.Linear(4, 2), "critic": nn.Linear(4, 2)}, ShapeError, "`critic` .*returned"),
+        ({"actor": nn.Linear(4, 3), "critic": nn.Linear(4, 1)}, ShapeError, "`actor` .*returned"),
+        ({"network": Together, "actor": Together}, ConfigError, "`network` and `actor` was given"),
+        ({"network": nn.Linear(4, 2).half()}, ConfigError, "torch.float16; torch.float32"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_at_once(parts, error, message):
+    with pytest.raises(error, match=message):
+        PPO(CARTPOLE, **parts)
+
+
+def test_an_optimizer_and_a_built_in_network_go_together():
+    policy = make("PPO", PENDULUM, optimizer=lambda params: torch.optim.SGD(params, lr=0.0))
+    before = policy.weights()
+    policy.learn([draw_rollout(0, PENDULUM)])
+    torch.testing.assert_close(policy.weights(), before, rtol=0, atol=0)
+    policy = make("PPO", PENDULUM, optimizer=torch.optim.SGD)
+    policy.learn([draw_rollout(0, PENDULUM)])
+    assert all((policy.weights()[name] != old).any() for name, old in before.items())
+
+
+def test_a_users_network_and_optimizer_learn_cartpole():
+    envs, judge = make_envs("CartPole-v1", 8, seed=0), make_envs("CartPole-v1", 8, seed=1)
+    policy = PPO(
+        envs.spec,
+        PPOConfig(lr=1e-3),
+        network=lambda spec: Together(spec),
+        optimizer=torch.optim.AdamW,
+    )
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=32))
+        task.use(mw.train(policy))
+        task.run(max_step=60)
+    assert mean_return(policy, judge, episodes=16) > 100.0

@@ -1,0 +1,100 @@
+"""Tests of formulas on arrays and tensors, of metrics on a device, and of skipped updates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.errors import NonFiniteError
+from ding_lite.rl.host_or_device import (
+    DeviceMetrics,
+    as_tensor,
+    computable,
+    guard,
+    metrics_of,
+    on,
+    unread,
+)
+from ding_lite.rl.weights.flat import FlatAdam
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+def check(loss: float) -> None:
+    if not np.isfinite(loss):
+        raise NonFiniteError(f"{loss}")
+
+
+def test_a_cpu_computes_on_arrays_in_the_memory_of_tensors() -> None:
+    tensor = torch.ones(3, requires_grad=True)
+    array = computable(tensor)
+    array[0] = 5.0
+    assert tensor.tolist() == [5.0, 1.0, 1.0]
+    assert isinstance(on(CPU, tensor.detach()), np.ndarray)
+    assert on(CPU, array) is array
+
+
+def test_a_device_computes_on_tensors_there() -> None:
+    assert on(META, np.ones(3)).device == META
+    assert computable(torch.ones(3, device="meta")).device == META
+
+
+def test_a_read_only_array_is_copied() -> None:
+    array = np.ones(2)
+    array.flags.writeable = False
+    as_tensor(array)[0] = 2.0
+    assert array.tolist() == [1.0, 1.0]
+
+
+def test_metrics_of_a_cpu_are_plain_numbers() -> None:
+    found = metrics_of({"loss": np.float32(2.0), "td_error": np.ones(2)}, check)
+    assert type(found["loss"]) is float
+    assert type(found) is dict
+
+
+def test_metrics_of_a_device_are_fetched_when_they_are_read() -> None:
+    metrics = metrics_of({"loss": torch.tensor(2.0), "q": torch.ones(3), "lr": 0.5}, check)
+    assert isinstance(metrics, DeviceMetrics)
+    assert list(metrics) == ["loss", "q", "lr"]
+    assert {**metrics}["loss"] == 2.0
+    assert isinstance(metrics["q"], np.ndarray)
+    assert metrics["lr"] == 0.5
+    assert "none" not in metrics
+
+
+def test_unread_metrics_are_fetched_by_float() -> None:
+    metrics = metrics_of({"loss": torch.ones((), device="meta"), "lr": 0.5}, check)
+    waiting = unread(metrics)
+    assert list(waiting) == ["loss", "lr"]
+    with pytest.raises(NotImplementedError, match="meta"):
+        float(waiting["lr"])
+    assert float(unread(metrics_of({"loss": torch.tensor(2.0)}, check))["loss"]) == 2.0
+    plain = metrics_of({"loss": 1.0}, check)
+    assert unread(plain) is plain
+
+
+def test_a_loss_on_a_device_that_is_not_finite_raises_when_it_is_read() -> None:
+    metrics = metrics_of({"loss": torch.tensor(float("nan")), "lr": 0.5}, check)
+    for name in ("lr", "loss", "lr"):
+        with pytest.raises(NonFiniteError):
+            metrics[name]
+
+
+def test_a_loss_on_a_cpu_that_is_not_finite_raises_at_once() -> None:
+    assert guard(np.float32(1.0), check) is None
+    with pytest.raises(NonFiniteError):
+        guard(np.float32("inf"), check)
+
+
+@pytest.mark.parametrize("loss", [1.0, float("nan")])
+def test_adam_skips_an_update_with_a_loss_that_is_not_finite(loss: float) -> None:
+    weights_P = torch.ones(4)
+    adam, plain_P = FlatAdam(weights_P, lr=0.1), torch.ones(4)
+    plain = FlatAdam(plain_P, lr=0.1)
+    adam.step(torch.ones(4), skip=guard(torch.tensor(loss), check))
+    if np.isfinite(loss):
+        plain.step(torch.ones(4))
+    assert torch.equal(weights_P, plain_P)
+    for name, found in adam.state_dict().items():
+        assert torch.equal(found, plain.state_dict()[name]), name

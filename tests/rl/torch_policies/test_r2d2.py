@@ -1,0 +1,464 @@
+"""R2D2: its loss beside a slow twin, stored states, burn-in, resume, and a task of memory."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tests.rl.probes  # noqa: F401 registers the environments
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.evolution.agent import Agent
+from ding_lite.nest import leaves
+from ding_lite.rl import (
+    DQN,
+    R2D2,
+    DQNConfig,
+    EpisodeBuffer,
+    Memory,
+    Policy,
+    R2D2Config,
+    ReplayBuffer,
+    Sequences,
+    TorchPolicy,
+    TorchPolicyConfig,
+    Transitions,
+    load_checkpoint,
+    make_envs,
+    mean_return,
+    save_checkpoint,
+)
+from ding_lite.rl.formulas.sequence_targets import rescaled, unscaled
+from ding_lite.rl.protocols import LearnsFromSequences
+
+CARTPOLE = make_envs("CartPole-v1", 1).spec
+SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
+
+
+class OwnNet(nn.Module):
+    """Adds up tanh features in its state."""
+
+    state_size = 7
+
+    def __init__(self, num_inputs=4, num_actions=2):
+        super().__init__()
+        self.into, self.head = nn.Linear(num_inputs + 7, 7), nn.Linear(7, num_actions)
+
+    def forward(self, obs, state):
+        state = 0.5 * state + torch.tanh(self.into(torch.cat((obs, state), 1)))
+        return self.head(state), state
+
+
+def filled(policy, *, steps=60, capacity=1_000, seed=0, env="CartPole-v1", num_envs=4):
+    """Return a buffer that a pipeline has filled."""
+    envs = make_envs(env, num_envs, seed=seed)
+    episodes = EpisodeBuffer(
+        envs.spec, capacity=capacity, num_envs=num_envs, state_size=policy.state_size, seed=seed
+    )
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=2 * num_envs))
+        task.use(mw.add_to(episodes))
+        task.run(max_step=steps)
+    return episodes
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_update_on_a_device_copies_nothing_to_the_host(own):
+    """The device `meta` holds no data: what copies some to the host raises."""
+    make_network = (lambda _: OwnNet()) if own else None
+    here = R2D2(CARTPOLE, SMALL, network=make_network)
+    there = R2D2(CARTPOLE, SMALL, network=make_network, device="meta")
+    sequences = filled(here).sample(8, length=6, burn_in=3)
+    metrics = there.learn(sequences)
+    assert there.train_iter == 1
+    with pytest.raises(NotImplementedError, match="meta"):
+        metrics["loss"]
+
+
+def slow_loss(policy, batch):
+    """Go through one sequence after the other, and one step after the other."""
+    config, target = policy.config, policy.target
+    losses = []
+    for row in range(len(batch)):
+        obs, mask = batch.obs[row], batch.mask[row]
+
+        def values(net, row=row, obs=obs, mask=mask):
+            """Return the values at each step from the burn-in's end on."""
+            state, found = batch.state[row][None], []
+            for time in range(len(obs)):
+                if time < batch.burn_in:
+                    if mask[time]:
+                        state = net(obs[time][None], state)[1].detach()
+                    continue
+                q, state = net(obs[time][None], state)
+                found.append(q[0])
+            return found
+
+        online = values(policy.net)
+        with torch.no_grad():
+            later = values(target)
+        reward, action = batch.reward[row, batch.burn_in :], batch.action[row, batch.burn_in :]
+        ended, exists = batch.terminated[row, batch.burn_in :], mask[batch.burn_in :]
+        for time in range(config.sequence_length):
+            if not exists[time]:
+                continue
+            goal, end = 0.0, time
+            while end < time + config.n_step and end < len(exists) and exists[end]:
+                goal += config.gamma ** (end - time) * float(reward[end])
+                end += 1
+            if not ended[end - 1]:
+                ranked = online[end] if config.double else later[end]
+                value = later[end][ranked.argmax()]
+                value = unscaled(value) if config.rescale else value
+                goal += config.gamma ** (end - time) * float(value)
+            if config.rescale:
+                goal = float(rescaled(torch.tensor(goal)))
+            error = online[time][action[time]] - goal
+            losses.append(torch.where(error.abs() < 1.0, 0.5 * error**2, error.abs() - 0.5))
+    return torch.stack(losses).mean()
+
+
+CONFIGS = {
+    "lstm": SMALL,
+    "gru": replace(SMALL, memory="gru"),
+    "single": replace(SMALL, double=False),
+    "one step": replace(SMALL, n_step=1),
+    "long returns": replace(SMALL, n_step=9),
+    "rescaled": replace(SMALL, rescale=True),
+    "no burn-in": replace(SMALL, burn_in=0),
+    "layers": replace(SMALL, hidden=(6, 5), activation="tanh"),
+}
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, "own network"])
+def test_loss_and_gradient_are_those_of_single_steps(name):
+    torch.manual_seed(0)
+    own = OwnNet() if name == "own network" else None
+    policy = R2D2(CARTPOLE, CONFIGS.get(name, SMALL), network=own)
+    episodes = filled(policy)
+    for _ in range(3):  # the target is another network then
+        policy.learn(episodes.sample(8, length=6, burn_in=policy.burn_in))
+    batch = episodes.sample(16, length=6, burn_in=policy.burn_in)
+    assert not batch.mask.all()
+
+    grad_P, metrics = policy.gradients(batch)
+    loss = slow_loss(policy, batch)
+    assert metrics["loss"] == pytest.approx(float(loss.detach()), rel=1e-4)
+    parameters = [*policy.net.parameters()]
+    slow = torch.autograd.grad(loss, parameters)
+    slow_P = torch.cat([grad.flatten() for grad in slow])
+    torch.testing.assert_close(grad_P, slow_P, rtol=1e-3, atol=1e-5)
+
+
+def test_burn_in_changes_the_state_and_has_no_gradient():
+    policy = R2D2(CARTPOLE, SMALL)
+    batch = filled(policy).sample(16, length=6, burn_in=3)
+    obs = batch.obs.clone().requires_grad_()
+    loss, _ = policy.loss(replace(batch, obs=obs))
+    (grad,) = torch.autograd.grad(loss, [obs])
+    assert not grad[:, :3].any()
+    assert grad[:, 3].any()
+    later = replace(batch, obs=batch.obs.index_fill(1, torch.tensor([2]), 9.0))
+    assert float(policy.loss(later)[0].detach()) != float(loss.detach())
+    other = replace(batch, state=batch.state + 0.5)
+    assert float(policy.loss(other)[0].detach()) != float(loss.detach())
+
+
+def test_stored_states_are_those_from_the_beginning_of_each_episode():
+    policy = R2D2(CARTPOLE, replace(SMALL, epsilon_steps=1))
+    episodes = filled(policy, steps=40)
+    batch = episodes.sample(200, length=1, burn_in=500)
+    states, first = batch.state, batch.obs[:, 500]
+    assert not states.any()  # that of the first step that exists, at the beginning
+    short = episodes.sample(400, length=1)
+    expected = {}
+    for row in range(200):  # whole episodes up to a step
+        state: Any = torch.zeros(1, policy.state_size)
+        for time in np.flatnonzero(batch.mask[row]).tolist():
+            expected[tuple(batch.obs[row, time].tolist())] = state
+            state = policy.net(batch.obs[row, time][None], state)[1].detach()
+    checked = 0
+    for row in range(400):
+        state = expected.get(tuple(short.obs[row, 0].tolist()))
+        if state is not None:
+            torch.testing.assert_close(short.state[row], state[0], rtol=1e-4, atol=1e-5)
+            checked += bool(state.any())
+    assert checked > 100
+    assert len(first) == 200
+
+
+def test_states_begin_anew_with_each_episode():
+    envs = make_envs("probe/Counter-v0", 2)
+    policy = R2D2(envs.spec, SMALL)
+    episodes = filled(policy, steps=10, env="probe/Counter-v0", num_envs=2)
+    batch = episodes.sample(100, length=1)
+    is_first = batch.obs[:, 0, 1] == 0
+    assert 10 < is_first.sum() < 90
+    assert not batch.state[is_first].any()
+    assert batch.state[~is_first].any(dim=1).all()
+
+
+# -- acting ------------------------------------------------------------------------------
+
+
+def test_it_acts_by_its_memory():
+    policy = R2D2(CARTPOLE, SMALL)
+    assert isinstance(policy, Policy)
+    assert isinstance(policy, LearnsFromSequences)
+    memory = policy.make_memory(3)
+    assert isinstance(memory, Memory)
+    kept, obs = memory.state, np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    assert policy.act(obs, explore=False, memory=memory).shape == (3,)
+    values, state = policy.module(torch.from_numpy(obs), torch.zeros(3, policy.state_size))
+    np.testing.assert_allclose(kept, state.detach().numpy(), rtol=1e-5, atol=1e-6)
+    assert values.shape == (3, 2)
+    assert policy.env_step == 0
+    random = policy.act(np.repeat(obs, 100, axis=0), epsilon=1.0, memory=policy.make_memory(300))
+    assert 100 < random.sum() < 200
+    assert policy.env_step == 300
+    with pytest.raises(ConfigError, match=r"R2D2 has memory: give `memory=`"):
+        policy.act(obs)
+
+
+def test_forbidden_actions_are_neither_chosen_nor_valued():
+    spec = replace(CARTPOLE, has_action_mask=True)
+    policy = R2D2(spec, SMALL)
+    mask = np.array([[True, False], [False, True]] * 50)
+    obs = spec.pack(np.zeros((100, 4), np.float32), action_mask=mask)
+    for explore in (False, True):
+        memory = policy.make_memory(100)
+        actions = policy.act(obs, explore=explore, epsilon=0.5, memory=memory)
+        assert actions.tolist() == [0, 1] * 50
+
+
+@pytest.mark.parametrize(
+    ("network", "error", "message"),
+    [
+        (nn.Linear(4, 2), ConfigError, r"`network` \(Linear\) has the `state_size` None"),
+        (OwnNet(5), ConfigError, "does not take what CartPole-v1 gives"),
+        (lambda spec: OwnNet(4, 3), ShapeError, r"float32 \(2, 2\) and float32 \(2, 7\) was"),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused(network, error, message):
+    with pytest.raises(error, match=message):
+        R2D2(CARTPOLE, SMALL, network=network)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"burn_in": -1}, "`burn_in` is -1"),
+        ({"sequence_length": 0}, "`sequence_length` is 0"),
+        ({"memory": "rnn"}, "`memory` is 'rnn'"),
+        ({"lr": 0.0}, "`lr` is 0"),
+    ],
+)
+def test_impossible_settings_are_refused(setting, message):
+    with pytest.raises(ConfigError, match=message):
+        R2D2Config(**setting)
+
+
+# -- learning ----------------------------------------------------------------------------
+
+
+def test_other_batches_are_refused():
+    policy = R2D2(CARTPOLE, SMALL)
+    batch = filled(policy).sample(4, length=6, burn_in=3)
+    with pytest.raises(ConfigError, match=r"learns from sequences .* and got no states"):
+        policy.learn(replace(batch, state=None))
+    with pytest.raises(ShapeError, match=r"have shape \(4, 9\); \(4, 10\) was expected"):
+        policy.learn(replace(batch, state=batch.state[:, :9]))
+    one = batch.reward[:, 0]
+    plain = Transitions(batch.obs[:, 0], one, one, batch.obs[:, 1], one, one, one)
+    with pytest.raises(ConfigError, match="and got a Transitions"):
+        policy.learn(plain)
+    before = policy.weights()
+    with pytest.raises(NonFiniteError, match="The loss of update 1 of R2D2 is nan"):
+        policy.learn(replace(batch, reward=batch.reward * np.nan))
+    for name, tensor in policy.weights().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0.0, atol=0.0)
+
+
+def test_sequences_and_transitions_are_not_mixed_up():
+    policy = R2D2(CARTPOLE, SMALL)
+    episodes = EpisodeBuffer(CARTPOLE, capacity=100, num_envs=2, state_size=policy.state_size)
+    with pytest.raises(ConfigError, match="`policy` is a R2D2 and `replay` a ReplayBuffer"):
+        mw.train(policy, ReplayBuffer(CARTPOLE, capacity=100))
+    with pytest.raises(ConfigError, match="`policy` is a DQN and `replay` a EpisodeBuffer"):
+        mw.train(DQN(CARTPOLE), episodes)
+
+
+class OwnRecurrent(TorchPolicy[TorchPolicyConfig]):
+    """Predicts rewards from sums of what it has seen; learns from sequences."""
+
+    state_size, sequence_length, burn_in = 4, 5, 2
+
+    def build(self):
+        self.net = nn.Linear(4, 2)
+
+    def choose(self, obs, explore, state):
+        return self.net(state + obs).argmax(-1), state + obs
+
+    def loss(self, batch):
+        assert all(isinstance(x, torch.Tensor) for x in (batch.obs, batch.state, batch.mask))
+        seen = batch.state[:, None] + (batch.obs[:, :-1] * batch.mask[..., None]).cumsum(1)
+        found = self.net(seen).gather(-1, batch.action[..., None]).squeeze(-1)
+        later = batch.mask[:, batch.burn_in :]
+        error = (found - batch.reward)[:, batch.burn_in :].square()
+        return (error * later).sum(1) / later.sum(1), {}
+
+
+def test_algorithms_of_users_learn_from_sequences():
+    policy = OwnRecurrent(CARTPOLE)
+    envs = make_envs("CartPole-v1", 4, seed=0)
+    episodes = EpisodeBuffer(
+        CARTPOLE, capacity=500, num_envs=4, state_size=4, fields={"x": ((), np.float32)}
+    )
+
+    def own_field(ctx: Any) -> None:
+        size = len(ctx.transitions)
+        ctx.transitions = ctx.transitions.with_extra(x=np.ones(size, np.float32))
+
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(own_field)
+        task.use(mw.add_to(episodes))
+        task.use(mw.train(policy, episodes, batch_size=16))
+        task.run(max_step=60)
+    assert policy.train_iter > 30
+    batch = episodes.sample(8, length=5, burn_in=2)
+    arrays = {n: np.asarray(getattr(batch, n)) for n in Sequences.__match_args__}
+    of_numpy = Sequences(
+        **arrays,
+        burn_in=2,
+        state=np.asarray(batch.state),
+        extra={"x": np.asarray(batch.extra["x"])},
+    )
+    left, right = policy.gradients(batch), policy.gradients(of_numpy)
+    torch.testing.assert_close(left[0], right[0], rtol=0.0, atol=0.0)
+
+
+class Parts:
+    """A pipeline with all that its checkpoint holds."""
+
+    def __init__(self, seed=0, own=False, optimizer=None):
+        self.envs = make_envs("CartPole-v1", 4, seed=0)
+        torch.manual_seed(3)
+        network = OwnNet() if own else None
+        config = replace(SMALL, seed=seed)
+        self.policy = R2D2(CARTPOLE, config, network=network, optimizer=optimizer)
+        self.episodes = EpisodeBuffer(
+            CARTPOLE, capacity=300, num_envs=4, state_size=self.policy.state_size, seed=seed
+        )
+        self.collect: Any = mw.collect(self.policy, self.envs, steps=8)
+        self.parts: tuple[Any, ...] = (self.policy, self.episodes, self.collect, self.envs)
+
+    def run(self, steps):
+        with Task() as task:
+            task.use(self.collect)
+            task.use(mw.add_to(self.episodes))
+            task.use(mw.train(self.policy, self.episodes))
+            task.run(max_step=steps)
+
+    def state_dict(self):
+        return {str(k): part.state_dict() for k, part in enumerate(self.parts)}
+
+    def load_state_dict(self, state):
+        for k, part in enumerate(self.parts):
+            part.load_state_dict(state[str(k)])
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"own": True}, {"optimizer": torch.optim.RMSprop}], ids=str
+)
+def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, settings):
+    first, second = Parts(**settings), Parts(seed=1, **settings)
+    first.run(25)
+    assert first.policy.train_iter > 5
+    save_checkpoint(tmp_path, first.state_dict())
+    second.load_state_dict(load_checkpoint(tmp_path).state)
+    for run in (first, second):
+        run.run(15)
+    left, right = dict(leaves(first.state_dict())), dict(leaves(second.state_dict()))
+    assert left.keys() == right.keys()
+    differs = [
+        path for path in left if not np.array_equal(np.asarray(left[path]), np.asarray(right[path]))
+    ]
+    assert not differs
+
+
+def test_memory_of_other_environments_is_refused():
+    first = Parts()
+    state = first.collect.state_dict()
+    state["memory"] = {**state["memory"], "state": np.zeros((3, 10), np.float32)}
+    with pytest.raises(CheckpointError, match=r"The saved memory has a state of \(3, 10\)"):
+        first.collect.load_state_dict(state)
+
+
+def test_a_clone_goes_on_alone():
+    policy = Parts(own=True).policy
+    episodes = filled(policy)
+    twin = policy.clone()
+    for one in (policy, twin):
+        episodes._rng = np.random.default_rng(5)
+        one.learn(episodes.sample(8, length=6, burn_in=3))
+    for name, tensor in policy.weights().items():
+        torch.testing.assert_close(tensor, twin.weights()[name], rtol=0.0, atol=0.0)
+    policy.learn(episodes.sample(8, length=6, burn_in=3))
+    assert policy.train_iter == twin.train_iter + 1
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_a_cue_is_remembered_until_it_is_asked_for(memory):
+    envs = make_envs("probe/Recall-v0", 8, seed=0)
+    policy = R2D2(
+        envs.spec,
+        R2D2Config(
+            memory=memory,
+            memory_size=16,
+            hidden=(16,),
+            sequence_length=3,
+            burn_in=1,
+            lr=5e-3,
+            gamma=0.9,
+            target_tau=0.05,
+            epsilon_steps=500,
+        ),
+    )
+    episodes = EpisodeBuffer(envs.spec, capacity=2_000, num_envs=8, state_size=policy.state_size)
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(mw.add_to(episodes))
+        task.use(mw.train(policy, episodes))
+        task.run(max_step=400)
+    assert mean_return(policy, make_envs("probe/Recall-v0", 8, seed=99), episodes=80) == 1.0
+
+
+def test_without_memory_the_answer_is_a_guess():
+    envs = make_envs("probe/Recall-v0", 8, seed=0)
+    policy = DQN(envs.spec, DQNConfig(hidden=(16,), epsilon_steps=500))
+    replay = ReplayBuffer(envs.spec, capacity=2_000)
+    with Task() as task:
+        task.use(mw.collect(policy, envs, steps=8))
+        task.use(mw.add_to(replay))
+        task.use(mw.train(policy, replay))
+        task.run(max_step=400)
+    guessed = mean_return(policy, make_envs("probe/Recall-v0", 8, seed=99), episodes=80)
+    assert abs(guessed) < 0.4  # of 80 fair guesses, with certainty
+
+
+def test_agents_of_a_population_learn_from_episodes():
+    envs = make_envs("CartPole-v1", 4, seed=0)
+    agent = Agent(R2D2(CARTPOLE, SMALL), searched=("lr",))
+    policy: Any = agent.policy
+    episodes = EpisodeBuffer(CARTPOLE, capacity=500, num_envs=4, state_size=policy.state_size)
+    with Task() as task:
+        task.use(mw.collect(agent, envs, steps=8))
+        task.use(mw.add_to(episodes))
+        task.use(mw.train(agent, episodes))
+        task.run(max_step=30)
+    assert policy.train_iter > 10
+    assert mean_return(agent, envs) > 0.0

@@ -1,0 +1,196 @@
+"""Algorithms of users that learn from rollouts, with and without memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+from ding_lite import Task, middleware as mw
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl import (
+    ActorCritic,
+    TensorRollout,
+    TorchPolicyConfig,
+    TorchRolloutPolicy,
+    make_envs,
+    mean_return,
+)
+from ding_lite.rl.replay.rollouts import next_values, unseen_obs
+
+
+class Reinforce(TorchRolloutPolicy[TorchPolicyConfig]):
+    """A2C by a user; with `state_size` it adds up what it has seen."""
+
+    memory = 0
+
+    def build(self):
+        self.state_size = self.memory
+        self.net = nn.Linear(self.spec.obs_shape[0] + self.memory, 3)
+
+    def choose(self, obs, explore, state=None):
+        if state is not None:
+            state = state + obs[:, : self.memory]
+            obs = torch.cat((obs, state), 1)
+        logits = self.net(obs)[:, :2]
+        policy = Categorical(logits=logits, validate_args=False)
+        action = policy.sample() if explore else logits.argmax(-1)
+        found = (action, policy.log_prob(action))
+        return found if state is None else (*found, state)
+
+    def batches(self, rollout: TensorRollout) -> Iterator[TensorRollout]:
+        yield rollout
+        yield rollout
+
+    def loss(self, batch):
+        obs = batch.obs
+        if batch.state is not None:
+            state, states = batch.state, []
+            for obs_n, ended in zip(obs, batch.ended, strict=True):
+                states.append(state + obs_n[:, : self.memory])
+                state = states[-1] * ~ended[:, None]
+            obs = torch.cat((obs, torch.stack(states)), 2)
+        policy = Categorical(logits=self.net(obs)[..., :2], validate_args=False)
+        log_prob = policy.log_prob(batch.action)
+        return -(log_prob * batch.reward), {"gap": (log_prob - batch.log_prob).abs().max()}
+
+
+class Remembers(Reinforce):
+    memory = 1
+
+
+def rollout_of(policy, env_id, *, unroll=7, envs=None):
+    envs = envs or make_envs(env_id, 4, seed=0)
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=unroll))
+        task.use(lambda ctx: kept.append(ctx.trajectories[0]))
+        kept: list[Any] = []
+        task.run(max_step=1)
+    return kept[0]
+
+
+def make(kind, env_id="probe/Recall-v0", device="cpu", **settings):
+    import ding_lite.testing.probes  # noqa: F401 registers the environments
+
+    return kind(make_envs(env_id, 1).spec, TorchPolicyConfig(**settings), device=device)
+
+
+@pytest.mark.parametrize("kind", [Reinforce, Remembers])
+def test_an_update_on_a_device_copies_nothing_to_the_host(kind):
+    """The device `meta` holds no data: what copies some to the host raises."""
+    rollout = rollout_of(make(kind), "probe/Recall-v0")
+    policy = make(kind, device="meta", max_grad_norm=0.5)
+    metrics = policy.learn([rollout])
+    policy.gradients([rollout])
+    assert policy.train_iter == 2
+    with pytest.raises(NotImplementedError, match="meta"):
+        metrics["gap"]
+
+
+@pytest.mark.parametrize("kind", [Reinforce, Remembers])
+def test_a_rollout_is_judged_as_it_was_collected(kind):
+    policy = make(kind)
+    assert isinstance(make(kind), ActorCritic)
+    envs = make_envs("probe/Recall-v0", 4, seed=0)
+    collect = mw.collect(policy, envs, unroll=7)  # ends amid episodes
+    with Task() as task:
+        task.use(collect)
+        task.use(lambda ctx: gaps.append(policy.gradients(ctx.trajectories)[1]["gap"]))
+        gaps: list[float] = []
+        task.run(max_step=5)
+    assert max(gaps) < 1e-6
+    assert policy.env_step == 5 * 7 * 4
+
+
+def test_states_begin_anew_with_each_episode():
+    rollout = rollout_of(make(Remembers), "probe/Recall-v0", unroll=7)
+    assert rollout.state is not None
+    assert rollout.state.shape == (4, 1)
+    assert not rollout.state.any()
+    memory = make(Remembers).make_memory(3)
+    assert memory is not None
+    memory.state[:] = 1.0
+    memory.reset(np.array([True, False, True]))
+    assert memory.state[:, 0].tolist() == [0.0, 1.0, 0.0]
+
+
+def test_an_update_is_done_for_each_batch():
+    policy = make(Reinforce)
+    metrics = policy.learn([rollout_of(policy, "probe/Recall-v0")])
+    assert policy.train_iter == 2
+    assert metrics.keys() == {"loss", "gap"}
+
+
+def test_a_clone_goes_on_exactly():
+    policy = make(Remembers)
+    rollout = rollout_of(policy, "probe/Recall-v0")
+    policy.learn([rollout])
+    twin = policy.clone()
+    assert policy.learn([rollout]) == twin.learn([rollout])
+    for name, tensor in policy.weights().items():
+        assert torch.equal(tensor, twin.weights()[name])
+
+
+def test_next_values_and_advantages_are_those_of_arrays():
+    envs = make_envs("probe/Endless-v0", 4, seed=0)
+    endless = make(Reinforce, env_id="probe/Endless-v0")
+    rollout = rollout_of(endless, "probe/Endless-v0", unroll=9, envs=envs)
+    assert len(rollout.cut_time) == 8
+    rng = np.random.default_rng(0)
+    value_TN = rng.normal(size=(9, 4)).astype(np.float32)
+    unseen_M = rng.normal(size=len(unseen_obs(rollout))).astype(np.float32)
+    expected = next_values(rollout, value_TN, unseen_M)
+    (batch, *_) = endless._batches([rollout])
+    found = batch.next_values(*map(torch.from_numpy, (value_TN, unseen_M[:4], unseen_M[4:])))
+    np.testing.assert_array_equal(found.numpy(), expected)
+    advantages = batch.advantages(torch.from_numpy(value_TN), found, gamma=0.9, gae_lambda=0.0)
+    np.testing.assert_allclose(
+        advantages.advantage_TB.numpy(),
+        rollout.reward + 0.9 * ~rollout.terminated * expected - value_TN,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    assert endless.n_step == 1
+
+
+def test_a_memory_is_asked_for_and_refused_by_name():
+    obs = np.zeros((2, 1), dtype=np.float32)
+    with pytest.raises(ConfigError, match="Remembers has memory: give `memory=`"):
+        make(Remembers).act(obs)
+    memory = make(Remembers).make_memory(2)
+    with pytest.raises(ConfigError, match="Reinforce has no memory: leave it out"):
+        make(Reinforce).act(obs, memory=memory)
+    assert make(Reinforce).make_memory(2) is None
+
+
+def test_log_probs_of_another_shape_are_refused():
+    def choose(self, obs, explore):
+        return torch.zeros(len(obs)), self.net(obs)
+
+    policy = make(type("Broken", (Reinforce,), {"choose": choose}))
+    with pytest.raises(ShapeError, match=r"log-probabilities \(2, 3\) for 2"):
+        policy.explore(np.zeros((2, 1), dtype=np.float32))
+
+
+def test_a_rollout_without_states_is_refused_by_a_policy_with_memory():
+    rollout = rollout_of(make(Reinforce), "probe/Recall-v0")
+    with pytest.raises(ShapeError, match=r"`state` of a rollout has shape \(\).*\(4, 1\)"):
+        make(Remembers).learn([rollout])
+
+
+def test_memory_recalls_what_a_policy_without_it_cannot():
+    returns = {}
+    for kind in (Remembers, Reinforce):
+        policy = make(kind, lr=3e-2)
+        envs = make_envs("probe/Recall-v0", 16, seed=0)
+        with Task() as task:
+            task.use(mw.collect(policy, envs, unroll=12))
+            task.use(mw.train(policy))
+            task.run(max_step=60)
+        judge = make_envs("probe/Recall-v0", 16, seed=1)
+        returns[kind] = mean_return(policy, judge, episodes=64)
+    assert returns[Remembers] == 1.0
+    assert abs(returns[Reinforce]) < 0.6

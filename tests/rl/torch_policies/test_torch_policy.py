@@ -1,0 +1,390 @@
+"""Algorithms of users: what the base adds to networks and a loss."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+from torch import nn
+
+from ding_lite.errors import CheckpointError, ConfigError, NonFiniteError, ShapeError
+from ding_lite.nest import leaves
+from ding_lite.rl import (
+    DQN,
+    DQNConfig,
+    EnvSpec,
+    Policy,
+    TorchPolicy,
+    TorchPolicyConfig,
+    Transitions,
+    host_or_device,
+    load_checkpoint,
+    save_checkpoint,
+)
+from ding_lite.rl.torch_policies.torch_policy import config_type
+from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
+
+OBS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainDQNConfig(TorchPolicyConfig):
+    tau: float = 0.05
+    dropout: float = 0.0
+    every: int = 1
+
+
+class PlainDQN(TorchPolicy[PlainDQNConfig]):
+    """Double DQN, as a user would write it."""
+
+    def build(self):
+        self.net = nn.Sequential(
+            nn.Linear(4, 16), nn.ReLU(), nn.Dropout(self.config.dropout), nn.Linear(16, 2)
+        )
+        self.target = self.follow(self.net, tau=self.config.tau, every=self.config.every)
+
+    def choose(self, obs, explore):
+        best = self.net(obs).argmax(-1)
+        if not explore:
+            return best
+        return torch.where(torch.rand(best.shape) < 0.5, torch.randint(2, best.shape), best)
+
+    def loss(self, batch):
+        rows = torch.arange(len(batch), device=self.device)
+        q = self.net(batch.obs)[rows, batch.action]
+        with torch.no_grad():
+            best = self.net(batch.next_obs).argmax(-1)
+            later = self.target(batch.next_obs)[rows, best]
+            discount = self.config.gamma**batch.num_steps * ~batch.terminated
+            goal = batch.reward + discount * later
+        loss = nn.functional.smooth_l1_loss(q, goal, reduction="none")
+        return loss, {"q_mean": q.mean(), "td_error": q - goal}
+
+
+def make(**settings):
+    more = {name: settings.pop(name) for name in ("optimizer", "device") if name in settings}
+    return PlainDQN(CARTPOLE, PlainDQNConfig(**settings), **more)
+
+
+@pytest.mark.parametrize("limit", [None, 0.1])
+def test_it_learns_as_the_built_in_dqn_does(limit):
+    settings = {"lr": 2e-3, "lr_end": 1e-4, "lr_updates": 15, "max_grad_norm": limit}
+    house = DQN(CARTPOLE, DQNConfig(hidden=(16,), target_tau=0.05, **settings))
+    own = make(**settings)
+    own.load_weights(dict(zip(own.weights(), house.weights().values(), strict=True)))
+    own.target.load_state_dict(own.net.state_dict())
+    for seed in range(20):
+        one = prioritized(seed) if seed % 2 else batch(seed)
+        expected, found = house.learn(one), own.learn(one)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-3, atol=1e-4)
+    pairs = zip(own.weights().values(), house.weights().values(), strict=True)
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_it_is_a_policy():
+    policy = make()
+    assert isinstance(make(), Policy)
+    assert policy.act(OBS).dtype == np.int64
+    assert policy.env_step == 5
+    assert policy.act(OBS, explore=False).tolist() == policy.module(torch.from_numpy(OBS)).tolist()
+    assert policy.env_step == 5
+
+
+def test_actions_and_weights_depend_on_the_seed_only():
+    torch.manual_seed(0)
+    first = make(seed=3)
+    torch.manual_seed(1)
+    again, other = make(seed=3), make(seed=4)
+    assert all(torch.equal(t, again.weights()[n]) for n, t in first.weights().items())
+    assert not torch.equal(first.net[0].weight, other.net[0].weight)
+    many = np.repeat(OBS, 20, axis=0)
+    np.testing.assert_array_equal(first.act(many), again.act(many))
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.RMSprop])
+def test_a_run_goes_on_exactly_after_a_checkpoint(optimizer, tmp_path):
+    policy = make(dropout=0.2, every=3, optimizer=optimizer)
+    for seed in range(4):
+        policy.act(OBS)
+        policy.learn(batch(seed))
+    save_checkpoint(tmp_path / "c", policy.state_dict())
+    other = make(dropout=0.2, every=3, seed=9, optimizer=optimizer)
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state)
+    twin = policy.clone()
+    for seed in range(4, 10):
+        expected = policy.learn(batch(seed))
+        for one in (other, twin):
+            assert one.learn(batch(seed)) == expected
+            np.testing.assert_array_equal(one.act(OBS), policy.clone().act(OBS))
+        policy.act(OBS)
+    torch.testing.assert_close(other.state_dict(), policy.state_dict(), rtol=0, atol=0)
+
+
+def test_a_target_follows_every_so_often():
+    policy = make(tau=1.0, every=3)
+    for update in range(1, 7):
+        before = policy.target[0].weight.clone()
+        policy.learn(batch(update))
+        if update % 3:
+            assert torch.equal(policy.target[0].weight, before)
+        else:
+            assert torch.equal(policy.target[0].weight, policy.net[0].weight)
+    assert not any(parameter.requires_grad for parameter in policy.target.parameters())
+
+
+def test_gradients_change_nothing_and_can_be_applied_elsewhere():
+    learner, worker = make(max_grad_norm=0.5), make(max_grad_norm=0.5)
+    before = worker.weights()
+    grad_P, metrics = worker.gradients(batch(0))
+    assert all(torch.equal(t, before[n]) for n, t in worker.weights().items())
+    assert learner.apply_gradient(grad_P.numpy()) == pytest.approx(float(grad_P.norm()))
+    assert worker.learn(batch(0))["loss"] == metrics["loss"]
+    for name, tensor in learner.weights().items():
+        torch.testing.assert_close(tensor, worker.weights()[name])
+    with pytest.raises(ShapeError, match=r"shape \(3,\)"):
+        learner.apply_gradient(torch.zeros(3))
+    with pytest.raises(NonFiniteError, match="length of the gradient"):
+        learner.apply_gradient(grad_P * torch.nan)
+
+
+def test_errors_are_known_without_learning():
+    policy, drawn = make(dropout=0.5), prioritized(3)
+    before = policy.weights()
+    errors = policy.td_errors(drawn)
+    with torch.no_grad():
+        _, metrics = policy.loss(drawn)  # in the mode for acting, as it was left
+    np.testing.assert_array_equal(errors, metrics["td_error"].abs().numpy())
+    arrays = {name: np.asarray(getattr(drawn, name)) for name in Transitions.__match_args__}
+    np.testing.assert_array_equal(policy.td_errors(Transitions(**arrays)), errors)
+    none = Transitions(**{name: array[:0] for name, array in arrays.items()})
+    assert policy.td_errors(none).shape == (0,)
+    for name, tensor in policy.weights().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0.0, atol=0.0)
+    with pytest.raises(ConfigError, match="`loss` of Silent reports no `td_error`"):
+        Silent(CARTPOLE, PlainDQNConfig()).td_errors(drawn)
+
+
+class Silent(PlainDQN):
+    """Reports no errors."""
+
+    def loss(self, batch):
+        return super().loss(batch)[0], {}
+
+
+def test_learners_may_change_the_gradient():
+    policy = make()
+    before = policy.weights()
+    policy.reduce_gradient = torch.Tensor.zero_
+    policy.learn(batch(0))
+    assert all(torch.equal(t, before[n]) for n, t in policy.weights().items())
+
+
+def test_a_loss_that_is_not_finite_changes_nothing():
+    policy = make()
+    before = policy.weights()
+    policy.net[0].bias.data.fill_(torch.nan)
+    with pytest.raises(NonFiniteError, match="loss of update 1 of PlainDQN is nan"):
+        policy.learn(batch(0))
+    assert torch.equal(policy.weights()["net.0.weight"], before["net.0.weight"])
+
+
+@pytest.mark.parametrize("limit", [None, 0.1])
+def test_an_update_on_a_device_copies_nothing_to_the_host(limit):
+    """The device `meta` holds no data: what copies some to the host raises."""
+    policy = make(device="meta", max_grad_norm=limit, lr_end=1e-4)
+    policy.learn(batch(0))
+    metrics = policy.learn(prioritized(1))
+    policy.gradients(batch(2))
+    assert policy.train_iter == 2
+    assert metrics.keys() == {"loss", "q_mean", "td_error", "lr"}
+    with pytest.raises(NotImplementedError, match="meta"):
+        metrics["td_error"]
+
+
+@pytest.mark.parametrize("limit", [None, 0.1])
+def test_updates_on_tensors_are_those_of_a_cpu_and_skip_what_is_not_finite(limit, monkeypatch):
+    one = make(max_grad_norm=limit)
+    expected = [one.learn(prioritized(seed)) for seed in range(3)]
+    monkeypatch.setattr(host_or_device, "is_host", lambda _: False)
+    other = make(max_grad_norm=limit)
+    for seed, metrics in enumerate(expected):
+        found = other.learn(prioritized(seed))
+        assert found.keys() == metrics.keys()
+        for name, value in metrics.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+    state = other.state_dict()
+    bad = batch(3)
+    bad.reward[0] = torch.nan
+    with pytest.raises(NonFiniteError, match="an update up to 4 of PlainDQN is nan"):
+        other.learn(bad)["q_mean"]
+    for part in ("weights", "targets", "adam"):
+        before, after = (dict(leaves(each[part])) for each in (state, other.state_dict()))
+        for name, tensor in before.items():
+            assert torch.equal(tensor, after[name]), name
+
+
+def test_frozen_networks_pass_gradients_on():
+    policy = make()
+    obs = torch.from_numpy(OBS).requires_grad_()
+    policy._flat.grads.flat.zero_()
+    with policy.frozen(policy.net):
+        policy.net(obs).sum().backward()
+    assert obs.grad is not None
+    assert obs.grad.any()
+    assert not policy._flat.grads.flat.any()
+    assert all(parameter.requires_grad for parameter in policy.net.parameters())
+
+
+def test_a_reseeded_policy_acts_differently():
+    policy, twin = make(), make()
+    twin.reseed(8)
+    many = np.repeat(OBS, 20, axis=0)
+    assert (policy.act(many) != twin.act(many)).any()
+
+
+class Named(TorchPolicy[Any]):
+    build = PlainDQN.build
+    choose = PlainDQN.choose
+    loss = PlainDQN.loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedConfig(PlainDQNConfig):
+    lr: float = 0.5
+
+
+class Derived(PlainDQN):
+    pass
+
+
+def test_the_config_class_is_found():
+    assert config_type(PlainDQN) is PlainDQNConfig
+    assert config_type(Named) is NamedConfig
+    assert config_type(Derived) is PlainDQNConfig
+    assert config_type(TorchPolicy) is TorchPolicyConfig
+    assert Named(CARTPOLE).config.lr == 0.5
+
+
+def broken(**methods):
+    return type("Broken", (PlainDQN,), methods)
+
+
+def in_a_list(self):
+    PlainDQN.build(self)
+    self.layers = [nn.Linear(2, 2)]
+
+
+def followed_from_elsewhere(self):
+    self.net = nn.Linear(4, 2)
+    self.target = self.follow(nn.Linear(4, 2), tau=0.1)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"build": in_a_list}, r"`self.layers` of Broken is a list of networks.*nn.ModuleList"),
+        ({"build": lambda self: None}, "without parameters"),
+        ({"build": followed_from_elsewhere}, "no network of the policy"),
+    ],
+)
+def test_networks_that_cannot_be_learned_are_refused(methods, message):
+    with pytest.raises(ConfigError, match=message):
+        broken(**methods)(CARTPOLE)
+
+
+@pytest.mark.parametrize(
+    ("loss", "one", "error", "message"),
+    [
+        (lambda self, b: (self.net(b.obs), {}), batch(0), ShapeError, r"\(32, 2\) for 32.*\(32,\)"),
+        (
+            lambda self, b: (self.net(b.obs).mean(), {}),
+            prioritized(0),
+            ShapeError,
+            "importance weights apply to each",
+        ),
+        (
+            lambda self, b: (self.net(b.obs).mean(1), {}),
+            prioritized(0),
+            ConfigError,
+            "reports no `td_error`",
+        ),
+        (
+            lambda self, b: (self.net(b.obs).mean(1), {"q": b.reward}),
+            batch(0),
+            ShapeError,
+            r"metric 'q' of Broken has the shape \(32,\)",
+        ),
+    ],
+)
+def test_a_loss_of_another_form_is_refused(loss, one, error, message):
+    with pytest.raises(error, match=message):
+        broken(loss=loss)(CARTPOLE).learn(one)
+
+
+def test_a_single_loss_is_taken_as_it_is():
+    policy = broken(loss=lambda self, b: (self.net(b.obs).mean(), {"n": 3}))(CARTPOLE)
+    assert policy.learn(batch(0))["n"] == 3
+
+
+def test_actions_of_another_form_are_refused():
+    policy = broken(choose=lambda self, obs, explore: self.net(obs))(CARTPOLE)
+    with pytest.raises(ShapeError, match=r"`choose` of Broken returned \(5, 2\) for 5"):
+        policy.act(OBS)
+    box = EnvSpec(env_id="x", obs_space=CARTPOLE.obs_space, action_space=Box(-1, 1, (2,)))
+    assert broken(choose=lambda self, obs, explore: self.net(obs))(box).act(OBS).shape == (5, 2)
+
+
+class OnParts(PlainDQN):
+    """Sees the parts of an observation, and takes legal actions only."""
+
+    def build(self):
+        self.net = nn.Sequential(nn.Linear(3, 3))
+        self.target = self.follow(self.net, tau=0.1)
+
+    def choose(self, obs, explore):
+        parts = self.spec.unpack(obs)
+        q = self.net(torch.cat((parts["at"], parts["speed"]), -1))
+        mask: Any = self.spec.action_mask(obs)
+        return q.masked_fill(~mask, -torch.inf).argmax(-1)
+
+
+def test_observations_of_several_parts_are_taken_apart_by_the_spec():
+    space = Dict(at=Discrete(2), speed=Box(-1.0, 1.0, (1,)))
+    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(3), has_action_mask=True)
+    policy = OnParts(spec)
+    tree: Any = {"at": np.array([0, 1]), "speed": np.ones((2, 1), dtype=np.float32)}
+    mask = np.array([[True, False, False], [False, False, True]])
+    assert policy.act(spec.pack(tree, action_mask=mask)).tolist() == [0, 2]
+    assert policy.act(tree).shape == (2,)
+
+
+def test_a_state_of_another_policy_is_refused():
+    with pytest.raises(CheckpointError, match="no state of a PlainDQN"):
+        make().load_state_dict(DQN(CARTPOLE).state_dict())
+
+
+class WithRunningMeans(TorchPolicy[TorchPolicyConfig]):
+    def build(self):
+        self.net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+    def choose(self, obs, explore):
+        return self.net(obs).argmax(-1)
+
+    def loss(self, batch):
+        return (self.net(batch.obs).amax(1) - batch.reward) ** 2, {}
+
+
+def test_a_gradient_that_would_leave_running_means_behind_is_refused():
+    policy = WithRunningMeans(CARTPOLE)
+    before = policy.weights()
+    with pytest.raises(ConfigError, match=r"'net\.0\.running_mean'.*LayerNorm"):
+        policy.gradients(batch(0))
+    for name, tensor in policy.weights().items():
+        assert torch.equal(tensor, before[name])
+    policy.learn(batch(0))
+    assert not torch.equal(policy.weights()["net.0.running_mean"], before["net.0.running_mean"])

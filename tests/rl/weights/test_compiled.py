@@ -1,0 +1,388 @@
+"""Compiled networks and captured updates: the same numbers as without.
+
+No GPU is needed but for the last test. Here `torch.fx` records the operations of an update and
+does them again, without the Python of it: a number that the update has read as a plain one stays
+what it was then, as in a graph of CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ding_lite.errors import ConfigError
+from ding_lite.rl import (
+    A2C,
+    DDPG,
+    DQN,
+    PPO,
+    SAC,
+    DQNConfig,
+    EnvSpec,
+    PPOConfig,
+    PrioritizedTransitions,
+    TorchPolicy,
+    TorchPolicyConfig,
+    Transitions,
+    host_or_device,
+    make_envs,
+)
+from ding_lite.rl.formulas.rows import Rows
+from ding_lite.rl.networks import activations, layers
+from ding_lite.rl.networks.actor_critic import recorded_actor_critic
+from ding_lite.rl.policies import actor_critic_config, open_policy
+from ding_lite.rl.weights import compiled, flat
+from ding_lite.rl.weights.compiled import CapturedUpdate
+from tests.rl.rollouts import draw_rollout
+
+CARTPOLE, PENDULUM = (make_envs(name, 1).spec for name in ("CartPole-v1", "Pendulum-v1"))
+CPU = torch.device("cpu")
+
+
+class TracedRecorder:
+    """Records the operations of a function with `torch.fx`, which does them once: it undoes that.
+
+    Args:
+        state: The tensors that the function changes.
+    """
+
+    def __init__(self, state: Callable[[], list[Tensor]]) -> None:
+        self.state = state
+        self.num_recorded = 0
+
+    def warm_up(self, run):
+        return run()
+
+    def record(self, run):
+        before = [tensor.clone() for tensor in self.state()]
+        names: list[str] = []
+
+        def values() -> list[Tensor]:
+            found = run()
+            names[:] = found
+            return [*found.values()]
+
+        with self.random_restored():
+            graph = make_fx(values)()
+        for tensor, old in zip(self.state(), before, strict=True):
+            tensor.detach().copy_(old)
+        outputs: dict[str, Any] = {}
+        self.num_recorded += 1
+
+        @torch.no_grad()
+        def replay() -> None:
+            outputs.update(zip(names, graph(), strict=True))
+
+        return replay, outputs
+
+    @contextmanager
+    def random_restored(self) -> Iterator[None]:
+        state = torch.get_rng_state()
+        yield
+        torch.set_rng_state(state)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Let the CPU compute as a GPU does, and return what makes policies with captured updates."""
+    for module in (host_or_device, compiled, flat, layers, activations):
+        monkeypatch.setattr(module, "is_host", lambda _: False)
+    monkeypatch.setattr(actor_critic_config, "make_actor_critic", recorded_actor_critic)
+
+    def make(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        recorder = TracedRecorder(lambda: tensors_of(policy))
+        monkeypatch.setattr(open_policy, "CudaRecorder", lambda _: recorder)
+        policy = kind(*args, **kwargs, compile="graph")
+        return policy, recorder
+
+    Rows.of_one.cache_clear()
+    yield make
+    Rows.of_one.cache_clear()
+
+
+def tensors_of(policy: Any) -> list[Tensor]:
+    """Return all tensors that an update changes."""
+    nets = [policy._q_net, policy._target_net] if isinstance(policy, DQN) else [policy._net]
+    adam = policy._optimizer
+    found = [adam._mean_P, adam._square_P, adam._num_updates]
+    for net in nets:
+        found += [net.weights.flat, net.grads.flat, *net.module.buffers()]
+    return found
+
+
+def draw_batch(seed: int, *, size: int = 6, prioritized: bool = False) -> Transitions:
+    rng = np.random.default_rng(seed)
+    batch = Transitions(
+        rng.normal(size=(size, 4)).astype(np.float32),
+        rng.integers(0, 2, size),
+        rng.normal(size=size).astype(np.float32),
+        rng.normal(size=(size, 4)).astype(np.float32),
+        rng.random(size) < 0.3,
+        np.zeros(size, dtype=bool),
+        rng.integers(1, 4, size),
+    )
+    if not prioritized:
+        return batch
+    weight = rng.uniform(0.1, 1.0, size).astype(np.float32)
+    columns: dict[str, Any] = {name: getattr(batch, name) for name in Transitions.__slots__}
+    return PrioritizedTransitions(**columns, weight=weight, serial=np.arange(size))
+
+
+class WithDropout(nn.Module):
+    """A value for each of two actions, with random numbers and running means."""
+
+    def __init__(self, _spec: EnvSpec) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(4, 8, bias=False),
+            nn.BatchNorm1d(8),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(8, 2),
+        )
+
+    def forward(self, obs: Tensor) -> Tensor:
+        values: Tensor = self.layers(obs)
+        return values
+
+
+def assert_same(policy: Any, other: Any) -> None:
+    """Compare weights, the state of Adam, the place in the random stream, and counts."""
+    ours, theirs = policy.state_dict(), other.state_dict()
+    for key in ours.keys() - {"rng"}:
+        if isinstance(ours[key], dict):
+            for name, tensor in ours[key].items():
+                torch.testing.assert_close(tensor, theirs[key][name], rtol=1e-4, atol=1e-5)
+        else:
+            assert ours[key] == theirs[key], key
+
+
+# -- captured updates ----------------------------------------------------------------------
+
+
+def test_a_replay_reads_the_inputs_of_now_and_returns_numbers_of_its_own() -> None:
+    total = torch.zeros(())
+
+    def update(inputs, *, scale):
+        total.add_(scale * inputs["x"].sum())
+        return {"total": total, "none": torch.tensor(float(inputs["y"] is None))}
+
+    recorder = TracedRecorder(lambda: [total])
+    run = CapturedUpdate(update, recorder, device=CPU)
+    found = [run({"x": np.full(2, k, np.float32), "y": None}, scale=1.0) for k in range(6)]
+    assert [float(each["total"]) for each in found] == [0.0, 2.0, 6.0, 12.0, 20.0, 30.0]
+    assert recorder.num_recorded == 1
+    for _ in range(4):
+        run({"x": np.ones(2, np.float32), "y": None}, scale=10.0)
+    assert float(total) == 110.0
+    assert recorder.num_recorded == 2
+    run({"x": np.ones(3, np.float32), "y": None}, scale=10.0)
+    assert float(total) == 140.0
+    assert recorder.num_recorded == 2  # the first updates of a shape are not recorded
+
+
+@pytest.mark.parametrize("form", ["described", "own", "prioritized"])
+def test_captured_updates_of_dqn_are_those_without(form: str, captured) -> None:
+    config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3, max_grad_norm=0.5)
+    network: dict[str, Any] = {"network": WithDropout} if form == "own" else {}
+    policy, recorder = captured(DQN, CARTPOLE, config, **network)
+    plain = DQN(CARTPOLE, config, **network)
+    for seed in range(14):
+        batch = draw_batch(seed, prioritized=form == "prioritized")
+        found, expected = dict(policy.learn(batch)), dict(plain.learn(batch))
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+    assert recorder.num_recorded == 2  # with and without a step of the target
+    assert_same(policy, plain)
+
+
+@pytest.mark.parametrize("memory", [None, pytest.param("gru", marks=pytest.mark.slow)])
+def test_captured_updates_of_ppo_are_those_without(memory: Any, captured) -> None:
+    config = PPOConfig(hidden=(8,), batch_size=6, epochs=2, memory=memory, memory_size=4)
+    config = replace(config, lr_end=1e-4, lr_updates=20)
+    policy, recorder = captured(PPO, CARTPOLE, config)
+    plain = PPO(CARTPOLE, config)
+    for seed in range(3):
+        rollout = draw_rollout(seed, CARTPOLE, num_steps=3)
+        if memory:
+            shape = (rollout.reward.shape[1], policy.state_size)
+            rollout = replace(rollout, state=np.full(shape, 0.1, dtype=np.float32))
+        found, expected = policy.learn([rollout]), plain.learn([rollout])
+        assert dict(found) == pytest.approx(dict(expected), rel=1e-4, abs=1e-5)
+    assert recorder.num_recorded > 0
+    assert_same(policy, plain)
+
+
+def test_a_captured_update_that_is_not_finite_is_left_out(captured) -> None:
+    policy, _ = captured(DQN, CARTPOLE, DQNConfig(hidden=(8,)))
+    for seed in range(5):
+        policy.learn(draw_batch(seed))
+    before = policy.weights()
+    policy.learn(replace(draw_batch(5), reward=np.full(6, np.nan, np.float32)))
+    for name, tensor in policy.weights().items():
+        assert torch.equal(tensor, before[name])
+    policy.learn(draw_batch(6))
+    assert any(not torch.equal(t, before[name]) for name, t in policy.weights().items())
+
+
+def test_what_cannot_be_captured_is_refused_with_what_to_do(captured) -> None:
+    with pytest.raises(ConfigError, match=r"Adam of this package alone.*`optimizer`"):
+        captured(DQN, CARTPOLE, optimizer=torch.optim.SGD)
+    with pytest.raises(ConfigError, match="`target_kl` the host looks"):
+        captured(PPO, CARTPOLE, PPOConfig(target_kl=0.1))
+    for kind, spec in ((A2C, CARTPOLE), (SAC, PENDULUM), (Regression, CARTPOLE)):
+        with pytest.raises(
+            ConfigError, match=rf"DQN and PPO, and those of {kind.__name__} .*torch"
+        ):
+            captured(kind, spec)
+    policy, _ = captured(DQN, CARTPOLE)
+    policy.reduce_gradient = lambda _: None
+    with pytest.raises(ConfigError, match="averages its gradients"):
+        policy.learn(draw_batch(0))
+
+
+def test_a_graph_on_a_cpu_is_refused_with_what_was_found() -> None:
+    for kind in (DQN, PPO):
+        with pytest.raises(ConfigError, match="device is 'cpu'; a GPU was expected"):
+            kind(CARTPOLE, compile="graph")
+
+
+# -- compiled networks ---------------------------------------------------------------------
+
+
+class Regression(TorchPolicy[TorchPolicyConfig]):
+    """Learns the reward of an action."""
+
+    def build(self):
+        self.net = nn.Linear(4, 2)
+
+    def choose(self, obs, explore):
+        return self.net(obs).argmax(-1)
+
+    def loss(self, batch):
+        value = self.net(batch.obs).gather(1, batch.action[:, None])[:, 0]
+        return (value - batch.reward) ** 2, {"value": value.mean()}
+
+
+class Both(nn.Module):
+    """Logits and values."""
+
+    def __init__(self, _spec: EnvSpec) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.tanh(self.layer(obs))
+        return found[:, :2], found[:, 2]
+
+
+class Critic(nn.Module):
+    """The value of an action of Pendulum."""
+
+    def __init__(self, _spec: EnvSpec) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        values: Tensor = self.layer(torch.cat((obs, action), dim=-1))[:, 0]
+        return values
+
+
+def pendulum_batch(seed: int) -> Transitions:
+    batch = draw_batch(seed)
+    action = np.asarray(batch.reward)[:, None]
+    return replace(batch, obs=batch.obs[:, :3], next_obs=batch.next_obs[:, :3], action=action)
+
+
+KINDS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "dqn": (partial(DQN, CARTPOLE, network=lambda _: nn.Linear(4, 2)), draw_batch),
+    "ppo": (
+        partial(PPO, CARTPOLE, PPOConfig(batch_size=8, epochs=1), network=Both),
+        lambda seed: [draw_rollout(seed, CARTPOLE, num_steps=4)],
+    ),
+    "ddpg": (
+        partial(DDPG, PENDULUM, critic=Critic),
+        pendulum_batch,
+    ),
+    "own": (partial(Regression, CARTPOLE), draw_batch),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiler_of_ones_own_gets_what_updates_call(kind: str) -> None:
+    calls: list[object] = []
+
+    def compiler(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            calls.append(function)
+            return function(*args)
+
+        return call
+
+    make, draw = KINDS[kind]
+    policy, plain = make(compile=compiler), make()
+    policy.act(np.zeros((2, *policy.spec.obs_shape), np.float32), explore=False)
+    assert not calls  # the number of environments differs from use to use
+    for seed in range(2):
+        assert dict(policy.learn(draw(seed))) == dict(plain.learn(draw(seed)))
+    assert calls
+    calls.clear()
+    policy.clone().learn(draw(2))
+    assert calls
+
+
+def test_torch_compile_learns_the_same() -> None:
+    """The compiler `eager` traces as Inductor does, and generates no code."""
+    make, draw = KINDS["dqn"]
+    policy, plain = make(compile=partial(torch.compile, backend="eager")), make()
+    for seed in range(2):
+        assert dict(policy.learn(draw(seed))) == pytest.approx(dict(plain.learn(draw(seed))))
+    assert_same(policy, plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_inductor_learns_the_same(kind: str) -> None:
+    make, draw = KINDS[kind]
+    policy, plain = make(compile="torch"), make()
+    for seed in range(3):
+        found, expected = policy.learn(draw(seed)), plain.learn(draw(seed))
+        assert dict(found) == pytest.approx(dict(expected), rel=1e-4, abs=1e-5)
+
+
+def test_what_cannot_be_compiled_is_refused() -> None:
+    with pytest.raises(ConfigError, match="DQN have a backward that is written out"):
+        DQN(CARTPOLE, compile="torch")
+    with pytest.raises(ConfigError, match='`compile` is \'fast\'; "torch", "graph"'):
+        DQN(CARTPOLE, compile="fast")  # type: ignore[arg-type]
+
+
+# -- on a GPU ------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("own", [False, True])
+def test_on_a_gpu_captured_updates_are_those_without(own: bool) -> None:
+    config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3)
+    network: dict[str, Any] = {"network": WithDropout} if own else {}
+    policy = DQN(CARTPOLE, config, device="cuda", compile="graph", **network)
+    plain = DQN(CARTPOLE, config, device="cuda", **network)
+    for seed in range(14):
+        found, expected = policy.learn(draw_batch(seed)), plain.learn(draw_batch(seed))
+        assert dict(found) == pytest.approx(dict(expected), rel=1e-3, abs=1e-4)
+    ppo = PPO(CARTPOLE, PPOConfig(batch_size=8), device="cuda", compile="graph")
+    plain_ppo = PPO(CARTPOLE, PPOConfig(batch_size=8), device="cuda")
+    for seed in range(3):
+        rollouts = [draw_rollout(seed, CARTPOLE, num_steps=8)]
+        found, expected = ppo.learn(rollouts), plain_ppo.learn(rollouts)
+        assert dict(found) == pytest.approx(dict(expected), rel=1e-2, abs=1e-3)

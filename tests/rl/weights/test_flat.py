@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.errors import ShapeError
+from ding_lite.rl.networks.q_nets import MAX_NUMPY_PRODUCTS, MLPQNetwork, draw_weights
+from ding_lite.rl.weights.flat import FlatAdam, FlatWeights
+from tests.rl import reference
+
+SHAPES = {"torso.0.weight": (3, 2), "torso.0.bias": (3,), "head.weight": (1, 3)}
+
+
+def test_named_tensors_and_the_flat_one_are_the_same_memory():
+    weights = FlatWeights(SHAPES)
+    weights["head.weight"].fill_(2.0)
+    assert weights.flat.tolist() == [0.0] * 9 + [2.0] * 3
+    weights.flat[6] = 5.0
+    assert weights["torso.0.bias"].tolist() == [5.0, 0.0, 0.0]
+
+
+def test_a_snapshot_does_not_change_with_the_weights():
+    weights = FlatWeights(SHAPES)
+    snapshot = weights.snapshot()
+    weights.flat.fill_(1.0)
+    assert all(not tensor.any() for tensor in snapshot.values())
+    assert len({tensor.untyped_storage().data_ptr() for tensor in snapshot.values()}) == 1
+
+
+def test_a_part_is_the_same_memory_under_shorter_names():
+    weights = FlatWeights(SHAPES)
+    part = weights.part("torso.")
+    assert part.shapes == {"0.weight": (3, 2), "0.bias": (3,)}
+    part.flat.fill_(1.0)
+    part["0.bias"].fill_(2.0)
+    assert weights.flat.tolist() == [1.0] * 6 + [2.0] * 3 + [0.0] * 3
+    head = weights.part("head.")
+    head.load({"weight": np.full((1, 3), 7.0)})
+    assert weights.flat.tolist()[9:] == [7.0] * 3
+    assert head.part("wei")["ght"].tolist() == [[7.0] * 3]
+    snapshot = head.snapshot()
+    weights.flat.zero_()
+    assert snapshot["weight"].tolist() == [[7.0] * 3]
+
+
+@pytest.mark.parametrize("prefix", ["tail.", "a"])
+def test_tensors_that_are_not_adjacent_are_not_a_part(prefix):
+    with pytest.raises(ShapeError, match="do not lie side by side, or there are none"):
+        FlatWeights({"a.bias": (1,), "b.bias": (1,), "a.weight": (1,)}).part(prefix)
+
+
+def read_only(tensor):
+    array = tensor.numpy().copy()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize("as_sent", [torch.clone, torch.Tensor.numpy, read_only])
+def test_a_snapshot_can_be_loaded_as_tensors_or_arrays(as_sent):
+    source, target = FlatWeights(SHAPES), FlatWeights(SHAPES)
+    source.flat.copy_(torch.arange(12.0))
+    snapshot = source.snapshot()
+    target.load({name: as_sent(tensor) for name, tensor in snapshot.items()})
+    assert target.flat.tolist() == source.flat.tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"torso.0.bais": torch.zeros(3)}, "'torso.0.bais'.*Did you mean \"torso.0.bias\""),
+        ({"head.weight": None}, "'head.weight' is missing"),
+        ({"head.weight": torch.zeros(2, 3)}, r"'head.weight' .*\(2, 3\).*\(1, 3\)"),
+    ],
+)
+def test_weights_that_do_not_fit_change_nothing(change, message):
+    weights = FlatWeights(SHAPES)
+    others = {name: torch.ones(shape) for name, shape in SHAPES.items()} | change
+    with pytest.raises(ShapeError, match=message):
+        weights.load({name: tensor for name, tensor in others.items() if tensor is not None})
+    assert not weights.flat.any()
+
+
+def test_a_hundred_updates_of_adam_are_those_of_torch():
+    generator = torch.Generator().manual_seed(0)
+    ours = torch.randn(300, generator=generator)
+    theirs = ours.clone().requires_grad_()
+    adam, reference_adam = FlatAdam(ours, lr=1e-2), torch.optim.Adam([theirs], lr=1e-2)
+    for _ in range(100):
+        theirs.grad = torch.randn(300, generator=generator)
+        adam.step(theirs.grad.clone())
+        reference_adam.step()
+        torch.testing.assert_close(ours, theirs.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_adam_goes_on_exactly_where_it_was_saved():
+    generator = torch.Generator().manual_seed(0)
+    grads = torch.randn(20, 5, generator=generator)
+    straight, resumed = torch.zeros(5), torch.zeros(5)
+    adam = FlatAdam(straight, lr=0.1)
+    first, second = FlatAdam(resumed, lr=0.1), FlatAdam(resumed, lr=0.1)
+    for index, grad in enumerate(grads):
+        adam.step(grad)
+        if index == 10:
+            second.load_state_dict(first.state_dict())
+        (first if index < 10 else second).step(grad)
+    assert torch.equal(straight, resumed)
+    with pytest.raises(ShapeError, match=r"\(5,\) for 'mean'; \(6,\)"):
+        FlatAdam(torch.zeros(6), lr=0.1).load_state_dict(adam.state_dict())
+
+
+@pytest.mark.parametrize("hidden", [(8,), (16, 12), (5, 6, 7)])
+def test_written_out_gradients_are_those_of_autograd(hidden):
+    rng = np.random.default_rng(0)
+    net = MLPQNetwork(4, hidden, num_actions=3)
+    draw_weights(net.weights, rng)
+    obs_BI = torch.from_numpy(rng.normal(size=(32, 4)).astype(np.float32))
+    grad_BA = torch.from_numpy(rng.normal(size=(32, 3)).astype(np.float32))
+    named = {name: t.requires_grad_() for name, t in net.weights.snapshot().items()}
+    leaves = {name: t.detach().clone().requires_grad_() for name, t in named.items()}
+
+    expected_BA = reference.mlp(leaves, obs_BI, num_hidden=len(hidden))
+    expected_BA.backward(grad_BA)
+    values_BA, outputs = net.forward_saving(obs_BI)
+    net.backward(outputs, grad_BA)
+
+    torch.testing.assert_close(values_BA, expected_BA.detach())
+    torch.testing.assert_close(net.forward(obs_BI), values_BA)
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(net.grads[name], leaf.grad)
+
+
+def test_few_and_many_observations_get_the_same_values():
+    rng = np.random.default_rng(1)
+    net = MLPQNetwork(4, (16, 16), num_actions=2)
+    draw_weights(net.weights, rng)
+    obs_NI = rng.normal(size=(2 * MAX_NUMPY_PRODUCTS // 16**2, 4)).astype(np.float32)
+    together = net.values(obs_NI)
+    apart = np.concatenate([net.values(few) for few in np.split(obs_NI, 8)])
+    np.testing.assert_allclose(together, apart, rtol=1e-5, atol=1e-6)
+
+
+def test_first_weights_are_those_of_a_torch_linear():
+    net = MLPQNetwork(4, (64, 64), num_actions=2)
+    draw_weights(net.weights, np.random.default_rng(0))
+    for name, num_inputs in (("torso.0", 4), ("torso.1", 64), ("head", 64)):
+        for part in ("weight", "bias"):
+            largest = net.weights[f"{name}.{part}"].abs().max()
+            assert 0.3 * num_inputs**-0.5 < largest <= num_inputs**-0.5

@@ -1,0 +1,161 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.rl import make_envs
+from ding_lite.rl.weights.flat_module import FlatModule, bind, made_module
+
+SPEC = make_envs("CartPole-v1", 1).spec
+
+
+def two_layers():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+class Tied(nn.Module):
+    """Uses one matrix twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_parameters_and_gradients_become_views_and_keep_their_values():
+    module, twin = two_layers(), two_layers()
+    twin.load_state_dict(module.state_dict())
+    flat = FlatModule(module)
+    x = torch.randn(5, 4)
+    twin(x).sum().backward()
+    flat.module(x).sum().backward()
+    expected = torch.cat([p.grad.flatten() for p in twin.parameters()])
+    torch.testing.assert_close(flat.grads.flat, expected)
+    torch.testing.assert_close(
+        flat.weights.flat, torch.cat([p.detach().flatten() for p in twin.parameters()])
+    )
+    flat.weights.flat.zero_()
+    assert all(not parameter.any() for parameter in module.parameters())
+
+
+def test_a_shared_parameter_lies_in_the_flat_weights_once():
+    flat = FlatModule(Tied())
+    assert len(flat.weights.flat) == 16 + 4 + 4
+    x = torch.randn(3, 4)
+    flat.module(x).sum().backward()
+    twin = Tied()
+    twin.load_state_dict(flat.module.state_dict())
+    twin(x).sum().backward()
+    torch.testing.assert_close(flat.grads["first.weight"], twin.first.weight.grad)
+
+
+def test_a_snapshot_has_buffers_and_can_be_loaded_by_a_plain_module():
+    flat = FlatModule(two_layers())
+    flat.train(True)
+    flat.module(torch.randn(64, 4) + 3.0)
+    taken = flat.snapshot()
+    plain = two_layers()
+    plain.load_state_dict(taken)
+    assert plain[1].num_batches_tracked == 1
+    other = FlatModule(two_layers())
+    other.load({name: tensor.numpy() for name, tensor in taken.items()})
+    for name, tensor in other.snapshot().items():
+        assert torch.equal(tensor, taken[name])
+
+
+def test_what_does_not_fit_is_not_loaded_at_all():
+    flat = FlatModule(two_layers())
+    before = flat.snapshot()
+    wrong = {name: tensor + 1 for name, tensor in before.items()}
+    wrong["1.running_mean"] = torch.zeros(3)
+    with pytest.raises(ShapeError, match=r"running_mean.*\(3,\).*\(8,\)"):
+        flat.load(wrong)
+    with pytest.raises(ShapeError, match=r"'2\.bias' is missing"):
+        flat.load({name: tensor for name, tensor in before.items() if name != "2.bias"})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in flat.snapshot().items())
+
+
+def test_modes_are_switched_in_all_parts():
+    flat = FlatModule(nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout())))
+    for mode in (False, True, False):
+        flat.train(mode)
+        assert all(part.training is mode for part in flat.module.modules())
+
+
+def test_a_twin_is_independent_and_takes_buffers_over():
+    flat = FlatModule(two_layers())
+    twin = flat.twin()
+    flat.weights.flat.add_(1.0)
+    flat.buffers["1.running_mean"].fill_(7.0)
+    assert not torch.equal(twin.weights.flat, flat.weights.flat)
+    twin.copy_buffers(flat)
+    assert twin.buffers["1.running_mean"].eq(7.0).all()
+
+
+def test_a_bound_module_shares_the_memory_of_weights():
+    flat = FlatModule(nn.Linear(3, 2))
+    module = nn.Linear(3, 2)
+    bind(module, flat.weights)
+    flat.weights.flat.fill_(2.0)
+    assert module.weight.detach().eq(2.0).all()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Flatten(), "without parameters.*nn.ModuleList"),
+        (nn.Linear(4, 2).half(), "float16; torch.float32 was expected.*autocast"),
+        (nn.Linear(4, 2).double(), "float64; torch.float32"),
+        (nn.LazyLinear(2), "'weight' of `network` has no shape yet"),
+    ],
+)
+def test_a_module_that_cannot_be_flattened_is_refused(module, message):
+    with pytest.raises(ConfigError, match=message):
+        FlatModule(module)
+
+
+def test_a_module_of_another_policy_is_refused():
+    module = two_layers()
+    FlatModule(module)
+    with pytest.raises(ConfigError, match="memory of another policy"):
+        FlatModule(module)
+
+
+def test_a_function_makes_the_same_module_for_the_same_seed():
+    state = torch.get_rng_state()
+    first, again, other = (
+        made_module(lambda spec: nn.Linear(spec.obs_shape[0], 2), SPEC, seed=seed).state_dict()
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first["weight"], again["weight"])
+    assert not torch.equal(first["weight"], other["weight"])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_given_module_is_used_itself():
+    module = two_layers()
+    assert made_module(module, SPEC, seed=0) is module
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (3, "is a int; an nn.Module was expected"),
+        (lambda spec: np.zeros(3), "returned a ndarray"),
+        (nn.Linear, r"`network=Linear` was called with the spec.*lambda spec: Linear"),
+    ],
+)
+def test_what_makes_no_module_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        made_module(make, SPEC, seed=0)
+
+
+def test_a_module_that_cannot_be_copied_is_refused():
+    module = nn.Linear(2, 2)
+    module.kept = module(torch.ones(1, 2))
+    with pytest.raises(ConfigError, match=r"cannot be copied.*parametrizations"):
+        FlatModule(module).twin()

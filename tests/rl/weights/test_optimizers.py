@@ -1,0 +1,92 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.rl import load_checkpoint, save_checkpoint
+from ding_lite.rl.weights.flat import FlatAdam
+from ding_lite.rl.weights.flat_module import FlatModule
+from ding_lite.rl.weights.optimizers import TorchOptimizer, make_optimizer
+
+MAKERS = [
+    torch.optim.RMSprop,
+    torch.optim.AdamW,
+    lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    lambda params: torch.optim.Adam(params, amsgrad=True, betas=(0.8, 0.99)),
+]
+
+
+def make(maker, flat, *, lr=1e-2):
+    return TorchOptimizer(maker, [*flat.module.parameters()], flat.grads.flat, lr=lr)
+
+
+def gradients(count, size):
+    rng = np.random.default_rng(0)
+    return [torch.from_numpy(rng.normal(size=size).astype(np.float32)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_it_steps_as_pytorch_does_and_goes_on_after_a_checkpoint(maker, tmp_path):
+    module = nn.Linear(3, 2)
+    plain, flat = copy.deepcopy(module), FlatModule(module)
+    takes_lr = not hasattr(maker, "__code__")
+    theirs = maker(plain.parameters(), lr=1e-2) if takes_lr else maker(plain.parameters())
+    ours = make(maker, flat)
+    for number, grad_P in enumerate(gradients(8, 8)):
+        if number == 4:
+            save_checkpoint(tmp_path / "c", {"optimizer": ours.state_dict()})
+            ours = make(maker, flat)
+            ours.load_state_dict(load_checkpoint(tmp_path / "c").state["optimizer"])
+        ours.step(grad_P)
+        plain.weight.grad, plain.bias.grad = grad_P[:6].view(2, 3), grad_P[6:]
+        theirs.step()
+    assert torch.equal(plain.weight, module.weight)
+    assert torch.equal(plain.bias, module.bias)
+
+
+def test_the_step_size_of_the_config_goes_to_optimizers_that_take_it():
+    flat = FlatModule(nn.Linear(3, 2))
+    taking = make(torch.optim.SGD, flat, lr=0.5)
+    assert taking.lr == 0.5
+    taking.lr = 0.25
+    assert taking.lr == 0.25
+    own = make(lambda params: torch.optim.SGD(params, lr=0.1), flat, lr=0.5)
+    own.lr = 0.25
+    assert own.lr == 0.1
+
+
+def test_frozen_parameters_are_left_alone():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[0].requires_grad_(False)
+    flat = FlatModule(module)
+    before = flat.weights["0.weight"].clone()
+    make(lambda params: torch.optim.SGD(params, lr=0.1, weight_decay=0.5), flat).step(
+        torch.ones(12)
+    )
+    assert torch.equal(flat.weights["0.weight"], before)
+    assert flat.weights["1.weight"].any()
+
+
+def test_adam_on_flat_weights_is_made_without_a_function():
+    weights_P, grad_P = torch.zeros(3), torch.ones(3)
+    assert isinstance(make_optimizer(None, weights_P, grad_P, list, lr=0.1), FlatAdam)
+
+
+def test_what_is_no_optimizer_is_refused():
+    with pytest.raises(ConfigError, match="`optimizer` returned a list"):
+        make(list, FlatModule(nn.Linear(3, 2)))
+
+
+def test_an_optimizer_that_computes_the_loss_again_is_refused():
+    with pytest.raises(ConfigError, match="`optimizer` is LBFGS, which computes the loss"):
+        make(torch.optim.LBFGS, FlatModule(nn.Linear(3, 2)))
+
+
+def test_the_state_of_another_optimizer_is_refused():
+    flat = FlatModule(nn.Linear(3, 2))
+    state = make(torch.optim.RMSprop, flat).state_dict()
+    with pytest.raises(CheckpointError, match="no state of a AdamW"):
+        make(torch.optim.AdamW, flat).load_state_dict(state)

@@ -1,0 +1,261 @@
+"""A process that has imported everything, and forks a child for each command line or script.
+
+Thousands of command lines can be tried this way: a start of Python that imports PyTorch takes
+seconds, a fork some milliseconds. Each child is a process of its own all the same: it has its own
+working directory, standard streams, environment and limits, and leaves by an exit code.
+
+What is asked and answered is one JSON object a line, on standard input and output.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, NamedTuple, NoReturn
+
+from tests.cli.calls import ROOT, environment
+
+MEMORY_BYTES = 8 << 30
+"""Address space of a child. What slips through a check ends with MemoryError, and disturbs
+nothing else on the machine."""
+MOST_SAID = 100_000
+PRELOADED = (
+    *(
+        f"ding_lite.cli.{name}"
+        for name in ("env", "evolve", "export", "keygen", "plot", "run", "top", "watch")
+    ),
+    *("ding_lite.distributed", "ding_lite.evolution", "ding_lite.middleware", "ding_lite.testing"),
+    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
+    *("rich.live", "tensorboard.summary.writer.event_file_writer"),
+)
+
+
+class Said(NamedTuple):
+    """The result of a command line."""
+
+    code: int | None
+    """Its exit code, negative for a signal; None where it did not end in time."""
+    out: str
+    err: str
+    seconds: float
+
+
+class Warm:
+    """The caller's side of the process."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.warm"],
+            cwd=ROOT,
+            env=environment(OMP_NUM_THREADS="1"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def call(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        *,
+        seconds: float = 15.0,
+        file_bytes: int | None = None,
+        variables: Mapping[str, str] | None = None,
+        closed: Sequence[int] = (),
+        out: str | None = None,
+    ) -> Said:
+        """Run a command line in a child.
+
+        Args:
+            words: What is typed after `ding-lite`.
+            folder: Where.
+            seconds: After which it is killed, and counts as hanging.
+            file_bytes: How large a file may become.
+            variables: Environment variables.
+            closed: Standard streams that the child does not have.
+            out: A file that takes the place of standard output; `|` is a pipe without a
+                reader.
+        """
+        return self._ask(
+            words=[*words],
+            folder=str(folder),
+            seconds=seconds,
+            file_bytes=file_bytes,
+            variables={**(variables or {})},
+            closed=[*closed],
+            out=out,
+        )
+
+    def run(self, script: Path, *, seconds: float) -> Said:
+        """Run a script in a child, from its own folder, until the child and its exit handlers end.
+
+        Args:
+            script: The path of the script.
+            seconds: After which it is killed, and counts as hanging.
+        """
+        return self._ask(script=str(script), folder=str(script.parent), seconds=seconds)
+
+    def _ask(self, **asked: object) -> Said:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(asked) + "\n")
+        stdin.flush()
+        return Said(*json.loads(stdout.readline()))
+
+    def close(self) -> None:
+        """Let the process end."""
+        self._process.communicate()
+
+
+@contextmanager
+def warm() -> Iterator[Warm]:
+    """Start the process, and end it."""
+    process = Warm()
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def serve() -> None:
+    """Answer what is asked until standard input ends."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+
+    # A child must not read what is meant for this process, nor write among the answers.
+    asking, answering = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    for line in asking:
+        answering.write(json.dumps(_answer(json.loads(line))) + "\n")
+        answering.flush()
+
+
+def _answer(asked: Mapping[str, Any]) -> Said:
+    from ding_lite.clock import SYSTEM_CLOCK
+
+    folder = Path(asked["folder"])
+    out, err = (_unnamed_file() for _ in range(2))
+    began = SYSTEM_CLOCK.now()
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os.chdir(folder)
+        if "script" in asked:
+            _be_the_script(Path(asked["script"]), out, err)
+        else:
+            _be_the_command(asked, out, err)
+    watched = os.pidfd_open(pid)
+    ready, _, _ = select.select([watched], [], [], asked["seconds"])
+    os.close(watched)
+    if not ready:
+        with suppress(ProcessLookupError):  # the child has made a group of its own by now, or ended
+            os.killpg(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status) if ready else None
+    seconds = SYSTEM_CLOCK.now() - began
+    return Said(code, _read(out), _read(err), seconds)
+
+
+def _be_the_script(script: Path, out: IO[bytes], err: IO[bytes]) -> NoReturn:
+    """Do what `python SCRIPT` does, and leave as Python does."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["MPLBACKEND"] = "Agg"
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+    sys.argv = [str(script)]
+    sys.path.insert(0, str(script.parent))
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=str(script), __builtins__=builtins)
+    sys.modules["__main__"] = main
+    exec(compile(script.read_text(), str(script), "exec"), main.__dict__)
+    sys.exit()
+
+
+def _be_the_command(asked: Mapping[str, Any], out: IO[bytes], err: IO[bytes]) -> NoReturn:
+    code = 99
+    try:
+        os.environ.update(asked["variables"])
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if asked["file_bytes"] is not None:
+            limit = asked["file_bytes"]
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        os.dup2(_output(asked["out"], out), 1)
+        os.dup2(err.fileno(), 2)
+        for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+            if number in asked["closed"]:
+                os.close(number)
+                setattr(sys, name, None)
+            else:
+                mode = "r" if number == 0 else "w"
+                errors = "backslashreplace" if number == 2 else "strict"
+                buffering = 1 if number == 2 else -1
+                encoding = asked["variables"].get("PYTHONIOENCODING", "utf-8")
+                stream = open(number, mode, buffering, encoding, errors, closefd=False)  # noqa: SIM115
+                setattr(sys, name, stream)
+        code = _run(asked["words"])
+    finally:
+        os._exit(code)
+
+
+def _output(name: str | None, usual: IO[bytes]) -> int:
+    if name == "|":
+        reading, writing = os.pipe()
+        os.close(reading)
+        return writing
+    return usual.fileno() if name is None else os.open(name, os.O_WRONLY)
+
+
+def _run(words: list[str]) -> int:
+    """Do what Python does with a script: an exception that is left over is shown, and flush."""
+    import traceback
+
+    from ding_lite.cli.main import main
+
+    code = 99
+    try:
+        code = main(words)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 - as Python does with what nothing catches
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError as error:
+            if sys.stderr is not None:
+                sys.stderr.write(f"Exception ignored while flushing: {error}\n")
+            code = 120
+    return code
+
+
+def _unnamed_file() -> IO[bytes]:
+    import tempfile
+
+    return tempfile.TemporaryFile()
+
+
+def _read(file: IO[bytes]) -> str:
+    with file:
+        file.seek(0)
+        return file.read(MOST_SAID).decode(errors="replace")
+
+
+if __name__ == "__main__":
+    serve()
