@@ -234,13 +234,13 @@ def random_warmup(envs: Envs, replay: Replay, *, steps: int, hold: int = 1) -> M
             return
 
         one_step = NStep(1, 1.0, num_envs=envs.num_envs)
-        action, age = envs.random_actions(), 0
         while len(replay) < steps:
-            if age == hold:
-                action, age = envs.random_actions(), 0
-            replay.add(one_step(envs.step(action)))
-            ctx.env_step += envs.num_envs
-            age += 1
+            action = envs.random_actions()
+            for _ in range(hold):
+                replay.add(one_step(envs.step(action)))
+                ctx.env_step += envs.num_envs
+                if len(replay) >= steps:
+                    break
         ctx.metrics["replay_size"] = len(replay)
         warm = True
 

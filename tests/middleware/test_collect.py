@@ -240,9 +240,11 @@ def test_a_replay_that_a_resume_has_filled_needs_no_warmup(
     envs: Envs, replay: ReplayBuffer
 ) -> None:
     run_step(mw.random_warmup(envs, replay, steps=100))
+    before = envs.state_dict()["rng"]
     ctx, _ = run_step(mw.random_warmup(envs, replay, steps=100), env_step=5_000)
     assert len(replay) == 100
     assert ctx.env_step == 5_000
+    np.testing.assert_array_equal(envs.state_dict()["rng"], before)  # nothing was drawn
 
 
 def test_a_warmup_the_replay_cannot_hold_is_refused(envs: Envs, replay: ReplayBuffer) -> None:
