@@ -384,8 +384,10 @@ class Session:
         self._ack_at = min(self._ack_at, now + ACK_S)
         for seq, (meta, buffers) in enumerate(read_events(envelope), start=envelope.seq):
             if seq != self._last_seen + 1:
+                # A connection that broke and came back may lose events before either end has
+                # noticed; the greeting that follows makes the peer send them again.
                 reason = f"Event {seq} of node {self.peer_id} came after {self._last_seen}."
-                arrivals.append(Dropped(reason, is_fault=seq > self._last_seen))
+                arrivals.append(Dropped(reason, is_fault=False))
                 continue
             self._last_seen = seq
             try:

@@ -333,6 +333,24 @@ def test_messages_of_a_former_incarnation_are_dropped_and_counted() -> None:
     assert not dropped.is_fault
 
 
+def test_events_lost_with_a_connection_are_sent_again_and_are_no_fault_of_the_sender() -> None:
+    """A connection may break and come back before either side notices."""
+    pair = Pair()
+    pair.settle()
+    first, second = pair.sides
+    emit(first, 1)
+    first.say()
+    first.sent[Lane.CONTROL].clear()
+    emit(first, 2)
+    pair.settle()
+    assert second.events == []
+    [dropped] = [arrival for arrival in second.heard if isinstance(arrival, Dropped)]
+    assert not dropped.is_fault
+    pair.cut()
+    pair.settle()
+    assert second.events == [1, 2]
+
+
 def test_a_node_of_a_job_of_another_size_is_refused() -> None:
     stranger = Session(Identity(1, 1, 3, frozenset()), 0)
     with pytest.raises(CodecError, match="a job of 3 nodes, this one has 2"):
