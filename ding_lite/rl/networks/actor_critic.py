@@ -315,9 +315,11 @@ def draw_orthogonal(weights: FlatWeights, rng: np.random.Generator) -> None:
 def _orthogonal(shape: tuple[int, ...], rng: np.random.Generator) -> NumpyArray:
     rows, columns = shape[0], math.prod(shape[1:])
     tall = rng.normal(size=(max(rows, columns), min(rows, columns)))
-    q, r = np.linalg.qr(tall)
-    q *= np.sign(np.diag(r))  # else the signs are not even
-    return (q if rows >= columns else q.T).reshape(shape)
+    # numpy's threads spin: with busy cores its decomposition takes up to 14 times as long.
+    q, r = torch.linalg.qr(torch.from_numpy(tall))
+    q *= torch.sign(torch.diagonal(r))  # else the signs are not even
+    drawn: NumpyArray = (q if rows >= columns else q.T).numpy().reshape(shape)
+    return drawn
 
 
 def _vectors(obs: NumpyArray) -> FloatArray:
