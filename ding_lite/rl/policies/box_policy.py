@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
@@ -192,11 +191,6 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             )
         )
 
-    @property
-    def _drawing(self) -> AbstractContextManager[None]:
-        """The random stream of own modules, in place of PyTorch's while they compute."""
-        return self._random if self.has_own_network else nullcontext()
-
     def _parameters_of_actor(self) -> list[nn.Parameter]:
         """Return what an own optimiser steps with the actor."""
         return self._networks.parameters("actor.")
@@ -277,6 +271,10 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
         draw = partial(self._drawn, len(batch))
+        of_critics, of_actor = (
+            partial(self.check_loss, of=owner, update=self.train_iter + 1)
+            for owner in ("critics", "actor")
+        )
         with self._drawing:
             found = update_critics(
                 self._networks.critics,
@@ -287,21 +285,16 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
                 self.next_values([self], self._networks, next_obs, draw),
                 weight_1B,
             )
-        values = {"loss": found.loss_G[0], "q_mean": found.q_mean_G[0]}
-        of_critics, of_actor = (
-            partial(self.check_loss, of=owner, update=self.train_iter + 1)
-            for owner in ("critics", "actor")
-        )
-        skip = self._guarded(values["loss"], of_critics)
-        self.step_critics(self._grads.flat, self._weights.flat, skip=skip)
-        if self.actor_is_due:
-            with self._drawing:
+            values = {"loss": found.loss_G[0], "q_mean": found.q_mean_G[0]}
+            skip = self._guarded(values["loss"], of_critics)
+            self.step_critics(self._grads.flat, self._weights.flat, skip=skip)
+            if self.actor_is_due:
                 improved = self.improve_actors([self], self._networks, rows, obs, draw)
-            values |= {name: each_G[0] for name, each_G in improved.items()}
-            skip_actor = self._guarded(values["actor_loss"], of_actor)
-            if skip is not None and skip_actor is not None:
-                skip = torch.maximum(skip, skip_actor)
-            self.step_actor(self._grads.flat, self._weights.flat, self._target.flat, skip=skip)
+                values |= {name: each_G[0] for name, each_G in improved.items()}
+                skip_actor = self._guarded(values["actor_loss"], of_actor)
+                if skip is not None and skip_actor is not None:
+                    skip = torch.maximum(skip, skip_actor)
+                self.step_actor(self._grads.flat, self._weights.flat, self._target.flat, skip=skip)
         self.train_iter += 1
         if weight_1B is not None:
             values["td_error"] = abs(found.error_EGB[:, 0]).mean(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -131,6 +131,13 @@ class OpenPolicy(LearnsTogether):
         return "optimizer" in self._parts
 
     @property
+    def _drawing(self) -> AbstractContextManager[None]:
+        """The random stream of own modules, in place of PyTorch's while they compute."""
+        if self._random is None or not self.has_own_network:
+            return nullcontext()
+        return self._random
+
+    @property
     def parts(self) -> Mapping[str, object]:
         """The parts that the user gave, by the name of their argument."""
         return self._parts
@@ -203,7 +210,8 @@ class OpenPolicy(LearnsTogether):
             ConfigError: It is a graph, and gradients are averaged with other learners.
         """
         if self._graph is None:
-            return self._update(inputs, **form)
+            with self._drawing:  # once an update, as it takes longer than a small layer
+                return self._update(inputs, **form)
         if self.reduce_gradient is not None:
             raise ConfigError(
                 '`compile="graph"` captures updates of one learner, and this one averages its '

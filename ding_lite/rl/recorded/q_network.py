@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
-from ding_lite.rl.host_or_device import as_tensor
+from ding_lite.rl.host_or_device import as_tensor, placed
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.flat_module import FlatModule
 
@@ -91,6 +91,6 @@ class RecordedQNetwork:
 
     def _values(self, module: Callable[[Any], Tensor], obs: Tensor, *, is_training: bool) -> Tensor:
         self.flat.train(is_training)
-        obs = obs.to(self._device, non_blocking=True)
+        obs = placed(obs, self._device)
         with nullcontext() if self._random is None else self._random:
             return module(obs if self._see is None else self._see(obs))
