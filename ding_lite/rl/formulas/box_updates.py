@@ -177,9 +177,9 @@ def soft_values(
         noise_GBA: Draws the next actions.
     """
     drawn = networks.actor.sample(next_obs, noise_GBA)
-    q_GB = networks.target_critics.forward(next_obs, drawn.action_GBA).amin(0)
-    alpha_G1 = networks.of_members["log_alpha"].exp()
-    return computable(q_GB - alpha_G1 * drawn.log_prob_GB)
+    q_EGB = networks.target_critics.forward(next_obs, as_tensor(drawn.action_GBA))
+    alpha_G1 = computable(networks.of_members["log_alpha"].exp())
+    return computable(q_EGB.amin(0)) - alpha_G1 * drawn.log_prob_GB
 
 
 def improve_soft(
@@ -202,20 +202,19 @@ def improve_soft(
         `actor_loss`, `alpha` and `entropy`, [G] each.
     """
     drawn, saved = networks.actor.sample_saving(obs, noise_GBA)
-    q, judged = networks.judges.judge(obs, drawn.action_GBA)
+    q, judged = networks.judges.judge(obs, as_tensor(drawn.action_GBA))
     q_EGB = computable(q)
     xp = namespace(q_EGB)
     alpha_G1 = computable(temperature.log_alpha_G1.exp())
     alpha_G, lowest_GB = alpha_G1[:, 0], xp.amin(q_EGB, 0)
-    entropy_G = -rows.mean(computable(drawn.log_prob_GB))
+    entropy_G = -rows.mean(drawn.log_prob_GB)
     loss_G = -alpha_G * entropy_G - rows.mean(lowest_GB)
 
     each_GB = rows.per_size(xp.ones_like(lowest_GB))
     is_lowest_EGB = floats(q_EGB == lowest_GB)
     grad_EGB = is_lowest_EGB / is_lowest_EGB.sum(0) * -each_GB
     grad_GBA = networks.judges.backward_action(judged, as_tensor(grad_EGB))
-    log_prob_grad_GB = as_tensor(alpha_G1 * each_GB)
-    raw_grad = drawn.backward(grad_GBA, log_prob_grad=log_prob_grad_GB.unsqueeze(2))
+    raw_grad = drawn.backward(grad_GBA, log_prob_grad=(alpha_G1 * each_GB)[..., None])
     networks.actor.backward(saved, raw_grad)
 
     excess_G = entropy_G - temperature.target_entropy_G

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, computable, floats, namespace
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.inputs import as_floats
 from ding_lite.rl.networks.layers import MLP, Linear, mlp_shapes, names_of
@@ -224,29 +224,33 @@ class OwnActor(DeterministicActor):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Actions sampled from a squashed Gaussian, with the values that its gradient needs."""
+    """Actions sampled from a squashed Gaussian, with the values that its gradient needs.
 
-    action_GBA: Tensor
+    Arrays on a CPU, else tensors.
+    """
+
+    action_GBA: AnyArray
     """From -1 to 1."""
-    log_prob_GB: Tensor
+    log_prob_GB: AnyArray
     """The logarithm of the density of each."""
-    spread_GBA: Tensor
+    spread_GBA: AnyArray
     """The distance of each from the mean before the tanh: its gradient by the log of std."""
-    free_GBA: Tensor
+    free_GBA: AnyArray
     """1 where the log of std was within its limits, else 0."""
 
-    def backward(self, grad_GBA: Tensor, *, log_prob_grad: float | Tensor) -> Tensor:
+    def backward(self, grad_GBA: Tensor, *, log_prob_grad: AnyArray) -> Tensor:
         """Compute the gradient of mean and log of std, the outputs of the last layer.
 
         Args:
             grad_GBA: The gradient of the actions.
             log_prob_grad: That of the log_prob of each, [G, B, 1], or one for all.
         """
-        action_GBA = self.action_GBA
-        mean_grad_GBA = torch.ops.aten.tanh_backward(grad_GBA, action_GBA)
+        action_GBA, grad = self.action_GBA, computable(grad_GBA)
+        mean_grad_GBA = grad * (1.0 - action_GBA * action_GBA)
         mean_grad_GBA += (2.0 * log_prob_grad) * action_GBA  # of -log(1 - tanh(z)^2)
         log_std_grad_GBA = (mean_grad_GBA * self.spread_GBA - log_prob_grad) * self.free_GBA
-        return torch.cat((mean_grad_GBA, log_std_grad_GBA), dim=-1)
+        xp = namespace(action_GBA)
+        return as_tensor(xp.concatenate((mean_grad_GBA, log_std_grad_GBA), -1))
 
 
 def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
@@ -256,18 +260,21 @@ def squash(raw: Tensor, noise_GBA: Tensor) -> Sample:
         raw: [..., 2A].
         noise_GBA: Standard normal numbers, [..., A].
     """
-    mean_GBA, raw_log_std_GBA = raw.chunk(2, dim=-1)
-    log_std_GBA = raw_log_std_GBA.clamp(LOWEST_LOG_STD, HIGHEST_LOG_STD)
-    spread_GBA = log_std_GBA.exp() * noise_GBA
+    outputs, noise_GBA = computable(raw), computable(noise_GBA)
+    xp, size = namespace(outputs), outputs.shape[-1] // 2
+    mean_GBA, raw_log_std_GBA = outputs[..., :size], outputs[..., size:]
+    log_std_GBA = xp.clip(raw_log_std_GBA, LOWEST_LOG_STD, HIGHEST_LOG_STD)
+    spread_GBA = xp.exp(log_std_GBA) * noise_GBA
     unsquashed_GBA = mean_GBA + spread_GBA
-    # log(1 - tanh(z)^2) = 2 (log 2 - z - softplus(-2 z)), which stays finite for large z.
-    log_slope_GBA = 2.0 * (_LOG_2 - unsquashed_GBA - F.softplus(-2.0 * unsquashed_GBA))
-    log_prob_GBA = -0.5 * noise_GBA.square() - log_std_GBA - _HALF_LOG_2PI - log_slope_GBA
+    # log(1 - tanh(z)^2) = 2 (log 2 - |z| - log(1 + exp(-2 |z|))), which stays finite for large z.
+    distance_GBA = abs(unsquashed_GBA)
+    log_slope_GBA = 2.0 * (_LOG_2 - distance_GBA - xp.log1p(xp.exp(-2.0 * distance_GBA)))
+    log_prob_GBA = -0.5 * noise_GBA * noise_GBA - log_std_GBA - _HALF_LOG_2PI - log_slope_GBA
     return Sample(
-        action_GBA=unsquashed_GBA.tanh(),
+        action_GBA=xp.tanh(unsquashed_GBA),
         log_prob_GB=log_prob_GBA.sum(-1),
         spread_GBA=spread_GBA,
-        free_GBA=(log_std_GBA == raw_log_std_GBA).float(),
+        free_GBA=floats(log_std_GBA == raw_log_std_GBA),
     )
 
 
