@@ -18,12 +18,14 @@ from ding_lite.rl import (
     TorchPolicy,
     load_checkpoint,
     make_envs,
+    mean_return,
     save_checkpoint,
 )
 from ding_lite.testing import probes
 from examples.own.discrete_sac import DiscreteSAC, DiscreteSACConfig, soft_value
 from examples.own.qr_dqn import QRDQN, QRDQNConfig, quantile_huber
 from examples.own.rainbow import Rainbow, RainbowConfig, project
+from examples.own.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,7 +134,7 @@ def test_noise_explores_and_leaves_the_best_actions_alone() -> None:
 # -- what they inherit -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ALGORITHMS)
+@pytest.mark.parametrize("kind", [*ALGORITHMS, RecurrentPPO])
 def test_a_file_is_short(kind: type) -> None:
     path = Path(*kind.__module__.split(".")).with_suffix(".py")
     assert len((ROOT / path).read_text().splitlines()) <= 150
@@ -265,3 +267,36 @@ def test_a_population_of_them_evolves(kind: type[TorchPolicy[Any]]) -> None:
     assert all(type(agent.policy) is kind for agent in population)
     assert [agent.config.lr for agent in population] != first
     assert all(agent.fault is None for agent in population)
+
+
+# -- memory ------------------------------------------------------------------------------
+
+
+def trained_by_rollouts(env_id: str, *, rollouts: int, path: Path | None = None) -> RecurrentPPO:
+    """Train by so many rollouts in all; go on where a checkpoint is, and save one."""
+    envs = make_envs(env_id, 16, seed=0)
+    policy = RecurrentPPO(envs.spec, RecurrentPPOConfig(width=16, lr=5e-3, epochs=4))
+    with Task() as task:
+        task.use(mw.collect(policy, envs, unroll=12))
+        task.use(mw.train(policy))
+        task.use(mw.stop_at(env_step=16 * 12 * rollouts))
+        parts = {"policy": policy, "envs": envs, "task": task}
+        if path is not None:
+            task.use(mw.checkpoint(parts, path, every=100))
+        if path is not None and path.exists():
+            mw.resume(parts, path)
+        task.run()
+    return policy
+
+
+def test_recurrent_ppo_remembers() -> None:
+    """In Recall the last action answers the first observation; without memory returns are 0."""
+    policy = trained_by_rollouts("probe/Recall-v0", rollouts=10)
+    assert mean_return(policy, make_envs("probe/Recall-v0", 8, seed=1), episodes=80) > 0.9
+
+
+def test_recurrent_ppo_goes_on_exactly_after_a_checkpoint(tmp_path: Path) -> None:
+    whole = trained_by_rollouts("CartPole-v1", rollouts=6)
+    trained_by_rollouts("CartPole-v1", rollouts=2, path=tmp_path / "c")
+    resumed = trained_by_rollouts("CartPole-v1", rollouts=6, path=tmp_path / "c")
+    torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)

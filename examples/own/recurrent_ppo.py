@@ -12,12 +12,7 @@ from torch import Tensor, nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.recipes import Run, parse_options, run_program
-from ding_lite.rl import (
-    TensorRollout,
-    TorchPolicyConfig,
-    TorchRolloutPolicy,
-    make_envs,
-)
+from ding_lite.rl import TensorRollout, TorchPolicyConfig, TorchRolloutPolicy, make_envs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +130,16 @@ def main() -> None:
     envs = make_envs(options.env, num_envs=16, seed=options.seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1)
     policy = RecurrentPPO(envs.spec, RecurrentPPOConfig(seed=options.seed))
+    parts = {"policy": policy, "envs": envs, "eval_envs": eval_envs}
     with Run("recurrent_ppo", options, config=policy.config) as run, Task() as task:
         task.use(mw.collect(policy, envs, unroll=32))
         task.use(mw.train(policy))
         task.use(mw.evaluate(policy, eval_envs, every=10, stop_at=options.target))
         task.use(mw.stop_at(env_step=options.max_env_steps))
-        task.use(mw.log(every=5, path=run.metrics))
+        task.use(mw.checkpoint({**parts, "task": task}, run.checkpoint, every=20))
+        task.use(mw.jsonl(run.metrics, every=5))
+        task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.target))
+        run.resume({**parts, "task": task})
         task.run()
         run.conclude(policy)
 

@@ -12,7 +12,7 @@ from tests.test_examples import ROOT, started
 pytestmark = [pytest.mark.slow, pytest.mark.procs, pytest.mark.deadline(400)]
 
 
-@pytest.mark.parametrize("name", ["qr_dqn", "rainbow", "discrete_sac"])
+@pytest.mark.parametrize("name", ["qr_dqn", "rainbow", "discrete_sac", "recurrent_ppo"])
 def test_an_own_algorithm_solves_cartpole(name: str, tmp_path: Path) -> None:
     with started(ROOT / "examples" / "own" / f"{name}.py", cwd=tmp_path) as process:
         out, err = process.communicate()

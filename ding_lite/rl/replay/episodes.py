@@ -132,7 +132,8 @@ class EpisodeBuffer:
             **own: The values of the buffer's own `fields`, [N, ...] each.
 
         Raises:
-            ConfigError: If states or one of the own fields are missing, or unknown.
+            ConfigError: If states or one of the own fields are missing, or unknown, or the step
+                does not continue the episodes under way.
             ShapeError: If the step is not one of N environments as the spec says, or what comes
                 with it has another shape or kind of numbers.
         """
@@ -141,11 +142,8 @@ class EpisodeBuffer:
                 self.add(part, **more)
             return
         values = self._checked(step, state, own)
-        if self._is_resumed and self._last_obs is not None:
-            # Environments that were not resumed have begun new episodes instead.
-            differs_N = (step.obs != self._last_obs).reshape(len(step), -1).any(axis=1)
-            for env in np.flatnonzero(differs_N).tolist():
-                self._open[env].clear()
+        if self._last_obs is not None:
+            self._check_continues(step.obs, self._last_obs)
         self._is_resumed, self._last_obs = False, step.next_obs
         for env, steps in enumerate(self._open):
             # Copies: a view would keep the observations of all environments.
@@ -154,6 +152,25 @@ class EpisodeBuffer:
             ends = (step.terminated[env], step.truncated[env])
             self._keep(list(self._open[env]), step.next_obs[env], ends)
             self._open[env].clear()
+
+    def _check_continues(self, obs: NumpyArray, last_obs: NumpyArray) -> None:
+        """Raise unless a step continues the episodes under way.
+
+        Raises:
+            ConfigError: It does not, so that sequences would be of several episodes.
+        """
+        differs_N = (obs != last_obs).reshape(self.num_envs, -1).any(axis=1)
+        broken = [env for env in np.flatnonzero(differs_N).tolist() if self._open[env]]
+        if self._is_resumed:  # environments that were not resumed have begun new episodes instead
+            for env in broken:
+                self._open[env].clear()
+        elif broken:
+            raise ConfigError(
+                f"The episodes of {len(broken)} of {self.num_envs} environments do not go on: the "
+                f"observations of this step are not those that the last one has led to. Give each "
+                f"collector a buffer of its own, with `num_envs` as its environments are; call "
+                f"`reset()` where environments are reset amid their episodes."
+            )
 
     def _steps_of(
         self, transitions: Transitions, state: Mapping[str, Array], own: Mapping[str, Array]

@@ -20,8 +20,9 @@ from ding_lite.rl.formulas.schedules import linear
 from ding_lite.rl.formulas.sequence_targets import rescaled, sequence_targets, unscaled
 from ding_lite.rl.memory import Memory
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import TorsoName, torso_for
+from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
 from ding_lite.rl.networks.modules import Torso
+from ding_lite.rl.networks.trees.parts import PartsEncoder, encodes_images
 from ding_lite.rl.policies.base import discrete_actions
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
@@ -105,9 +106,17 @@ class RecurrentQ(nn.Module):
     def __init__(self, spec: EnvSpec, config: R2D2Config, *, num_actions: int) -> None:
         """Make the layers."""
         super().__init__()
-        self._inputs = spec.inputs
-        convs = torso_for(config.torso, spec.input_shape, env_id=spec.env_id)
-        self.torso = Torso(spec.input_shape, convs, config.hidden, activation=config.activation)
+        self._spec = spec
+        self.encoder: nn.Module | None = None
+        shape: tuple[int, ...]
+        convs: tuple[Conv, ...]
+        if encodes_images(spec, config.torso):
+            self.encoder = encoder = PartsEncoder(spec, config.torso)
+            shape, convs = (encoder.num_outputs,), ()
+        else:
+            shape = spec.input_shape
+            convs = torso_for(config.torso, shape, env_id=spec.env_id)
+        self.torso = Torso(shape, convs, config.hidden, activation=config.activation)
         self._is_lstm = config.memory == "lstm"
         layer = nn.LSTM if self._is_lstm else nn.GRU
         self.memory: nn.Module = layer(config.hidden[-1], config.memory_size, batch_first=True)
@@ -122,8 +131,12 @@ class RecurrentQ(nn.Module):
 
     def unroll(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute T time steps, [B, T, ...]: values, [B, T, A], and the states behind them."""
-        inputs = self._inputs(obs)
-        features = self.torso.features(inputs.flatten(0, 1)).view(*inputs.shape[:2], -1)
+        rows = obs.flatten(0, 1)
+        if self.encoder is None:
+            inputs = self._spec.inputs(rows)
+        else:
+            inputs = self.encoder(self._spec.unpack(rows))
+        features = self.torso.features(inputs).view(*obs.shape[:2], -1)
         before: Any = state[None].contiguous()
         if self._is_lstm:
             before = tuple(part.contiguous() for part in before.chunk(2, dim=-1))

@@ -46,6 +46,7 @@ from ding_lite.rl.policies.base import (
 from ding_lite.rl.policies.open_policy import GradientPolicy
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.torch_policies.attributes import Attributes
 from ding_lite.rl.torch_policies.networks import Follower, find_networks
 from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
@@ -97,8 +98,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
     A subclass names its config, as in `class QRDQN(TorchPolicy[QRDQNConfig])`; without a name it is
     the class `QRDQNConfig` of the same module, or else `TorchPolicyConfig`. Modules and parameters
-    that `build` sets as attributes are learned. Random numbers of `build`, `choose` and `loss` come
-    from a stream of the policy, so that fixed seeds give the same weights.
+    that `build` sets as attributes are learned. Tensors and numbers that it sets, and that `loss`
+    or `choose` change, are saved, but not published: what collectors need is a buffer of a module.
+    Random numbers of `build`, `choose` and `loss` come from a stream of the policy, so that fixed
+    seeds give the same weights.
 
     Args:
         spec: The spec of the environments, `envs.spec`.
@@ -169,8 +172,10 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
         self.generator = torch.Generator(self.device if draws_there else "cpu")
         self.generator.manual_seed(spawn_seeds(config.seed, f"{name} generator", count=1)[0])
         self._followers: list[Follower] = []
+        before = set(vars(self))
         with seeded(config.seed, f"{name} networks"):
             self.build()
+        self._attributes = Attributes(self, set(vars(self)) - before)
         networks = find_networks(self, self._followers)
         self._flat = FlatModule(networks, device=self.device, name=type(self).__name__)
         for follower in self._followers:
@@ -393,6 +398,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             "targets": {str(k): f.flat.snapshot() for k, f in enumerate(self._followers)},
             self._optimizer_key: self._optimizer.state_dict(),
             "rng": {**self._random.state_dict(), "generator": self.generator.get_state()},
+            "attributes": self._attributes.changed(),
             "env_step": self.env_step,
             "train_iter": self.train_iter,
         }
@@ -405,13 +411,15 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             ShapeError: If it is of networks of another size.
         """
         expected = {"weights", "targets", self._optimizer_key, "rng", "env_step", "train_iter"}
-        check_state_keys(state, expected, policy=type(self).__name__)
+        state = {"attributes": {}, **state}  # earlier versions did not save them
+        check_state_keys(state, expected | {"attributes"}, policy=type(self).__name__)
         self.load_weights(state["weights"])
         for k, follower in enumerate(self._followers):
             follower.flat.load(state["targets"][str(k)])
         self._optimizer.load_state_dict(state[self._optimizer_key])
         self._random.load_state_dict(state["rng"])
         self.generator.set_state(to_words(state["rng"]["generator"]))
+        self._attributes.load(state["attributes"])
         self.env_step = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
 

@@ -152,6 +152,19 @@ def test_reset_drops_the_episodes_under_way():
     assert (len(episodes), episodes.num_episodes) == (0, 0)
 
 
+def test_steps_that_do_not_continue_the_episodes_are_refused():
+    """Two collectors of one buffer would mix their episodes."""
+    episodes = EpisodeBuffer(SPEC, capacity=100, num_envs=2)
+    one, other = Episodes(2, ends=0.0), Episodes(2, ends=0.0)
+    other.age += 7
+    episodes.add(one.step())
+    with pytest.raises(ConfigError, match="episodes of 2 of 2 environments do not go on"):
+        episodes.add(other.step())
+    episodes.add(one.step())
+    episodes.reset()
+    episodes.add(other.step())
+
+
 def test_steps_of_other_environments_are_refused():
     episodes = EpisodeBuffer(SPEC, capacity=60, num_envs=3)
     with pytest.raises(ShapeError, match=r"`step.obs` has shape \(2, 4\); 3 environments of Cart"):

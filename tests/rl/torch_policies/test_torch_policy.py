@@ -388,3 +388,39 @@ def test_a_gradient_that_would_leave_running_means_behind_is_refused():
         assert torch.equal(tensor, before[name])
     policy.learn(batch(0))
     assert not torch.equal(policy.weights()["net.0.running_mean"], before["net.0.running_mean"])
+
+
+class Centred(PlainDQN):
+    """Learns from rewards without their running mean, which it keeps itself."""
+
+    def build(self):
+        super().build()
+        self.mean, self.count, self.half = torch.zeros(1), 0, 0.5 * self.config.tau
+
+    def loss(self, batch):
+        self.count += 1
+        self.mean = self.mean + (batch.reward.mean() - self.mean) / self.count
+        loss, metrics = super().loss(batch)
+        return loss * (1.0 + self.mean**2), metrics
+
+
+def test_plain_attributes_that_change_are_saved(tmp_path):
+    policy, other = (Centred(CARTPOLE, PlainDQNConfig()) for _ in range(2))
+    for seed in range(3):
+        policy.learn(batch(seed))
+    save_checkpoint(tmp_path / "c", {"policy": policy.state_dict()})
+    other.load_state_dict(load_checkpoint(tmp_path / "c").state["policy"])
+    for twin in (policy.clone(), other):
+        assert twin.count == 3
+        assert torch.equal(twin.mean, policy.mean)
+    first = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
+    other.load_state_dict(first)
+    assert (other.count, float(other.mean)) == (0, 0.0)
+    other.load_state_dict({k: v for k, v in first.items() if k != "attributes"})  # of earlier days
+
+
+def test_plain_attributes_that_follow_from_the_config_do_so_after_a_mutation():
+    state = Centred(CARTPOLE, PlainDQNConfig()).state_dict()
+    changed = Centred(CARTPOLE, PlainDQNConfig(tau=0.5))
+    changed.load_state_dict(state)
+    assert changed.half == 0.25

@@ -1,0 +1,58 @@
+"""Tensors and numbers among the attributes of a policy, which an exact resume needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.rl.host_or_device import as_tensor
+
+
+class Attributes:
+    """The plain attributes that `build` has set, and those of them that have changed since then.
+
+    What has not changed follows from the config, and is not saved: a policy that a mutation makes
+    with another config takes over only what was learned.
+
+    Args:
+        policy: Its attributes are read now.
+        names: Those that `build` has set.
+    """
+
+    def __init__(self, policy: object, names: set[str]) -> None:
+        """Copy their values."""
+        self._policy = policy
+        self._built = {
+            n: _copied(v) for n, v in vars(policy).items() if n in names and _is_plain(v)
+        }
+
+    def changed(self) -> dict[str, Any]:
+        """Copy those that have changed."""
+        now = {name: getattr(self._policy, name, None) for name in self._built}
+        return {n: _copied(v) for n, v in now.items() if not _is_same(v, self._built[n])}
+
+    def load(self, changed: Mapping[str, Any]) -> None:
+        """Set those that `changed` returned, and the others as `build` has set them."""
+        for name, built in self._built.items():
+            value = changed.get(name, built)
+            if isinstance(built, Tensor):
+                value = as_tensor(value).to(built.device)
+            setattr(self._policy, name, _copied(value))
+
+
+def _is_plain(value: object) -> bool:
+    is_tensor = isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+    return is_tensor or isinstance(value, bool | int | float)
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - a tensor or a number
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _is_same(value: Any, built: Any) -> bool:  # noqa: ANN401 - tensors or numbers
+    if isinstance(value, Tensor) and isinstance(built, Tensor):
+        return value.dtype == built.dtype and torch.equal(value, built)
+    return type(value) is type(built) and value == built
