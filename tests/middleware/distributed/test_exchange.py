@@ -12,6 +12,7 @@ import pytest
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError, DeadlineExceeded, LabelError
 from ding_lite.records import register
+from ding_lite.rl import IMPALA, IMPALAConfig, make_envs
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
@@ -64,6 +65,29 @@ def test_a_value_that_is_no_list_is_one_item_and_leaves_the_ctx() -> None:
         return task.ctx.get("trajectories")
 
     assert star(main) == [[{"obs": 3.0}], None]
+
+
+def test_rollouts_of_a_policy_with_memory_bring_the_states_before_their_first_step() -> None:
+    def main() -> list[tuple[tuple[int, ...], bool]]:
+        envs = make_envs("CartPole-v1", 2, seed=0)
+        config = IMPALAConfig(memory="lstm", memory_size=4, hidden=(8,))
+        policy = IMPALA(envs.spec, config)
+        found: list[tuple[tuple[int, ...], bool]] = []
+
+        def look(ctx: Context) -> None:
+            found.extend((one.state.shape, bool(one.state.any())) for one in ctx.trajectories)
+            ctx.finish = len(found) >= 3
+
+        with Task() as task:
+            collector, learner = task.at("collector"), task.at("learner")
+            collector.use(mw.collect(policy, envs, unroll=4))
+            collector.use(mw.send("trajectories", to="learner"))
+            learner.use(mw.receive("trajectories", at_most=1)).use(mw.train(policy)).use(look)
+            task.run()
+        return found
+
+    learner, _ = star(main)
+    assert learner == [((2, 16), False), ((2, 16), True), ((2, 16), True)]
 
 
 def test_a_step_waits_for_enough_and_takes_no_more_than_it_may() -> None:
