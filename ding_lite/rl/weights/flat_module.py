@@ -76,8 +76,8 @@ class FlatModule:
         kept = module.state_dict().keys()
         self.buffers = {n: b for n, b in module.named_buffers() if n in kept}
         """The buffers that are saved, such as the running means of BatchNorm."""
-        self.run: Callable[..., Any] = getattr(module, "recur", module)
-        """What updates call of the module, which may be compiled: all of it, or `recur`."""
+        self.run: Callable[..., Any] = module
+        """What updates call of the module, which may be compiled."""
         self._modes = [vars(part) for part in module.modules()]
 
     def train(self, is_training: bool) -> None:

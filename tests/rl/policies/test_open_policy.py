@@ -197,3 +197,20 @@ def test_a_users_network_and_optimizer_learn_cartpole():
         task.use(mw.train(policy, replay, updates=2))
         task.run(max_step=900)
     assert mean_return(policy, judge, episodes=16) > 60.0
+
+
+@pytest.mark.parametrize("name", ["recur", "encode", "weights", "run"])
+def test_a_layer_of_any_name_is_a_layer_and_not_the_network(name):
+    class Named(nn.Module):
+        def __init__(self, spec):
+            super().__init__()
+            self.add_module(name, nn.Linear(4, 2))
+            self.head = nn.Linear(2, 2)
+
+        def forward(self, obs):
+            return self.head(self.get_submodule(name)(obs))
+
+    policy = DQN(CARTPOLE, network=Named)
+    before = policy.weights()
+    policy.learn(batch(0))
+    assert not torch.equal(policy.weights()["head.weight"], before["head.weight"])
