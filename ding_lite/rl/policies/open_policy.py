@@ -279,9 +279,9 @@ class GradientPolicy(OpenPolicy):
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
         """Raise if a gradient that is applied elsewhere leaves running means behind here."""
-        buffers = self._buffers
-        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        before = {name: buffer.clone() for name, buffer in self._buffers.items()}
         yield
+        buffers = self._buffers  # others, where the network sets them anew
         changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
         for name, old in before.items():
             buffers[name].copy_(old)

@@ -65,7 +65,7 @@ class RecordedActor:
 
     def backward(self, saved: Tensor, grad_1BO: Tensor) -> None:
         """Write the gradients of the weights, given that of the outputs."""
-        self.flat.grads.flat.zero_()  # autograd adds to them
+        self.flat.zero_grad()
         torch.autograd.backward([saved], [grad_1BO])
 
     def look(self, obs: NumpyArray) -> FloatArray:
@@ -127,7 +127,7 @@ class RecordedCritics:
 
     def backward(self, saved: Tensor, grad_E1B: Tensor) -> None:
         """Write the gradients of the weights, given those of the values."""
-        self._flat.grads.flat.zero_()  # autograd adds to them
+        self._flat.zero_grad()
         torch.autograd.backward([saved], [grad_E1B])
 
     def backward_action(self, saved: tuple[Tensor, Tensor], grad_E1B: Tensor) -> Tensor:

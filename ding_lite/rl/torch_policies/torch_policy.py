@@ -490,7 +490,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
         """Write the gradient of the loss; return the metrics."""
         self._flat.train(True)
-        self._flat.grads.flat.zero_()  # autograd adds to them
+        self._flat.zero_grad()
         if self._compiler is not None and self._compiled_loss is None:
             self._compiled_loss = self._compiler(self.loss)
         with self._random, torch.enable_grad():
