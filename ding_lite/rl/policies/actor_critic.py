@@ -159,6 +159,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             self._net.grads.flat,
             lambda: [*self._net.module.parameters()],
             lr=config.lr,
+            lr_end=config.lr_end,
             eps=_ADAM_EPS,
             captured=self._is_captured,
         )

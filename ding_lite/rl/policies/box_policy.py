@@ -368,6 +368,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
         """
         border = self._networks.border
+        self._critic_optimizer.lr = self.config.critic_lr  # it may have loaded another
         self._step(self._critic_optimizer, grad_P[:border], weights_P[:border], skip)
 
     def step_actor(
@@ -382,6 +383,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
         """
         border, tau = self._networks.border, self.config.target_tau
+        self._actor_optimizer.lr = self.config.actor_lr
         self._step(self._actor_optimizer, grad_P[border:], weights_P[border:], skip)
         self._networks.follow(weights_P, target_P, tau if skip is None else tau * (1.0 - skip))
 

@@ -232,6 +232,7 @@ class DQN(OpenPolicy):
             grads.flat,
             lambda: [*self._q_net.module.parameters()],
             lr=config.lr,
+            lr_end=config.lr_end,
             captured=self._is_captured,
         )
         both = (self._q_net, self._target_net)

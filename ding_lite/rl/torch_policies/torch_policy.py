@@ -183,6 +183,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             self._flat.grads.flat,
             lambda: [*networks.parameters()],
             lr=config.lr,
+            lr_end=config.lr_end,
         )
 
     # -- what a subclass writes ----------------------------------------------------------
