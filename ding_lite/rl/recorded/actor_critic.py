@@ -299,7 +299,9 @@ def make_own_actor_critic(
             count = len(sample_obs(spec))
             inputs.append(torch.zeros((count, own.state_size), device=device))
             expected.append([(own.state_size,)])
-        outputs, *_ = check_outputs(made["network"], inputs, expected, spec=spec)
+        outputs, *_ = check_outputs(
+            made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1
+        )
     else:
         outputs = check_outputs(made["actor"], [obs], [params], spec=spec, name="actor")
         check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")

@@ -201,7 +201,7 @@ class R2D2(TorchPolicy[R2D2Config]):
             state = torch.zeros((len(sample), self.state_size), device=self.device)
             inputs = (self.spec.unpack(sample), state)
             expected = [(self._num_actions,), (self.state_size,)]
-            check_outputs(self.net, inputs, expected, spec=self.spec)
+            check_outputs(self.net, inputs, expected, spec=self.spec, num_states=1)
         self.target = self.follow(self.net, tau=config.target_tau, every=config.target_every)
 
     # -- acting --------------------------------------------------------------------------

@@ -251,11 +251,12 @@ def copied(module: nn.Module) -> nn.Module:
     """
     try:
         return copy.deepcopy(module)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(
             f"The module {type(module).__name__} cannot be copied, which targets and clones need: "
             f"{str(error).splitlines()[0]} Tensors that are computed from parameters belong into "
-            f"`forward`, or use torch.nn.utils.parametrizations."
+            f"`forward`, or use torch.nn.utils.parametrizations, such as its spectral_norm; locks "
+            f"and open files belong elsewhere."
         ) from error
 
 

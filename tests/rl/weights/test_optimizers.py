@@ -95,7 +95,7 @@ def test_the_state_of_another_optimizer_is_refused():
 
 @pytest.mark.parametrize("optimizer", ["adam", torch.optim.SGD([torch.zeros(1)], lr=1.0)])
 def test_a_name_or_an_optimizer_itself_is_refused(optimizer):
-    with pytest.raises(ConfigError, match="a function of the parameters.*was expected"):
+    with pytest.raises(ConfigError, match=r"a function of the parameters.*was expected"):
         make_optimizer(optimizer, torch.zeros(3), torch.ones(3), list, lr=0.1)
 
 
