@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,7 +107,7 @@ def check_learning(
         ShapeError: If its outputs have other shapes while it learns.
     """
     copy = copied(module).train()
-    with torch.enable_grad():
+    with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
         found = _run(copy, inputs, spec=spec, name=name)
     found = found if isinstance(found, tuple | list) else (found,)
     if list(map(_describe, found)) != list(map(_describe, outputs)):

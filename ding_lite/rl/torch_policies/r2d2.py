@@ -23,6 +23,7 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.conv import TorsoName, torso_for
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.policies.base import discrete_actions
+from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
@@ -193,6 +194,7 @@ class R2D2(TorchPolicy[R2D2Config]):
         if given is None:
             self.net: nn.Module = RecurrentQ(self.spec, config, num_actions=self._num_actions)
         else:
+            check_no_description(config)
             self.net = made_module(given, self.spec, seed=config.seed)
         self.state_size = _state_size(self.net)
         if given is not None:
