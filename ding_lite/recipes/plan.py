@@ -20,6 +20,7 @@ from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
+from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.settings import as_config, check_all, default_values, whole
@@ -199,9 +200,10 @@ def make_plan(
     _check_names(name, {k: v for k, v in in_file.items() if k not in OF_FILES}, known)
     has_preset = bool(preset or begun_with)
     sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
+    unchosen = {"run": begun_with, "preset": preset, "space": sizes}
     layers = {
-        **{"given": settings, "file": in_file, "run": begun_with},
-        **{"preset": preset, "space": sizes},
+        **{"given": settings, "file": in_file},
+        **{of: without_unused(layer, choices.parts) for of, layer in unchosen.items()},
     }
     if begun_with:  # what it has not saved was its default, whatever presets say today
         del layers["preset"]

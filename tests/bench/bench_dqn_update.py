@@ -44,7 +44,8 @@ def run() -> list[Row]:
                 tracked=width == 64,
             )
         )
-        own = DQN(policy.spec, config, network=copy.deepcopy(plain.net))
+        own_config = DQNConfig(batch_size=BATCH_SIZE)
+        own = DQN(policy.spec, own_config, network=copy.deepcopy(plain.net))
         rows.append(
             compare(
                 f"DQN update of a user's nn.Module, batch {BATCH_SIZE}, hidden {width}x{width}",

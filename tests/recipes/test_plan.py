@@ -48,6 +48,17 @@ def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
     assert found.note is None
 
 
+def test_a_preset_says_nothing_of_what_the_user_replaces() -> None:
+    assert {"hidden", "lr_end"} <= DQN_PRESETS["LunarLander-v3"].keys()
+    parts = {"network": object(), "optimizer": lambda params: params}
+    found = plan("LunarLander-v3", parts=parts)
+    assert found.policy_config.hidden == DQNConfig().hidden
+    assert found.policy_config.lr_end is None
+    assert found.policy_config.loss == "mse"
+    chosen = plan("LunarLander-v3", {"hidden": (8,)}, parts=parts)
+    assert chosen.policy_config.hidden == (8,)  # which the policy refuses
+
+
 class Robot(gymnasium.Env[Any, Any]):
     """Has as many numbers as HalfCheetah-v5; it is never stepped."""
 

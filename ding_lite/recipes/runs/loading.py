@@ -17,6 +17,7 @@ from ding_lite.recipes.runs.directory import BEST, CHECKPOINT, has_best
 from ding_lite.recipes.table import RECIPES, FunctionConfig, find_recipe
 from ding_lite.rl.checkpoint.save_load import MANIFEST, load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
+from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule
@@ -82,7 +83,8 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
                 env = EnvMaker.from_description(saved_env["made_by"], name=saved_env["env_id"])
         spec = EnvMaker.of(env).spec(frame_stack=saved_env["frame_stack"])
         recipe = _recipe(about, policy, spec, path)
-        settings = {} if recipe.policy_config is FunctionConfig else about["config"]
+        of_run = {} if recipe.policy_config is FunctionConfig else about["config"]
+        settings = without_unused(of_run, found)
         loaded = recipe.policy(spec, as_config(recipe.policy_config, settings), **more)
         loaded.load_state_dict(saved.state if name is None else saved.state[name])
     return loaded

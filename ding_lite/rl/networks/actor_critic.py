@@ -288,6 +288,7 @@ def make_memory_actor_critic(
         )
     num_apart = sum(math.prod(shape) for shape in more_shapes.values())
     flat = FlatModule(module, device=device, last=LOG_STD)
+    flat.run = module.recur
     flat.weights.flat.zero_()
     return RecurrentActorCritic(flat, unpack=unpack, num_apart=num_apart)
 

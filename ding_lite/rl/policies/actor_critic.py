@@ -47,7 +47,7 @@ from ding_lite.rl.policies.base import (
     limit_torch_threads,
     packed,
 )
-from ding_lite.rl.policies.open_policy import GradientPolicy
+from ding_lite.rl.policies.open_policy import GradientPolicy, check_no_description
 from ding_lite.rl.recorded.actor_critic import (
     RecordedActorCritic,
     RecurrentActorCritic,
@@ -135,11 +135,8 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
         """Called by `learn` with the flat gradient before a step along it, to change it in place:
         learners that share their updates average theirs here."""
 
-        if self.has_own_network and config.memory is not None:
-            raise ConfigError(
-                f"`memory` is {config.memory!r}, which describes the network of this package, and "
-                f"a network was given. Leave `memory` out, and give a module with `state_size`."
-            )
+        if self.has_own_network:
+            check_no_description(config)
         self._rng = make_rng(config.seed, type(self).__name__)
         self._sees_trees = self.has_own_network or encodes_images(spec, config.images)
         self._random = TorchRandom(config.seed, "actor-critic network", device=self.device)
@@ -159,6 +156,7 @@ class ActorCriticPolicy(GradientPolicy, Generic[ConfigT]):
             self._net.grads.flat,
             lambda: [*self._net.module.parameters()],
             lr=config.lr,
+            lr_end=config.lr_end,
             eps=_ADAM_EPS,
             captured=self._is_captured,
         )

@@ -48,7 +48,7 @@ from ding_lite.rl.policies.base import (
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
@@ -165,6 +165,8 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         self._norm = make_norm(spec, normalize_obs=config.normalize_obs)
         if actor is None or critic is None:
             check_no_parts(spec, policy=name)
+        else:
+            check_no_description(config)
         self._random = TorchRandom(config.seed, f"{name.lower()} networks", device=self.device)
         with self._drawing:
             self._networks: BoxNetworks[ActorT] = BoxNetworks(
@@ -368,6 +370,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
         """
         border = self._networks.border
+        self._critic_optimizer.lr = self.config.critic_lr  # it may have loaded another
         self._step(self._critic_optimizer, grad_P[:border], weights_P[:border], skip)
 
     def step_actor(
@@ -382,6 +385,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
             skip: On a device, 1.0 if the weights are to stay as they are, else 0.0.
         """
         border, tau = self._networks.border, self.config.target_tau
+        self._actor_optimizer.lr = self.config.actor_lr
         self._step(self._actor_optimizer, grad_P[border:], weights_P[border:], skip)
         self._networks.follow(weights_P, target_P, tau if skip is None else tau * (1.0 - skip))
 

@@ -61,7 +61,7 @@ from ding_lite.rl.policies.base import (
     packed,
     step_size,
 )
-from ding_lite.rl.policies.open_policy import OpenPolicy
+from ding_lite.rl.policies.open_policy import OpenPolicy, check_no_description
 from ding_lite.rl.recorded.q_network import RecordedQNetwork
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
@@ -232,6 +232,7 @@ class DQN(OpenPolicy):
             grads.flat,
             lambda: [*self._q_net.module.parameters()],
             lr=config.lr,
+            lr_end=config.lr_end,
             captured=self._is_captured,
         )
         both = (self._q_net, self._target_net)
@@ -241,6 +242,7 @@ class DQN(OpenPolicy):
     def _make_networks(self, network: MakeModule | None) -> tuple[QNetwork, QNetwork]:
         """Make the network and its target."""
         if network is not None:
+            check_no_description(self.config)
             module = made_module(network, self.spec, seed=self.config.seed)
             return recorded_q_networks(
                 module, self.spec, self._num_actions, random=self._random, device=self.device

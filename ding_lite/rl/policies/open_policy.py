@@ -31,8 +31,11 @@ from ding_lite.rl.weights.compiled import (
 )
 from ding_lite.rl.weights.flat import clip_norm
 from ding_lite.rl.weights.flat_module import FlatModule, copied
-from ding_lite.rl.weights.optimizers import Optimizer
+from ding_lite.rl.weights.optimizers import Optimizer, takes_lr
+from ding_lite.settings import default_values
 
+_OF_NETWORKS = ("hidden", "torso", "convs", "activation", "dueling", "memory", "memory_size")
+"""The settings that describe a network."""
 _RANDOM = {"rng", "network_rng"}
 """The keys of random numbers in the state of a policy."""
 
@@ -279,9 +282,9 @@ class GradientPolicy(OpenPolicy):
     @contextmanager
     def _keeping_buffers(self) -> Iterator[None]:
         """Raise if a gradient that is applied elsewhere leaves running means behind here."""
-        buffers = self._buffers
-        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        before = {name: buffer.clone() for name, buffer in self._buffers.items()}
         yield
+        buffers = self._buffers  # others, where the network sets them anew
         changed = [name for name, old in before.items() if not torch.equal(old, buffers[name])]
         for name, old in before.items():
             buffers[name].copy_(old)
@@ -366,3 +369,36 @@ class GradientPolicy(OpenPolicy):
             f"were before it. A lower `lr` (now {self.config.lr}) or `max_grad_norm` (now "
             f"{self.config.max_grad_norm}) helps when values have blown up."
         )
+
+
+def check_no_description(config: object) -> None:
+    """Raise if settings describe a network, where the user has given one.
+
+    Raises:
+        ConfigError: They do: they are not the defaults.
+    """
+    found = {
+        f"`{name}`": f"`{name}` is {getattr(config, name)!r}"
+        for name, default in default_values(type(config)).items()
+        if name in _OF_NETWORKS and getattr(config, name) != default
+    }
+    if found:
+        raise ConfigError(
+            f"{' and '.join(found.values())}, which describes the network of this package, and a "
+            f"network was given. Leave {' and '.join(found)} out, and give a module that is so; "
+            f"one with a `state_size` has memory."
+        )
+
+
+def without_unused(settings: Mapping[str, Any], parts: Mapping[str, object]) -> dict[str, Any]:
+    """Return settings without those that describe what the given parts of a policy replace.
+
+    Example:
+        >>> without_unused({"hidden": (512,), "lr": 1e-3}, {"network": nn.Linear})
+        {'lr': 0.001}
+    """
+    unused = {*_OF_NETWORKS} if "network" in parts or {"actor", "critic"} <= {*parts} else set()
+    make: Any = parts.get("optimizer")
+    if callable(make) and not takes_lr(make):
+        unused.add("lr_end")
+    return {name: value for name, value in settings.items() if name not in unused}

@@ -87,7 +87,7 @@ class RecordedActorCritic:
         self.flat = flat
         self.weights, self.grads = flat.weights, flat.grads
         self.state_size = int(getattr(flat.module, "state_size", 0))
-        self._recorded_grads = self.grads.flat[: self.grads.flat.numel() - num_apart]
+        self._num_apart = num_apart
         self._device = flat.weights.flat.device
         self._random, self._unpack = random, unpack
         self._plain = flat.module if plain is None else plain
@@ -126,7 +126,7 @@ class RecordedActorCritic:
         self, saved: list[Tensor], outputs_grad_BD: AnyArray, value_grad_B: AnyArray
     ) -> None:
         """Write `grads`, given what was recorded and the gradients of both."""
-        self._recorded_grads.zero_()  # autograd adds to them
+        self.flat.zero_grad(self._num_apart)
         torch.autograd.backward(saved, [as_tensor(outputs_grad_BD), as_tensor(value_grad_B)])
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -299,7 +299,9 @@ def make_own_actor_critic(
             count = len(sample_obs(spec))
             inputs.append(torch.zeros((count, own.state_size), device=device))
             expected.append([(own.state_size,)])
-        outputs, *_ = check_outputs(made["network"], inputs, expected, spec=spec)
+        outputs, *_ = check_outputs(
+            made["network"], inputs, expected, spec=spec, num_states=len(inputs) - 1
+        )
     else:
         outputs = check_outputs(made["actor"], [obs], [params], spec=spec, name="actor")
         check_outputs(made["critic"], [obs], [values], spec=spec, name="critic")

@@ -22,7 +22,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import FloatArray, NumpyArray
 from ding_lite.rl.host_or_device import as_tensor
 from ding_lite.rl.packing import Tree
-from ding_lite.rl.recorded.checks import run_once, sample_obs, wrong_outputs
+from ding_lite.rl.recorded.checks import check_learning, run_once, sample_obs, wrong_outputs
 from ding_lite.rl.seeding import spawn_seeds
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import (
@@ -65,7 +65,7 @@ class RecordedActor:
 
     def backward(self, saved: Tensor, grad_1BO: Tensor) -> None:
         """Write the gradients of the weights, given that of the outputs."""
-        self.flat.grads.flat.zero_()  # autograd adds to them
+        self.flat.zero_grad()
         torch.autograd.backward([saved], [grad_1BO])
 
     def look(self, obs: NumpyArray) -> FloatArray:
@@ -127,7 +127,7 @@ class RecordedCritics:
 
     def backward(self, saved: Tensor, grad_E1B: Tensor) -> None:
         """Write the gradients of the weights, given those of the values."""
-        self._flat.grads.flat.zero_()  # autograd adds to them
+        self._flat.zero_grad()
         torch.autograd.backward([saved], [grad_E1B])
 
     def backward_action(self, saved: tuple[Tensor, Tensor], grad_E1B: Tensor) -> Tensor:
@@ -165,10 +165,8 @@ def made_actor(
     """
     module = made_module(make, spec, seed=seed, name="actor").to(device)
     size = int(np.prod(spec.action_shape))
-    found = run_once(
-        module, [spec.unpack(sample_obs(spec, device=device))], spec=spec, name="actor"
-    )
-    outputs = _listed(found)
+    inputs = [spec.unpack(sample_obs(spec, device=device))]
+    outputs = _listed(run_once(module, inputs, spec=spec, name="actor"))
     whole, halves = (2, num_outputs * size), [(2, size)] * num_outputs
     if not _floats_of(outputs, [whole]) and not _floats_of(outputs, halves):
         expectation = f"float32 {whole}" + num_outputs // 2 * (
@@ -176,6 +174,7 @@ def made_actor(
             f"both, float32 {halves[0]} each,"
         )
         raise wrong_outputs(module, outputs, expectation, spec=spec, name="actor")
+    check_learning(module, inputs, outputs, spec=spec, name="actor")
     return module
 
 
@@ -257,12 +256,11 @@ def _num_values(module: nn.Module, spec: EnvSpec, num_critics: int, *, device: t
     action_BA = torch.zeros((2, int(np.prod(spec.action_shape))), device=device)
     inputs = [spec.unpack(sample_obs(spec, device=device)), action_BA]
     outputs = _listed(run_once(module, inputs, spec=spec, name="critic"))
-    for shapes in ([(2,)], [(2, 1)]):
-        if _floats_of(outputs, shapes):
-            return 1
+    alone = ([(2,)], [(2, 1)])
     joint = ([(2, num_critics)], num_critics * [(2,)], num_critics * [(2, 1)])
-    if any(_floats_of(outputs, shapes) for shapes in joint):
-        return num_critics
+    if any(_floats_of(outputs, shapes) for shapes in (*alone, *joint)):
+        check_learning(module, inputs, outputs, spec=spec, name="critic")
+        return 1 if any(_floats_of(outputs, shapes) for shapes in alone) else num_critics
     expectation = "float32 (2,) or (2, 1), a value for each,"
     if num_critics > 1:
         expectation += f" or float32 {joint[0][0]}, those of {num_critics} critics,"

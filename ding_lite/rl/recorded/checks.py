@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError, ShapeError
+from ding_lite.nest import leaves
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import check_parameters
+from ding_lite.rl.weights.flat_module import check_parameters, copied
 
 _NUM_SAMPLES = 2
 """Observations of the first forward. One would hide outputs without an axis for the batch."""
@@ -24,6 +26,7 @@ def check_outputs(
     *,
     spec: EnvSpec,
     name: str = "network",
+    num_states: int = 0,
 ) -> Any:  # noqa: ANN401 - what the module returns
     """Run a module once, and raise unless its outputs have the shapes of a policy.
 
@@ -34,12 +37,13 @@ def check_outputs(
             it is, several as a tuple. A list has the shapes of which an output may have any.
         spec: The environments', for errors.
         name: The argument that gave the module, for errors.
+        num_states: How many outputs, at the end, are states, which need no gradient.
 
     Returns:
         What the module returned.
 
     Raises:
-        ConfigError: If the module does not take such inputs, or its parameters cannot be learned.
+        ConfigError: If the module does not take such inputs, or cannot be learned or copied.
         ShapeError: If the outputs have other shapes or types.
     """
     found = run_once(module, inputs, spec=spec, name=name)
@@ -56,6 +60,9 @@ def check_outputs(
         each = [" or ".join(f"float32 {shape}" for shape in some) for some in shapes]
         expectation = " and ".join(each)
         raise wrong_outputs(module, outputs, expectation, spec=spec, name=name)
+    check_learning(
+        module, inputs, outputs, spec=spec, name=name, num_learned=len(outputs) - num_states
+    )
     return found
 
 
@@ -63,15 +70,71 @@ def run_once(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: s
     """Run a module once as for acting; nothing of it changes, nor PyTorch's global generator.
 
     Raises:
-        ConfigError: If the module does not take such inputs, or its parameters cannot be learned.
+        ConfigError: If the module does not take such inputs, changes them, or its parameters
+            cannot be learned.
     """
     check_parameters(module, name=name)
     was_training = module.training
     module.eval()
-    state = torch.get_rng_state()
     try:
         with torch.no_grad():
-            found = module(*inputs)
+            return _run(module, inputs, spec=spec, name=name)
+    finally:
+        module.train(was_training)
+
+
+def check_learning(
+    module: nn.Module,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    spec: EnvSpec,
+    name: str,
+    num_learned: int = 0,
+) -> None:
+    """Run a copy of a module as for an update; raise unless it can be learned, and copied then.
+
+    Args:
+        module: Nothing of it changes.
+        inputs: Its arguments.
+        outputs: What it returned as for acting.
+        spec: The environments', for errors.
+        name: The argument that gave the module, for errors.
+        num_learned: How many outputs, from the first on, each need a gradient; one of them if 0.
+
+    Raises:
+        ConfigError: If it cannot.
+        ShapeError: If its outputs have other shapes while it learns.
+    """
+    copy = copied(module).train()
+    with torch.enable_grad(), warnings.catch_warnings(action="ignore"):
+        found = _run(copy, inputs, spec=spec, name=name)
+    found = found if isinstance(found, tuple | list) else (found,)
+    if list(map(_describe, found)) != list(map(_describe, outputs)):
+        expectation = f"{', '.join(map(_describe, outputs))}, as without training,"
+        raise wrong_outputs(copy, found, expectation, spec=spec, name=name, when="in training mode")
+    have = [output.requires_grad for output in found[: num_learned or None]]
+    if not (all(have) if num_learned else any(have)):
+        frozen = not any(parameter.requires_grad for parameter in module.parameters())
+        reason = (
+            "all its parameters are frozen, `requires_grad=False`."
+            if frozen
+            else "does `forward` use `torch.no_grad()`, `detach()` or numpy?"
+        )
+        raise ConfigError(
+            f"`{name}` ({type(module).__name__}) cannot be learned, as its outputs have no "
+            f"gradient: {reason}"
+        )
+    copied(copy)  # some cannot be copied any more once they have run
+
+
+def _run(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: str) -> Any:  # noqa: ANN401 - what the module returns
+    """Run a module, and raise where it does not take its inputs or changes them."""
+    tensors = [leaf for _, leaf in leaves(list(inputs))]
+    versions = [tensor._version for tensor in tensors]
+    state = torch.get_rng_state()
+    try:
+        found = module(*inputs)
     except Exception as error:
         given = ", ".join(_describe(value) for value in inputs)
         hint = ""
@@ -83,17 +146,29 @@ def run_once(module: nn.Module, inputs: Sequence[Any], *, spec: EnvSpec, name: s
         ) from error
     finally:
         torch.set_rng_state(state)
-        module.train(was_training)
+    if [tensor._version for tensor in tensors] != versions:
+        raise ConfigError(
+            f"`{name}` ({type(module).__name__}) changes its inputs in place, and with them what "
+            f"a replay holds. Write `obs = obs * 2` for `obs *= 2`, and leave `inplace=True` out "
+            f"of its first layer."
+        )
     return found
 
 
 def wrong_outputs(
-    module: nn.Module, outputs: Sequence[Any], expectation: str, *, spec: EnvSpec, name: str
+    module: nn.Module,
+    outputs: Sequence[Any],
+    expectation: str,
+    *,
+    spec: EnvSpec,
+    name: str,
+    when: str = "",
 ) -> ShapeError:
     """Make the error of a module with outputs of other shapes or types."""
     return ShapeError(
         f"`{name}` ({type(module).__name__}) returned {', '.join(map(_describe, outputs))} for "
-        f"{_NUM_SAMPLES} observations of {spec.env_id}; {expectation} was expected."
+        f"{_NUM_SAMPLES} observations of {spec.env_id}{when and ' '}{when}; {expectation} was "
+        f"expected."
     )
 
 

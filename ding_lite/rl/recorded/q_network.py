@@ -67,7 +67,7 @@ class RecordedQNetwork:
 
     def backward(self, saved: Tensor, grad_BA: Tensor) -> None:
         """Write `grads`, given the recorded values and their gradient."""
-        self.grads.flat.zero_()  # autograd adds to them
+        self.flat.zero_grad()
         torch.autograd.backward([saved], [grad_BA.to(self._device)])
 
     def values(self, obs: NumpyArray) -> FloatArray:

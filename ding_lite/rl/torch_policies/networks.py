@@ -50,8 +50,7 @@ class Follower:
                 f"in `build`: `self.net = ...`, then `self.target = self.follow(self.net, ...)`."
             )
         self._leader_P: Tensor = leader.flat
-        start = f"{names[0]}."
-        self._buffers = [(networks.buffers[start + n], b) for n, b in self.flat.buffers.items()]
+        self._networks, self._start = networks, f"{names[0]}."
 
     @contextmanager
     def moving_along(self) -> Iterator[None]:
@@ -66,8 +65,10 @@ class Follower:
             return
         tau = self._tau if skip is None else self._tau * (1.0 - skip)
         self.flat.weights.flat.lerp_(self._leader_P, tau)
-        for source, target in self._buffers:
-            target.copy_(source)
+        if target := self.flat.buffers:
+            source = self._networks.buffers
+            for name, buffer in target.items():
+                buffer.copy_(source[self._start + name])
 
 
 def find_networks(policy: object, followers: Sequence[Follower]) -> nn.Module:

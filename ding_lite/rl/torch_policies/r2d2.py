@@ -24,6 +24,7 @@ from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
 from ding_lite.rl.networks.modules import Torso
 from ding_lite.rl.networks.trees.parts import PartsEncoder, encodes_images
 from ding_lite.rl.policies.base import discrete_actions
+from ding_lite.rl.policies.open_policy import check_no_description
 from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
@@ -206,6 +207,7 @@ class R2D2(TorchPolicy[R2D2Config]):
         if given is None:
             self.net: nn.Module = RecurrentQ(self.spec, config, num_actions=self._num_actions)
         else:
+            check_no_description(config)
             self.net = made_module(given, self.spec, seed=config.seed)
         self.state_size = _state_size(self.net)
         if given is not None:
@@ -214,7 +216,7 @@ class R2D2(TorchPolicy[R2D2Config]):
             state = torch.zeros((len(sample), self.state_size), device=self.device)
             inputs = (self.spec.unpack(sample), state)
             expected = [(self._num_actions,), (self.state_size,)]
-            check_outputs(self.net, inputs, expected, spec=self.spec)
+            check_outputs(self.net, inputs, expected, spec=self.spec, num_states=1)
         self.target = self.follow(self.net, tau=config.target_tau, every=config.target_every)
 
     # -- acting --------------------------------------------------------------------------

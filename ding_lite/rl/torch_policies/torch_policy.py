@@ -188,6 +188,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             self._flat.grads.flat,
             lambda: [*networks.parameters()],
             lr=config.lr,
+            lr_end=config.lr_end,
         )
 
     # -- what a subclass writes ----------------------------------------------------------
@@ -359,7 +360,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
             return np.zeros(0, dtype=np.float32)
         batch = self._on_device(transitions)
         with self._acting():
-            _, metrics = self.loss(batch)
+            _, metrics = self._pair(self.loss(batch))
         if "td_error" not in metrics:
             raise ConfigError(
                 f"`loss` of {type(self).__name__} reports no `td_error`. Return it among the "
@@ -498,17 +499,33 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
     def _write_gradient(self, batch: Any) -> dict[str, Any]:  # noqa: ANN401 - what `loss` takes
         """Write the gradient of the loss; return the metrics."""
         self._flat.train(True)
-        self._flat.grads.flat.zero_()  # autograd adds to them
+        self._flat.zero_grad()
         if self._compiler is not None and self._compiled_loss is None:
             self._compiled_loss = self._compiler(self.loss)
         with self._random, torch.enable_grad():
-            loss_B, metrics = (self._compiled_loss or self.loss)(batch)
+            loss_B, metrics = self._pair((self._compiled_loss or self.loss)(batch))
             loss = self._mean(loss_B, batch)
+        if not loss.requires_grad:
+            raise ConfigError(
+                f"The loss of {type(self).__name__} has no gradient, so that nothing can be "
+                f"learned from it. Does `loss` use `torch.no_grad()`, `detach()` or numpy for all "
+                f"that it computes, or is every network frozen?"
+            )
         value = number(computable(loss))
         if isinstance(value, float):
             self._check_finite(value)
         torch.autograd.backward([loss])
         return {"loss": value, **self._read(metrics, batch)}
+
+    def _pair(self, found: Any) -> tuple[Tensor, LossMetrics]:  # noqa: ANN401 - what `loss` returns
+        """Return the loss and the metrics, after a check that there are both."""
+        match found:
+            case [Tensor() as loss_B, Mapping() as metrics]:
+                return loss_B, metrics
+        raise ShapeError(
+            f"`loss` of {type(self).__name__} returned a {type(found).__name__}; the loss of each "
+            f"transition and metrics were expected, such as `return loss, {{}}`."
+        )
 
     def _mean(self, loss_B: Tensor, batch: Any) -> Tensor:  # noqa: ANN401 - what `loss` takes
         """Return the mean loss, weighted where a replay gives importance weights."""

@@ -73,22 +73,81 @@ class FlatModule:
         for key, parameter in parameters.items():
             self.weights[key].copy_(parameter.detach())
         bind(module, self.weights, self.grads)
+        self._bound = [
+            (p, self.weights[n].data_ptr(), self.grads[n]) for n, p in parameters.items()
+        ]
+        learned = [entry for entry in self._bound if entry[0].requires_grad]
+        self._ends = [*learned[:1], *learned[1:][-1:]]
         kept = module.state_dict().keys()
-        self.buffers = {n: b for n, b in module.named_buffers() if n in kept}
-        """The buffers that are saved, such as the running means of BatchNorm."""
-        self.run: Callable[..., Any] = getattr(module, "recur", module)
-        """What updates call of the module, which may be compiled: all of it, or `recur`."""
-        self._modes = [vars(part) for part in module.modules()]
+        parts = dict(module.named_modules())
+        self._buffers = {
+            name: (parts[name.rpartition(".")[0]]._buffers, name.rpartition(".")[2])
+            for name, _ in module.named_buffers()
+            if name in kept
+        }
+        self.run: Callable[..., Any] = module
+        """What updates call of the module, which may be compiled."""
+        self._modes = [vars(part) for part in parts.values()]
+        self._switches = all(
+            "training" in vars(part) and getattr(part.train, "__func__", None) is nn.Module.train
+            for part in parts.values()
+        )
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers that are saved, such as the running means of BatchNorm.
+
+        They are those of now, as `forward` may set others.
+        """
+        return {name: owner[key].detach() for name, (owner, key) in self._buffers.items()}
 
     def train(self, is_training: bool) -> None:
         """Switch Dropout and BatchNorm between learning and acting."""
-        if is_training != self._modes[0]["training"]:  # the user may have switched it, too
-            for attributes in self._modes:  # nn.Module.train takes ten times as long
-                attributes["training"] = is_training
+        if not self._switches:  # a module of the user does it its own way
+            self.module.train(is_training)
+            return
+        for attributes in self._modes:  # nn.Module.train takes ten times as long
+            attributes["training"] = is_training
+
+    def zero_grad(self, num_apart: int = 0) -> None:
+        """Set gradients to zero, as autograd adds to them.
+
+        The first and the last parameter tell whether a user has dropped the gradients, which are
+        bound again then, or moved the parameters.
+
+        Args:
+            num_apart: How many gradients, at the end, stay as they are.
+
+        Raises:
+            ConfigError: If parameters were moved out of the flat weights.
+        """
+        for parameter, address, grad in self._ends:
+            if parameter.data_ptr() != address:
+                self.check_bound()
+            if parameter.grad is not grad:
+                bind(self.module, self.weights, self.grads)
+        grad_P = self.grads.flat
+        (grad_P[:-num_apart] if num_apart else grad_P).zero_()
+
+    def check_bound(self) -> None:
+        """Raise if a parameter was moved out of the flat weights.
+
+        Raises:
+            ConfigError: It was.
+        """
+        for parameter, address, _ in self._bound:
+            if parameter.data_ptr() != address:
+                raise ConfigError(
+                    f"The parameters of the {type(self.module).__name__} of a policy were moved, "
+                    f"as `half()`, `to(...)` or `parameter.data = ...` do, so that it would learn "
+                    f"weights that it does not use. Change a copy, `copy.deepcopy(policy.module)`, "
+                    f"or values in place: `with torch.no_grad(): parameter.copy_(...)`."
+                )
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy parameters and buffers to the CPU."""
-        of_buffers = {n: b.detach().to("cpu", copy=True) for n, b in self.buffers.items()}
+        self.check_bound()
+        of_buffers = {n: b.to("cpu", copy=True) for n, b in self.buffers.items()}
         return {**self.weights.snapshot(), **of_buffers}
 
     def load(self, tensors: Mapping[str, Any]) -> None:
@@ -97,10 +156,12 @@ class FlatModule:
         Raises:
             ShapeError: If a name is missing or unknown, or a shape differs.
         """
-        shapes = {name: tuple(buffer.shape) for name, buffer in self.buffers.items()}
+        self.check_bound()
+        buffers = self.buffers
+        shapes = {name: tuple(buffer.shape) for name, buffer in buffers.items()}
         check_names(tensors, {**self.weights.shapes, **shapes})
         self.weights.load({name: tensors[name] for name in self.weights.shapes})
-        for name, buffer in self.buffers.items():
+        for name, buffer in buffers.items():
             assign(buffer, tensors[name])
 
     def twin(self) -> FlatModule:
@@ -109,8 +170,10 @@ class FlatModule:
 
     def copy_buffers(self, leader: FlatModule) -> None:
         """Copy the buffers of another module of the same kind."""
-        for name, buffer in self.buffers.items():
-            buffer.copy_(leader.buffers[name])
+        if self._buffers:
+            source = leader.buffers
+            for name, buffer in self.buffers.items():
+                buffer.copy_(source[name])
 
 
 def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:
@@ -188,11 +251,12 @@ def copied(module: nn.Module) -> nn.Module:
     """
     try:
         return copy.deepcopy(module)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ConfigError(
             f"The module {type(module).__name__} cannot be copied, which targets and clones need: "
             f"{str(error).splitlines()[0]} Tensors that are computed from parameters belong into "
-            f"`forward`, or use torch.nn.utils.parametrizations."
+            f"`forward`, or use torch.nn.utils.parametrizations, such as its spectral_norm; locks "
+            f"and open files belong elsewhere."
         ) from error
 
 

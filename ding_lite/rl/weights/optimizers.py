@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -44,13 +45,15 @@ class TorchOptimizer:
     Args:
         make: Makes the optimiser of a list of parameters. If it takes `lr`, as the classes of
             `torch.optim` do, it gets the step size of the policy's config, and its schedule;
-            otherwise its step size is its own.
+            otherwise its step size is its own. Groups of parameters keep the ratio of theirs to it.
         parameters: Those that learn; the gradient of each is a view into `grad_P`.
         grad_P: The flat gradient of these parameters.
         lr: The step size of the policy's config.
+        lr_end: The one that it falls to; None where it stays.
 
     Raises:
-        ConfigError: If it makes no optimiser, or one that needs more than a gradient.
+        ConfigError: If it makes no optimiser of these parameters, or one that needs more than a
+            gradient, or that does not take the step size that is to fall.
 
     Example:
         >>> layer, grad_P = nn.Linear(1, 1, bias=False), torch.ones(1)
@@ -62,12 +65,25 @@ class TorchOptimizer:
     """
 
     def __init__(
-        self, make: MakeOptimizer, parameters: Sequence[nn.Parameter], grad_P: Tensor, *, lr: float
+        self,
+        make: MakeOptimizer,
+        parameters: Sequence[nn.Parameter],
+        grad_P: Tensor,
+        *,
+        lr: float,
+        lr_end: float | None = None,
     ) -> None:
         """Make the optimiser."""
-        takes_lr = "lr" in inspect.signature(make).parameters
+        self._takes_lr = takes_lr(make)
+        if lr_end is not None and not self._takes_lr:
+            raise ConfigError(
+                f"`lr_end` is {lr_end}, and `optimizer` takes no `lr` that could fall to it. Write "
+                f"`optimizer=lambda params, lr: torch.optim.SGD(params, lr=lr, momentum=0.9)`, or "
+                f"leave `lr_end` out."
+            )
         learning = [parameter for parameter in parameters if parameter.requires_grad]
-        self._optimizer = make(learning, lr=lr) if takes_lr else make(learning)
+        self._grads = [(parameter, parameter.grad) for parameter in learning]
+        self._optimizer = make(learning, lr=lr) if self._takes_lr else make(learning)
         if not isinstance(self._optimizer, torch.optim.Optimizer):
             raise ConfigError(
                 f"`optimizer` returned a {type(self._optimizer).__name__}; a torch.optim.Optimizer "
@@ -80,19 +96,28 @@ class TorchOptimizer:
                 f"times in a step. Take one that steps along a gradient that is given, such as "
                 f"torch.optim.Adam or torch.optim.RMSprop."
             )
-        self._takes_lr = takes_lr
+        groups = self._optimizer.param_groups
+        known = set(map(id, parameters))
+        if any(id(parameter) not in known for group in groups for parameter in group["params"]):
+            raise ConfigError(
+                "`optimizer` made an optimiser of other parameters than those that it got, and the "
+                "policy, or a copy of it, would not learn. Pass those on: "
+                "`optimizer=lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
+            )
         self._grad_P = grad_P
+        self._lr = lr
+        self._ratios = [float(group["lr"]) / lr for group in groups] if self._takes_lr else []
 
     @property
     def lr(self) -> float:
-        """The step size of its first group of parameters."""
-        return float(self._optimizer.param_groups[0]["lr"])
+        """The step size that it gets, or that of its first group of parameters."""
+        return self._lr if self._takes_lr else float(self._optimizer.param_groups[0]["lr"])
 
     @lr.setter
     def lr(self, value: float) -> None:
-        if self._takes_lr:
-            for group in self._optimizer.param_groups:
-                group["lr"] = value
+        self._lr = value
+        for group, ratio in zip(self._optimizer.param_groups, self._ratios, strict=False):
+            group["lr"] = ratio * value
 
     def step(
         self, grad_P: Tensor, weights_P: Tensor | None = None, *, skip: Tensor | None = None
@@ -105,6 +130,9 @@ class TorchOptimizer:
             return
         if grad_P.data_ptr() != self._grad_P.data_ptr():
             self._grad_P.copy_(grad_P)
+        for parameter, grad in self._grads:
+            if parameter.grad is not grad:  # `zero_grad()` of a module drops it
+                parameter.grad = grad
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,6 +176,7 @@ def make_optimizer(
     parameters: Callable[[], Sequence[nn.Parameter]],
     *,
     lr: float,
+    lr_end: float | None = None,
     eps: float = 1e-8,
     captured: bool = False,
 ) -> Optimizer:
@@ -159,12 +188,28 @@ def make_optimizer(
         grad_P: Their flat gradient.
         parameters: Returns the parameters that share this memory.
         lr: The step size of the policy's config.
+        lr_end: The one that it falls to; None where it stays.
         eps: Adam's.
         captured: Whether graphs of a device hold Adam's steps.
+
+    Raises:
+        ConfigError: If the user's cannot be used.
     """
     if make is None:
         return FlatAdam(weights_P, lr=lr, eps=eps, captured=captured)
-    return TorchOptimizer(make, parameters(), grad_P, lr=lr)
+    if not callable(make):
+        raise ConfigError(
+            f"`optimizer` is a {type(make).__name__}; a function of the parameters that makes an "
+            f"optimiser was expected, such as `torch.optim.RMSprop` or "
+            f"`lambda params: torch.optim.RMSprop(params, lr=1e-3)`."
+        )
+    return TorchOptimizer(make, parameters(), grad_P, lr=lr, lr_end=lr_end)
+
+
+def takes_lr(make: MakeOptimizer) -> bool:
+    """Return whether what makes an optimiser takes the step size; not one that is bound already."""
+    bound = make.keywords if isinstance(make, partial) else {}
+    return "lr" in inspect.signature(make).parameters and "lr" not in bound
 
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any leaf of an optimiser's state

@@ -61,7 +61,8 @@ class NoisyCritic(Critic):
 
 def make(kind, spec=ARM, *, actor=None, critic=Critic, optimizer=None, **settings):
     policy, config, _ = KINDS[kind]
-    config = config(**{"hidden": (16, 12), "batch_size": 32, **settings})
+    described = {"hidden": (16, 12)} if critic is None else {}
+    config = config(**{**described, "batch_size": 32, **settings})
     actor = actor or (lambda spec: actor_for(kind, spec))
     return policy(spec, config, actor=actor, critic=critic, optimizer=optimizer)
 

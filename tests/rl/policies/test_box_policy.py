@@ -628,3 +628,18 @@ def test_all_wrong_settings_of_a_kind_are_named_at_once(config, wrong):
     with pytest.raises(ConfigError, match=r'Did you mean "target_tau"'):
         config(target_tua=0.1)
     assert as_config(config, {"hidden": [8, 8], "critic_lr": 1}).hidden == (8, 8)
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.SGD])
+@EVERY_KIND
+def test_a_policy_of_other_step_sizes_learns_with_them_after_it_has_loaded_a_state(kind, optimizer):
+    make_policy, make_config, _ = KINDS[kind]
+    slow = make_policy(ARM, make_config(actor_lr=1e-12, critic_lr=1e-12), optimizer=optimizer)
+    fast = slow.like(replace(slow.config, actor_lr=1e-2, critic_lr=1e-2))
+    fast.load_state_dict(slow.state_dict())
+    before = fast.flat_weights[0].snapshot()
+    for seed in range(2):
+        fast.learn(batch(seed))
+    after = fast.flat_weights[0]
+    moved = [float((after[name] - tensor).abs().max()) for name, tensor in before.items()]
+    assert min(moved) > 1e-6

@@ -61,9 +61,9 @@ class Leaky(nn.Module):
 
 def make(kind, spec=CARTPOLE, *, memory="gru", **settings):
     policy, config = KINDS[kind]
-    settings = {"hidden": (8,), "memory_size": 6, **settings}
     if memory == "own":
         return policy(spec, config(**settings), network=Leaky)
+    settings = {"hidden": (8,), "memory_size": 6, **settings}
     return policy(spec, config(memory=memory, **settings))
 
 

@@ -1,5 +1,7 @@
 """DQN with networks and optimisers of users."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,19 @@ from torch import nn
 
 from ding_lite import Task, middleware as mw
 from ding_lite.errors import ConfigError, ShapeError
-from ding_lite.rl import DQN, DQNConfig, EnvSpec, ReplayBuffer, make_envs, mean_return
+from ding_lite.rl import (
+    DQN,
+    R2D2,
+    SAC,
+    DQNConfig,
+    EnvSpec,
+    R2D2Config,
+    ReplayBuffer,
+    SACConfig,
+    make_envs,
+    mean_return,
+)
+from ding_lite.rl.policies.open_policy import without_unused
 from tests.rl.policies.test_dqn import CARTPOLE, batch, prioritized
 
 SCREEN = EnvSpec(
@@ -45,7 +59,7 @@ def test_a_users_network_learns_as_the_built_in_one_does(config):
     house = DQN(CARTPOLE, config)
     module = QNet(CARTPOLE)
     module.load_state_dict(dict(zip(module.state_dict(), house.weights().values(), strict=True)))
-    own = DQN(CARTPOLE, config, network=module)
+    own = DQN(CARTPOLE, replace(config, hidden=DQNConfig.hidden), network=module)
     assert own.module is module
     for seed in range(20):
         one = prioritized(seed) if seed % 2 else batch(seed)
@@ -197,3 +211,50 @@ def test_a_users_network_and_optimizer_learn_cartpole():
         task.use(mw.train(policy, replay, updates=2))
         task.run(max_step=900)
     assert mean_return(policy, judge, episodes=16) > 60.0
+
+
+@pytest.mark.parametrize("name", ["recur", "encode", "weights", "run"])
+def test_a_layer_of_any_name_is_a_layer_and_not_the_network(name):
+    class Named(nn.Module):
+        def __init__(self, spec):
+            super().__init__()
+            self.add_module(name, nn.Linear(4, 2))
+            self.head = nn.Linear(2, 2)
+
+        def forward(self, obs):
+            return self.head(self.get_submodule(name)(obs))
+
+    policy = DQN(CARTPOLE, network=Named)
+    before = policy.weights()
+    policy.learn(batch(0))
+    assert not torch.equal(policy.weights()["head.weight"], before["head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden": (512,)}, r"`hidden` is \(512,\), which describes.*Leave `hidden` out"),
+        ({"dueling": True, "activation": "tanh"}, "`activation` is 'tanh' and `dueling` is True"),
+    ],
+)
+def test_settings_of_a_network_beside_a_given_one_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DQN(CARTPOLE, DQNConfig(**settings), network=QNet)
+    DQN(CARTPOLE, DQNConfig(**settings), optimizer=torch.optim.SGD)
+
+
+def test_settings_of_a_network_describe_what_was_not_given():
+    pendulum, settings = make_envs("Pendulum-v1", 1).spec, {"hidden": (7,), "activation": "tanh"}
+    parts = {"actor": lambda spec: nn.Linear(3, 2), "critic": lambda spec: nn.Bilinear(3, 1, 1)}
+    for name, part in parts.items():
+        SAC(pendulum, SACConfig(**settings), **{name: part})
+    with pytest.raises(ConfigError, match=r"`hidden` is .* and `activation` is 'tanh'"):
+        SAC(pendulum, SACConfig(**settings), **parts)
+    R2D2(CARTPOLE, R2D2Config(memory="gru"))
+
+
+def test_what_a_preset_says_of_parts_that_are_replaced_is_left_out():
+    preset = {"hidden": (512,), "torso": "nature", "lr": 1e-3, "lr_end": 1e-6}
+    own = {"network": QNet, "optimizer": lambda params: torch.optim.SGD(params, lr=0.1)}
+    assert without_unused(preset, own) == {"lr": 1e-3}
+    assert without_unused(preset, {"actor": QNet, "optimizer": torch.optim.SGD}) == preset

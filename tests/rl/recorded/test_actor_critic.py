@@ -87,7 +87,8 @@ def with_everything(spec):
 
 def make(kind, spec=CARTPOLE, *, settings=None, **parts):
     policy, config = KINDS[kind]
-    return policy(spec, config(hidden=(16,), **(settings or {})), **parts)
+    described = {} if parts.keys() & {"network", "actor"} else {"hidden": (16,)}
+    return policy(spec, config(**described, **(settings or {})), **parts)
 
 
 def of_house(module, names, weights):
@@ -138,7 +139,7 @@ def test_a_clone_and_a_resumed_policy_go_on_exactly(kind, network, optimizer):
 
     for seed in range(3):
         policy.learn([draw_rollout(seed, CARTPOLE)])
-    resumed = policy.like(KINDS[kind][1](hidden=(16,), seed=9))
+    resumed = policy.like(KINDS[kind][1](seed=9))
     resumed.load_state_dict(policy.state_dict())
     clone = policy.clone()
     assert go_on(policy) == go_on(clone) == go_on(resumed)

@@ -1,3 +1,6 @@
+import threading
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -56,3 +59,77 @@ def test_inputs_that_do_not_fit_are_refused():
         run(nn.Linear(5, 3), (3,))
     with pytest.raises(ConfigError, match=r"uint8 \(2, 3, 10, 10\).*`obs / 255`"):
         run(nn.Sequential(nn.Conv2d(3, 1, 3), nn.Flatten()), (3,), spec=SCREEN)
+
+
+class Changing(nn.Linear):
+    """Changes its inputs in place."""
+
+    def forward(self, obs):
+        return super().forward(obs.mul_(2.0))
+
+
+class Auxiliary(nn.Linear):
+    """Returns more while it learns."""
+
+    def forward(self, obs):
+        values = super().forward(obs)
+        return (values, obs) if self.training else values
+
+
+class Ungraded(nn.Linear):
+    """Computes without autograd."""
+
+    @torch.no_grad()
+    def forward(self, obs):
+        return super().forward(obs)
+
+
+class Locked(nn.Linear):
+    """Holds what cannot be copied."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Changing(4, 3), r"`network` \(Changing\) changes its inputs in place.*replay"),
+        (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), "changes its inputs in place"),
+        (Ungraded(4, 3), r"Ungraded\) cannot be learned.*`torch.no_grad\(\)`"),
+        (nn.Linear(4, 3).requires_grad_(False), r"all its parameters are frozen"),
+        (Locked(4, 3), r"The module Locked cannot be copied.*lock.*locks and open files"),
+        (
+            nn.utils.spectral_norm(nn.Linear(4, 3)),
+            r"The module Linear cannot be copied.*torch\.nn\.utils\.parametrizations",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_learned_or_copied_is_refused(module, message):
+    with pytest.raises(ConfigError, match=message):
+        run(module, (3,))
+
+
+def test_a_module_with_frozen_layers_or_parametrizations_passes():
+    frozen = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 3))
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+    for module in (frozen, normed):
+        run(module, (3,))
+
+
+def test_other_outputs_in_training_mode_are_refused():
+    with pytest.raises(ShapeError, match=r"in training mode; float32 \(2, 3\), as without"):
+        run(Auxiliary(4, 3), (3,))
+
+
+def test_each_output_but_states_needs_a_gradient():
+    class Detached(Several):
+        def forward(self, obs):
+            values, value = super().forward(obs)
+            return values, value.detach()
+
+    run_with = partial(check_outputs, Detached(4, 3), [sample_obs(SPEC)], [(2,), ()], spec=SPEC)
+    run_with(num_states=1)
+    with pytest.raises(ConfigError, match="outputs have no gradient"):
+        run_with()

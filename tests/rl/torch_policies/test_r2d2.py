@@ -36,6 +36,8 @@ from ding_lite.rl.protocols import LearnsFromSequences
 
 CARTPOLE = make_envs("CartPole-v1", 1).spec
 SMALL = R2D2Config(hidden=(6,), memory_size=5, batch_size=8, sequence_length=6, burn_in=3)
+OWN = replace(SMALL, hidden=R2D2Config.hidden, memory_size=R2D2Config.memory_size)
+"""The same for networks of one's own, which need no sizes."""
 
 
 class OwnNet(nn.Module):
@@ -69,8 +71,9 @@ def filled(policy, *, steps=60, capacity=1_000, seed=0, env="CartPole-v1", num_e
 def test_an_update_on_a_device_copies_nothing_to_the_host(own):
     """The device `meta` holds no data: what copies some to the host raises."""
     make_network = (lambda _: OwnNet()) if own else None
-    here = R2D2(CARTPOLE, SMALL, network=make_network)
-    there = R2D2(CARTPOLE, SMALL, network=make_network, device="meta")
+    config = OWN if own else SMALL
+    here = R2D2(CARTPOLE, config, network=make_network)
+    there = R2D2(CARTPOLE, config, network=make_network, device="meta")
     sequences = filled(here).sample(8, length=6, burn_in=3)
     metrics = there.learn(sequences)
     assert there.train_iter == 1
@@ -137,7 +140,7 @@ CONFIGS = {
 def test_loss_and_gradient_are_those_of_single_steps(name):
     torch.manual_seed(0)
     own = OwnNet() if name == "own network" else None
-    policy = R2D2(CARTPOLE, CONFIGS.get(name, SMALL), network=own)
+    policy = R2D2(CARTPOLE, CONFIGS.get(name, OWN), network=own)
     episodes = filled(policy)
     for _ in range(3):  # the target is another network then
         policy.learn(episodes.sample(8, length=6, burn_in=policy.burn_in))
@@ -244,7 +247,7 @@ def test_forbidden_actions_are_neither_chosen_nor_valued():
 )
 def test_networks_that_do_not_fit_are_refused(network, error, message):
     with pytest.raises(error, match=message):
-        R2D2(CARTPOLE, SMALL, network=network)
+        R2D2(CARTPOLE, OWN, network=network)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +351,7 @@ class Parts:
         self.envs = make_envs("CartPole-v1", 4, seed=0)
         torch.manual_seed(3)
         network = OwnNet() if own else None
-        config = replace(SMALL, seed=seed)
+        config = replace(OWN if own else SMALL, seed=seed)
         self.policy = R2D2(CARTPOLE, config, network=network, optimizer=optimizer)
         self.episodes = EpisodeBuffer(
             CARTPOLE, capacity=300, num_envs=4, state_size=self.policy.state_size, seed=seed

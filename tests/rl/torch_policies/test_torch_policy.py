@@ -319,6 +319,18 @@ def test_networks_that_cannot_be_learned_are_refused(methods, message):
             ShapeError,
             r"metric 'q' of Broken has the shape \(32,\)",
         ),
+        (
+            lambda self, b: self.net(b.obs).mean(1),
+            batch(0),
+            ShapeError,
+            "returned a Tensor; the loss of each transition and metrics were expected",
+        ),
+        (
+            lambda self, b: (self.net(b.obs).mean(1).detach(), {}),
+            batch(0),
+            ConfigError,
+            "loss of Broken has no gradient",
+        ),
     ],
 )
 def test_a_loss_of_another_form_is_refused(loss, one, error, message):

@@ -159,3 +159,79 @@ def test_a_module_that_cannot_be_copied_is_refused():
     module.kept = module(torch.ones(1, 2))
     with pytest.raises(ConfigError, match=r"cannot be copied.*parametrizations"):
         FlatModule(module).twin()
+
+
+class Sets(nn.Module):
+    """Sets its buffer anew in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("mean", torch.zeros(2))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.5 * self.mean + 0.5 * self.layer(x).mean(0)
+        return self.layer(x - self.mean)
+
+
+def test_buffers_that_a_forward_sets_anew_are_published_loaded_and_followed():
+    flat, other = FlatModule(Sets()), FlatModule(Sets())
+    twin = flat.twin()
+    flat.train(True)
+    flat.module(torch.ones(3, 2))
+    assert torch.equal(flat.snapshot()["mean"], flat.module.mean)
+    twin.copy_buffers(flat)
+    other.train(True)
+    other.module(torch.ones(3, 2))
+    other.load(flat.snapshot())
+    for one in (twin, other):
+        assert torch.equal(one.module.mean, flat.module.mean)
+
+
+@pytest.mark.parametrize("part", ["", "0"])
+def test_gradients_that_a_user_drops_are_bound_again(part):
+    flat = FlatModule(two_layers())
+    flat.module.get_submodule(part).zero_grad()
+    flat.zero_grad()
+    flat.module(torch.randn(5, 4)).square().sum().backward()
+    assert flat.grads["0.weight"].any()
+    assert flat.grads["2.weight"].any()
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda module: module.half().float(),
+        lambda module: setattr(module[2].bias, "data", torch.zeros(2)),
+    ],
+)
+def test_parameters_that_a_user_moves_out_of_the_flat_weights_are_an_error(move):
+    flat = FlatModule(two_layers())
+    weights = flat.snapshot()
+    move(flat.module)
+    for use in (flat.snapshot, lambda: flat.load(weights), flat.zero_grad):
+        with pytest.raises(ConfigError, match=r"of the Sequential of a policy were moved.*half"):
+            use()
+
+
+def test_a_part_that_a_user_has_switched_is_switched_back():
+    flat = FlatModule(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+    flat.train(False)
+    flat.module.train()
+    flat.module.training = False
+    flat.train(False)
+    assert not flat.module[1].training
+
+
+def test_a_module_with_its_own_way_of_switching_is_switched_that_way():
+    class Frozen(nn.Sequential):
+        def train(self, mode=True):
+            super().train(mode)
+            self[1].eval()
+            return self
+
+    flat = FlatModule(nn.Sequential(Frozen(nn.Linear(2, 2), nn.BatchNorm1d(2))))
+    flat.train(True)
+    assert flat.module[0].training
+    assert not flat.module[0][1].training

@@ -1,4 +1,5 @@
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -90,3 +91,62 @@ def test_the_state_of_another_optimizer_is_refused():
     state = make(torch.optim.RMSprop, flat).state_dict()
     with pytest.raises(CheckpointError, match="no state of a AdamW"):
         make(torch.optim.AdamW, flat).load_state_dict(state)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", torch.optim.SGD([torch.zeros(1)], lr=1.0)])
+def test_a_name_or_an_optimizer_itself_is_refused(optimizer):
+    with pytest.raises(ConfigError, match=r"a function of the parameters.*was expected"):
+        make_optimizer(optimizer, torch.zeros(3), torch.ones(3), list, lr=0.1)
+
+
+def test_an_optimizer_of_other_parameters_is_refused():
+    other = nn.Linear(3, 2)
+    with pytest.raises(ConfigError, match="an optimiser of other parameters"):
+        make(
+            lambda params: torch.optim.SGD(other.parameters(), lr=0.1), FlatModule(nn.Linear(3, 2))
+        )
+
+
+def test_an_optimizer_of_some_of_the_parameters_leaves_others_alone():
+    flat = FlatModule(nn.Linear(3, 2))
+    before = flat.weights["weight"].clone()
+    make(lambda params: torch.optim.SGD(params[1:], lr=0.1), flat).step(torch.ones(8))
+    assert torch.equal(flat.weights["weight"], before)
+
+
+def test_a_step_size_that_a_partial_binds_is_kept():
+    own = make(partial(torch.optim.RMSprop, lr=1e-5), FlatModule(nn.Linear(3, 2)), lr=0.5)
+    own.lr = 0.25
+    assert own.lr == 1e-5
+    taking = make(partial(torch.optim.SGD, momentum=0.9), FlatModule(nn.Linear(3, 2)), lr=0.5)
+    assert taking.lr == 0.5
+
+
+def test_groups_keep_the_ratio_of_their_step_sizes():
+    def grouped(params, lr):
+        return torch.optim.SGD([{"params": params[:1], "lr": lr / 10}, {"params": params[1:]}], lr)
+
+    flat = FlatModule(nn.Linear(3, 2))
+    before = flat.weights.flat.clone()
+    optimizer = make(grouped, flat, lr=0.5)
+    optimizer.lr = 1.0
+    optimizer.step(torch.ones(8))
+    assert optimizer.lr == 1.0
+    torch.testing.assert_close(before - flat.weights.flat, torch.tensor([0.1] * 6 + [1.0] * 2))
+
+
+def test_a_step_size_that_falls_needs_an_optimizer_that_takes_it():
+    flat = FlatModule(nn.Linear(3, 2))
+    make_own = partial(TorchOptimizer, parameters=[*flat.module.parameters()], lr=0.5, lr_end=0.1)
+    make_own(torch.optim.SGD, grad_P=flat.grads.flat)
+    with pytest.raises(ConfigError, match=r"`lr_end` is 0\.1, and `optimizer` takes no `lr`"):
+        make_own(partial(torch.optim.SGD, lr=0.3), grad_P=flat.grads.flat)
+
+
+def test_it_steps_also_after_a_user_has_dropped_gradients():
+    flat = FlatModule(nn.Linear(3, 2))
+    before = flat.weights.flat.clone()
+    optimizer = make(torch.optim.SGD, flat)
+    flat.module.zero_grad()
+    optimizer.step(torch.ones(8))
+    assert not torch.equal(flat.weights.flat, before)
