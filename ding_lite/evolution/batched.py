@@ -14,7 +14,7 @@ import torch
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.batched_box import BoxStack
 from ding_lite.evolution.batched_dqn import DQNStack
-from ding_lite.evolution.batched_modules import ModuleDQNStack
+from ding_lite.evolution.batched_modules.dqn import ModuleDQNStack
 from ding_lite.evolution.batched_policies import Stack, UpdateResult
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
