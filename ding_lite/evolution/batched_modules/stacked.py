@@ -18,7 +18,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -35,8 +35,9 @@ from ding_lite.rl.recorded.box import joined
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import copied
 
+Shapes: TypeAlias = Sequence[tuple[Sequence[int], Any]]
 _can_stack: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-"""Whether `vmap` computes a module, for each that was tried."""
+"""Whether `vmap` computes the modules of a policy, by the first of them."""
 _MAX_GRAPHS = 64
 """The traces that one module keeps."""
 _OF_TORCH = frozenset(vars(nn.Module()))
@@ -143,16 +144,17 @@ def architecture(module: nn.Module) -> Hashable | None:
     return tuple(parts), tuple(shapes)
 
 
-def can_stack(module: nn.Module, *shapes: tuple[Sequence[int], Any]) -> bool:
-    """Return whether `vmap` computes a module, which is tried once.
+def can_stack(*tries: tuple[nn.Module, Shapes]) -> bool:
+    """Return whether `vmap` computes the modules of a policy, which are tried once.
 
     Args:
-        module: The module.
-        *shapes: The shape of each input without the axis of the batch, and its dtype.
+        *tries: The modules, each with the shape of each input without the axis of the batch, and
+            its dtype.
     """
-    if module not in _can_stack:
-        _can_stack[module] = _is_stackable(module, shapes)
-    return _can_stack[module]
+    first = tries[0][0]
+    if first not in _can_stack:
+        _can_stack[first] = all(_is_stackable(module, shapes) for module, shapes in tries)
+    return _can_stack[first]
 
 
 def _comparable(value: object) -> Hashable:
@@ -225,7 +227,7 @@ def _first(tensor: Tensor, dim: int | None, count: int) -> Tensor:
     return tensor if dim == 0 else tensor.movedim(dim, 0)
 
 
-def _is_stackable(module: nn.Module, shapes: Sequence[tuple[Sequence[int], Any]]) -> bool:
+def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
     """Return whether two copies of a module compute and learn together as alone."""
     parameters = dict(module.named_parameters())
     if not all(parameter.requires_grad for parameter in parameters.values()):
