@@ -14,7 +14,8 @@ import torch
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.batched_box import BoxStack
 from ding_lite.evolution.batched_dqn import DQNStack
-from ding_lite.evolution.batched_modules import ModuleDQNStack
+from ding_lite.evolution.batched_modules.box import ModuleBoxStack
+from ding_lite.evolution.batched_modules.dqn import ModuleDQNStack
 from ding_lite.evolution.batched_policies import Stack, UpdateResult
 from ding_lite.rl.policies.ddpg import DDPG
 from ding_lite.rl.policies.dqn import DQN
@@ -26,9 +27,9 @@ __all__ = ["KINDS", "Stack", "UpdateResult", "make_stack", "stack_key"]
 
 KINDS: dict[type[Any], tuple[type[Stack[Any]], ...]] = {
     DQN: (DQNStack, ModuleDQNStack),
-    DDPG: (BoxStack,),
-    TD3: (BoxStack,),
-    SAC: (BoxStack,),
+    DDPG: (BoxStack, ModuleBoxStack),
+    TD3: (BoxStack, ModuleBoxStack),
+    SAC: (BoxStack, ModuleBoxStack),
 }
 """The stacks of each kind of policy, of which the first with a key is taken. A
 subclass of one of them is no such kind."""

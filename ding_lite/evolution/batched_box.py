@@ -14,7 +14,7 @@ from torch import Tensor
 from ding_lite.evolution.batched_policies import Layout, Stack, StackedTensors
 from ding_lite.rl.batch import NumpyArray, Transitions, to_numpy
 from ding_lite.rl.formulas.box_updates import update_critics
-from ding_lite.rl.networks.action_values import CriticsOfMembers
+from ding_lite.rl.networks.action_values import Critics, CriticsOfMembers
 from ding_lite.rl.networks.box_actors import BoxActor, MembersBody
 from ding_lite.rl.networks.layers import MLP, Members, names_of
 from ding_lite.rl.policies.base import BoxActions
@@ -29,9 +29,9 @@ class StackedNetworks:
 
     actor: Any
     target_actor: Any
-    critics: CriticsOfMembers
-    judges: CriticsOfMembers
-    target_critics: CriticsOfMembers
+    critics: Critics
+    judges: Critics
+    target_critics: Critics
     of_members: Members
     grads_of_members: Members
 
@@ -126,16 +126,14 @@ class BoxStack(Stack[BoxT]):
         return torch.from_numpy(noise_GBA)
 
     def _make_networks(self, count: int) -> StackedNetworks:
-        form, num_actions = self._like.form, self._box.size
+        form = self._like.form
         target = self._target if form.has_target_actor else self._weights
-        critics = self._critics_on(self._weights, count)
-        targets = self._critics_on(self._target, count)
         return StackedNetworks(
             actor=self._actor_on(self._weights, count),
             target_actor=self._actor_on(target, count),
-            critics=CriticsOfMembers(critics, num_actions=num_actions),
-            judges=CriticsOfMembers(critics[: form.num_followed], num_actions=num_actions),
-            target_critics=CriticsOfMembers(targets, num_actions=num_actions),
+            critics=self._critics_on(self._weights, count),
+            judges=self._critics_on(self._weights, count, first=form.num_followed),
+            target_critics=self._critics_on(self._target, count),
             of_members=_First(self._weights, count),
             grads_of_members=_First(self._grads, count),
         )
@@ -146,12 +144,15 @@ class BoxStack(Stack[BoxT]):
         actor: BoxActor = self._like.form.actor_type(MembersBody(layers))
         return actor
 
-    def _critics_on(self, weights: StackedTensors, count: int) -> list[MLP]:
+    def _critics_on(
+        self, weights: StackedTensors, count: int, *, first: int | None = None
+    ) -> Critics:
         *names, head = names_of("critics", len(self._like.config.hidden) + 1)
-        return [
+        networks = [
             self._layers(_OfCritic(weights, k), _OfCritic(self._grads, k), names, head, count)
-            for k in range(self._like.form.num_critics)
+            for k in range(self._like.form.num_critics)[:first]
         ]
+        return CriticsOfMembers(networks, num_actions=self._box.size)
 
     def _layers(
         self, weights: Members, grads: Members, names: Sequence[str], head: str, count: int

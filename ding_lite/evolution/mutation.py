@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
 from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.settings import at_least, check_all, finite, inside, whole
@@ -298,7 +299,9 @@ def _grow(agent: Agent, *, seed: int) -> str:
 
 
 def _num_weights(policy: Policy) -> int:
-    return sum(tensor.numel() for tensor in policy.weights().values())
+    """Return the numbers in the own networks of a policy, without those of targets."""
+    learned, *_ = cast(OpenPolicy, policy).own_modules.values()
+    return sum(t.numel() for module in learned.values() for t in module.state_dict().values())
 
 
 def _reshape(

@@ -11,10 +11,12 @@ from torch import nn
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evolution.agent import Agent, Birth, make_agent
 from ding_lite.evolution.growth.modules import has_own_network
+from ding_lite.evolution.growth.parameter_layout import convs_of
 from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value, as_dataclass
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.io.memory import check_fits
+from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state, spawn_seeds
 from ding_lite.rl.spec import EnvSpec
@@ -48,6 +50,8 @@ class Life:
     """Its values of the hyper-parameters that are searched."""
     hidden: tuple[int, ...] | None = None
     """The widths of its hidden layers."""
+    convs: tuple[Conv, ...] | None = None
+    """Its convolutions, if it sees images."""
 
 
 class Population:
@@ -212,6 +216,7 @@ class Population:
                 fitness=agent.fitness if agent.num_new_evaluations else None,
                 hyperparameters=agent.hyperparameters,
                 hidden=_hidden(agent),
+                convs=_convs(agent),
             )
             for agent in self.agents
         ]
@@ -272,6 +277,12 @@ def _hidden(agent: Agent) -> tuple[int, ...] | None:
         return None
     widths: tuple[int, ...] | None = getattr(agent.config, "hidden", None)
     return widths
+
+
+def _convs(agent: Agent) -> tuple[Conv, ...] | None:
+    if has_own_network(agent.policy) or not hasattr(agent.config, "torso"):
+        return None
+    return convs_of(agent.spec, agent.config) or None
 
 
 def _check_fits(agent: Agent, size: int) -> None:

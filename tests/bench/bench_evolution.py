@@ -8,7 +8,7 @@ AgileRL 2.9.1 takes 2,747 us of CPU time for an env step of it, evaluation inclu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from importlib.util import find_spec
@@ -29,7 +29,17 @@ from ding_lite.evolution import (
 )
 from ding_lite.evolution.batched import make_stack
 from ding_lite.evolution.batched_dqn import DQNStack
-from ding_lite.rl import DDPG, DQN, SAC, TD3, DQNConfig, ReplayBuffer, Transitions, make_envs
+from ding_lite.rl import (
+    DDPG,
+    DQN,
+    SAC,
+    TD3,
+    DQNConfig,
+    ReplayBuffer,
+    SACConfig,
+    Transitions,
+    make_envs,
+)
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.testing import run_step
@@ -52,7 +62,7 @@ def run() -> list[Row]:
     """Measure all."""
     spec = make_envs("CartPole-v1", 1).spec
     rows = [*updates(spec), *(actors_and_critics(kind) for kind in (DDPG, TD3, SAC))]
-    rows += [modules(spec), *generations(spec)]
+    rows += [modules(spec), own_actors_and_critics(), *generations(spec)]
     if find_spec("Box2D") is not None:
         rows.append(seeds_job())
     return rows
@@ -95,19 +105,10 @@ def updates(spec: EnvSpec) -> list[Row]:
 
 def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
     """Compare an update an agent of those with an actor with one of an agent alone."""
-    spec, rng = make_envs("Pendulum-v1", 1).spec, np.random.default_rng(0)
+    spec = make_envs("Pendulum-v1", 1).spec
     config = replace(kind(spec).config, hidden=(32, 32), batch_size=BATCH_SIZE)
     policies = [kind(spec, replace(config, seed=seed)) for seed in range(SIZE)]
-    stack, num_rows = make_stack(policies[0], SIZE), SIZE * BATCH_SIZE
-    batch = Transitions(
-        obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
-        action=rng.uniform(-2.0, 2.0, size=(num_rows, *spec.action_shape)).astype(np.float32),
-        reward=rng.normal(size=num_rows).astype(np.float32),
-        next_obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
-        terminated=rng.random(num_rows) < 0.01,
-        truncated=np.zeros(num_rows, dtype=np.bool_),
-        num_steps=np.ones(num_rows, dtype=np.int32),
-    )
+    stack, batch = make_stack(policies[0], SIZE), box_batch(spec)
     one = Transitions(*(getattr(batch, field.name)[:BATCH_SIZE] for field in fields(batch)))
 
     def together() -> None:
@@ -127,18 +128,65 @@ def actors_and_critics(kind: Callable[..., DDPG | SAC]) -> Row:
     )
 
 
+def own_actors_and_critics() -> Row:
+    """Compare an update an agent of SAC with users' modules with one of an agent alone."""
+    spec = make_envs("Pendulum-v1", 1).spec
+
+    class Critic(nn.Module):
+        def __init__(self, _: EnvSpec) -> None:
+            super().__init__()
+            self.layers = mlp(4, 1)
+
+        def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+            values: torch.Tensor = self.layers(torch.cat((obs, action), dim=-1))
+            return values
+
+    config = SACConfig(batch_size=BATCH_SIZE)
+    policies = [
+        SAC(spec, replace(config, seed=seed), actor=lambda _: mlp(3, 2), critic=Critic)
+        for seed in range(SIZE)
+    ]
+    return against_one_after_the_other("SAC", policies, box_batch(spec))
+
+
+def box_batch(spec: EnvSpec) -> Transitions:
+    """Draw the transitions of an update of all agents."""
+    rng, num_rows = np.random.default_rng(0), SIZE * BATCH_SIZE
+    return Transitions(
+        obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
+        action=rng.uniform(-2.0, 2.0, size=(num_rows, *spec.action_shape)).astype(np.float32),
+        reward=rng.normal(size=num_rows).astype(np.float32),
+        next_obs=rng.normal(size=(num_rows, *spec.obs_shape)).astype(np.float32),
+        terminated=rng.random(num_rows) < 0.01,
+        truncated=np.zeros(num_rows, dtype=np.bool_),
+        num_steps=np.ones(num_rows, dtype=np.int32),
+    )
+
+
 def modules(spec: EnvSpec) -> Row:
-    """Compare an update an agent of users' modules with one of an agent alone."""
-
-    def network(_: EnvSpec) -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
-        )
-
-    config = replace(CONFIG, hidden=(64, 64))
-    policies = [DQN(spec, replace(config, seed=seed), network=network) for seed in range(SIZE)]
-    stack, one = make_stack(policies[0], SIZE), Transitions(**random_batch())
+    """Compare an update an agent of DQN with users' modules with one of an agent alone."""
+    policies = [
+        DQN(spec, replace(CONFIG, seed=seed), network=lambda _: mlp(4, 2)) for seed in range(SIZE)
+    ]
+    one = Transitions(**random_batch())
     batch = Transitions(*(torch.cat([getattr(one, field.name)] * SIZE) for field in fields(one)))
+    return against_one_after_the_other("DQN", policies, batch)
+
+
+def mlp(num_inputs: int, num_outputs: int) -> nn.Module:
+    """Make a module as a user does."""
+    return nn.Sequential(
+        nn.Linear(num_inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(),
+        nn.Linear(64, num_outputs),
+    )  # fmt: skip
+
+
+def against_one_after_the_other(
+    name: str, policies: Sequence[DQN | SAC], batch: Transitions
+) -> Row:
+    """Compare batched updates with those of the same agents, one after the other."""
+    stack = make_stack(policies[0], SIZE)
+    one = Transitions(*(getattr(batch, field.name)[:BATCH_SIZE] for field in fields(batch)))
 
     def together() -> None:
         stack.learn(policies, [BATCH_SIZE] * SIZE, [16] * SIZE, lambda count: batch)
@@ -150,7 +198,7 @@ def modules(spec: EnvSpec) -> Row:
 
     mine, theirs = sample_pairs(together, alone, number=2)
     return row_from_samples(
-        f"update of {SIZE} DQNs with modules of a user, 64x64, batch {BATCH_SIZE}, per agent",
+        f"update of {SIZE} {name}s with modules of a user, 64x64, batch {BATCH_SIZE}, per agent",
         [seconds / (SIZE * 16) for seconds in mine],
         baseline=[seconds / (SIZE * 16) for seconds in theirs],
         baseline_name="the same agents, one after the other",

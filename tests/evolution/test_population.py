@@ -16,6 +16,7 @@ from ding_lite.evolution.search import Search, integer, log_uniform
 from ding_lite.evolution.tournament import Tournament
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import make_envs
+from ding_lite.rl.networks.conv import CONVS
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.ppo import PPO
 from ding_lite.rl.policies.sac import SAC
@@ -271,3 +272,25 @@ def test_invalid_agents_and_populations_are_refused() -> None:
         Population([])
     with make_envs("CartPole-v1", 1) as envs, pytest.raises(ConfigError, match="`learn_every`"):
         Agent(DQN(envs.spec), learn_every=0)
+
+
+@pytest.mark.parametrize(("kind", "config"), [(DQN, DQNConfig(hidden=(8,))), (PPO, None)])
+def test_the_lineage_has_the_convolutions_of_networks_for_images(kind: Any, config: Any) -> None:
+    with make_envs("ding_lite/Catch-v0", 1) as envs:
+        population = Population.of(kind, envs.spec, size=2, config=config)
+    first = population.lives_now()[0].convs
+    assert first == CONVS["small"]
+    judge(population)
+    mutation = Mutation(none=0.0, architecture=1.0, weights=0.0, mutate_elite=True, seed=4)
+    population.evolve(Tournament(size=2), mutation)
+    assert population.lives[0].convs == first
+    changed = [life for life in population.lives_now() if "convs" in life.mutation]
+    assert changed
+    assert all(life.convs not in (None, first) for life in changed)
+    twin = Population.of(kind, envs.spec, size=2, config=config)
+    twin.load_state_dict(population.state_dict())
+    assert twin.lives == population.lives
+
+
+def test_the_lineage_has_no_convolutions_where_there_are_none(spec: EnvSpec) -> None:
+    assert Population.of(DQN, spec, size=1).lives_now()[0].convs is None

@@ -99,7 +99,7 @@ def layout_of(policy: Policy) -> ParameterLayout:
             adams=() if policy.has_own_optimizer else (_Adam("adam"),),
             chains=lambda depth: (Chain(_numbered("torso", depth), heads, config.dueling),),
             activation=config.activation,
-            convs=_convs_of(policy.spec, config),
+            convs=convs_of(policy.spec, config),
         )
     if isinstance(policy, BoxPolicy):
         if policy.spec.is_image:
@@ -138,7 +138,7 @@ def layout_of(policy: Policy) -> ParameterLayout:
                 )
             ),
             activation="relu" if shared and policy.spec.is_image else config.activation,
-            convs=_convs_of(policy.spec, config) if shared else (),
+            convs=convs_of(policy.spec, config) if shared else (),
         )
     raise ConfigError(
         f"The networks of a {type(policy).__name__} cannot be mutated: evolution knows those of "
@@ -147,7 +147,8 @@ def layout_of(policy: Policy) -> ParameterLayout:
     )
 
 
-def _convs_of(spec: EnvSpec, config: Any) -> tuple[Conv, ...]:  # noqa: ANN401 - of any policy
+def convs_of(spec: EnvSpec, config: Any) -> tuple[Conv, ...]:  # noqa: ANN401 - of any policy
+    """Return the convolutions of networks of these settings."""
     if spec.packing is not None:
         return ()  # each part of an observation has some of its own
     return torso_for(config.torso, spec.input_shape, env_id=spec.env_id, convs=config.convs)

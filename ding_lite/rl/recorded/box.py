@@ -132,18 +132,28 @@ class RecordedCritics:
 
     def backward_action(self, saved: tuple[Tensor, Tensor], grad_E1B: Tensor) -> Tensor:
         """Compute the gradient of the action, [1, B, A]; the weights get none."""
-        action_1BA, q_E1B = saved
-        found = torch.autograd.grad([q_E1B], [action_1BA], [grad_E1B], allow_unused=True)
-        if found[0] is None:
-            raise ConfigError(
-                "The values that `critic` gives do not depend on the action, so that the actor "
-                "has nothing to follow. Let `forward(self, obs, action)` use both."
-            )
-        return found[0]
+        return action_gradient(*saved, grad_E1B)
 
     def _values(self, obs: Tensor, action_1BA: Tensor) -> Tensor:
         values_EB: Tensor = self._flat.run(self._unpack(obs), action_1BA[0], self._first)
         return values_EB.unsqueeze(1)
+
+
+def action_gradient(action: Tensor, q: Tensor, grad: Tensor) -> Tensor:
+    """Compute the gradient of actions, given that of the values of critics.
+
+    Raises:
+        ConfigError: If the values do not depend on the actions.
+    """
+    found = None
+    if q.requires_grad:
+        (found,) = torch.autograd.grad([q], [action], [grad], allow_unused=True)
+    if found is None:
+        raise ConfigError(
+            "The values that `critic` gives do not depend on the action, so that the actor "
+            "has nothing to follow. Let `forward(self, obs, action)` use both."
+        )
+    return found
 
 
 def made_actor(

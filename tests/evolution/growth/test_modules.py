@@ -284,7 +284,8 @@ def test_actors_and_critics_grow_together_and_compute_the_same(kind: str) -> Non
     agent = learned_agent(kind)
     before, old = computed(agent), agent.policy.state_dict()
     described = Mutation(**{**ONLY, "architecture": 1.0}).mutate(agent)
-    assert described.startswith("parameters ")
+    fewer, more = (int(count) for count in described.removeprefix("parameters ").split(" -> "))
+    assert fewer < more
     for found, expected in zip(computed(agent), before, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     new = agent.policy.state_dict()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.batched import make_stack, stack_key
-from ding_lite.evolution.batched_modules import ModuleDQNStack
+from ding_lite.evolution.batched_modules.dqn import ModuleDQNStack
+from ding_lite.evolution.population import Population
+from ding_lite.evolution.search import Search
+from ding_lite.rl.batch import Transitions
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
@@ -130,8 +136,9 @@ def frozen(spec: EnvSpec) -> nn.Module:
         lambda _: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)),
         lambda _: Branches(),
         frozen,
+        lambda _: weight_norm(nn.Linear(4, 2)),
     ],
-    ids=["BatchNorm", "Dropout", "branches", "frozen"],
+    ids=["BatchNorm", "Dropout", "branches", "frozen", "one that vmap warns of"],
 )
 def test_modules_that_vmap_cannot_compute_learn_alone(spec: EnvSpec, network: Any) -> None:
     policy = DQN(spec, network=network)
@@ -140,6 +147,107 @@ def test_modules_that_vmap_cannot_compute_learn_alone(spec: EnvSpec, network: An
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(ConfigError, match="learns alone"):
         make_stack(policy, 2)
+
+
+class Scaled(nn.Module):
+    """A module with plain attributes, drawn or given."""
+
+    def __init__(self, scale: float, act: Any = functional.relu, more: Any = None) -> None:
+        super().__init__()
+        self.scale, self.act, self.more = scale, act, more
+        self.first, self.last = nn.Linear(4, 16), nn.Linear(16, 2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.scale * self.last(self.act(self.first(obs)))
+        return values
+
+
+def drawn(_: EnvSpec) -> nn.Module:
+    return Scaled(float(torch.rand(())) + 0.5)
+
+
+def test_modules_with_other_plain_attributes_learn_as_they_would_alone(
+    spec: EnvSpec, search: Search
+) -> None:
+    populations = [
+        Population.of(DQN, spec, search, size=3, network=drawn, config={"n_step": 1})
+        for _ in range(2)
+    ]
+    together, alone = ([agent.policy for agent in population] for population in populations)
+    assert len({stack_key(policy) for policy in together}) == 3
+    groups: dict[Any, list[Any]] = {}
+    for row, policy in enumerate(together):
+        groups.setdefault(stack_key(policy), []).append((row, policy))
+    for update in range(5):
+        batch = some_transitions(spec, 3 * 20, seed=update)
+        for members in groups.values():
+            rows = [part(batch, 20 * row, 20) for row, _ in members]
+            own = Transitions(
+                *(np.concatenate([getattr(o, f.name) for o in rows]) for f in fields(batch))
+            )
+            policies = [policy for _, policy in members]
+            sizes = [20] * len(members)
+            stack = make_stack(policies[0], len(members))
+            stack.learn(policies, sizes, [1] * len(members), partial(given, own))
+        for row, policy in enumerate(alone):
+            policy.learn(part(batch, 20 * row, 20))
+    for one, other in zip(together, alone, strict=True):
+        for key in ("q_net", "target_net"):
+            found, expected = one.state_dict()[key], other.state_dict()[key]
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"scale": 0.4}, {"act": functional.gelu}, {"act": partial(functional.elu, alpha=0.5)}]
+    + [
+        {"more": more} for more in ([1, 2], {"a": "b"}, (None,), {1: [2.0]}, True, 1, np.float32(1))
+    ],
+)
+def test_equal_plain_attributes_are_one_stack_and_other_ones_another(
+    spec: EnvSpec, more: dict[str, Any]
+) -> None:
+    plain_one, one, same = (
+        DQN(spec, network=lambda _, more=more: Scaled(**{"scale": 0.5, **copy.deepcopy(more)}))
+        for more in ({}, more, more)
+    )
+    assert stack_key(one) == stack_key(same) is not None
+    assert stack_key(one) != stack_key(plain_one)
+
+
+def test_a_module_with_the_spec_as_an_attribute_is_batched(spec: EnvSpec) -> None:
+    made = [DQN(spec, network=lambda spec: Scaled(0.5, more=spec)) for _ in range(2)]
+    assert stack_key(made[0]) == stack_key(made[1]) is not None
+
+
+class Counts(Scaled):
+    """A module that changes an attribute when it computes."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        self.scale *= 0.99
+        return super().forward(obs)
+
+
+def hooked(_: EnvSpec) -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 2))
+    module.register_forward_hook(lambda module, given, found: 2.0 * found)
+    return module
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda _: Scaled(0.5, more=torch.ones(3)),
+        lambda _: Scaled(0.5, more=[object()]),
+        lambda _: Counts(0.5),
+        hooked,
+    ],
+    ids=["a tensor", "an object", "one that changes", "a hook"],
+)
+def test_modules_with_attributes_that_cannot_be_compared_learn_alone(
+    spec: EnvSpec, network: Any
+) -> None:
+    assert stack_key(DQN(spec, network=network)) is None
 
 
 def test_modules_of_other_kinds_are_in_other_stacks(spec: EnvSpec) -> None:

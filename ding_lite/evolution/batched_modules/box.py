@@ -1,0 +1,151 @@
+"""Batched DDPG, TD3 and SAC policies with actors and critics of a user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.evolution.batched_box import BoxStack, BoxT
+from ding_lite.evolution.batched_modules.stacked import (
+    StackedModule,
+    architecture,
+    can_stack,
+    members_obs,
+)
+from ding_lite.evolution.batched_policies import StackedTensors
+from ding_lite.rl.batch import Array, NumpyArray
+from ding_lite.rl.networks.action_values import Critics
+from ding_lite.rl.networks.box_actors import OwnActor
+from ding_lite.rl.recorded.box import CriticList, action_gradient
+from ding_lite.rl.weights.flat_module import copied
+
+
+class ModuleBoxStack(BoxStack[BoxT]):
+    """A stack of DDPG, TD3 or SAC policies whose actors and critics are of one architecture each.
+
+    Example:
+        >>> from ding_lite.rl import DDPG, DDPGConfig, make_envs
+        >>> envs = make_envs("Pendulum-v1", 5)
+        >>> actor = lambda spec: nn.Sequential(nn.Linear(3, 1), nn.Tanh())
+        >>> critic = lambda spec: nn.Bilinear(3, 1, 1)
+        >>> made = [DDPG(envs.spec, DDPGConfig(seed=s), actor=actor, critic=critic) for s in (1, 2)]
+        >>> ModuleBoxStack(made[0], 2).hold(made)(envs.obs[None]).shape
+        (2, 5, 1)
+    """
+
+    def __init__(self, like: BoxT, count: int) -> None:
+        """Allocate memory."""
+        self._modules = {prefix: copied(module) for prefix, module in _modules_of(like).items()}
+        super().__init__(like, count)
+
+    @classmethod
+    def key(cls, policy: BoxT) -> Hashable | None:
+        """Return None unless `vmap` computes both actor and critics, and for shared gradients."""
+        spec = policy.spec
+        if not {"actor", "critic"} <= policy.parts.keys() or policy.has_own_optimizer:
+            return None
+        if policy.config.normalize_obs or spec.packing is not None or policy.reduce_gradient:
+            return None
+        critics, actor = _modules_of(policy).values()
+        form = architecture(nn.ModuleList([critics, actor]))
+        obs = (spec.obs_shape, spec.obs_dtype)
+        action = ([int(np.prod(spec.action_shape))], np.float32)
+        if form is None or not can_stack((actor, [obs]), (critics, [obs, action])):
+            return None
+        return type(policy), form
+
+    def hold(self, policies: Sequence[Any]) -> Callable[[NumpyArray], NumpyArray]:
+        """Return a function that acts as the actors of some policies do, one after the other."""
+
+        def greedy(obs: NumpyArray) -> NumpyArray:
+            rows = obs if len(obs) == len(policies) else [obs[0]] * len(policies)
+            pairs = zip(policies, rows, strict=True)
+            return np.stack([policy.act(row, explore=False) for policy, row in pairs])
+
+        return greedy
+
+    def _vectors(self, obs: Array, count: int) -> Tensor:
+        return members_obs(obs, self._spec, count)
+
+    def _actor_on(self, weights: StackedTensors, count: int) -> Any:  # noqa: ANN401 - of the form
+        body: Any = StackedActor(self._stacked("actor.", weights, count))  # never acts
+        actor_type = self._like.form.actor_type
+        return actor_type(body) if actor_type.outputs_per_action > 1 else OwnActor(body, self._spec)
+
+    def _critics_on(
+        self, weights: StackedTensors, count: int, *, first: int | None = None
+    ) -> Critics:
+        return StackedCritics(self._stacked("critics.", weights, count, first))
+
+    def _stacked(
+        self, prefix: str, weights: StackedTensors, count: int, *more: object
+    ) -> StackedModule:
+        module = self._modules[prefix]
+        names = [name for name, _ in module.named_parameters()]
+        parameters = {name: weights[prefix + name][:count] for name in names}
+        grads = [self._grads[prefix + name][:count] for name in names]
+        return StackedModule(module, parameters, grads, more=more)
+
+
+class StackedActor:
+    """The modules of several actors as the body of one."""
+
+    def __init__(self, modules: StackedModule) -> None:
+        """Take the modules."""
+        self._modules = modules
+        self.backward = modules.backward
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the outputs, [G, B, O]; nothing is recorded."""
+        with torch.no_grad():
+            return self._modules.forward(obs)[-1]
+
+    def forward_saving(self, obs: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the outputs, recorded by autograd."""
+        with torch.enable_grad():
+            saved = self._modules.forward(obs)
+        return saved[-1].detach(), saved
+
+
+class StackedCritics:
+    """The modules of the critics of several policies, a `CriticList` of each."""
+
+    def __init__(self, modules: StackedModule) -> None:
+        """Take the modules, with outputs [G, E, B]."""
+        self._modules = modules
+
+    def forward(self, obs: Tensor, action_GBA: Tensor) -> Tensor:
+        """Compute the values, [E, G, B]; nothing is recorded."""
+        with torch.no_grad():
+            return self._modules.forward(obs, action_GBA)[-1].transpose(0, 1)
+
+    def forward_saving(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the values, recorded for `backward`."""
+        with torch.enable_grad():
+            saved = self._modules.forward(obs, action_GBA)
+        return saved[-1].detach().transpose(0, 1), saved
+
+    def judge(self, obs: Tensor, action_GBA: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Compute the values, recorded for `backward_action`."""
+        action_GBA = action_GBA.detach().requires_grad_()
+        q_GEB = self._modules.judge(obs, action_GBA)
+        return q_GEB.detach().transpose(0, 1), (action_GBA, q_GEB)
+
+    def backward(self, saved: Sequence[Tensor], grad_EGB: Tensor) -> None:
+        """Write the gradients of the weights, given those of the values."""
+        self._modules.backward(saved, grad_EGB.transpose(0, 1))
+
+    def backward_action(self, saved: tuple[Tensor, Tensor], grad_EGB: Tensor) -> Tensor:
+        """Compute the gradient of the action, [G, B, A]; the weights get none."""
+        return action_gradient(*saved, grad_EGB.transpose(0, 1))
+
+
+def _modules_of(policy: Any) -> Mapping[str, nn.Module]:  # noqa: ANN401 - of any box policy
+    """Return the actor and the critics, by the prefix of their weights."""
+    own = policy.own_modules["weights"]
+    critics = [module for prefix, module in own.items() if prefix != "actor."]
+    return {"critics.": CriticList(critics), "actor.": own["actor."]}

@@ -1,0 +1,93 @@
+"""Batched DQN policies with modules of a user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.evolution.batched_dqn import DQNStack
+from ding_lite.evolution.batched_modules.stacked import (
+    StackedModule,
+    architecture,
+    can_stack,
+    members_obs,
+)
+from ding_lite.evolution.batched_policies import Layout, StackedTensors
+from ding_lite.rl.batch import FloatArray, NumpyArray, Transitions
+from ding_lite.rl.formulas.q_learning import best_values
+from ding_lite.rl.networks.layers import MLP
+from ding_lite.rl.policies.dqn import DQN
+from ding_lite.rl.weights.flat_module import copied
+
+
+class ModuleDQNStack(DQNStack):
+    """A stack of DQN policies with modules of one architecture, made by one function.
+
+    Example:
+        >>> from ding_lite.rl import DQNConfig, make_envs
+        >>> spec = make_envs("CartPole-v1", 1).spec
+        >>> make = lambda spec: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+        >>> policies = [DQN(spec, DQNConfig(seed=seed), network=make) for seed in range(3)]
+        >>> ModuleDQNStack(policies[0], 3).q_values(policies, np.zeros((3, 5, 4), np.float32)).shape
+        (3, 5, 2)
+    """
+
+    def __init__(self, like: DQN, count: int) -> None:
+        """Allocate memory."""
+        self._module = copied(like.module)
+        super().__init__(like, count)
+
+    @classmethod
+    def key(cls, policy: DQN) -> Hashable | None:
+        """Return None for modules that `vmap` cannot compute, and for shared gradients."""
+        config = policy.config
+        if not policy.has_own_network or policy.has_own_optimizer or policy.reduce_gradient:
+            return None
+        if config.normalize_obs or policy.spec.packing is not None:
+            return None
+        form = architecture(policy.module)
+        obs = (policy.spec.obs_shape, policy.spec.obs_dtype)
+        if form is None or not can_stack((policy.module, [obs])):
+            return None
+        return form, config.loss, config.double
+
+    def q_values(self, policies: Sequence[DQN], obs: FloatArray) -> FloatArray:
+        """Estimate the returns of the actions for observations of each policy.
+
+        Each computes its own: their numbers change from call to call, and tracing takes longer.
+        """
+        rows = obs if len(obs) == len(policies) else [obs[0]] * len(policies)
+        pairs = zip(policies, rows, strict=True)
+        return np.stack([policy.q_values(row) for policy, row in pairs])
+
+    def hold(self, policies: Sequence[DQN]) -> Callable[[NumpyArray], NumpyArray]:
+        """Return a function that acts greedily by some policies."""
+        return lambda obs: self.q_values(policies, obs).argmax(axis=2)
+
+    def _evaluate(
+        self, layout: Layout[DQN], batch: Transitions
+    ) -> tuple[FloatArray, list[Tensor], FloatArray]:
+        """Return Q(x, .), recorded values for the backward, and the value of x'."""
+        count = layout.count
+        online, target = self._first_online(count), self._first_target(count)
+        obs, next_obs = (
+            members_obs(found, self._spec, count) for found in (batch.obs, batch.next_obs)
+        )
+        with torch.no_grad():
+            value_GBA = rank_GBA = target.forward(next_obs)[-1].numpy()
+            if self._is_double:
+                rank_GBA = online.forward(next_obs)[-1].numpy()
+        with torch.enable_grad():
+            saved = online.forward(obs)
+        next_q_GB = best_values(layout, value_GBA, rank_GBA)
+        return saved[-1].detach().numpy(), saved, next_q_GB
+
+    def _make_network(self, weights: StackedTensors, first: int) -> MLP:
+        names = [name for name, _ in self._module.named_parameters()]
+        grads = [self._grads[name][:first] for name in names]
+        stacked = StackedModule(self._module, {n: weights[n][:first] for n in names}, grads)
+        return cast(MLP, stacked)  # with the methods that a DQNStack calls

@@ -1,0 +1,265 @@
+"""Modules of users of one architecture, computed together by `vmap`.
+
+The parameters of the modules are stacked, and `torch.func.functional_call` computes all of them as
+one. `vmap` takes 0.7 ms in Python for a small module, so that its operations are traced, once for
+each shape of a batch. What `vmap` cannot compute learns alone: modules with buffers, such as
+BatchNorm, with random numbers, such as Dropout, or with branches that depend on the values of
+tensors. One try with random inputs compares values and gradients with those of the module alone.
+
+All are computed by the code and the plain attributes of one of them, so that modules of one stack
+have equal ones. A module with an attribute that cannot be compared learns alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.policies.base import check_obs
+from ding_lite.rl.recorded.box import joined
+from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.flat_module import copied
+
+Shapes: TypeAlias = Sequence[tuple[Sequence[int], Any]]
+_can_stack: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+"""Whether `vmap` computes the modules of a policy, by the first of them."""
+_MAX_GRAPHS = 64
+"""The traces that one module keeps."""
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""The attributes that each module has. Of them parameters and parts are compared by themselves."""
+_HOOKS = [name for name in _OF_TORCH if name.endswith("hooks")]
+_EQUAL_BY_REPR = (type(None), bool, int, float, complex, str, bytes, np.generic, EnvSpec)
+_EQUAL_BY_HASH = (type, Enum, FunctionType, BuiltinFunctionType, torch.dtype, torch.device)
+
+
+class StackedModule:
+    """Modules of one architecture, computed together.
+
+    Args:
+        module: One of them.
+        parameters: Those of all, [G, ...] each, by name.
+        grads: Take their gradients.
+        more: Further arguments of the modules, the same for all.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: Mapping[str, Tensor],
+        grads: Sequence[Tensor],
+        *,
+        more: tuple[Any, ...] = (),
+    ) -> None:
+        """Trace nothing yet."""
+        self._module, self._names, self._more = module, [*parameters], more
+        self._fixed = [one.detach() for one in parameters.values()]
+        self._leaves = [one.detach().requires_grad_() for one in parameters.values()]
+        self._grads = grads
+        self._graphs: dict[Hashable, Callable[..., Tensor]] = {}
+
+    def forward(self, *inputs: Tensor) -> list[Tensor]:
+        """Compute the outputs of each module, [G, B, ...]; recorded where gradients are."""
+        is_learning = torch.is_grad_enabled()
+        graph = self._graph(inputs, is_learning=is_learning)
+        return [graph(*inputs, *(self._leaves if is_learning else self._fixed))]
+
+    def judge(self, *inputs: Tensor) -> Tensor:
+        """Compute the outputs as without learning; only gradients by the inputs are recorded."""
+        with torch.enable_grad():
+            return self._graph(inputs, is_learning=False)(*inputs, *self._fixed)
+
+    def backward(self, saved: Sequence[Tensor], grad: Tensor) -> None:
+        """Write the gradients, given those of the outputs."""
+        for own, found in zip(self._grads, gradients(saved[-1], self._leaves, grad), strict=True):
+            own.copy_(found)
+
+    def _graph(self, inputs: Sequence[Tensor], *, is_learning: bool) -> Callable[..., Tensor]:
+        """Return the operations of all modules for inputs of these shapes."""
+        key = (*(each.shape for each in inputs), is_learning)
+        graph = self._graphs.get(key)
+        if graph is None:
+            if len(self._graphs) >= _MAX_GRAPHS:
+                self._graphs.clear()
+            self._module.train(is_learning)
+            graph = self._graphs[key] = self._trace(inputs)
+        return graph
+
+    def _trace(self, inputs: Sequence[Tensor]) -> Callable[..., Tensor]:
+        count = len(inputs)
+
+        def compute_one(parameters: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+            return joined(functional_call(self._module, parameters, (*inputs, *self._more)))
+
+        def compute(*given: Tensor) -> Tensor:
+            named = dict(zip(self._names, given[count:], strict=True))
+            with _FastLinear():
+                values: Tensor = vmap(compute_one)(named, *given[:count])
+            return values
+
+        with torch.no_grad():
+            traced = make_fx(compute)(*(each.detach() for each in inputs), *self._fixed)
+        forward: Callable[..., Tensor] = traced.forward
+        return forward
+
+
+def gradients(values: Tensor, by: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
+    """Compute the gradients by tensors, given that of values; zeros by those that are not used."""
+    return torch.autograd.grad(values, by, grad, allow_unused=True, materialize_grads=True)
+
+
+def members_obs(obs: Tensor | NumpyArray, spec: EnvSpec, count: int) -> Tensor:
+    """Return the observations of each policy as its modules get them, [G, B, ...]."""
+    check_obs(obs, spec)
+    return torch.as_tensor(obs).reshape(count, -1, *spec.obs_shape)
+
+
+def architecture(module: nn.Module) -> Hashable | None:
+    """Return what is equal in modules that can be computed together; None for one that cannot."""
+    parts = []
+    for name, part in module.named_modules():
+        own = vars(part)
+        if any(own[key] for key in _HOOKS):
+            return None
+        try:
+            found = [(k, _comparable(own[k])) for k in own if k not in _OF_TORCH]
+        except (TypeError, RecursionError):
+            return None
+        parts.append((name, type(part), tuple(found)))
+    shapes = [(name, parameter.shape) for name, parameter in module.named_parameters()]
+    return tuple(parts), tuple(shapes)
+
+
+def can_stack(*tries: tuple[nn.Module, Shapes]) -> bool:
+    """Return whether `vmap` computes the modules of a policy, which are tried once.
+
+    Args:
+        *tries: The modules, each with the shape of each input without the axis of the batch, and
+            its dtype.
+    """
+    first = tries[0][0]
+    if first not in _can_stack:
+        _can_stack[first] = all(_is_stackable(module, shapes) for module, shapes in tries)
+    return _can_stack[first]
+
+
+def _comparable(value: object) -> Hashable:
+    """Return something that is equal for equal values.
+
+    Raises:
+        TypeError: It is not known when such values are equal.
+    """
+    kind = type(value)
+    if isinstance(value, _EQUAL_BY_REPR):
+        return kind, repr(value)
+    if isinstance(value, _EQUAL_BY_HASH):
+        return value
+    if isinstance(value, tuple | list):
+        return kind, tuple(map(_comparable, value))
+    if isinstance(value, dict):
+        return kind, _comparable([*value.items()])
+    if isinstance(value, set | frozenset):
+        return kind, frozenset(map(_comparable, value))
+    if isinstance(value, partial):
+        return kind, _comparable((value.func, value.args, value.keywords))
+    if is_dataclass(value):
+        return kind, tuple(_comparable(getattr(value, field.name)) for field in fields(value))
+    raise TypeError(kind)
+
+
+class _FastLinear(TorchFunctionMode):
+    """Computes linear layers under `vmap` by one call each; its own rule takes four."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401 - any function of torch
+        if func is F.linear and not kwargs and len(args) == 3 and args[2] is not None:
+            apply: Any = _Linear.apply
+            return apply(*args)
+        return func(*args, **(kwargs or {}))
+
+
+class _Linear(torch.autograd.Function):
+    """y = x W^T + b, with a rule for `vmap`. Gradients are recorded below `vmap`."""
+
+    @staticmethod
+    def forward(x: Tensor, weight_OI: Tensor, bias_O: Tensor) -> Tensor:
+        return F.linear(x, weight_OI, bias_O)
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def vmap(info: VmapInfo, in_dims: Sequence[int | None], *given: Tensor) -> tuple[Tensor, int]:
+        """Compute the layers of all modules, and return also the dimension of the modules."""
+        count = info.batch_size
+        x, weight_GOI, bias_GO = (
+            _first(tensor, dim, count) for tensor, dim in zip(given, in_dims, strict=True)
+        )
+        flat_GBI = x if x.dim() == 3 else x.reshape(count, -1, x.shape[-1])
+        y_GBO = torch.baddbmm(bias_GO.unsqueeze(1), flat_GBI, weight_GOI.transpose(1, 2))
+        return y_GBO if x.dim() == 3 else y_GBO.view(*x.shape[:-1], -1), 0
+
+
+class VmapInfo(Protocol):
+    """The argument of a rule for `vmap`."""
+
+    batch_size: int
+
+
+def _first(tensor: Tensor, dim: int | None, count: int) -> Tensor:
+    """Return a tensor with the dimension of the modules as its first one."""
+    if dim is None:
+        return tensor.expand(count, *tensor.shape)
+    return tensor if dim == 0 else tensor.movedim(dim, 0)
+
+
+def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
+    """Return whether two copies of a module compute and learn together as alone."""
+    parameters = dict(module.named_parameters())
+    if not all(parameter.requires_grad for parameter in parameters.values()):
+        return False
+    if next(module.buffers(), None) is not None:
+        return False
+    rng = np.random.default_rng(0)
+    drawn = [rng.integers(0, 3, size=(2, 3, *shape)).astype(dtype) for shape, dtype in shapes]
+    inputs = [torch.from_numpy(each) for each in drawn]
+    floats = [each.requires_grad_() for each in inputs if each.is_floating_point()]
+    # A module that draws random numbers leaves the state of the generator as it was.
+    state, twin = torch.get_rng_state(), copied(module).train()
+    before = architecture(twin)
+    try:
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("error")  # `vmap` warns where it computes one after the other
+            stacked = {n: torch.stack([p.detach()] * 2) for n, p in parameters.items()}
+            grads = [torch.zeros_like(tensor) for tensor in stacked.values()]
+            together = StackedModule(twin, stacked, grads)
+            values, more = (together.forward(*inputs)[-1] for _ in range(2))
+            ones = torch.ones_like(values)
+            together.backward([more], ones)
+            found = [values, *grads, *gradients(values, floats, ones)]
+            expected = []
+            for row, each in enumerate(zip(*inputs, strict=True)):
+                alone = joined(twin(*each))
+                leaves = [*twin.parameters(), *(one for one in each if one.is_floating_point())]
+                expected.append([alone, *gradients(alone, leaves, ones[row])])
+        is_same = architecture(twin) == before  # attributes that change are those of one module
+        pairs = zip(found, map(torch.stack, zip(*expected, strict=True)), strict=True)
+        return is_same and all(torch.allclose(*pair, rtol=1e-3, atol=1e-4) for pair in pairs)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, Warning):
+        return False
+    finally:
+        torch.set_rng_state(state)
