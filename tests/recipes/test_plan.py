@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -14,10 +15,13 @@ from easydict import EasyDict
 from gymnasium.spaces import Box, Discrete
 
 from ding_lite.errors import ConfigError
+from ding_lite.middleware.checkpoint import describe
 from ding_lite.recipes.off_policy import OffPolicyConfig
 from ding_lite.recipes.plan import Choices, RunPlan, make_plan
 from ding_lite.recipes.presets import DQN_PRESETS
+from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import RECIPES
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.settings import as_config
 
@@ -91,6 +95,26 @@ def test_every_preset_is_made_of_things_that_there_are(name: str) -> None:
         assert preset.keys() <= known | {"max_env_steps", "num_envs", "target"}
         for config, names in fields.items():
             as_config(config, {key: value for key, value in preset.items() if key in names})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_settings_of_every_preset_are_read_again_as_they_were(name: str, tmp_path: Path) -> None:
+    recipe = RECIPES[name]
+    for number, preset in enumerate(recipe.presets.values()):
+        for kind in (recipe.policy_config, recipe.config):
+            names = preset.keys() & kind.__dataclass_fields__.keys()
+            config = as_config(kind, {name: preset[name] for name in names})
+            save_checkpoint(
+                tmp_path / "checkpoint", {}, meta=describe(SimpleNamespace(config=config))
+            )
+            saved = load_checkpoint(tmp_path / "checkpoint").meta["config"]
+            assert as_config(kind, saved) == config
+            out = tmp_path / f"{kind.__name__}{number}"
+            with Run("dqn", plan(out=out).options, config=vars(config)):
+                assert (
+                    as_config(kind, json.loads((out / "config.json").read_text())["config"])
+                    == config
+                )
 
 
 @pytest.mark.parametrize("name", RECIPES)

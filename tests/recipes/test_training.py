@@ -20,6 +20,7 @@ from ding_lite.rl.batch import Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import Played, play
+from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -236,6 +237,16 @@ def test_what_was_trained_can_be_loaded_again() -> None:
         assert policy.config == result.policy.config
         weights = result.policy.weights()
         assert all(bool((value == weights[name]).all()) for name, value in policy.weights().items())
+
+
+def test_a_run_with_convolutions_is_loaded_resumed_and_rerun() -> None:
+    convs = (Conv(4, 3, 1),)
+    first = train("ding_lite/Catch-v0", convs=convs, num_envs=2, max_env_steps=60, out="here")
+    assert load_policy("here").config == first.policy.config
+    longer = train("ding_lite/Catch-v0", out="here", resume=True, num_envs=2, max_env_steps=80)
+    assert longer.numbers["env_steps"] == 80
+    rerun = train("ding_lite/Catch-v0", config="here/config.json", max_env_steps=60)
+    assert rerun.policy.config == longer.policy.config
 
 
 def test_the_description_of_a_run_has_all_its_settings() -> None:
