@@ -208,7 +208,7 @@ def plan_evolution(
     Raises:
         ConfigError: A name is not known, or a value is out of range.
     """
-    maker = maker_of(env)
+    maker = maker_of(env, choices)
     recipe = find_recipe(policy, maker.spec)
     if recipe.policy_config is FunctionConfig:
         recipe = recipe_of_made(recipe, maker)
@@ -224,6 +224,8 @@ def plan_evolution(
             eval_limit=min(config.eval_limit or SMOKE_EVAL_LIMIT, SMOKE_EVAL_LIMIT),
         )
         plan = dataclasses.replace(plan, config=shorter)
+    if search is None:
+        search = choices.in_file.search or choices.begun.search
     if search is None:
         search = default_search(plan.policy_config)
     search.check(plan.policy_config)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.io.reading import read_json_object
+from ding_lite.recipes.earlier import OF_FILES, Earlier, read_config, run_begun
 from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options, as_chosen
 from ding_lite.recipes.recipe import Recipe, TrainConfig
-from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
@@ -30,9 +29,6 @@ _OPTIONS = (
     *("num_envs", "seed", "target", "max_env_steps", "device", "config", "use"),
     *("out", "resume", "smoke", "quiet"),
 )
-OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device")
-"""Options that a file of settings may have."""
-MOST_BYTES = 1 << 20
 _EVALUATIONS = ("eval_every", "eval_episodes")
 """Settings that ask for evaluations, which are then played however many env steps they take."""
 _ELSEWHERE = {
@@ -79,6 +75,16 @@ class Choices:
     out: Path | None = None
     resume: bool = False
     smoke: bool = False
+
+    @cached_property
+    def in_file(self) -> Earlier:
+        """What stands in `config`."""
+        return Earlier() if self.config is None else read_config(self.config)
+
+    @cached_property
+    def begun(self) -> Earlier:
+        """What the run that goes on was begun with."""
+        return run_begun(self.out) if self.resume and self.out else Earlier()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,16 +192,14 @@ def make_plan(
         ConfigError: A name is not known, a value is out of range, or there is no such policy or
             environment.
     """
-    maker, vector = maker_of(env), env if isinstance(env, VectorEnv) else None
+    maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
     name = name_of_policy(policy)
     known = _known_settings(recipe)
     _check_names(name, settings, known)
 
     preset: Mapping[str, Any] = recipe.presets.get(maker.name, {})
-    saved = (saved_description(choices.out) if choices.resume and choices.out else None) or {}
-    begun_with = saved.get("config") or {}
-    in_file = {} if choices.config is None else read_config(choices.config)
+    begun_with, in_file = choices.begun.settings, choices.in_file.values
     _check_names(name, {k: v for k, v in in_file.items() if k not in OF_FILES}, known)
     has_preset = bool(preset or begun_with)
     sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
@@ -217,11 +221,11 @@ def make_plan(
     if asked is not None and sources.get("eval_share") == "default":
         values["eval_share"], sources["eval_share"] = None, asked
 
-    chosen = {key: value for key, value in vars(choices).items() if value is not None}
+    chosen = {name: value for name in OF_FILES if (value := getattr(choices, name)) is not None}
     options = {
         **{"seed": 0, "num_envs": NUM_ENVS, "max_env_steps": MAX_ENV_STEPS},
         **{"target": maker.reward_threshold},
-        **{**preset, **begun_with, **(saved.get("options") or {}), **in_file, **chosen},
+        **{**preset, **begun_with, **choices.begun.options, **in_file, **chosen},
     }
     seed = options["seed"]
     check_all(whole(0, seed=seed), whole(1, num_envs=options["num_envs"]))
@@ -242,36 +246,17 @@ def make_plan(
     )
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read settings and options from a TOML file, or from the `config.json` of a run.
-
-    Raises:
-        ConfigError: There is no such file, or it is neither.
-    """
-    try:
-        if path.suffix == ".json":
-            about = read_json_object(path, most=MOST_BYTES)
-            options = about.get("options") or {}
-            values = {key: options[key] for key in OF_FILES if key in options}
-            values |= about.get("config") or {}
-            values.pop("search", None)  # of an evolution: it is given as such
-            return values
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"`config` is {str(path)!r}, which cannot be read: {error}. A TOML file with lines "
-            f"such as `lr = 1e-3`, or the config.json of a run, was expected."
-        ) from error
-
-
-def maker_of(env: EnvLike) -> EnvMaker:
+def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     """Return what makes the environments of a run, or others as those of a vector environment.
+
+    Its arguments, wrappers and imports that are not given are those of the file of settings, or
+    those that the run was begun with.
 
     Raises:
         ConfigError: It is a vector environment of which no others can be made.
     """
     if not isinstance(env, VectorEnv):
-        return EnvMaker.of(env)
+        return choices.begun.complete(choices.in_file.complete(EnvMaker.of(env)))
     if (maker := maker_again(env)) is None:
         raise ConfigError(
             f"The environment is a {type(env).__name__}, and a run needs more of them, for its "

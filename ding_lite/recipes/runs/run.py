@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.io.signature import sign
 from ding_lite.middleware.checkpoint import resume
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
@@ -263,6 +264,8 @@ class Run:
                 f"another directory with `--out`, leave the option away, or delete that run."
             )
         described = json.loads(json.dumps(self._describe(), default=_plain))
+        if code := files.code_of(described["options"]):
+            described["signature"] = sign(code)
         if saved is not None:
             last_row(self.metrics)  # which the verdict needs: a damaged one is told before it
             _check_same(self.directory, saved, described, self._defaults)
@@ -371,8 +374,9 @@ def _check_same(
 
 def _plain(value: object) -> object:
     """Return a setting that JSON does not know as `as_config` reads it again, or as a text."""
-    is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return dataclasses.asdict(value) if is_config else str(value)  # type: ignore[call-overload]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)
 
 
 def _verdict(solved: bool | None, env: str) -> str:
