@@ -270,6 +270,8 @@ def run_evolution(
         with Run(
             name, options, config=evolution.described, defaults=plan.defaults, quiet=quiet
         ) as run:
+            if plan.note is not None:
+                run.tell(plan.note)
             best_agent = mw.keep_best_agent(population, run.best)
             taken = _run(evolution, run, best_agent, everywhere, use)
             numbers = run.judge(best_agent.agent.policy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +16,8 @@ from gymnasium.vector import VectorEnv
 from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.recipes.earlier import OF_FILES, Earlier, read_config, run_begun
 from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options, as_chosen
-from ding_lite.recipes.recipe import Recipe, TrainConfig
-from ding_lite.recipes.table import find_recipe, name_of_policy
+from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
+from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
 from ding_lite.rl.protocols import Policy
@@ -148,11 +149,19 @@ class RunPlan:
         if self.has_preset or self.recipe.sizes is None:
             return None
         fitted = ", ".join(name for name, source in self.sources.items() if source == "space")
+        listed, maker = ".", EnvMaker.of(self.options.env)
+        if (
+            isinstance(maker.env, str)
+            and self.name in RECIPES
+            and not (maker.args or maker.imports)
+        ):
+            verb = "train" if isinstance(self.config, SingleConfig) else "evolve"
+            command = f"ding-lite {verb} {self.name} {shlex.quote(maker.env)} --settings"
+            listed = f", which `{command}` lists."
         return (
-            f"{self.kind} has no preset for {self.options.env}; "
+            f"{self.kind} has no preset for {maker}; "
             + (f"sizes suit its spaces ({fitted}), and " if fitted else "")
-            + f"other settings have defaults, which `ding-lite train {self.name} "
-            f"{self.options.env} --settings` lists."
+            + f"other settings have defaults{listed}"
         )
 
     @property
