@@ -48,7 +48,6 @@ from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.runtime.middleware import Middleware
@@ -94,7 +93,7 @@ class EvolvePlan:
 
 
 def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a time
-    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     search: Search | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -197,7 +196,7 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
 
 
 def plan_evolution(
-    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     search: Search | None,
     settings: Mapping[str, Any],

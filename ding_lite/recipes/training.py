@@ -19,7 +19,6 @@ from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
-from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.runtime.middleware import Middleware
@@ -41,7 +40,7 @@ class TrainResult:
 
 
 def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a time
-    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     settings: Mapping[str, Any] | None = None,
     *,
@@ -72,7 +71,9 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
 
     Args:
         policy: Which one: a name such as `dqn` or `path/to/file.py:MyPolicy`, a class of this
-            package or a `TorchPolicy`, or a function of the spec that makes a policy.
+            package or a `TorchPolicy`, or a function of the spec that makes a policy, and takes
+            the run's `seed`, too, if it has such an argument. A subclass of a policy of this
+            package has the settings and presets of that.
         env: An environment as `make_envs` takes it: an id of gymnasium's registry,
             `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
         settings: Settings of the policy and of training: a dict or an EasyDict.

@@ -340,6 +340,42 @@ def test_a_policy_is_a_class_a_name_in_a_file_or_a_function(policy: Any) -> None
     assert type(load_policy(result.directory)).__name__ == type(result.policy).__name__
 
 
+class Mine(DQN):
+    """A subclass of a policy of this package."""
+
+
+def test_a_subclass_has_the_settings_and_presets_of_its_base() -> None:
+    result = ding_lite.train(Mine, "CartPole-v1", quiet=True, **{**QUICK, "lr": 0.25})
+    assert isinstance(result.policy, Mine)
+    assert result.policy.config.lr == 0.25
+    described = json.loads((result.directory / "config.json").read_text())["config"]
+    assert described["capacity"] == 50_000  # of the preset
+    loaded = load_policy(result.directory)
+    assert (type(loaded), loaded.config) == (Mine, result.policy.config)
+
+
+def test_a_function_gets_the_seed_of_the_run_or_begins_with_it() -> None:
+    def with_seed(spec: EnvSpec, seed: int) -> DQN:
+        return DQN(spec, DQNConfig(hidden=(8,), seed=seed))
+
+    def without(spec: EnvSpec) -> DQN:
+        return DQN(spec, network=torch.nn.Linear(4, 2))
+
+    few: dict[str, Any] = {"max_env_steps": 60, "warmup": 0, "num_envs": 2, "quiet": True}
+    makers: list[Any] = [with_seed, without]
+    for make in makers:
+        one, other, again = (
+            ding_lite.train(make, "CartPole-v1", seed=seed, **few).policy for seed in (1, 2, 1)
+        )
+        assert same_weights(one, again)
+        assert not same_weights(one, other)
+
+
+def same_weights(one: Policy, other: Policy) -> bool:
+    weights = other.weights()
+    return all(bool((value == weights[name]).all()) for name, value in one.weights().items())
+
+
 def test_what_makes_no_policy_is_refused() -> None:
     def number(spec: EnvSpec) -> Any:
         return 1
