@@ -34,6 +34,8 @@ from ding_lite.recipes.generations import tell_generations
 from ding_lite.recipes.plan import (
     Choices,
     RunPlan,
+    as_path,
+    check_use,
     checked_settings,
     given_parts,
     make_plan,
@@ -177,16 +179,17 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
     given = {**checked_settings(settings), **more}
     if population is not None:
         given["population"] = population
+    check_use(use)
     choices = Choices(
         num_envs=num_envs,
         seed=seed,
         target=target,
         max_env_steps=max_env_steps,
-        out=None if out is None else Path(out),
+        out=as_path("out", out),
         resume=resume,
         smoke=smoke,
         device=device,
-        config=None if config is None else Path(config),
+        config=as_path("config", config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
     if env_args or wrappers or imports:
@@ -248,6 +251,7 @@ def run_evolution(
         quiet: Show nothing on standard error.
     """
     plan = evolution.plan
+    plan.check_env()
     options, config = plan.options, evolution.config
     with _envs_of(plan, config) as everywhere:
         elsewhere = {} if plan.device == "cpu" else {"device": plan.device}

@@ -18,11 +18,11 @@ from ding_lite.recipes.earlier import OF_FILES, Earlier, read_config, run_begun
 from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options, as_chosen
 from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
 from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
-from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, play_atari
+from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import as_config, check_all, default_values, whole
+from ding_lite.settings import as_config, at_least, check_all, default_values, whole
 
 NUM_ENVS = 8
 MAX_ENV_STEPS = 100_000
@@ -125,6 +125,21 @@ class RunPlan:
                 f"{self.kind} does not take all of: {', '.join(more)} ({error}). Leave that out, "
                 f"or give a function of the spec that makes the policy."
             ) from error
+
+    def check_env(self) -> None:
+        """Refuse `atari` for other environments, which do not take the arguments of games.
+
+        Raises:
+            ConfigError: It is on, and the environment is no Atari game.
+        """
+        if self.config.atari:
+            maker = EnvMaker.of(self.options.env)
+            args = {name: maker.args[name] for name in maker.args if name not in ATARI_ARGS}
+            env = EnvMaker.of(maker.env, args=args, imports=maker.imports)()
+            try:
+                check_is_game(env)
+            finally:
+                env.close()
 
     @property
     def kind(self) -> str:
@@ -277,7 +292,10 @@ def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
 
 def _options(env: str | EnvMaker, values: Mapping[str, Any], choices: Choices) -> Options:
     target, max_env_steps = values["target"], values["max_env_steps"]
-    check_all(whole(1, max_env_steps=max_env_steps))
+    check_all(
+        whole(1, max_env_steps=max_env_steps),
+        [] if target is None else at_least(-math.inf, target=target),
+    )
     return Options(
         env=env,
         seed=values["seed"],
@@ -343,3 +361,28 @@ def checked_settings(settings: object) -> Mapping[str, Any]:
 def given_parts(**parts: object) -> dict[str, object]:
     """Return the parts of a policy that were given."""
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def as_path(name: str, value: Any) -> Path | None:  # noqa: ANN401 - whatever is given
+    """Return a path that was given as an option; None where it was not.
+
+    Raises:
+        ConfigError: It is no path.
+    """
+    try:
+        return None if value is None else Path(value)
+    except TypeError as error:
+        raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
+
+
+def check_use(use: object) -> None:
+    """Refuse middleware of the user that are no list.
+
+    Raises:
+        ConfigError: They are something else, such as one middleware.
+    """
+    if not isinstance(use, list | tuple):
+        raise ConfigError(
+            f"`use` is a {type(use).__name__}; a list of middleware was expected: "
+            f"use=[mw.report(fn, every=50)]."
+        )

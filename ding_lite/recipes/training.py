@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, given_parts, make_plan
+from ding_lite.recipes.plan import (
+    Choices,
+    RunPlan,
+    as_path,
+    check_use,
+    checked_settings,
+    given_parts,
+    make_plan,
+)
 from ding_lite.recipes.recipe import Ingredients, SingleConfig
 from ding_lite.recipes.runs.directory import has_best, make_next
 from ding_lite.recipes.runs.reporting import save_and_report
@@ -117,16 +125,17 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         >>> result.numbers["env_steps"], result.policy.config.lr
         (2000, 0.001)
     """
+    check_use(use)
     choices = Choices(
         num_envs=num_envs,
         seed=seed,
         target=target,
         max_env_steps=max_env_steps,
-        out=None if out is None else Path(out),
+        out=as_path("out", out),
         resume=resume,
         smoke=smoke,
         device=device,
-        config=None if config is None else Path(config),
+        config=as_path("config", config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
     if env_args or wrappers or imports:
@@ -146,6 +155,7 @@ def run_plan(plan: RunPlan, *, quiet: bool = False, use: Sequence[Middleware] = 
         use: Middleware of the user.
         quiet: Show nothing on standard error.
     """
+    plan.check_env()
     options, config = plan.options, cast(SingleConfig, plan.config)
     stack = config.frame_stack
     eval_seed = options.seed_for("evaluation")

@@ -102,6 +102,31 @@ def test_what_is_no_mapping_is_refused() -> None:
         train(settings=[1])
 
 
+def test_atari_is_refused_where_there_is_no_game() -> None:
+    for run in (ding_lite.train, ding_lite.evolve):
+        with pytest.raises(ConfigError, match="`atari` is on, but CartPoleEnv is no Atari game"):
+            run("dqn", "CartPole-v1", atari=True, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        ({"use": mw.stop_at(env_step=9)}, "`use` is a .*; a list of middleware was expected"),
+        ({"config": 3}, "`config` is 3; a path was expected"),
+        ({"out": 3.5}, r"`out` is 3\.5; a path was expected"),
+        ({"target": "x"}, "`target` is 'x'; it must be a number"),
+        ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
+    ],
+)
+def test_a_slip_in_an_option_is_explained(slip: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(**slip)
+    if "device" not in slip:
+        with pytest.raises(ConfigError, match=said):
+            ding_lite.evolve("dqn", "CartPole-v1", quiet=True, **slip)
+    assert not Path("runs").exists()
+
+
 def test_the_same_seed_trains_the_same_policy() -> None:
     one, two, other = (train(seed=seed).policy.weights() for seed in (1, 1, 2))
     assert all(bool((one[name] == two[name]).all()) for name in one)
