@@ -28,9 +28,8 @@ def wrapped(env: Any) -> Any:
 
 
 @pytest.fixture
-def registering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def registering(tmp_path: Path) -> Iterator[str]:
     """A file that registers an environment."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     file = tmp_path / "registering_line.py"
     file.write_text(
         "import gymnasium\n"

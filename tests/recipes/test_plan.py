@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,10 +48,7 @@ def test_an_environment_without_a_preset_has_the_defaults() -> None:
     )
 
 
-def test_the_command_of_the_note_is_one_that_can_be_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def test_the_command_of_the_note_is_one_that_can_be_typed(tmp_path: Path) -> None:
     (tmp_path / "noted.py").write_text("from tests.recipes.test_plan import Screen\n")
     note = plan("noted.py:Screen").note or ""
     assert f"`ding-lite train dqn {tmp_path}/noted.py:Screen --settings` lists." in note
