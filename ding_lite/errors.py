@@ -169,8 +169,11 @@ def pip_line(extra: str) -> str:
     """Return the command that installs an extra: of the clone, where this package runs from one.
 
     Example:
-        >>> pip_line("box2d") in ('pip install "ding-lite[box2d]"', "pip install -e '.[box2d]'")
+        >>> "[box2d]" in pip_line("box2d")
         True
     """
-    is_clone = (Path(__file__).resolve().parent.parent / "setup.cfg").exists()
-    return f"pip install -e '.[{extra}]'" if is_clone else f'pip install "ding-lite[{extra}]"'
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "setup.cfg").exists():
+        return f'pip install "ding-lite[{extra}]"'
+    place = "." if Path.cwd() == root else root
+    return f"pip install -e '{place}[{extra}]'"

@@ -180,8 +180,7 @@ def describe(part: object) -> dict[str, Any]:
     about: dict[str, Any] = {"kind": type(part).__name__}
     config = getattr(part, "config", None)
     if dataclasses.is_dataclass(config):
-        names = [field.name for field in dataclasses.fields(config)]
-        about["config"] = {name: _plain(getattr(config, name)) for name in names}
+        about["config"] = _plain(config)
     spec = getattr(part, "spec", None)
     if isinstance(spec, EnvSpec):
         about["env"] = {"env_id": spec.env_id, "frame_stack": spec.frame_stack}
@@ -259,6 +258,8 @@ def _plain(value: object) -> object:
     """Return a setting as a checkpoint can hold it, and so that it compares equal later."""
     if isinstance(value, tuple | list):
         return tuple(_plain(item) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(one) for name, one in vars(value).items()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

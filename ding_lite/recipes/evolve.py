@@ -34,6 +34,8 @@ from ding_lite.recipes.generations import tell_generations
 from ding_lite.recipes.plan import (
     Choices,
     RunPlan,
+    as_path,
+    check_use,
     checked_settings,
     given_parts,
     make_plan,
@@ -48,7 +50,6 @@ from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.replay.uniform import ReplayBuffer
-from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.runtime.middleware import Middleware
@@ -94,7 +95,7 @@ class EvolvePlan:
 
 
 def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a time
-    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     search: Search | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -178,16 +179,17 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
     given = {**checked_settings(settings), **more}
     if population is not None:
         given["population"] = population
+    check_use(use)
     choices = Choices(
         num_envs=num_envs,
         seed=seed,
         target=target,
         max_env_steps=max_env_steps,
-        out=None if out is None else Path(out),
+        out=as_path("out", out),
         resume=resume,
         smoke=smoke,
         device=device,
-        config=None if config is None else Path(config),
+        config=as_path("config", config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
     if env_args or wrappers or imports:
@@ -197,7 +199,7 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
 
 
 def plan_evolution(
-    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     search: Search | None,
     settings: Mapping[str, Any],
@@ -208,7 +210,7 @@ def plan_evolution(
     Raises:
         ConfigError: A name is not known, or a value is out of range.
     """
-    maker = maker_of(env)
+    maker = maker_of(env, choices)
     recipe = find_recipe(policy, maker.spec)
     if recipe.policy_config is FunctionConfig:
         recipe = recipe_of_made(recipe, maker)
@@ -224,6 +226,8 @@ def plan_evolution(
             eval_limit=min(config.eval_limit or SMOKE_EVAL_LIMIT, SMOKE_EVAL_LIMIT),
         )
         plan = dataclasses.replace(plan, config=shorter)
+    if search is None:
+        search = choices.in_file.search or choices.begun.search
     if search is None:
         search = default_search(plan.policy_config)
     search.check(plan.policy_config)
@@ -247,6 +251,7 @@ def run_evolution(
         quiet: Show nothing on standard error.
     """
     plan = evolution.plan
+    plan.check_env()
     options, config = plan.options, evolution.config
     with _envs_of(plan, config) as everywhere:
         elsewhere = {} if plan.device == "cpu" else {"device": plan.device}
@@ -268,6 +273,8 @@ def run_evolution(
         with Run(
             name, options, config=evolution.described, defaults=plan.defaults, quiet=quiet
         ) as run:
+            if plan.note is not None:
+                run.tell(plan.note)
             best_agent = mw.keep_best_agent(population, run.best)
             taken = _run(evolution, run, best_agent, everywhere, use)
             numbers = run.judge(best_agent.agent.policy)

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.files import path_fault
+from ding_lite.io.importing import look_here
 from ding_lite.recipes.runs.directory import saved_description
 from ding_lite.rl.envs.making import EnvLike, EnvMaker
 from ding_lite.rl.seeding import spawn_seeds
@@ -99,7 +100,8 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
 ) -> Options:
     """Read the options from the command line; `--help` explains them and ends the program.
 
-    With `--resume`, options that are not given are those that the run was begun with.
+    With `--resume`, options that are not given are those that the run was begun with. Modules of
+    the current folder are found from then on, as `ding-lite` finds them.
 
     Args:
         description: What the program does; its docstring.
@@ -118,6 +120,7 @@ def parse_options(  # noqa: PLR0913 - all by name, and few at a time
     Raises:
         ConfigError: A number is out of range.
     """
+    look_here()
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
     add(

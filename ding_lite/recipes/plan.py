@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import ConfigError, did_you_mean
-from ding_lite.io.reading import read_json_object
+from ding_lite.recipes.earlier import OF_FILES, Earlier, read_config, run_begun
 from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options, as_chosen
-from ding_lite.recipes.recipe import Recipe, TrainConfig
-from ding_lite.recipes.runs.directory import saved_description
-from ding_lite.recipes.table import find_recipe, name_of_policy
-from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, play_atari
+from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
+from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
+from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
 from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.settings import as_config, check_all, default_values, whole
+from ding_lite.settings import as_config, at_least, check_all, default_values, whole
 
 NUM_ENVS = 8
 MAX_ENV_STEPS = 100_000
@@ -31,9 +31,6 @@ _OPTIONS = (
     *("num_envs", "seed", "target", "max_env_steps", "device", "config", "use"),
     *("out", "resume", "smoke", "quiet"),
 )
-OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device")
-"""Options that a file of settings may have."""
-MOST_BYTES = 1 << 20
 _EVALUATIONS = ("eval_every", "eval_episodes")
 """Settings that ask for evaluations, which are then played however many env steps they take."""
 _ELSEWHERE = {
@@ -81,6 +78,16 @@ class Choices:
     resume: bool = False
     smoke: bool = False
 
+    @cached_property
+    def in_file(self) -> Earlier:
+        """What stands in `config`."""
+        return Earlier() if self.config is None else read_config(self.config)
+
+    @cached_property
+    def begun(self) -> Earlier:
+        """What the run that goes on was begun with."""
+        return run_begun(self.out) if self.resume and self.out else Earlier()
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
@@ -120,6 +127,21 @@ class RunPlan:
                 f"or give a function of the spec that makes the policy."
             ) from error
 
+    def check_env(self) -> None:
+        """Refuse `atari` for other environments, which do not take the arguments of games.
+
+        Raises:
+            ConfigError: It is on, and the environment is no Atari game.
+        """
+        if self.config.atari:
+            maker = EnvMaker.of(self.options.env)
+            args = {name: maker.args[name] for name in maker.args if name not in ATARI_ARGS}
+            env = EnvMaker.of(maker.env, args=args, imports=maker.imports)()
+            try:
+                check_is_game(env)
+            finally:
+                env.close()
+
     @property
     def kind(self) -> str:
         """The name of the policy's class or function."""
@@ -143,11 +165,19 @@ class RunPlan:
         if self.has_preset or self.recipe.sizes is None:
             return None
         fitted = ", ".join(name for name, source in self.sources.items() if source == "space")
+        listed, maker = ".", EnvMaker.of(self.options.env)
+        if (
+            isinstance(maker.env, str)
+            and self.name in RECIPES
+            and not (maker.args or maker.imports)
+        ):
+            verb = "train" if isinstance(self.config, SingleConfig) else "evolve"
+            command = f"ding-lite {verb} {self.name} {shlex.quote(maker.env)} --settings"
+            listed = f", which `{command}` lists."
         return (
-            f"{self.kind} has no preset for {self.options.env}; "
+            f"{self.kind} has no preset for {maker}; "
             + (f"sizes suit its spaces ({fitted}), and " if fitted else "")
-            + f"other settings have defaults, which `ding-lite train {self.name} "
-            f"{self.options.env} --settings` lists."
+            + f"other settings have defaults{listed}"
         )
 
     @property
@@ -187,16 +217,14 @@ def make_plan(
         ConfigError: A name is not known, a value is out of range, or there is no such policy or
             environment.
     """
-    maker, vector = maker_of(env), env if isinstance(env, VectorEnv) else None
+    maker, vector = maker_of(env, choices), env if isinstance(env, VectorEnv) else None
     recipe = find_recipe(policy, maker.spec) if recipe is None else recipe
     name = name_of_policy(policy)
     known = _known_settings(recipe)
     _check_names(name, settings, known)
 
     preset: Mapping[str, Any] = recipe.presets.get(maker.name, {})
-    saved = (saved_description(choices.out) if choices.resume and choices.out else None) or {}
-    begun_with = saved.get("config") or {}
-    in_file = {} if choices.config is None else read_config(choices.config)
+    begun_with, in_file = choices.begun.settings, choices.in_file.values
     _check_names(name, {k: v for k, v in in_file.items() if k not in OF_FILES}, known)
     has_preset = bool(preset or begun_with)
     sizes = {} if has_preset or recipe.sizes is None else recipe.sizes(maker.spec())
@@ -219,11 +247,11 @@ def make_plan(
     if asked is not None and sources.get("eval_share") == "default":
         values["eval_share"], sources["eval_share"] = None, asked
 
-    chosen = {key: value for key, value in vars(choices).items() if value is not None}
+    chosen = {name: value for name in OF_FILES if (value := getattr(choices, name)) is not None}
     options = {
         **{"seed": 0, "num_envs": NUM_ENVS, "max_env_steps": MAX_ENV_STEPS},
         **{"target": maker.reward_threshold},
-        **{**preset, **begun_with, **(saved.get("options") or {}), **in_file, **chosen},
+        **{**preset, **begun_with, **choices.begun.options, **in_file, **chosen},
     }
     seed = options["seed"]
     check_all(whole(0, seed=seed), whole(1, num_envs=options["num_envs"]))
@@ -244,36 +272,17 @@ def make_plan(
     )
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read settings and options from a TOML file, or from the `config.json` of a run.
-
-    Raises:
-        ConfigError: There is no such file, or it is neither.
-    """
-    try:
-        if path.suffix == ".json":
-            about = read_json_object(path, most=MOST_BYTES)
-            options = about.get("options") or {}
-            values = {key: options[key] for key in OF_FILES if key in options}
-            values |= about.get("config") or {}
-            values.pop("search", None)  # of an evolution: it is given as such
-            return values
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"`config` is {str(path)!r}, which cannot be read: {error}. A TOML file with lines "
-            f"such as `lr = 1e-3`, or the config.json of a run, was expected."
-        ) from error
-
-
-def maker_of(env: EnvLike) -> EnvMaker:
+def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:
     """Return what makes the environments of a run, or others as those of a vector environment.
+
+    Its arguments, wrappers and imports that are not given are those of the file of settings, or
+    those that the run was begun with.
 
     Raises:
         ConfigError: It is a vector environment of which no others can be made.
     """
     if not isinstance(env, VectorEnv):
-        return EnvMaker.of(env)
+        return choices.begun.complete(choices.in_file.complete(EnvMaker.of(env)))
     if (maker := maker_again(env)) is None:
         raise ConfigError(
             f"The environment is a {type(env).__name__}, and a run needs more of them, for its "
@@ -285,7 +294,10 @@ def maker_of(env: EnvLike) -> EnvMaker:
 
 def _options(env: str | EnvMaker, values: Mapping[str, Any], choices: Choices) -> Options:
     target, max_env_steps = values["target"], values["max_env_steps"]
-    check_all(whole(1, max_env_steps=max_env_steps))
+    check_all(
+        whole(1, max_env_steps=max_env_steps),
+        [] if target is None else at_least(-math.inf, target=target),
+    )
     return Options(
         env=env,
         seed=values["seed"],
@@ -351,3 +363,28 @@ def checked_settings(settings: object) -> Mapping[str, Any]:
 def given_parts(**parts: object) -> dict[str, object]:
     """Return the parts of a policy that were given."""
     return {name: part for name, part in parts.items() if part is not None}
+
+
+def as_path(name: str, value: Any) -> Path | None:  # noqa: ANN401 - whatever is given
+    """Return a path that was given as an option; None where it was not.
+
+    Raises:
+        ConfigError: It is no path.
+    """
+    try:
+        return None if value is None else Path(value)
+    except TypeError as error:
+        raise ConfigError(f"`{name}` is {value!r}; a path was expected.") from error
+
+
+def check_use(use: object) -> None:
+    """Refuse middleware of the user that are no list.
+
+    Raises:
+        ConfigError: They are something else, such as one middleware.
+    """
+    if not isinstance(use, list | tuple):
+        raise ConfigError(
+            f"`use` is a {type(use).__name__}; a list of middleware was expected: "
+            f"use=[mw.report(fn, every=50)]."
+        )

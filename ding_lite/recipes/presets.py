@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ding_lite.rl.networks.conv import CONVS, Conv, num_features
+from ding_lite.rl.replay.storage import Storage, layout_of_spec
 from ding_lite.rl.spec import EnvSpec
 
 _FEW_NUMBERS = 8
 """As many numbers as the observations and actions of Pendulum-v1 have, or a few more."""
+
+_IMAGE_BYTES = 2 * 10**9
+"""The memory of a replay of images without a preset."""
 
 DQN_PRESETS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {
@@ -392,9 +396,19 @@ def sizes_for_images(spec: EnvSpec) -> dict[str, Any]:
 
 
 def sizes_for_boxes(spec: EnvSpec) -> Mapping[str, Any]:
-    """Return the sizes of DDPG, TD3 and SAC: those for robots where there are many numbers."""
+    """Return the sizes of DDPG, TD3 and SAC: those for robots where there are many numbers.
+
+    Of images the replay keeps as many as `_IMAGE_BYTES` hold, and evolution does not change the
+    networks for them.
+    """
     numbers = math.prod(spec.obs_shape) + math.prod(spec.action_shape)
     if numbers <= _FEW_NUMBERS:
         return {}
     names = ("actor_lr", "critic_lr", "hidden", "batch_size", "target_tau", "capacity", "warmup")
-    return {name: _MUJOCO_SAC[name] for name in names}
+    sizes = {name: _MUJOCO_SAC[name] for name in names}
+    if not spec.is_image:
+        return sizes
+    most: int = sizes["capacity"]
+    needed = Storage.bytes_for(layout_of_spec(spec), capacity=most, stack=spec.frame_stack)
+    capacity = min(most, most * _IMAGE_BYTES // needed)
+    return {**sizes, "capacity": capacity, "mutate_architecture": 0.0, "mutate_weights": 0.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from ding_lite.rl.policies.a2c import A2C, A2CConfig
 from ding_lite.rl.policies.ddpg import DDPG, DDPGConfig
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.policies.impala import IMPALA, IMPALAConfig
+from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.policies.ppo import PPO, PPOConfig
 from ding_lite.rl.policies.sac import SAC, SACConfig
 from ding_lite.rl.policies.td3 import TD3, TD3Config
@@ -41,6 +43,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.r2d2 import R2D2, R2D2Config
 from ding_lite.rl.torch_policies.rollout_policy import TorchRolloutPolicy
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, config_type
+from ding_lite.rl.torch_random import TorchRandom
 
 RECIPES: dict[str, Recipe[Any]] = {
     "dqn": Recipe(
@@ -115,7 +118,8 @@ def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
 
     Args:
         policy: Its name, such as `dqn`; `path/to/file.py:MyPolicy` or `module:MyPolicy`; a class of
-            this package or a `TorchPolicy`; or a function of the spec that makes a policy.
+            this package, a subclass of one, which has its settings, or a `TorchPolicy`; or a
+            function of the spec that makes a policy.
         spec: Makes the spec of the environments, for such a function: what it makes says whether
             it learns from replay or from rollouts.
 
@@ -134,9 +138,11 @@ def find_recipe(policy: object, spec: Callable[[], EnvSpec]) -> Recipe[Any]:
                 f"path/to/file.py:MyPolicy."
             )
         policy = find_member(place, name)
-    for recipe in RECIPES.values():
-        if recipe.policy is policy:
-            return recipe
+    own: Any = policy
+    for base in own.__mro__ if isinstance(own, type) else ():
+        for recipe in RECIPES.values():
+            if recipe.policy is base and (base is own or _takes(own, "spec", "config")):
+                return dataclasses.replace(recipe, policy=own)
     if isinstance(policy, type) and issubclass(policy, TorchPolicy):
         from_rollouts = issubclass(policy, TorchRolloutPolicy)
         return recipe_of(policy, config_type(policy), from_rollouts)
@@ -171,19 +177,21 @@ class FunctionConfig:
 def _recipe_of_function(make: Callable[..., Any], spec: Callable[[], EnvSpec]) -> Recipe[Any]:
     made = made_by(make, spec())
 
-    def build(spec: EnvSpec, config: FunctionConfig, **parts: object) -> Policy:
-        return made_by(make, spec, **parts)
+    def build(spec: EnvSpec, config: FunctionConfig | None, **parts: object) -> Policy:
+        return made_by(make, spec, config.seed if config else 0, **parts)
 
     build.__name__ = getattr(make, "__name__", "policy")
     return recipe_of(build, FunctionConfig, isinstance(made, ActorCritic))
 
 
-def made_by(make: Callable[..., Any], spec: EnvSpec, **parts: object) -> Policy:
+def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: object) -> Policy:
     """Make a policy by a function of the user.
 
     Args:
-        make: Makes it of the spec.
+        make: Makes it of the spec, and of a `seed` if it takes one.
         spec: The environments'.
+        seed: Of the run. Where the function does not take it, modules that it makes begin with it,
+            and the policy goes on with it.
         **parts: What was given of the policy beside that.
 
     Raises:
@@ -194,21 +202,33 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, **parts: object) -> Policy:
             f"`{'` and `'.join(parts)}` was given beside a function that makes the policy. "
             f"Give it within that function."
         )
+    more = {"seed": seed} if _takes(make, spec, seed=seed) else {}
     try:
-        inspect.signature(make).bind(spec)
+        inspect.signature(make).bind(spec, **more)
     except TypeError as error:
         raise ConfigError(
             f"`{name_of_policy(make)}` is neither a name, nor a class of this package, nor a "
             f"TorchPolicy, nor a function of the spec that makes a policy ({error})."
         ) from error
-    made = make(spec)
+    with TorchRandom(seed, "function"):
+        made: object = make(spec, **more)
     if not isinstance(made, Policy):
         raise ConfigError(
             f"`{name_of_policy(make)}` returned a {type(made).__name__} for a spec; a policy was "
             f"expected, with `act`, `learn`, `state_dict` and the other methods of "
             f"`ding_lite.rl.Policy`."
         )
+    if not more and isinstance(made, OpenPolicy):
+        made.reseed(seed)
     return made
+
+
+def _takes(make: Callable[..., Any], *args: object, **named: object) -> bool:
+    try:
+        inspect.signature(make).bind(*args, **named)
+    except (TypeError, ValueError):  # also one without a signature
+        return False
+    return True
 
 
 def recipe_of(

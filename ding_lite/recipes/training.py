@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, given_parts, make_plan
+from ding_lite.recipes.plan import (
+    Choices,
+    RunPlan,
+    as_path,
+    check_use,
+    checked_settings,
+    given_parts,
+    make_plan,
+)
 from ding_lite.recipes.recipe import Ingredients, SingleConfig
 from ding_lite.recipes.runs.directory import has_best, make_next
 from ding_lite.recipes.runs.reporting import save_and_report
@@ -19,7 +27,6 @@ from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
-from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.runtime.middleware import Middleware
@@ -41,7 +48,7 @@ class TrainResult:
 
 
 def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a time
-    policy: str | type[Any] | Callable[[EnvSpec], Policy],
+    policy: str | type[Any] | Callable[..., Policy],
     env: EnvLike,
     settings: Mapping[str, Any] | None = None,
     *,
@@ -72,7 +79,9 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
 
     Args:
         policy: Which one: a name such as `dqn` or `path/to/file.py:MyPolicy`, a class of this
-            package or a `TorchPolicy`, or a function of the spec that makes a policy.
+            package or a `TorchPolicy`, or a function of the spec that makes a policy, and takes
+            the run's `seed`, too, if it has such an argument. A subclass of a policy of this
+            package has the settings and presets of that.
         env: An environment as `make_envs` takes it: an id of gymnasium's registry,
             `package.module:Env-v0`, `path/to/file.py:MyEnv`, a class or a function.
         settings: Settings of the policy and of training: a dict or an EasyDict.
@@ -116,16 +125,17 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         >>> result.numbers["env_steps"], result.policy.config.lr
         (2000, 0.001)
     """
+    check_use(use)
     choices = Choices(
         num_envs=num_envs,
         seed=seed,
         target=target,
         max_env_steps=max_env_steps,
-        out=None if out is None else Path(out),
+        out=as_path("out", out),
         resume=resume,
         smoke=smoke,
         device=device,
-        config=None if config is None else Path(config),
+        config=as_path("config", config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
     if env_args or wrappers or imports:
@@ -145,6 +155,7 @@ def run_plan(plan: RunPlan, *, quiet: bool = False, use: Sequence[Middleware] = 
         use: Middleware of the user.
         quiet: Show nothing on standard error.
     """
+    plan.check_env()
     options, config = plan.options, cast(SingleConfig, plan.config)
     stack = config.frame_stack
     eval_seed = options.seed_for("evaluation")

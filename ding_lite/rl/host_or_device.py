@@ -42,8 +42,9 @@ def usable_device(device: str | torch.device) -> torch.device:
     try:
         return torch.zeros(0, device=device).device
     except (RuntimeError, AssertionError, TypeError) as error:  # each of its own
+        reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(
-            f"`device` is {device!r}, which cannot be used here: {str(error).splitlines()[0]} "
+            f"`device` is {device!r}, which cannot be used here: {reason}. "
             f'Use "cpu", or a PyTorch that was built for it.'
         ) from error
 

@@ -239,7 +239,8 @@ def test_an_environment_of_ones_own_is_trained_resumed_and_watched_by_its_name(
     resumed = ("--out", str(run), "--resume")
     assert train_own("own_env.py:Corridor", 4, *resumed, steps=400) == 2
     assert "`env_args` is {'length': 4}, and was {'length': 3}" in capsys.readouterr().err
-    assert train_own("own_env.py:Corridor", 3, *resumed, steps=400) == 0
+    words = ("train", "dqn", "own_env.py:Corridor", "--max-env-steps", "400")
+    assert main([*words, *resumed]) == 0
     assert json.loads(capsys.readouterr().out)["env_steps"] == 400
 
     Path("elsewhere").mkdir()

@@ -6,6 +6,7 @@ import copy
 import difflib
 import inspect
 import pickle
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -165,3 +166,15 @@ def test_one_missing_one_doubled_or_two_swapped_letters_are_recognised(
     swapped = name[:at] + name[at + 1] + name[at] + name[at + 2 :]
     for slip in (name[:at] + name[at + 1 :], name[: at + 1] + name[at:], swapped):
         assert did_you_mean(slip, [name]) == f' Did you mean "{name}"?'
+
+
+def test_the_line_for_pip_works_in_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(errors.__file__).resolve().parent.parent
+    monkeypatch.chdir(root)
+    assert errors.pip_line("box2d") == "pip install -e '.[box2d]'"
+    monkeypatch.chdir(tmp_path)
+    assert errors.pip_line("box2d") == f"pip install -e '{root}[box2d]'"
+    monkeypatch.setattr(errors, "__file__", str(tmp_path / "site-packages/ding_lite/errors.py"))
+    assert errors.pip_line("box2d") == 'pip install "ding-lite[box2d]"'

@@ -9,6 +9,7 @@ import pytest
 
 from ding_lite.errors import ConfigError
 from ding_lite.recipes import Options, Run, parse_options
+from ding_lite.rl.envs.making import EnvMaker
 
 
 def parse(*arguments: str) -> Options:
@@ -163,3 +164,10 @@ def test_a_path_that_can_name_nothing_is_refused(
         parse("--out", word)
     assert ended.value.code == 2
     assert "argument --out: found " in capsys.readouterr().err
+
+
+def test_an_environment_of_the_current_folder_is_found() -> None:
+    Path("own_here.py").write_text("from gymnasium.envs.classic_control import CartPoleEnv\n")
+    chosen = parse("--env", "own_here:CartPoleEnv").env
+    assert isinstance(chosen, EnvMaker)
+    assert chosen.spec().obs_shape == (4,)

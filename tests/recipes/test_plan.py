@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -14,10 +15,17 @@ from easydict import EasyDict
 from gymnasium.spaces import Box, Discrete
 
 from ding_lite.errors import ConfigError
+from ding_lite.io import memory
+from ding_lite.middleware.checkpoint import describe
+from ding_lite.recipes.evolve import plan_evolution
 from ding_lite.recipes.off_policy import OffPolicyConfig
 from ding_lite.recipes.plan import Choices, RunPlan, make_plan
 from ding_lite.recipes.presets import DQN_PRESETS
+from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import RECIPES
+from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
+from ding_lite.rl.envs.making import EnvMaker
+from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.policies.dqn import DQNConfig
 from ding_lite.settings import as_config
 
@@ -34,7 +42,22 @@ def test_an_environment_without_a_preset_has_the_defaults() -> None:
     assert (found.options.max_env_steps, found.options.target) == (100_000, 0.7)
     assert set(found.sources.values()) == {"default"}
     assert found.note is not None
-    assert "DQN has no preset for FrozenLake-v1; other settings have defaults" in found.note
+    assert found.note == (
+        "DQN has no preset for FrozenLake-v1; other settings have defaults, which `ding-lite train "
+        "dqn FrozenLake-v1 --settings` lists."
+    )
+
+
+def test_the_command_of_the_note_is_one_that_can_be_typed(tmp_path: Path) -> None:
+    (tmp_path / "noted.py").write_text("from tests.recipes.test_plan import Screen\n")
+    note = plan("noted.py:Screen").note or ""
+    assert f"`ding-lite train dqn {tmp_path}/noted.py:Screen --settings` lists." in note
+    evolved = plan_evolution("dqn", "FrozenLake-v1", None, {}, Choices()).plan.note or ""
+    assert "`ding-lite evolve dqn FrozenLake-v1 --settings` lists." in evolved
+    for env in (Screen, EnvMaker.of("noted.py:Screen", args={"max_episode_steps": 3})):
+        note = make_plan("dqn", env, {}, Choices()).note or ""
+        assert note.startswith("DQN has no preset for Screen; sizes suit its spaces (hidden)")
+        assert note.endswith("other settings have defaults.")
 
 
 def test_a_preset_wins_over_defaults_and_yields_to_given_values() -> None:
@@ -83,6 +106,25 @@ def test_robots_without_a_preset_get_the_sizes_of_robots(name: str) -> None:
     assert small["hidden"] == (64, 64)
 
 
+class Camera(Robot):
+    observation_space: Box[Any] = Box(0, 255, (96, 96, 3), np.uint8)
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+def test_the_replay_of_images_fits_into_memory_and_networks_for_them_are_not_mutated(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 3 * 10**9)
+    found = make_plan(name, Camera, {}, Choices())
+    assert (found.settings["hidden"], found.sources["capacity"]) == ((256, 256), "space")
+    assert 10_000 < found.settings["capacity"] < 100_000
+    with make_envs(Camera, 1) as envs:
+        found.config.check_sizes(envs, found.make_policy(envs.spec))
+        several = plan_evolution(name, Camera, None, {"hidden": (8,)}, Choices())
+        several.config.mutation(several.search, 0).check(several.plan.make_policy(envs.spec))
+    assert "mutate_architecture, mutate_weights," in (several.plan.note or "")
+
+
 @pytest.mark.parametrize("name", ["dqn", "a2c", "ppo", "impala"])
 def test_pictures_without_a_preset_get_the_usual_layer_behind_convolutions(name: str) -> None:
     assert make_plan(name, Screen, {}, Choices()).settings["hidden"] == (512,)
@@ -102,6 +144,26 @@ def test_every_preset_is_made_of_things_that_there_are(name: str) -> None:
         assert preset.keys() <= known | {"max_env_steps", "num_envs", "target"}
         for config, names in fields.items():
             as_config(config, {key: value for key, value in preset.items() if key in names})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_settings_of_every_preset_are_read_again_as_they_were(name: str, tmp_path: Path) -> None:
+    recipe = RECIPES[name]
+    for number, preset in enumerate(recipe.presets.values()):
+        for kind in (recipe.policy_config, recipe.config):
+            names = preset.keys() & kind.__dataclass_fields__.keys()
+            config = as_config(kind, {name: preset[name] for name in names})
+            save_checkpoint(
+                tmp_path / "checkpoint", {}, meta=describe(SimpleNamespace(config=config))
+            )
+            saved = load_checkpoint(tmp_path / "checkpoint").meta["config"]
+            assert as_config(kind, saved) == config
+            out = tmp_path / f"{kind.__name__}{number}"
+            with Run("dqn", plan(out=out).options, config=vars(config)):
+                assert (
+                    as_config(kind, json.loads((out / "config.json").read_text())["config"])
+                    == config
+                )
 
 
 @pytest.mark.parametrize("name", RECIPES)

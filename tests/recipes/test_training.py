@@ -20,6 +20,7 @@ from ding_lite.rl.batch import Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import Played, play
+from ding_lite.rl.networks.conv import Conv
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -99,6 +100,31 @@ def test_keywords_win_over_a_dict_or_an_easydict() -> None:
 def test_what_is_no_mapping_is_refused() -> None:
     with pytest.raises(ConfigError, match="`settings` is a list; a dict or an EasyDict was"):
         train(settings=[1])
+
+
+def test_atari_is_refused_where_there_is_no_game() -> None:
+    for run in (ding_lite.train, ding_lite.evolve):
+        with pytest.raises(ConfigError, match="`atari` is on, but CartPoleEnv is no Atari game"):
+            run("dqn", "CartPole-v1", atari=True, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        ({"use": mw.stop_at(env_step=9)}, "`use` is a .*; a list of middleware was expected"),
+        ({"config": 3}, "`config` is 3; a path was expected"),
+        ({"out": 3.5}, r"`out` is 3\.5; a path was expected"),
+        ({"target": "x"}, "`target` is 'x'; it must be a number"),
+        ({"device": "cuda:77"}, r"which cannot be used here: .*\w\. Use \"cpu\""),
+    ],
+)
+def test_a_slip_in_an_option_is_explained(slip: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(**slip)
+    if "device" not in slip:
+        with pytest.raises(ConfigError, match=said):
+            ding_lite.evolve("dqn", "CartPole-v1", quiet=True, **slip)
+    assert not Path("runs").exists()
 
 
 def test_the_same_seed_trains_the_same_policy() -> None:
@@ -238,6 +264,16 @@ def test_what_was_trained_can_be_loaded_again() -> None:
         assert all(bool((value == weights[name]).all()) for name, value in policy.weights().items())
 
 
+def test_a_run_with_convolutions_is_loaded_resumed_and_rerun() -> None:
+    convs = (Conv(4, 3, 1),)
+    first = train("ding_lite/Catch-v0", convs=convs, num_envs=2, max_env_steps=60, out="here")
+    assert load_policy("here").config == first.policy.config
+    longer = train("ding_lite/Catch-v0", out="here", resume=True, num_envs=2, max_env_steps=80)
+    assert longer.numbers["env_steps"] == 80
+    rerun = train("ding_lite/Catch-v0", config="here/config.json", max_env_steps=60)
+    assert rerun.policy.config == longer.policy.config
+
+
 def test_the_description_of_a_run_has_all_its_settings() -> None:
     result = train(num_envs=2, seed=3)
     said = json.loads((result.directory / "config.json").read_text())
@@ -327,6 +363,42 @@ def test_a_policy_is_a_class_a_name_in_a_file_or_a_function(policy: Any) -> None
     assert result.directory == Path(f"runs/{name}/CartPole-v1/1")
     assert result.numbers["train_iter"] > 0
     assert type(load_policy(result.directory)).__name__ == type(result.policy).__name__
+
+
+class Mine(DQN):
+    """A subclass of a policy of this package."""
+
+
+def test_a_subclass_has_the_settings_and_presets_of_its_base() -> None:
+    result = ding_lite.train(Mine, "CartPole-v1", quiet=True, **{**QUICK, "lr": 0.25})
+    assert isinstance(result.policy, Mine)
+    assert result.policy.config.lr == 0.25
+    described = json.loads((result.directory / "config.json").read_text())["config"]
+    assert described["capacity"] == 50_000  # of the preset
+    loaded = load_policy(result.directory)
+    assert (type(loaded), loaded.config) == (Mine, result.policy.config)
+
+
+def test_a_function_gets_the_seed_of_the_run_or_begins_with_it() -> None:
+    def with_seed(spec: EnvSpec, seed: int) -> DQN:
+        return DQN(spec, DQNConfig(hidden=(8,), seed=seed))
+
+    def without(spec: EnvSpec) -> DQN:
+        return DQN(spec, network=torch.nn.Linear(4, 2))
+
+    few: dict[str, Any] = {"max_env_steps": 60, "warmup": 0, "num_envs": 2, "quiet": True}
+    makers: list[Any] = [with_seed, without]
+    for make in makers:
+        one, other, again = (
+            ding_lite.train(make, "CartPole-v1", seed=seed, **few).policy for seed in (1, 2, 1)
+        )
+        assert same_weights(one, again)
+        assert not same_weights(one, other)
+
+
+def same_weights(one: Policy, other: Policy) -> bool:
+    weights = other.weights()
+    return all(bool((value == weights[name]).all()) for name, value in one.weights().items())
 
 
 def test_what_makes_no_policy_is_refused() -> None:

@@ -29,6 +29,21 @@ LITTLE_MEMORY = 1 << 30
 LITTLE_SHARED = 256 << 20
 LITTLE_DISK = 1 << 30
 MEETING_S = 40.0
+_EXTRAS = {
+    "atari": "Atari games",
+    "box2d": "LunarLander, BipedalWalker and CarRacing",
+    "minatar": "MinAtar's small games",
+    "envpool": "EnvPool's vectors of environments in C++",
+    "mujoco": "HalfCheetah, Ant and the other MuJoCo tasks",
+    "video": "windows, and .mp4 files where there is no ffmpeg",
+    "fast": "a faster prioritized replay",
+    "ray": "nodes on a Ray cluster",
+    "accelerate": "several GPUs by Hugging Face Accelerate",
+    "export": "policies as ONNX files",
+    "wandb": "metrics in Weights & Biases",
+    "mlflow": "metrics in MLflow",
+    "tune": "searches with Optuna",
+}
 _COLORS = {"ok": "32", "warn": "33", "fail": "31"}
 
 
@@ -137,29 +152,42 @@ def _packages() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    try:
-        wanted = map(split_requirement, importlib.metadata.requires(PACKAGE) or [])
-    except importlib.metadata.PackageNotFoundError:
-        return
-    of_users: dict[str, tuple[str, str]] = {
-        "atari": ("ale-py", "Atari games"),
-        "box2d": ("Box2D", "LunarLander, BipedalWalker and CarRacing"),
-        "minatar": ("MinAtar", "MinAtar's small games"),
-        "envpool": ("envpool", "EnvPool's vectors of environments in C++"),
-        "mujoco": ("mujoco", "HalfCheetah, Ant and the other MuJoCo tasks"),
-        "video": ("pygame-ce", "windows, and .mp4 files where there is no ffmpeg"),
-        "fast": ("numba", "a faster prioritized replay"),
-        "ray": ("ray", "nodes on a Ray cluster"),
-        "accelerate": ("accelerate", "several GPUs by Hugging Face Accelerate"),
-    }
-    offered = {extra for _, _, extra in wanted}
-    for extra, (name, purpose) in of_users.items():
-        version = _version_of(name)
-        if version is not None:
-            yield Finding("ok", extra, f"{name} {version}, for {purpose}")
-        elif extra in offered:
-            hint = f"not installed; for {purpose}: {pip_line(extra)}"
-            yield Finding("ok", extra, hint)
+    for extra, purpose in _EXTRAS.items():
+        try:
+            needed = sorted(_needed_by(PACKAGE, extra), key=lambda one: extra not in one[0])
+        except importlib.metadata.PackageNotFoundError:
+            return
+        if not needed:
+            continue
+        have = {name: _version_of(name) for name, _ in needed}
+        faults = [
+            f"{name} is not installed" if version is None else f"{name} {version} is not {limits}"
+            for name, limits in needed
+            if (version := have[name]) is None or not satisfies(version, limits)
+        ]
+        if have[needed[0][0]] is None:  # others may be there for something else
+            yield Finding("ok", extra, f"not installed; for {purpose}: {pip_line(extra)}")
+        elif faults:
+            yield Finding("warn", extra, f"for {purpose}: {', '.join(faults)}", pip_line(extra))
+        else:
+            listed = ", ".join(f"{name} {version}" for name, version in have.items())
+            yield Finding("ok", extra, f"{listed}, for {purpose}")
+
+
+def _needed_by(package: str, extra: str) -> Iterator[tuple[str, str]]:
+    """Yield what an extra needs, with the limits of the version, and what extras of that need."""
+    for requirement in importlib.metadata.requires(package) or []:
+        name, limits, of = split_requirement(requirement)
+        version = re.search(r"python_version\s*([<>=]+)\s*[\"']([0-9.]+)", requirement)
+        if of != extra or (
+            version and not satisfies(platform.python_version(), version[1] + version[2])
+        ):
+            continue
+        inner = re.match(r"\s*[\w.-]+\s*\[([^\],]+)\]", requirement)
+        if inner is None:
+            yield name, limits
+        elif _version_of(name) is not None:
+            yield from _needed_by(name, inner[1])
 
 
 def split_requirement(requirement: str) -> tuple[str, str, str | None]:

@@ -80,7 +80,7 @@ def saved_description(directory: Path) -> dict[str, Any] | None:
         ConfigError: It cannot be read, though the run has saved a checkpoint.
     """
     try:
-        return _read_description(directory / CONFIG)
+        return read_description(directory / CONFIG)
     except (OSError, ValueError) as error:
         if has_checkpoint(directory):
             raise ConfigError(
@@ -95,7 +95,13 @@ def saved_description(directory: Path) -> dict[str, Any] | None:
         ) from error
 
 
-def _read_description(file: Path) -> dict[str, Any]:
+def read_description(file: Path) -> dict[str, Any]:
+    """Read the `config.json` of a run.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is none.
+    """
     described = read_json_object(file, most=_MOST_BYTES)
     for name in ("options", "config", "versions"):
         if not isinstance(described.get(name), dict | None):
@@ -105,6 +111,11 @@ def _read_description(file: Path) -> dict[str, Any]:
         if told.get(name) is not None and not isinstance(told[name], kind):
             raise ValueError(f"its `{name}` is {told[name]!r:.80}")
     return described
+
+
+def code_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the options of a run name of the user's code, beside its environment."""
+    return {name: options[name] for name in ("wrappers", "imports") if options.get(name)}
 
 
 def describe(directory: Path, description: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ def load_policy(  # noqa: PLR0913 - all but one by name, and few at a time
     *,
     last: bool = False,
     env: EnvLike | None = None,
-    policy: type[Any] | Callable[[EnvSpec], Policy] | None = None,
+    policy: type[Any] | Callable[..., Policy] | None = None,
     network: MakeModule | None = None,
     actor: MakeModule | None = None,
     critic: MakeModule | None = None,

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.errors import ConfigError, NodeFailed
+from ding_lite.io.signature import sign
 from ding_lite.middleware.checkpoint import resume
 from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
@@ -76,7 +77,7 @@ class Run:
         self.curve = self.directory / files.CURVE
         self._config = config
         own = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
-        self._defaults = json.loads(json.dumps({**own, **defaults}, default=str))
+        self._defaults = json.loads(json.dumps({**own, **defaults}, default=_plain))
         self._clock = clock
         self._started = clock.now()
         self._lock: files.Lock | None = None
@@ -262,7 +263,9 @@ class Run:
                 f"{self.directory} holds another run already. Go on with it (`--resume`), choose "
                 f"another directory with `--out`, leave the option away, or delete that run."
             )
-        described = json.loads(json.dumps(self._describe(), default=str))
+        described = json.loads(json.dumps(self._describe(), default=_plain))
+        if code := files.code_of(described["options"]):
+            described["signature"] = sign(code)
         if saved is not None:
             last_row(self.metrics)  # which the verdict needs: a damaged one is told before it
             _check_same(self.directory, saved, described, self._defaults)
@@ -367,6 +370,13 @@ def _check_same(
             f"{'; '.join(dict.fromkeys(facts))}. Resume it as "
             f"it was begun, or begin another run in another directory."
         )
+
+
+def _plain(value: object) -> object:
+    """Return a setting that JSON does not know as `as_config` reads it again, or as a text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return str(value)
 
 
 def _verdict(solved: bool | None, env: str) -> str:

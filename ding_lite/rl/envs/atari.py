@@ -26,17 +26,26 @@ def play_atari(env: Env) -> Env:
         ConfigError: If it is no game of the Arcade Learning Environment.
         MissingExtraError: If a package is missing.
     """
-    if not hasattr(env.unwrapped, "ale"):
-        raise ConfigError(
-            f"`atari` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave it off, or "
-            f"take one such as ALE/Breakout-v5."
-        )
+    check_is_game(env)
     try:
         return gymnasium.wrappers.AtariPreprocessing(env)
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingExtraError(
             f"Atari games need a package that is not installed. Install it: {pip_line('atari')}."
         ) from error
+
+
+def check_is_game(env: Env) -> None:
+    """Raise unless an environment is a game of the Arcade Learning Environment.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    if not hasattr(env.unwrapped, "ale"):
+        raise ConfigError(
+            f"`atari` is on, but {type(env.unwrapped).__name__} is no Atari game. Leave it off, or "
+            f"take one such as ALE/Breakout-v5."
+        )
 
 
 class EndAtLifeLoss(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -12,6 +12,7 @@ import pytest
 
 from ding_lite.cli.doctor import doctor
 from ding_lite.cli.doctor.doctor import Finding, satisfies, split_requirement
+from ding_lite.errors import pip_line
 from tests.cli.calls import MODULE, environment
 
 pytestmark = pytest.mark.usefixtures("_here")
@@ -117,6 +118,38 @@ def test_a_package_that_is_missing_or_too_old_is_named(monkeypatch: pytest.Monke
     assert (fine.level, fine.found.split()[0]) == ("ok", "rich")
     [extra] = [finding for finding in look("_extras") if finding.subject == "ray"]
     assert extra.level == "ok"
+
+
+def test_an_extra_with_a_package_that_is_missing_or_too_old_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    needed = {
+        "ding_lite": [
+            *('numpy>=1; extra == "atari"', 'no-such-package>=1; extra == "atari"'),
+            *('numpy>=99; extra == "tune"', 'rich>=1; extra == "wandb"'),
+            *('no-such-package>=1; extra == "export"', 'rich>=1; extra == "export"'),
+            'gymnasium[box2d]>=1; extra == "box2d"',
+        ],
+        "gymnasium": [
+            'rich; extra == "box2d"',
+            'no-box2d==1; python_version < "3.99" and extra == "box2d"',
+            'other; python_version >= "3.99" and extra == "box2d"',
+        ],
+    }
+    monkeypatch.setattr(importlib.metadata, "requires", needed.__getitem__)
+    found = {finding.subject: finding for finding in look("_extras")}
+    assert found.keys() == {"atari", "tune", "wandb", "export", "box2d"}
+    assert found["atari"].level == found["tune"].level == "warn"
+    assert "no-such-package is not installed" in found["atari"].found
+    assert found["atari"].advice == pip_line("atari")
+    assert " is not >=99" in found["tune"].found
+    assert found["wandb"].found.startswith("rich ")
+    assert all(found[name].found.startswith("not installed; ") for name in ("export", "box2d"))
+
+
+def test_every_extra_of_users_is_looked_at() -> None:
+    offered = {split_requirement(one)[2] for one in importlib.metadata.requires("ding_lite") or []}
+    assert offered - {None, "bench", "docs", "test"} == doctor._EXTRAS.keys()
 
 
 def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

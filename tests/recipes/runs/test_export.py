@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
-from ding_lite.errors import ConfigError, MissingExtraError
+from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.recipes import export_policy
 from ding_lite.recipes.runs import export
 from ding_lite.rl import (
@@ -305,5 +306,5 @@ def test_without_onnx_the_error_names_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[export\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(pip_line("export"))):
         export_policy(DQN(CARTPOLE), tmp_path / "policy.onnx")

@@ -56,10 +56,14 @@ def same(one: Policy, other: Policy) -> bool:
 
 
 def test_an_unknown_policy_is_named_in_the_error(tmp_path: Path) -> None:
+    class Hidden(DQN):
+        pass
+
     with make_envs("CartPole-v1", 1) as envs:
-        run_step(mw.checkpoint(Mine(envs.spec), tmp_path, every=1))
-    with pytest.raises(CheckpointError, match="is a Mine, which is none of ours: DQN"):
+        run_step(mw.checkpoint(Hidden(envs.spec), tmp_path, every=1))
+    with pytest.raises(CheckpointError, match="is a Hidden, which is none of ours: DQN"):
         load_policy(tmp_path)
+    assert type(load_policy(tmp_path, policy=Hidden)) is Hidden
 
 
 def test_where_nothing_was_saved_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""Read what a file of settings, or an earlier run, says of a run."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.search import Choice, Range, Search
+from ding_lite.io.signature import is_signed
+from ding_lite.recipes.runs.directory import code_of, read_description, saved_description
+from ding_lite.rl.envs.atari import ATARI_ARGS, play_atari
+from ding_lite.rl.envs.making import EnvMaker
+from ding_lite.rl.envs.naming import described, short_name, undescribed
+
+OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device")
+"""Options that a file of settings may have."""
+_OF_ENVS = {"env_args": dict, "imports": list}
+"""What such a file may say of the environment."""
+_PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """The options and settings of a file or of an earlier run.
+
+    Args:
+        place: Where they stand.
+        options: Options by name; `env` and what belongs to it among them.
+        settings: Settings of the policy and of training.
+        searched: What an evolution has searched, as text.
+        is_trusted: Whether the code that it names may be imported.
+    """
+
+    place: Path = Path()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    searched: Mapping[str, str] = field(default_factory=dict)
+    is_trusted: bool = True
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings, and the options that a file may have."""
+        of_files = {key: self.options[key] for key in OF_FILES if key in self.options}
+        return {**of_files, **self.settings}
+
+    def complete(self, env: EnvMaker) -> EnvMaker:
+        """Return the maker of an environment with what it lacks of what stands here.
+
+        Raises:
+            ConfigError: A wrapper cannot be found again, or code of others would be imported.
+        """
+        about = self.options
+        if short_name(about.get("env") or env.env) != short_name(env.env):
+            return env
+        args, wrappers = about.get("env_args") or {}, list(about.get("wrappers") or ())
+        if described(play_atari) in wrappers:  # the setting `atari` adds it again
+            wrappers.remove(described(play_atari))
+            args = {name: value for name, value in args.items() if name not in ATARI_ARGS}
+        code = {
+            name: found
+            for name, found in (("wrappers", wrappers), ("imports", about.get("imports")))
+            if found and not getattr(env, name)
+        }
+        is_lost = None in code.get("wrappers", ())
+        if is_lost or (code and not self.is_trusted):
+            why = "were not saved by you on this machine, and may run anything"
+            raise ConfigError(
+                f"The {' and '.join(code)} of {self.place} "
+                f"{'cannot be found again, as one is no function of a module' if is_lost else why}:"
+                f" {code}. Give them: train(..., {next(iter(code))}=[...]), or `--import`."
+            )
+        return EnvMaker.of(
+            env.env,
+            args={**args, **env.args},
+            wrappers=env.wrappers or [undescribed(one) for one in code.get("wrappers", ())],
+            imports=env.imports or about.get("imports") or (),
+        )
+
+    @property
+    def search(self) -> Search | None:
+        """What an evolution has searched; None where this is of none.
+
+        Raises:
+            ConfigError: It cannot be read.
+        """
+        if not self.searched:
+            return None
+        return Search(**{name: _parameter(name, text) for name, text in self.searched.items()})
+
+
+def run_begun(directory: Path) -> Earlier:
+    """Read what a run has written about itself; nothing where there is no run."""
+    return _of_run(directory, saved_description(directory) or {})
+
+
+def read_config(path: Path) -> Earlier:
+    """Read settings and options from a TOML file, or from the `config.json` of a run.
+
+    Raises:
+        ConfigError: There is no such file, or it is neither.
+    """
+    try:
+        if path.suffix == ".json":
+            return _of_run(path, read_description(path))
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"`config` is {str(path)!r}, which cannot be read: {error}. A TOML file with lines "
+            f"such as `lr = 1e-3`, or the config.json of a run, was expected."
+        ) from error
+    options = {name: values.pop(name) for name in _OF_ENVS if name in values}
+    for name, value in options.items():
+        if not isinstance(value, _OF_ENVS[name]):
+            raise ConfigError(
+                f"`{name}` in {path} is {value!r}; a {_OF_ENVS[name].__name__} was expected: "
+                f"env_args = {{length = 12}}, imports = ['tasks.py']."
+            )
+    return Earlier(place=path, options=options, settings=values)
+
+
+def _of_run(place: Path, about: Mapping[str, Any]) -> Earlier:
+    options, settings = about.get("options") or {}, dict(about.get("config") or {})
+    return Earlier(
+        place=place,
+        options=options,
+        searched=settings.pop("search", {}),
+        settings=settings,
+        is_trusted=is_signed(code_of(options), about.get("signature")),
+    )
+
+
+def _parameter(name: str, text: str) -> Range | Choice:
+    """Return the parameter of which this is the `repr`."""
+    try:
+        call = ast.parse(text, mode="eval").body
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            values = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+            return _PARAMETERS[call.func.id](**values)
+    except (KeyError, TypeError, ValueError, SyntaxError):
+        pass
+    raise ConfigError(
+        f"The search of `{name}` was {text!r:.120}, which cannot be read again. Give it: "
+        f"search=Search({name}=...), or `--search {name}=LOW:HIGH`."
+    )

@@ -1,0 +1,128 @@
+"""Settings and options from a file, or from an earlier run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import ding_lite
+from ding_lite.errors import ConfigError
+from ding_lite.evolution.search import Search, choice, log_uniform
+from ding_lite.recipes.earlier import read_config
+from ding_lite.recipes.evolve import plan_evolution
+from ding_lite.recipes.plan import Choices, make_plan
+from ding_lite.recipes.runs.run import Run
+from ding_lite.rl.envs.making import EnvMaker
+
+ARGS = {"max_episode_steps": 30}
+
+
+def wrapped(env: Any) -> Any:
+    return gymnasium.wrappers.TransformReward(env, float)
+
+
+@pytest.fixture
+def registering(tmp_path: Path) -> Iterator[str]:
+    """A file that registers an environment."""
+    file = tmp_path / "registering_line.py"
+    file.write_text(
+        "import gymnasium\n"
+        "gymnasium.register('line/Pole-v0', "
+        "'gymnasium.envs.classic_control.cartpole:CartPoleEnv', max_episode_steps=50)\n"
+    )
+    yield str(file)
+    sys.modules.pop("registering_line", None)
+    gymnasium.registry.pop("line/Pole-v0", None)
+
+
+def begin(registering: str, wrapper: Any = wrapped) -> Path:
+    """Write what a run says of itself, and return the file."""
+    env = EnvMaker.of("line/Pole-v0", args=ARGS, wrappers=[wrapper], imports=[registering])
+    plan = make_plan("dqn", env, {}, Choices(out=Path("here")))
+    with Run("dqn", plan.options, config=plan.described):
+        return Path("here/config.json")
+
+
+def test_a_run_goes_on_with_the_environment_that_it_was_begun_with(registering: str) -> None:
+    made: dict[str, Any] = {"env_args": ARGS, "wrappers": [wrapped], "imports": [registering]}
+    quick: dict[str, Any] = {"out": "here", "resume": True, "quiet": True}
+    ding_lite.train("dqn", "line/Pole-v0", max_env_steps=40, num_envs=2, warmup=0, **made, **quick)
+    longer = ding_lite.train("dqn", "line/Pole-v0", max_env_steps=60, **quick)
+    assert longer.numbers["env_steps"] == 60
+    with pytest.raises(ConfigError, match=r"`env_args` is .*, and was "):
+        ding_lite.train("dqn", "line/Pole-v0", env_args={"max_episode_steps": 9}, **quick)
+
+
+def test_a_run_is_repeated_by_its_description_with_its_environment(registering: str) -> None:
+    file = begin(registering)
+    about = make_plan("dqn", "line/Pole-v0", {}, Choices(config=file)).options.env_description
+    assert about == {name: json.loads(file.read_text())["options"][name] for name in about}
+    assert about.keys() == {"env", "env_args", "wrappers", "imports"}
+    assert make_plan("dqn", "CartPole-v1", {}, Choices(config=file)).options.env == "CartPole-v1"
+
+
+def test_code_that_the_description_of_others_names_is_not_imported(registering: str) -> None:
+    file = begin(registering)
+    about = json.loads(file.read_text())
+    about["options"]["imports"] = ["elsewhere.py"]
+    file.write_text(json.dumps(about))
+    for choices in (Choices(config=file), Choices(out=Path("here"), resume=True)):
+        with pytest.raises(ConfigError, match=r"were not saved by you on this machine.*elsewhere"):
+            make_plan("dqn", "line/Pole-v0", {}, choices)
+
+
+def test_a_wrapper_without_a_name_has_to_be_given_again(registering: str) -> None:
+    file = begin(registering, lambda env: wrapped(env))
+    with pytest.raises(ConfigError, match=r"wrappers and imports of .* cannot be found again"):
+        make_plan("dqn", "line/Pole-v0", {}, Choices(config=file))
+
+
+def test_an_atari_run_is_wrapped_once(tmp_path: Path) -> None:
+    plan = make_plan("dqn", "CartPole-v1", {"atari": True}, Choices())
+    options = {"env": "CartPole-v1", **plan.options.env_description}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"options": options, "config": {"atari": True}}))
+    again = make_plan("dqn", "CartPole-v1", {}, Choices(config=file))
+    assert again.options.env_description == plan.options.env_description
+    off = make_plan("dqn", "CartPole-v1", {"atari": False}, Choices(config=file))
+    assert off.options.env == "CartPole-v1"
+
+
+def test_a_toml_file_names_arguments_and_imports(registering: str) -> None:
+    file = Path("best.toml")
+    file.write_text(f"lr = 0.25\nimports = ['{registering}']\n[env_args]\nmax_episode_steps = 9\n")
+    plan = make_plan("dqn", "line/Pole-v0", {}, Choices(config=file))
+    about = {"env_args": {"max_episode_steps": 9}, "imports": [registering]}
+    assert plan.options.env_description == {"env": "line/Pole-v0", **about}
+    assert plan.policy_config.lr == 0.25
+    for text in ("imports = 'tasks.py'", "env_args = 3"):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=r"in best.toml is .*; a (list|dict) was expected"):
+            read_config(file)
+
+
+def test_an_evolution_goes_on_and_is_repeated_with_its_search() -> None:
+    search = Search(lr=log_uniform(1e-3, 1e-2), loss=choice("huber", "mse"))
+    file = Path("here/config.json")
+    begun = plan_evolution("dqn", "CartPole-v1", search, {}, Choices(out=file.parent))
+    with Run("evolve-dqn", begun.plan.options, config=begun.described):
+        pass
+    for choices in (Choices(config=file), Choices(out=file.parent, resume=True)):
+        plan = plan_evolution("dqn", "CartPole-v1", None, {}, choices)
+        assert plan.search.parameters == search.parameters
+    file.write_text(file.read_text().replace("Range(", "Mine("))
+    with pytest.raises(ConfigError, match=r"The search of `lr` was 'Mine\(.*cannot be read again"):
+        plan_evolution("dqn", "CartPole-v1", None, {}, Choices(config=file))
+
+
+@pytest.mark.parametrize("text", ["[", '{"options": 3}', '{"config": []}'])
+def test_what_is_no_description_of_a_run_is_refused(text: str) -> None:
+    Path("config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"`config` is 'config.json', which cannot be read"):
+        read_config(Path("config.json"))
