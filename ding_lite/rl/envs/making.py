@@ -27,6 +27,7 @@ from ding_lite.rl.envs.checks import (
     close_all,
     env_error,
     exit_fault,
+    obs_and_info,
     raising_env_errors,
 )
 from ding_lite.rl.envs.forms import supported_action_space, supported_obs_space
@@ -340,7 +341,8 @@ def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
     try:
         if isinstance(env, VectorEnv):
             with raising_env_errors(spec.env_id, "reset"):
-                _, info = env.reset(seed=0)
+                answer = env.reset(seed=0)
+            _, info = obs_and_info(spec.env_id, answer)
         else:
             _, info = CheckedEnv(env, index=0, spec=spec).reset(seed=0)
     except EnvError:  # it fails again, under its own number, when its episodes begin

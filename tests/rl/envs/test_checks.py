@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -394,3 +394,98 @@ def test_a_vector_form_is_checked_too(fault, told):
                 envs.step(np.zeros(4, dtype=np.int64))
     finally:
         del gymnasium.registry["probe/FaultyVector-v0"]
+
+
+BYTES = Box(0, 255, (4,), np.uint8)
+PARTS = Dict(at=BYTES, key=Discrete(3, start=2))
+
+
+class Together(FaultyTogether):
+    """Shows given observations of three environments, and ends all episodes at each step."""
+
+    def __init__(self, space, shown, *, final=None):
+        if final is not None:
+            self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs, self.shown, self.final = 3, shown, final
+        self.single_observation_space, self.single_action_space = space, Discrete(2)
+        self.observation_space = batch_space(space, 3)
+        self.action_space = batch_space(Discrete(2), 3)
+
+    def reset(self, *, seed=None, options=None):
+        return self.shown, {}
+
+    def step(self, action):
+        ended = np.ones(3, bool)
+        info = {} if self.final is None else {"final_obs": self.final}
+        return self.shown, np.ones(3), ended, ~ended, info
+
+
+def play_together(space, shown, **how):
+    vector = Together(space, shown, **how)
+    with make_envs(lambda num_envs: vector, 3) as envs:
+        return envs.step(np.zeros(3, np.int64)).next_obs
+
+
+@pytest.mark.parametrize(
+    ("space", "shown", "told"),
+    [
+        (BYTES, np.full((3, 4), 0.5), r"`observations` of shape \(3, 4\) and dtype float64"),
+        (BYTES, np.full((3, 4), 300), r"`observations` of .* dtype int64 with 300 in it"),
+        (Discrete(3), np.full(3, -1), "with -1 in it"),
+        (Discrete(3), np.full(3, 3), "with 3 in it"),
+        (Discrete(3, start=2), np.zeros(3, int), "with 0 in it"),
+        (MultiBinary(2), np.full((3, 2), 2, np.int8), "with 2 in it"),
+        (MultiDiscrete([2, 3]), np.full((3, 2), 2), "with 2 in it"),
+        (
+            PARTS,
+            {"at": np.full((3, 4), 0.5), "key": np.full(3, 2)},
+            r"that are not of their space; their part `obs\[\"at\"\]` is .* dtype float64",
+        ),
+        (PARTS, {"at": np.zeros((3, 4), np.uint8), "key": np.zeros(3, int)}, "with 0 in it"),
+        (PARTS, {"at": np.zeros((3, 4), np.uint8)}, r"`obs\[\"key\"\]` is missing in"),
+    ],
+)
+def test_observations_of_a_vector_that_would_be_converted_to_others_are_refused(space, shown, told):
+    with pytest.raises(EnvError, match=f"The vector form of .* gave .*{told}"):
+        play_together(space, shown)
+
+
+@pytest.mark.parametrize(
+    ("final", "told"),
+    [
+        (np.zeros(1, np.uint8), r"shape \(1,\) and dtype uint8"),
+        (np.full(4, 0.5), "dtype float64"),
+        (np.full(4, 300), "with 300 in it"),
+        (None, "None"),
+    ],
+)
+def test_the_last_observations_of_a_vector_are_checked_like_all_others(final, told):
+    last = np.empty(3, object)
+    last[:] = [final] * 3
+    with pytest.raises(EnvError, match=f"from `final_obs` that is not of its space: .*{told}"):
+        play_together(BYTES, np.zeros((3, 4), np.uint8), final=last)
+
+
+def test_a_vector_that_fits_its_space_is_played():
+    shown = {"at": np.full((3, 4), 7), "key": np.array([2, 3, 4])}
+    last = [{"at": np.zeros(4, np.uint8), "key": 2}] * 3
+    seen = play_together(PARTS, shown, final=last)
+    assert seen.tolist() == [[0, 0, 0, 0, 1, 0, 0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"reset": lambda self, **_: (ZEROS, None)}, EnvError, "gave the info None from `reset`"),
+        ({"reset": lambda self, **_: ZEROS}, EnvError, "from `reset`; two values were expected"),
+        ({"step": lambda self, action: GOOD_STEP[:4]}, EnvError, "returned 4 values from `step`"),
+        ({"metadata": None}, ConfigError, "has the autoreset mode None"),
+    ],
+)
+def test_a_vector_with_answers_of_another_kind_is_refused(change, error, told):
+    kind = type("Odd", (FaultyTogether,), change)
+    with (
+        pytest.raises(error, match=f"The vector form of Odd .*{told}"),
+        make_envs(kind, 2) as envs,
+    ):
+        envs.step(np.zeros(2, np.int64))
