@@ -33,6 +33,8 @@ RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
 _LARGEST = float(np.finfo(np.float32).max)
 _TOLERANCE = 1e-5
 """Of floats at their bounds, relative to these."""
+_LEAST_OF_SYSTEM = 2**64
+"""Seeds from this on are of the system's randomness."""
 _FLOATS, _FLAGS = {float, np.float32, np.float64, int}, {bool, np.bool_}
 _INTS = {int, np.int64, np.int32}
 _STEP_RETURNS = "obs, reward, terminated, truncated, info"
@@ -53,6 +55,8 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.name = f"Environment {index} of {spec.env_id}"
         """The name with which messages of its faults begin."""
         self._checked_obs = ObsCheck(self.name, spec)
+        self._may_draw: bool | None = None
+        """Whether the first episode is about to show a lack of a seed; None before it."""
         self._mask_sizes = choice_sizes(spec) if spec.has_action_mask else []
         self.action_mask = np.ones(sum(self._mask_sizes), dtype=np.bool_)
         """Which actions are legal now, [A], where the environment tells."""
@@ -73,6 +77,9 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 else self.env.reset(seed=seed, options=options)
             )
         obs, info = obs_and_info(self.name, answer)
+        self._may_draw = self._may_draw is None and seed is not None
+        if self._may_draw:
+            self._check_is_seeded("reset")
         if self._mask_sizes:
             self._note_mask(info, "reset", has_ended=False)
         return self._checked_obs(obs, "reset"), info
@@ -95,6 +102,9 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         except RAISED as error:
             raise self._step_fault(error) from error
         obs, reward, terminated, truncated, info = five_values(self.name, answer)
+        if self._may_draw:
+            self._may_draw = False
+            self._check_is_seeded("step")
         # A chained comparison with NaN is false, so that it is looked at more closely.
         if reward.__class__ not in _FLOATS or not -_LARGEST <= reward <= _LARGEST:  # type: ignore[operator]
             reward = self._checked_reward(reward)
@@ -114,6 +124,17 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         with raising_env_errors(self.name, "close"):
             self.env.close()
+
+    def _check_is_seeded(self, where: str) -> None:
+        """Refuse an environment that has drawn from `np_random` and did not seed it."""
+        # Where gymnasium has no seed, it takes 128 bits of the system's randomness.
+        found = getattr(self.env.unwrapped, "_np_random_seed", None)
+        if isinstance(found, int) and found >= _LEAST_OF_SYSTEM:
+            raise EnvError(
+                f"{self.name} drew random numbers in `{where}` from an `np_random` without the "
+                f"seed that `reset` was given, so no run of it could be repeated. Begin `reset` "
+                f"with `super().reset(seed=seed)`."
+            )
 
     def _note_mask(self, info: dict[str, Any], where: str, *, has_ended: bool) -> None:
         """Keep which actions are legal; an ended episode may have none."""

@@ -7,6 +7,7 @@ checkpoint of a run tells how.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, DingLiteError, EnvError, MissingExtraError, pip_line
@@ -267,7 +269,13 @@ class EnvMaker:
         """Return the time limit of an environment that it has made, in env steps."""
         own = self.registered or getattr(env, "spec", None)
         limit = self.args.get("max_episode_steps", getattr(own, "max_episode_steps", None))
-        return None if limit in (None, -1) else int(limit)
+        try:
+            return None if limit in (None, -1) else int(limit)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{self.name} has the time limit {limit!r} (`max_episode_steps` of its `spec`, or "
+                f"of `env_args`); a whole number of env steps was expected, or None."
+            ) from error
 
     def spec(self, *, frame_stack: int = 1) -> EnvSpec:
         """Make one environment, and return its spec."""
@@ -293,10 +301,12 @@ class EnvMaker:
                 env_id = maker.name
             else:
                 obs_space, action_space = env.observation_space, env.action_space
+        action_space = supported_action_space(env_id, action_space)
+        _check_sample(env_id, action_space)
         spec = EnvSpec(
             env_id=env_id,
             obs_space=supported_obs_space(env_id, obs_space),
-            action_space=supported_action_space(env_id, action_space),
+            action_space=action_space,
             max_episode_steps=self.time_limit(env),
             frame_stack=frame_stack,
             maker=None if maker.is_plain else maker,
@@ -330,6 +340,22 @@ class EnvMaker:
             return None
         mode = getattr(creator, "metadata", {}).get("autoreset_mode")
         return "theirs" if mode in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP) else None
+
+
+def _check_sample(env_id: str, space: Space[Any]) -> None:
+    """Refuse an action space that draws actions that are not its own.
+
+    Raises:
+        EnvError: If it does, or raises.
+    """
+    with raising_env_errors(env_id, "action_space.sample"):
+        drawn = copy.deepcopy(space).sample()  # of a copy: the space's own draws stay as they were
+        is_own = space.contains(drawn)
+    if not is_own:
+        raise EnvError(
+            f"{env_id} has the action space {space}, whose `sample` returned {drawn!r}, which it "
+            f"does not contain; an action of its own was expected. Mend `sample`, or the bounds."
+        )
 
 
 def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401

@@ -1,11 +1,13 @@
 """Every fault of an environment is an `EnvError` that names it, in one process and in several."""
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -18,6 +20,10 @@ SPACES: dict[str, Space[Any]] = {
     "box": Box(-9.0, 9.0, (4,), np.float32),
     "bytes": Box(0, 255, (4,), np.uint8),
     "discrete": Discrete(3, start=2),
+    "ints": Box(0, 10, (4,), np.int32),
+    "flags": Box(0, 1, (4,), np.uint8),
+    "dict": Dict(at=Discrete(3)),
+    "tuple": Tuple((Discrete(3), Discrete(3))),
 }
 
 
@@ -185,6 +191,13 @@ def test_a_reset_that_returns_something_else_is_refused(answer, told):
         ("discrete", -1),
         ("discrete", np.array([2])),
         ("discrete", 2**70),
+        ("box", np.full(4, 10, np.float32)),
+        ("ints", np.full(4, 0.5)),
+        ("ints", np.full(4, 2**40)),
+        ("ints", np.full(4, 11, np.int32)),
+        ("flags", np.full(4, 10, np.uint8)),
+        ("dict", {"at": 0, "to": 1}),
+        ("tuple", (0, 1, 2)),
     ],
 )
 def test_an_observation_outside_of_its_space_is_refused(space, obs):
@@ -203,6 +216,8 @@ def test_an_observation_outside_of_its_space_is_refused(space, obs):
         ("discrete", 3),
         ("discrete", np.int64(4)),
         ("discrete", np.array(2)),
+        ("ints", np.arange(4)),
+        ("box", np.full(4, 9.00001, np.float32)),
     ],
 )
 def test_unambiguous_values_of_other_types_are_accepted(space, obs):
@@ -394,6 +409,103 @@ def test_a_vector_form_is_checked_too(fault, told):
                 envs.step(np.zeros(4, dtype=np.int64))
     finally:
         del gymnasium.registry["probe/FaultyVector-v0"]
+
+
+class Drawing(Faulty):
+    """Draws from its generator, and does not seed it."""
+
+    def __init__(self, *, where, action_space=Faulty.action_space, **answers):
+        super().__init__(**answers)
+        self.where, self.action_space = where, action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self._answer("reset")
+
+    def _answer(self, method):
+        if method == self.where:
+            self.np_random.random()
+        return super()._answer(method)
+
+
+def play_made(make, *, mode="sync"):
+    with make_envs(make, 2, mode=mode) as envs:
+        return envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_draws_without_the_seed_is_refused(where):
+    with pytest.raises(EnvError, match=rf"drew random numbers in `{where}` .*super\(\)\.reset"):
+        play_made(lambda: Drawing(where=where))
+    play_made(lambda: Drawing(where="nowhere"))
+
+
+class Seven(Discrete):
+    def sample(self, *args, **kwargs):
+        return 7
+
+
+class Unseeded(Discrete):
+    def sample(self, *args, **kwargs):
+        return np.int64(1)
+
+    def seed(self, seed=None):
+        raise RuntimeError("no seed")
+
+
+class Mute(Discrete):
+    def sample(self, *args, **kwargs):
+        raise RuntimeError("no sample")
+
+
+@pytest.mark.parametrize(
+    ("space", "mode", "told"),
+    [
+        (
+            Seven(2),
+            "sync",
+            r"Drawing has the action space Discrete\(2\), whose `sample` returned 7",
+        ),
+        (Mute(2), "auto", "raised RuntimeError in `action_space.sample`: no sample"),
+        (Unseeded(2), "auto", "raised RuntimeError in `action_space`: no seed"),
+    ],
+)
+def test_an_action_space_that_draws_what_it_does_not_contain_is_refused(
+    space, mode, told, monkeypatch
+):
+    monkeypatch.setattr("ding_lite.rl.envs.choice.num_cores", lambda: 2)
+    with pytest.raises(EnvError, match=told):
+        play_made(partial(Drawing, where="nowhere", action_space=space), mode=mode)
+
+
+def test_the_check_of_an_action_space_leaves_its_draws_as_they_were():
+    space = Discrete(1000, seed=3)
+    make_envs(lambda: Drawing(where="nowhere", action_space=space), 1, mode="sync").close()
+    assert space.sample() == Discrete(1000, seed=3).sample()
+
+
+@pytest.mark.parametrize("space", [None, 2, [0, 1]])
+def test_an_action_space_that_is_none_is_refused(space):
+    with pytest.raises(
+        ConfigError, match=r"Drawing has the action space .*; a choice \(Discrete\)"
+    ):
+        play_made(partial(Drawing, where="nowhere", action_space=space))
+
+
+def test_a_time_limit_that_is_no_number_is_refused():
+    class Timed(Faulty):
+        spec: Any = SimpleNamespace(max_episode_steps="many")
+
+    with pytest.raises(ConfigError, match="Timed has the time limit 'many'"):
+        play_made(Timed)
+
+
+def test_a_process_that_ends_while_it_starts_is_told_with_the_guard_that_it_needs(monkeypatch):
+    def breaks(self):
+        raise BrokenPipeError("Broken pipe")
+
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", breaks)
+    with pytest.raises(EnvError, match=r'ended before it began .*__name__ == "__main__"'):
+        play(mode="async")
 
 
 BYTES = Box(0, 255, (4,), np.uint8)
