@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from ding_lite import middleware as mw
-from ding_lite.recipes.plan import Choices, RunPlan, checked_settings, given_parts, make_plan
+from ding_lite.recipes.plan import (
+    Choices,
+    RunPlan,
+    checked_settings,
+    given_env,
+    given_parts,
+    make_plan,
+)
 from ding_lite.recipes.recipe import Ingredients, SingleConfig
 from ding_lite.recipes.runs.directory import has_best, make_next
 from ding_lite.recipes.runs.reporting import save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
+from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -128,8 +135,7 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         config=None if config is None else Path(config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
-    if env_args or wrappers or imports:
-        env = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
+    env = given_env(env, env_args, wrappers, imports)
     return run_plan(
         make_plan(policy, env, {**checked_settings(settings), **more}, choices),
         quiet=quiet,

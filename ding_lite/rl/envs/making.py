@@ -12,8 +12,8 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
@@ -55,6 +55,7 @@ vector environment."""
 
 _OF_VECTORS = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
 """Keywords of `gymnasium.make_vec` beside those of the environment."""
+_PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 _EXTRAS = {"box2d": "box2d", "atari": "ale_py", "mujoco": "mujoco", "video": "pygame"}
 """The extras with packages of environments, and the word that their absence is told with."""
 
@@ -89,6 +90,8 @@ class EnvMaker:
         Raises:
             ConfigError: If `env` is neither a name nor a class or function.
         """
+        _check_list("wrappers", wrappers, callable, "functions around each environment")
+        _check_list("imports", imports, _is_text, "names of modules and files")
         args = {} if args is None else args
         if not isinstance(args, Mapping):
             raise ConfigError(
@@ -105,6 +108,12 @@ class EnvMaker:
         if isinstance(env, str):
             return cls(full_name(env), dict(args), tuple(wrappers), tuple(map(_full, imports)))
         if isinstance(env, VectorEnv):
+            if args:
+                raise ConfigError(
+                    f"`env_args` is {dict(args)}, but the environment is a {type(env).__name__}, "
+                    f"which has been made already. Leave `env_args` out, or give a function that "
+                    f"makes it: lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
+                )
             return cls(_handing_over(env), dict(args), tuple(wrappers))
         if isinstance(env, gymnasium.Env) or not callable(env):
             raise ConfigError(
@@ -112,6 +121,8 @@ class EnvMaker:
                 f"module:Env-v0, path/to/file.py:MyEnv), or the class or function that makes it: "
                 f"each of those that are stepped together is made anew."
             )
+        if isinstance(env, partial) and _is_plain(bound := cast(partial[Any], env)):
+            env, args = bound.func, {**bound.keywords, **args}
         return cls(env, dict(args), tuple(wrappers), tuple(map(_full, imports)))
 
     @cached_property
@@ -420,6 +431,32 @@ def _handing_over(vector: VectorEnv[Any, Any, Any]) -> Make:
 
     hand_over.__name__ = name
     return hand_over
+
+
+def _check_list(
+    name: str,
+    given: Any,  # noqa: ANN401 - of any type
+    fits: Callable[[object], bool],
+    what: str,
+) -> None:
+    """Refuse what is no list of things that fit.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(map(fits, given)):
+        raise ConfigError(f"`{name}` is {given!r}; a list of {what} was expected: {name}=[...].")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_plain(made: partial[Any]) -> bool:
+    """Return whether a partial function holds nothing but keywords that can be written down."""
+    values = made.keywords.values()
+    is_limited = "max_episode_steps" in made.keywords  # which is a time limit among `args`
+    return not made.args and not is_limited and all(isinstance(one, _PLAIN) for one in values)
 
 
 def missing_package(name: str, error: BaseException) -> MissingExtraError:

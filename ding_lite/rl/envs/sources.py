@@ -201,7 +201,10 @@ class ActionForm:
         space = spec.action_space
         self._is_number = isinstance(space, Discrete)
         self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
-        self._dtype = space.dtype if isinstance(space, MultiDiscrete | MultiBinary) else None
+        # Actions of float32 are given as they are wherever they fit, as in a Box of float64.
+        fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
+        is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
+        self._dtype = None if is_kept else space.dtype
 
     def of_all(self, action: NumpyArray) -> NumpyArray:
         """Return the actions of a vector environment, [N, ...], as a copy."""
