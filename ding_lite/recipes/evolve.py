@@ -37,6 +37,7 @@ from ding_lite.recipes.plan import (
     as_path,
     check_use,
     checked_settings,
+    given_env,
     given_parts,
     make_plan,
     maker_of,
@@ -45,7 +46,7 @@ from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.reporting import save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import FunctionConfig, find_recipe
-from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
+from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
@@ -192,8 +193,7 @@ def evolve(  # noqa: PLR0913 - all of a run; all but four by name, and few at a 
         config=as_path("config", config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
-    if env_args or wrappers or imports:
-        env = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
+    env = given_env(env, env_args, wrappers, imports)
     evolution = plan_evolution(policy, env, search, given, choices)
     return run_evolution(evolution, quiet=quiet, use=use)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options, as_chosen
 from ding_lite.recipes.recipe import Recipe, SingleConfig, TrainConfig
 from ding_lite.recipes.table import RECIPES, find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, check_is_game, play_atari
-from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
+from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper, maker_again
 from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -270,6 +270,30 @@ def make_plan(
         device=str(options.get("device") or "cpu"),
         parts=choices.parts,
     )
+
+
+def given_env(
+    env: EnvLike,
+    env_args: Mapping[str, Any] | None,
+    wrappers: Sequence[EnvWrapper],
+    imports: Sequence[str],
+) -> EnvLike:
+    """Return the environment with its arguments, wrappers and imports.
+
+    Raises:
+        ConfigError: It is a vector environment, which takes none any more, or they are of another
+            type.
+    """
+    if not (env_args or wrappers or imports):
+        return env
+    if isinstance(env, VectorEnv):
+        raise ConfigError(
+            f"`env_args`, `wrappers` and `imports` are for environments that are yet to be made, "
+            f"and the environment is a {type(env).__name__}. Give a function that makes it, "
+            f"arguments and wrappers included: lambda num_envs: gymnasium.make_vec(..., "
+            f"num_envs=num_envs)."
+        )
+    return EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
 
 
 def maker_of(env: EnvLike, choices: Choices) -> EnvMaker:

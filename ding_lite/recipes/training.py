@@ -16,6 +16,7 @@ from ding_lite.recipes.plan import (
     as_path,
     check_use,
     checked_settings,
+    given_env,
     given_parts,
     make_plan,
 )
@@ -24,7 +25,7 @@ from ding_lite.recipes.runs.directory import has_best, make_next
 from ding_lite.recipes.runs.reporting import save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
-from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
+from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.weights.flat_module import MakeModule
@@ -138,8 +139,7 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         config=as_path("config", config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )
-    if env_args or wrappers or imports:
-        env = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
+    env = given_env(env, env_args, wrappers, imports)
     return run_plan(
         make_plan(policy, env, {**checked_settings(settings), **more}, choices),
         quiet=quiet,

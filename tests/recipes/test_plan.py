@@ -14,6 +14,7 @@ import pytest
 from easydict import EasyDict
 from gymnasium.spaces import Box, Discrete
 
+import ding_lite
 from ding_lite.errors import ConfigError
 from ding_lite.io import memory
 from ding_lite.middleware.checkpoint import describe
@@ -314,3 +315,15 @@ def test_atari_wraps_every_game_and_changes_only_what_is_learned_from() -> None:
     assert found.config.learning_from["clip_rewards"]
     assert found.config.learning_from["end_at_life_loss"]
     assert plan(settings={"atari": True, "frame_stack": 2}).config.frame_stack == 2
+
+
+@pytest.mark.parametrize("train", [ding_lite.train, ding_lite.evolve])
+@pytest.mark.parametrize(
+    "more", [{"wrappers": [gymnasium.wrappers.vector.ClipReward]}, {"env_args": {"a": 1}}]
+)
+def test_a_vector_that_has_been_made_takes_no_arguments_and_wrappers(
+    train: Any, more: dict[str, Any]
+) -> None:
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=2)
+    with pytest.raises(ConfigError, match=r"is a .*Vector.*Give a function that makes it"):
+        train("dqn", vector, **more)

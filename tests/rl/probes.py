@@ -119,8 +119,7 @@ class Picture(Probe):
     def __init__(self, layout="last", dtype="uint8"):
         super().__init__()
         shape = {"last": (6, 5, 3), "first": (3, 6, 5), "none": (6, 5)}[layout]
-        high = 255 if dtype == "uint8" else 1.0
-        self.observation_space = Box(0, high, shape, dtype=dtype)
+        self.observation_space = Box(0, 255, shape, dtype=dtype)
         self.layout = layout
 
     def see(self):

@@ -12,17 +12,17 @@ import numbers
 import reprlib
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, SupportsFloat, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
 from gymnasium.vector import VectorEnv
 
 from ding_lite.errors import DingLiteError, EnvError
 from ding_lite.interruption import is_interrupted, is_of_a_signal
 from ding_lite.rl.batch import NumpyArray
-from ding_lite.rl.packing import Leaf
+from ding_lite.rl.packing import Keys, Leaf, LeafSpace
 from ding_lite.rl.spec import EnvSpec
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -31,7 +31,12 @@ RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, GeneratorExit)
 """Exceptions of a user's code; Ctrl-C is not among them."""
 
 _LARGEST = float(np.finfo(np.float32).max)
+_TOLERANCE = 1e-5
+"""Of floats at their bounds, relative to these."""
+_LEAST_OF_SYSTEM = 2**64
+"""Seeds from this on are of the system's randomness."""
 _FLOATS, _FLAGS = {float, np.float32, np.float64, int}, {bool, np.bool_}
+_INTS = {int, np.int64, np.int32}
 _STEP_RETURNS = "obs, reward, terminated, truncated, info"
 
 
@@ -49,13 +54,9 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.name = f"Environment {index} of {spec.env_id}"
         """The name with which messages of its faults begin."""
-        self._space = spec.obs_space
-        packing = spec.packing
-        self._whole = (
-            None if packing is not None and not packing.is_one_leaf else _Part(self._space)
-        )
-        leaves = packing.leaves if packing is not None and self._whole is None else ()
-        self._parts = [(leaf, _Part(leaf.space)) for leaf in leaves]
+        self._checked_obs = ObsCheck(self.name, spec)
+        self._may_draw: bool | None = None
+        """Whether the first episode is about to show a lack of a seed; None before it."""
         self._mask_sizes = choice_sizes(spec) if spec.has_action_mask else []
         self.action_mask = np.ones(sum(self._mask_sizes), dtype=np.bool_)
         """Which actions are legal now, [A], where the environment tells."""
@@ -75,13 +76,10 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 if options is None
                 else self.env.reset(seed=seed, options=options)
             )
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise EnvError(
-                f"{self.name} returned {_shown(answer)} from `reset`; two values were expected: "
-                f"obs, info. Environments written for gym before 0.26 return the first one only."
-            )
-        obs, info = answer
-        self._check_info(info, "reset")
+        obs, info = obs_and_info(self.name, answer)
+        self._may_draw = self._may_draw is None and seed is not None
+        if self._may_draw:
+            self._check_is_seeded("reset")
         if self._mask_sizes:
             self._note_mask(info, "reset", has_ended=False)
         return self._checked_obs(obs, "reset"), info
@@ -103,9 +101,10 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise fault from error
         except RAISED as error:
             raise self._step_fault(error) from error
-        if answer.__class__ is not tuple or len(answer) != 5:
-            raise EnvError(_wrong_count(self.name, _count(answer)))
-        obs, reward, terminated, truncated, info = answer
+        obs, reward, terminated, truncated, info = five_values(self.name, answer)
+        if self._may_draw:
+            self._may_draw = False
+            self._check_is_seeded("step")
         # A chained comparison with NaN is false, so that it is looked at more closely.
         if reward.__class__ not in _FLOATS or not -_LARGEST <= reward <= _LARGEST:  # type: ignore[operator]
             reward = self._checked_reward(reward)
@@ -113,8 +112,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             terminated = self._checked_flag("terminated", terminated)
         if truncated.__class__ not in _FLAGS:
             truncated = self._checked_flag("truncated", truncated)
-        if info.__class__ is not dict:
-            self._check_info(info, "step")
         if self._mask_sizes:
             self._note_mask(info, "step", has_ended=bool(terminated))
         return self._checked_obs(obs, "step"), reward, terminated, truncated, info
@@ -128,18 +125,16 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         with raising_env_errors(self.name, "close"):
             self.env.close()
 
-    def _checked_obs(self, obs: Any, where: str) -> Any:  # noqa: ANN401
-        if self._whole is not None:
-            try:
-                return self._whole(obs)
-            except _UnfitError as found:
-                raise self._obs_fault(str(found), where) from found.__cause__
-        for leaf, part in self._parts:
-            try:
-                part(_of_tree(obs, leaf))
-            except _UnfitError as found:
-                raise self._obs_fault(str(found), where, leaf) from found.__cause__
-        return obs
+    def _check_is_seeded(self, where: str) -> None:
+        """Refuse an environment that has drawn from `np_random` and did not seed it."""
+        # Where gymnasium has no seed, it takes 128 bits of the system's randomness.
+        found = getattr(self.env.unwrapped, "_np_random_seed", None)
+        if isinstance(found, int) and found >= _LEAST_OF_SYSTEM:
+            raise EnvError(
+                f"{self.name} drew random numbers in `{where}` from an `np_random` without the "
+                f"seed that `reset` was given, so no run of it could be repeated. Begin `reset` "
+                f"with `super().reset(seed=seed)`."
+            )
 
     def _note_mask(self, info: dict[str, Any], where: str, *, has_ended: bool) -> None:
         """Keep which actions are legal; an ended episode may have none."""
@@ -186,21 +181,6 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             f"Return `bool({name})`."
         )
 
-    def _check_info(self, info: Any, where: str) -> None:  # noqa: ANN401
-        if not isinstance(info, dict):
-            raise EnvError(
-                f"{self.name} gave the info {_shown(info)} from `{where}`; a dict was expected. "
-                f"Return {{}} where there is nothing to tell."
-            )
-
-    def _obs_fault(self, found: str, where: str, leaf: Leaf | None = None) -> EnvError:
-        part = f"; its part `{leaf.name}` is" if leaf else ":"
-        space = leaf.space if leaf else self._space
-        return EnvError(
-            f"{self.name} gave an observation from `{where}` that is not of its space{part} "
-            f"{found}; expected was one of {space}. Return what the space says, or mend the space."
-        )
-
     def _step_fault(self, error: BaseException) -> EnvError:
         """Return the fault of an old-style `step`, also if a wrapper of gymnasium's unpacked it."""
         text = _text_of(error)
@@ -213,41 +193,158 @@ class _UnfitError(Exception):
     """A part of an observation is not of its space; the text says what was found."""
 
 
+class ObsCheck:
+    """Compares observations of an environment, or of a vector of them, with their space.
+
+    Values of the type of the space pass by one comparison; the first ones of `reset` and of `step`
+    are compared with the bounds too.
+
+    Args:
+        name: The environment's name in messages.
+        spec: The spec of the environment.
+    """
+
+    def __init__(self, name: str, spec: EnvSpec) -> None:
+        """Take the space apart."""
+        self._name, self._space, packing = name, spec.obs_space, spec.packing
+        self._is_tree = packing is not None and not packing.is_one_leaf
+        alone = Leaf((), cast(LeafSpace, spec.obs_space))
+        self._whole = None if self._is_tree else _Part(alone)
+        self._parts = [_Part(leaf) for leaf in packing.leaves] if packing and self._is_tree else []
+        self._new = {"reset", "step"}
+
+    def __call__(self, obs: Any, where: str, *, num: int | None = None) -> Any:  # noqa: ANN401
+        """Return an observation, converted if it is a single array or number.
+
+        Args:
+            obs: What was returned.
+            where: The method that has returned it.
+            num: Of how many environments it is; None for one that is not of a vector.
+
+        Raises:
+            EnvError: If it is not of the space.
+        """
+        lead = () if num is None else (num,)
+        if is_first := where in self._new:
+            self._new.discard(where)
+        part = self._whole
+        try:
+            if part is not None:
+                return part(obs, lead, is_first)
+            for part in self._parts:
+                part(_of_tree(obs, part.leaf), lead, is_first)
+            if is_first and (name := _name_of_extra(self._space, obs)) is not None:
+                part = None
+                raise _UnfitError(f"a tree that has `{name}` too")
+        except _UnfitError as found:
+            raise self._fault(str(found), where, part, num) from found.__cause__
+        return obs
+
+    def _fault(self, found: str, where: str, part: _Part | None, num: int | None) -> EnvError:
+        leaf = None if part is None or not part.leaf.keys else part.leaf
+        space = leaf.space if leaf else self._space
+        advice = "Return what the space says, or mend the space."
+        if num is not None:
+            named = f"that are not of their space; their part `{leaf.name}` is" if leaf else "of"
+            return EnvError(
+                f"{self._name} gave `observations` {named} {found} from `{where}`; {num} of "
+                f"{space} were expected. {advice}"
+            )
+        named = f"; its part `{leaf.name}` is" if leaf else ":"
+        return EnvError(
+            f"{self._name} gave an observation from `{where}` that is not of its space{named} "
+            f"{found}; expected was one of {space}. {advice}"
+        )
+
+
+_Limits: TypeAlias = "tuple[Any, Any] | None"
+
+
 class _Part:
     """Checks an observation, or a part of one, against its space."""
 
-    def __init__(self, space: Any) -> None:  # noqa: ANN401 - of any type
-        self._shape = space.shape or ()
-        self._dtype = np.dtype(space.dtype)
-        self._choices = (
-            range(int(space.start), int(space.start + space.n))
-            if isinstance(space, Discrete)
-            else None
-        )
-        self._space = space if isinstance(space, MultiDiscrete | MultiBinary) else None
+    def __init__(self, leaf: Leaf) -> None:
+        self.leaf, space = leaf, leaf.space
+        self._shape, self._dtype = space.shape or (), np.dtype(space.dtype)
+        self._is_box = isinstance(space, Box)
+        self._bounds = _bounds_of(space)
+        self._range: _Limits = None if self._dtype.kind == "f" else (0, 1)
+        if self._dtype.kind in "iu":
+            info = np.iinfo(cast(Any, self._dtype))
+            self._range = info.min, info.max
+        self._kinds = "biuf" if self._dtype.kind == "f" else "biu"
+        self._is_choice = isinstance(space, Discrete)
 
-    def __call__(self, obs: Any) -> Any:  # noqa: ANN401
+    def __call__(self, obs: Any, lead: tuple[int, ...], is_first: bool) -> Any:  # noqa: ANN401
         """Return the observation; values that numpy can convert are converted."""
-        if obs.__class__ is np.ndarray and obs.dtype == self._dtype and obs.shape == self._shape:
-            if self._choices is None and self._space is None:
+        if (
+            obs.__class__ is np.ndarray
+            and obs.dtype == self._dtype
+            and obs.shape == lead + self._shape
+        ):
+            if self._is_box and not is_first:
                 return obs
-        elif self._choices is not None and obs.__class__ is int and obs in self._choices:
+        elif (
+            self._is_choice
+            and not lead
+            and obs.__class__ in _INTS
+            and self._bounds[0] <= obs <= self._bounds[1]
+        ):
             return obs
         try:
             array = np.asarray(obs)
         except RAISED as error:
             raise _UnfitError(_shown(obs)) from error
-        fits = array.shape == self._shape and array.dtype.kind in "biuf"
-        if fits and self._choices is not None:
-            fits = array.dtype.kind != "f" and int(array) in self._choices
-        elif fits and self._space is not None:
-            fits = array.dtype.kind != "f" and self._space.contains(array.astype(self._dtype))
-        elif fits and self._dtype == np.uint8 and array.dtype != np.uint8:
-            fits = array.dtype.kind != "f" and bool(((array >= 0) & (array <= 255)).all())
-        if not fits:
-            values = f"{_shown(obs)}, " if array.shape in ((), self._shape) else ""
-            raise _UnfitError(f"{values}shape {array.shape} and dtype {array.dtype}")
-        return array if self._choices is None else int(array)
+        if array.shape != lead + self._shape or array.dtype.kind not in self._kinds:
+            raise self._unfit(obs, array, lead)
+        limits = self._bounds if is_first or not self._is_box else self._range
+        if limits is not None:
+            is_out = ((array < limits[0]) | (array > limits[1])) & np.isfinite(array)
+            if is_out.any():
+                raise self._unfit(obs, array, lead, f" with {array[is_out].flat[0]} in it")
+        return array if lead or not self._is_choice else int(array)
+
+    def _unfit(
+        self,
+        obs: Any,  # noqa: ANN401
+        array: NumpyArray,
+        lead: tuple[int, ...],
+        more: str = "",
+    ) -> _UnfitError:
+        is_shown = not lead and array.shape in ((), self._shape)
+        values = f"{_shown(obs)}, " if is_shown else ""
+        return _UnfitError(f"{values}shape {array.shape} and dtype {array.dtype}{more}")
+
+
+def _bounds_of(space: Any) -> tuple[Any, Any]:  # noqa: ANN401 - of any type
+    """Return the least and the greatest value of a space, with a tolerance for rounded floats."""
+    if isinstance(space, Discrete):
+        return int(space.start), int(space.start + space.n) - 1
+    if isinstance(space, MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    if not isinstance(space, Box):
+        return 0, 1
+    if np.dtype(space.dtype).kind != "f":
+        return space.low, space.high
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    return low - _TOLERANCE * (1.0 + abs(low)), high + _TOLERANCE * (1.0 + abs(high))
+
+
+def _name_of_extra(space: Space[Any], obs: Any, keys: Keys = ()) -> str | None:  # noqa: ANN401
+    """Name a part of an observation that its space does not have; None without one."""
+    parts: dict[Any, Space[Any]] = {}
+    if isinstance(space, Dict):
+        parts, names = dict(space.spaces), list(getattr(obs, "keys", tuple)())
+    elif isinstance(space, Tuple):
+        parts, names = dict(enumerate(space.spaces)), list(range(len(obs)))
+    else:
+        return None
+    for key in names:
+        if key not in parts:
+            return Leaf((*keys, key), cast(LeafSpace, space)).name
+        if (found := _name_of_extra(parts[key], obs[key], (*keys, key))) is not None:
+            return found
+    return None
 
 
 def _of_tree(obs: Any, leaf: Leaf) -> Any:  # noqa: ANN401
@@ -408,6 +505,43 @@ def check_masks(
         )
     masks[is_empty_N] = True
     return masks
+
+
+def obs_and_info(name: str, answer: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+    """Take apart what a `reset` has returned.
+
+    Raises:
+        EnvError: If it is not two values, of which the second one is a dict.
+    """
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise EnvError(
+            f"{name} returned {_shown(answer)} from `reset`; two values were expected: obs, info. "
+            f"Environments written for gym before 0.26 return the first one only."
+        )
+    if not isinstance(answer[1], dict):
+        raise _info_fault(name, answer[1], "reset")
+    return answer
+
+
+def five_values(name: str, answer: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:  # noqa: ANN401
+    """Return what a `step` has returned.
+
+    Raises:
+        EnvError: If it is not five values, of which the last one is a dict.
+    """
+    if answer.__class__ is not tuple or len(answer) != 5:
+        raise EnvError(_wrong_count(name, _count(answer)))
+    if answer[4].__class__ is not dict and not isinstance(answer[4], dict):
+        raise _info_fault(name, answer[4], "step")
+    five: tuple[Any, Any, Any, Any, dict[str, Any]] = answer
+    return five
+
+
+def _info_fault(name: str, info: Any, where: str) -> EnvError:  # noqa: ANN401
+    return EnvError(
+        f"{name} gave the info {_shown(info)} from `{where}`; a dict was expected. "
+        f"Return {{}} where there is nothing to tell."
+    )
 
 
 def _wrong_count(name: str, found: str) -> str:

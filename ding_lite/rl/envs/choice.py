@@ -61,7 +61,8 @@ def choose(
     else:
         cores = 1 if multiprocessing.current_process().daemon else num_cores()
         native = make_source("native") if kind == "ours" else None
-        choice = choose_mode(env, num_envs, num_cores=cores, native=native)
+        with raising_env_errors(f"Environment 0 of {maker.name}", "action_space"):
+            choice = choose_mode(env, num_envs, num_cores=cores, native=native)
         if native is not None:
             native.close()
     logger.info(

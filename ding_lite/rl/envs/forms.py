@@ -157,7 +157,7 @@ def supported_action_space(
     """
     if isinstance(space, Discrete):
         return space
-    has_one_axis = space.shape is not None and len(space.shape) == 1
+    has_one_axis = isinstance(space, Space) and len(space.shape or ()) == 1
     if isinstance(space, MultiDiscrete | MultiBinary) and has_one_axis:
         return space
     if isinstance(space, Box) and has_one_axis:

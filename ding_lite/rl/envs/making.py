@@ -7,15 +7,17 @@ checkpoint of a run tells how.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
+from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ding_lite.errors import ConfigError, DingLiteError, EnvError, MissingExtraError, pip_line
@@ -27,6 +29,7 @@ from ding_lite.rl.envs.checks import (
     close_all,
     env_error,
     exit_fault,
+    obs_and_info,
     raising_env_errors,
 )
 from ding_lite.rl.envs.forms import supported_action_space, supported_obs_space
@@ -52,6 +55,7 @@ vector environment."""
 
 _OF_VECTORS = {"num_envs", "vectorization_mode", "vector_kwargs", "wrappers"}
 """Keywords of `gymnasium.make_vec` beside those of the environment."""
+_PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 _EXTRAS = {"box2d": "box2d", "atari": "ale_py", "mujoco": "mujoco", "video": "pygame"}
 """The extras with packages of environments, and the word that their absence is told with."""
 
@@ -86,6 +90,8 @@ class EnvMaker:
         Raises:
             ConfigError: If `env` is neither a name nor a class or function.
         """
+        _check_list("wrappers", wrappers, callable, "functions around each environment")
+        _check_list("imports", imports, _is_text, "names of modules and files")
         args = {} if args is None else args
         if not isinstance(args, Mapping):
             raise ConfigError(
@@ -102,6 +108,12 @@ class EnvMaker:
         if isinstance(env, str):
             return cls(full_name(env), dict(args), tuple(wrappers), tuple(map(_full, imports)))
         if isinstance(env, VectorEnv):
+            if args:
+                raise ConfigError(
+                    f"`env_args` is {dict(args)}, but the environment is a {type(env).__name__}, "
+                    f"which has been made already. Leave `env_args` out, or give a function that "
+                    f"makes it: lambda num_envs: gymnasium.make_vec(..., num_envs=num_envs)."
+                )
             return cls(_handing_over(env), dict(args), tuple(wrappers))
         if isinstance(env, gymnasium.Env) or not callable(env):
             raise ConfigError(
@@ -109,6 +121,8 @@ class EnvMaker:
                 f"module:Env-v0, path/to/file.py:MyEnv), or the class or function that makes it: "
                 f"each of those that are stepped together is made anew."
             )
+        if isinstance(env, partial) and _is_plain(bound := cast(partial[Any], env)):
+            env, args = bound.func, {**bound.keywords, **args}
         return cls(env, dict(args), tuple(wrappers), tuple(map(_full, imports)))
 
     @cached_property
@@ -266,7 +280,13 @@ class EnvMaker:
         """Return the time limit of an environment that it has made, in env steps."""
         own = self.registered or getattr(env, "spec", None)
         limit = self.args.get("max_episode_steps", getattr(own, "max_episode_steps", None))
-        return None if limit in (None, -1) else int(limit)
+        try:
+            return None if limit in (None, -1) else int(limit)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{self.name} has the time limit {limit!r} (`max_episode_steps` of its `spec`, or "
+                f"of `env_args`); a whole number of env steps was expected, or None."
+            ) from error
 
     def spec(self, *, frame_stack: int = 1) -> EnvSpec:
         """Make one environment, and return its spec."""
@@ -292,10 +312,12 @@ class EnvMaker:
                 env_id = maker.name
             else:
                 obs_space, action_space = env.observation_space, env.action_space
+        action_space = supported_action_space(env_id, action_space)
+        _check_sample(env_id, action_space)
         spec = EnvSpec(
             env_id=env_id,
             obs_space=supported_obs_space(env_id, obs_space),
-            action_space=supported_action_space(env_id, action_space),
+            action_space=action_space,
             max_episode_steps=self.time_limit(env),
             frame_stack=frame_stack,
             maker=None if maker.is_plain else maker,
@@ -331,6 +353,22 @@ class EnvMaker:
         return "theirs" if mode in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP) else None
 
 
+def _check_sample(env_id: str, space: Space[Any]) -> None:
+    """Refuse an action space that draws actions that are not its own.
+
+    Raises:
+        EnvError: If it does, or raises.
+    """
+    with raising_env_errors(env_id, "action_space.sample"):
+        drawn = copy.deepcopy(space).sample()  # of a copy: the space's own draws stay as they were
+        is_own = space.contains(drawn)
+    if not is_own:
+        raise EnvError(
+            f"{env_id} has the action space {space}, whose `sample` returned {drawn!r}, which it "
+            f"does not contain; an action of its own was expected. Mend `sample`, or the bounds."
+        )
+
+
 def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
     """Return whether the environment's `reset` returns an action mask.
 
@@ -340,7 +378,8 @@ def _tells_legal_actions(env: Any, spec: EnvSpec) -> bool:  # noqa: ANN401
     try:
         if isinstance(env, VectorEnv):
             with raising_env_errors(spec.env_id, "reset"):
-                _, info = env.reset(seed=0)
+                answer = env.reset(seed=0)
+            _, info = obs_and_info(spec.env_id, answer)
         else:
             _, info = CheckedEnv(env, index=0, spec=spec).reset(seed=0)
     except EnvError:  # it fails again, under its own number, when its episodes begin
@@ -392,6 +431,32 @@ def _handing_over(vector: VectorEnv[Any, Any, Any]) -> Make:
 
     hand_over.__name__ = name
     return hand_over
+
+
+def _check_list(
+    name: str,
+    given: Any,  # noqa: ANN401 - of any type
+    fits: Callable[[object], bool],
+    what: str,
+) -> None:
+    """Refuse what is no list of things that fit.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(map(fits, given)):
+        raise ConfigError(f"`{name}` is {given!r}; a list of {what} was expected: {name}=[...].")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_plain(made: partial[Any]) -> bool:
+    """Return whether a partial function holds nothing but keywords that can be written down."""
+    values = made.keywords.values()
+    is_limited = "max_episode_steps" in made.keywords  # which is a time limit among `args`
+    return not made.args and not is_limited and all(isinstance(one, _PLAIN) for one in values)
 
 
 def missing_package(name: str, error: BaseException) -> MissingExtraError:

@@ -19,14 +19,17 @@ import numpy as np
 from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ding_lite.errors import ConfigError, EnvError, ShapeError
+from ding_lite.errors import ConfigError
 from ding_lite.rl.batch import BoolArray, FloatArray, NumpyArray
 from ding_lite.rl.envs.checks import (
     CheckedEnv,
     Env as Env,
+    ObsCheck,
     check_batch,
     check_masks,
     close_all,
+    five_values,
+    obs_and_info,
     raising_env_errors,
 )
 from ding_lite.rl.envs.forms import Form
@@ -198,7 +201,10 @@ class ActionForm:
         space = spec.action_space
         self._is_number = isinstance(space, Discrete)
         self._start = space.start if isinstance(space, Discrete | MultiDiscrete) else None
-        self._dtype = space.dtype if isinstance(space, MultiDiscrete | MultiBinary) else None
+        # Actions of float32 are given as they are wherever they fit, as in a Box of float64.
+        fits = isinstance(space, Discrete) or np.can_cast(spec.action_dtype, space.dtype)
+        is_kept = fits and not isinstance(space, MultiDiscrete | MultiBinary)
+        self._dtype = None if is_kept else space.dtype
 
     def of_all(self, action: NumpyArray) -> NumpyArray:
         """Return the actions of a vector environment, [N, ...], as a copy."""
@@ -297,7 +303,8 @@ class NativeVector:
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int, spec: EnvSpec) -> None:
         """Start without episodes."""
-        mode = env.metadata.get("autoreset_mode")
+        metadata = getattr(env, "metadata", None)
+        mode = metadata.get("autoreset_mode") if isinstance(metadata, dict) else None
         if mode not in set(AutoresetMode):
             raise ConfigError(
                 f"The vector form of {spec.env_id} has the autoreset mode {mode}; one of "
@@ -311,9 +318,7 @@ class NativeVector:
         self._form = Form(spec)
         self._action_form = ActionForm(spec)
         self._spec = spec
-        self._obs_shape = spec.obs_space.shape or ()
-        self._obs_kinds = "iu" if isinstance(spec.obs_space, Discrete) else "biuf"
-        self._is_tree = spec.packing is not None and not spec.packing.is_one_leaf
+        self._checked_obs = ObsCheck(self._name, spec)
         self._newest: NumpyArray = np.empty(0)
         self._returns_reset_only = False
         if mode == AutoresetMode.NEXT_STEP and env.num_envs > 1:
@@ -321,31 +326,30 @@ class NativeVector:
 
     def reset(self) -> NumpyArray:
         """Reset all environments."""
-        with raising_env_errors(self._name, "reset"):
-            raw, info = self._env.reset(seed=self._seed)
+        raw, info = self._reset(seed=self._seed)
         self._seed = None
-        self._newest = self._batch(raw, info, matters_N=np.ones(self._env.num_envs, np.bool_))
+        everywhere_N = np.ones(self._env.num_envs, np.bool_)
+        self._newest = self._batch(raw, info, "reset", matters_N=everywhere_N)
         return self._newest.copy()
 
     def step(self, action: NumpyArray) -> RawStep:
         """Step each environment once."""
         with raising_env_errors(self._name, "step"):
-            raw, reward, terminated, truncated, info = self._env.step(
-                self._action_form.of_all(action)
-            )
+            answer = self._env.step(self._action_form.of_all(action))
+        raw, reward, terminated, truncated, info = five_values(self._name, answer)
         one_each = (self._env.num_envs,)
         reward = check_batch(self._name, "reward", reward, shape=one_each, kinds="iuf")
         terminated = check_batch(self._name, "terminated", terminated, shape=one_each, kinds="b")
         truncated = check_batch(self._name, "truncated", truncated, shape=one_each, kinds="b")
-        frames = self._batch(raw, info, matters_N=~terminated)
+        frames = self._batch(raw, info, "step", matters_N=~terminated)
         if self._tells_last and (done_N := terminated | truncated).any():
             self._newest = frames
             frames = frames.copy()
             with raising_env_errors(self._name, "step"):
-                last = list(info["final_obs"][done_N])
+                last = [info["final_obs"][index] for index in np.flatnonzero(done_N).tolist()]
             rows = self._form.empty(len(last))
             for row, raw_row in zip(rows, last, strict=True):
-                self._form.write_row(row, raw_row)
+                self._form.write_row(row, self._checked_obs(raw_row, "final_obs"))
             if self._spec.has_action_mask:
                 final = info.get("final_info", {})
                 masks = check_masks(self._name, final, spec=self._spec, matters_N=~terminated)
@@ -357,12 +361,16 @@ class NativeVector:
         """Reset the environments of the mask."""
         if self._tells_last:
             return self._newest[done_N]
-        with raising_env_errors(self._name, "reset"):
-            raw, info = self._env.reset(options={"reset_mask": done_N.copy()})
+        raw, info = self._reset(options={"reset_mask": done_N.copy()})
         if self._returns_reset_only:
-            return self._batch(raw, info, matters_N=np.ones(done_N.sum(), np.bool_))
-        frames = self._batch(raw, info, matters_N=done_N)
+            return self._batch(raw, info, "reset", matters_N=np.ones(done_N.sum(), np.bool_))
+        frames = self._batch(raw, info, "reset", matters_N=done_N)
         return frames[done_N]
+
+    def _reset(self, **how: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+        with raising_env_errors(self._name, "reset"):
+            answer = self._env.reset(**how)
+        return obs_and_info(self._name, answer)
 
     def _check_mask(self) -> None:
         """Refuse an environment that resets all where `reset_mask` names one.
@@ -371,11 +379,10 @@ class NativeVector:
             ConfigError: If it does.
         """
         first_N = np.arange(self._env.num_envs) == 0
+        before = copy.deepcopy(self._reset(seed=self._seed)[0])
+        after, _ = self._reset(options={"reset_mask": first_N.copy()})
         with raising_env_errors(self._name, "reset"):
-            before, _ = self._env.reset(seed=self._seed)
-            before = copy.deepcopy(before)
-            after, _ = self._env.reset(options={"reset_mask": first_N.copy()})
-        frames, frames_after = self._form.batch(before), self._form.batch(after)
+            frames, frames_after = self._form.batch(before), self._form.batch(after)
         self._returns_reset_only = len(frames_after) == 1
         if not self._returns_reset_only and not np.array_equal(frames[1:], frames_after[1:]):
             raise ConfigError(
@@ -386,21 +393,23 @@ class NativeVector:
                 f"gymnasium's SyncVectorEnv."
             )
 
-    def _batch(self, raw: Any, info: dict[str, Any], *, matters_N: BoolArray) -> NumpyArray:  # noqa: ANN401
+    def _batch(
+        self,
+        raw: Any,  # noqa: ANN401
+        info: dict[str, Any],
+        where: str,
+        *,
+        matters_N: BoolArray,
+    ) -> NumpyArray:
         """Return frames, with action masks where there are any.
 
         Args:
             raw: What the environments show.
             info: What they tell.
+            where: The method that has returned both.
             matters_N: Where an action follows, so that one must be legal.
         """
-        if not self._is_tree:
-            kinds, shape = self._obs_kinds, (len(matters_N), *self._obs_shape)
-            raw = check_batch(self._name, "observations", raw, shape=shape, kinds=kinds)
-        try:
-            frames = self._form.batch(raw)
-        except ShapeError as error:
-            raise EnvError(f"{self._name}: {error}") from error
+        frames = self._form.batch(self._checked_obs(raw, where, num=len(matters_N)))
         if self._spec.has_action_mask:
             masks = check_masks(self._name, info, spec=self._spec, matters_N=matters_N)
             self._form.write_masks(frames, masks)

@@ -453,12 +453,6 @@ def make_envs(  # noqa: PLR0913 - all but two by name, and few at a time
     if end_at_life_loss:
         wrappers = (*wrappers, EndAtLifeLoss)
     maker = EnvMaker.of(env, args=env_args, wrappers=wrappers, imports=imports)
-    if mode == "native" and maker.registered is not None and maker.native_kind() is None:
-        raise ConfigError(
-            f"{maker.name} has no native vector form here; these have: "
-            f"{', '.join(ids_of_native())}. "
-            f'Use mode="sync" or mode="auto"; wrappers need one of them too.'
-        )
 
     first = maker(num_envs=num_envs) if maker.takes_num_envs else maker()
     is_vector = isinstance(first, VectorEnv)
@@ -502,13 +496,19 @@ def _count(maker: EnvMaker, first: object, num_envs: int | None, mode: EnvsMode)
 
     Raises:
         ConfigError: If it was not given, or a vector environment has another one, or another mode
-            of stepping was asked for than its own.
+            of stepping was asked for than its own, or one that plain environments do not have.
     """
     if not isinstance(first, VectorEnv):
         if num_envs is None:
             raise ConfigError(
                 f"`num_envs` was not given, and {maker.name} makes one environment at a time. "
                 f"Give it: make_envs(..., 8)."
+            )
+        if mode == "native" and maker.native_kind() is None:
+            raise ConfigError(
+                f"{maker.name} has no native vector form here; these have: "
+                f"{', '.join(ids_of_native())}, and functions that make a vector environment. "
+                f'Use mode="sync" or mode="auto"; wrappers need one of them too.'
             )
         return num_envs
     if num_envs not in (None, first.num_envs):

@@ -47,6 +47,12 @@ _HASTY_S = 1.0
 HANGING_S = 5.0
 """Seconds that environments may take to answer in an interrupted run."""
 
+_UNGUARDED = (
+    "What it wrote stands above. A program that makes such environments runs under "
+    '`if __name__ == "__main__":`, because each process imports it again; mode="sync" needs no '
+    "processes."
+)
+
 
 class _Arrays(NamedTuple):
     """Arrays in shared memory, one row for each environment."""
@@ -249,6 +255,9 @@ class _Worker:
                 f"{share.spec.env_id} cannot be sent to another process: {error}. Define its "
                 f'wrappers and what they use at the top of a module, or use mode="sync".'
             ) from error
+        except (OSError, EOFError) as error:
+            self._pipe.close()
+            raise EnvError(f"{share} ended before it began ({error}). {_UNGUARDED}") from error
         finally:
             theirs.close()
         self.pid: int = self._process.pid
@@ -307,11 +316,7 @@ class _Worker:
             advice = "If that was not you, the machine may have run out of memory."
         else:
             how = f"has ended with exit code {code}"
-            advice = (
-                "What it wrote stands above. A program that makes such environments runs under "
-                '`if __name__ == "__main__":`, because each process imports it again; '
-                'mode="sync" needs no processes.'
-            )
+            advice = _UNGUARDED
         return EnvError(f"{self.share} {how}, so the others have been ended too. {advice}")
 
 

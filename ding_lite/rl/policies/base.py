@@ -48,6 +48,8 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
             "Take PPO, A2C or IMPALA, which make several choices at once"
             if several
             else "Take SAC or TD3, which give numbers, or PPO, which gives both"
+            if cast(Box, spec.action_space).is_bounded()
+            else "Take PPO, A2C or IMPALA, whose numbers need no bounds"
         )
         raise ConfigError(
             f"{policy} chooses among a number of actions, but {spec.env_id} has the action space "
@@ -90,9 +92,9 @@ class BoxActions:
         if not space.is_bounded():
             raise ConfigError(
                 f"{policy} scales its actions to their bounds, but those of {spec.env_id} are "
-                f"{space.low.tolist()} to {space.high.tolist()}. Give it finite ones: "
-                f"`make_envs(..., wrappers=[...])` with gymnasium's `RescaleAction` or your own. "
-                f"PPO, A2C and IMPALA need no bounds."
+                f"{space.low.tolist()} to {space.high.tolist()}. Take PPO, A2C or IMPALA, which "
+                f"need none, or give it finite ones with gymnasium's `TransformAction(env, lambda "
+                f"action: action, Box(-1, 1, shape))`: make_envs(..., wrappers=[...])."
             )
         self.size = int(np.prod(space.shape))
         """The dimension of an action."""

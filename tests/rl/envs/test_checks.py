@@ -1,11 +1,13 @@
 """Every fault of an environment is an `EnvError` that names it, in one process and in several."""
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -18,6 +20,10 @@ SPACES: dict[str, Space[Any]] = {
     "box": Box(-9.0, 9.0, (4,), np.float32),
     "bytes": Box(0, 255, (4,), np.uint8),
     "discrete": Discrete(3, start=2),
+    "ints": Box(0, 10, (4,), np.int32),
+    "flags": Box(0, 1, (4,), np.uint8),
+    "dict": Dict(at=Discrete(3)),
+    "tuple": Tuple((Discrete(3), Discrete(3))),
 }
 
 
@@ -185,6 +191,13 @@ def test_a_reset_that_returns_something_else_is_refused(answer, told):
         ("discrete", -1),
         ("discrete", np.array([2])),
         ("discrete", 2**70),
+        ("box", np.full(4, 10, np.float32)),
+        ("ints", np.full(4, 0.5)),
+        ("ints", np.full(4, 2**40)),
+        ("ints", np.full(4, 11, np.int32)),
+        ("flags", np.full(4, 10, np.uint8)),
+        ("dict", {"at": 0, "to": 1}),
+        ("tuple", (0, 1, 2)),
     ],
 )
 def test_an_observation_outside_of_its_space_is_refused(space, obs):
@@ -203,6 +216,8 @@ def test_an_observation_outside_of_its_space_is_refused(space, obs):
         ("discrete", 3),
         ("discrete", np.int64(4)),
         ("discrete", np.array(2)),
+        ("ints", np.arange(4)),
+        ("box", np.full(4, 9.00001, np.float32)),
     ],
 )
 def test_unambiguous_values_of_other_types_are_accepted(space, obs):
@@ -394,3 +409,195 @@ def test_a_vector_form_is_checked_too(fault, told):
                 envs.step(np.zeros(4, dtype=np.int64))
     finally:
         del gymnasium.registry["probe/FaultyVector-v0"]
+
+
+class Drawing(Faulty):
+    """Draws from its generator, and does not seed it."""
+
+    def __init__(self, *, where, action_space=Faulty.action_space, **answers):
+        super().__init__(**answers)
+        self.where, self.action_space = where, action_space
+
+    def reset(self, *, seed=None, options=None):
+        return self._answer("reset")
+
+    def _answer(self, method):
+        if method == self.where:
+            self.np_random.random()
+        return super()._answer(method)
+
+
+def play_made(make, *, mode="sync"):
+    with make_envs(make, 2, mode=mode) as envs:
+        return envs.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_draws_without_the_seed_is_refused(where):
+    with pytest.raises(EnvError, match=rf"drew random numbers in `{where}` .*super\(\)\.reset"):
+        play_made(lambda: Drawing(where=where))
+    play_made(lambda: Drawing(where="nowhere"))
+
+
+class Seven(Discrete):
+    def sample(self, *args, **kwargs):
+        return 7
+
+
+class Unseeded(Discrete):
+    def sample(self, *args, **kwargs):
+        return np.int64(1)
+
+    def seed(self, seed=None):
+        raise RuntimeError("no seed")
+
+
+class Mute(Discrete):
+    def sample(self, *args, **kwargs):
+        raise RuntimeError("no sample")
+
+
+@pytest.mark.parametrize(
+    ("space", "mode", "told"),
+    [
+        (
+            Seven(2),
+            "sync",
+            r"Drawing has the action space Discrete\(2\), whose `sample` returned 7",
+        ),
+        (Mute(2), "auto", "raised RuntimeError in `action_space.sample`: no sample"),
+        (Unseeded(2), "auto", "raised RuntimeError in `action_space`: no seed"),
+    ],
+)
+def test_an_action_space_that_draws_what_it_does_not_contain_is_refused(
+    space, mode, told, monkeypatch
+):
+    monkeypatch.setattr("ding_lite.rl.envs.choice.num_cores", lambda: 2)
+    with pytest.raises(EnvError, match=told):
+        play_made(partial(Drawing, where="nowhere", action_space=space), mode=mode)
+
+
+def test_the_check_of_an_action_space_leaves_its_draws_as_they_were():
+    space = Discrete(1000, seed=3)
+    make_envs(lambda: Drawing(where="nowhere", action_space=space), 1, mode="sync").close()
+    assert space.sample() == Discrete(1000, seed=3).sample()
+
+
+@pytest.mark.parametrize("space", [None, 2, [0, 1]])
+def test_an_action_space_that_is_none_is_refused(space):
+    with pytest.raises(
+        ConfigError, match=r"Drawing has the action space .*; a choice \(Discrete\)"
+    ):
+        play_made(partial(Drawing, where="nowhere", action_space=space))
+
+
+def test_a_time_limit_that_is_no_number_is_refused():
+    class Timed(Faulty):
+        spec: Any = SimpleNamespace(max_episode_steps="many")
+
+    with pytest.raises(ConfigError, match="Timed has the time limit 'many'"):
+        play_made(Timed)
+
+
+def test_a_process_that_ends_while_it_starts_is_told_with_the_guard_that_it_needs(monkeypatch):
+    def breaks(self):
+        raise BrokenPipeError("Broken pipe")
+
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", breaks)
+    with pytest.raises(EnvError, match=r'ended before it began .*__name__ == "__main__"'):
+        play(mode="async")
+
+
+BYTES = Box(0, 255, (4,), np.uint8)
+PARTS = Dict(at=BYTES, key=Discrete(3, start=2))
+
+
+class Together(FaultyTogether):
+    """Shows given observations of three environments, and ends all episodes at each step."""
+
+    def __init__(self, space, shown, *, final=None):
+        if final is not None:
+            self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs, self.shown, self.final = 3, shown, final
+        self.single_observation_space, self.single_action_space = space, Discrete(2)
+        self.observation_space = batch_space(space, 3)
+        self.action_space = batch_space(Discrete(2), 3)
+
+    def reset(self, *, seed=None, options=None):
+        return self.shown, {}
+
+    def step(self, action):
+        ended = np.ones(3, bool)
+        info = {} if self.final is None else {"final_obs": self.final}
+        return self.shown, np.ones(3), ended, ~ended, info
+
+
+def play_together(space, shown, **how):
+    vector = Together(space, shown, **how)
+    with make_envs(lambda num_envs: vector, 3) as envs:
+        return envs.step(np.zeros(3, np.int64)).next_obs
+
+
+@pytest.mark.parametrize(
+    ("space", "shown", "told"),
+    [
+        (BYTES, np.full((3, 4), 0.5), r"`observations` of shape \(3, 4\) and dtype float64"),
+        (BYTES, np.full((3, 4), 300), r"`observations` of .* dtype int64 with 300 in it"),
+        (Discrete(3), np.full(3, -1), "with -1 in it"),
+        (Discrete(3), np.full(3, 3), "with 3 in it"),
+        (Discrete(3, start=2), np.zeros(3, int), "with 0 in it"),
+        (MultiBinary(2), np.full((3, 2), 2, np.int8), "with 2 in it"),
+        (MultiDiscrete([2, 3]), np.full((3, 2), 2), "with 2 in it"),
+        (
+            PARTS,
+            {"at": np.full((3, 4), 0.5), "key": np.full(3, 2)},
+            r"that are not of their space; their part `obs\[\"at\"\]` is .* dtype float64",
+        ),
+        (PARTS, {"at": np.zeros((3, 4), np.uint8), "key": np.zeros(3, int)}, "with 0 in it"),
+        (PARTS, {"at": np.zeros((3, 4), np.uint8)}, r"`obs\[\"key\"\]` is missing in"),
+    ],
+)
+def test_observations_of_a_vector_that_would_be_converted_to_others_are_refused(space, shown, told):
+    with pytest.raises(EnvError, match=f"The vector form of .* gave .*{told}"):
+        play_together(space, shown)
+
+
+@pytest.mark.parametrize(
+    ("final", "told"),
+    [
+        (np.zeros(1, np.uint8), r"shape \(1,\) and dtype uint8"),
+        (np.full(4, 0.5), "dtype float64"),
+        (np.full(4, 300), "with 300 in it"),
+        (None, "None"),
+    ],
+)
+def test_the_last_observations_of_a_vector_are_checked_like_all_others(final, told):
+    last = np.empty(3, object)
+    last[:] = [final] * 3
+    with pytest.raises(EnvError, match=f"from `final_obs` that is not of its space: .*{told}"):
+        play_together(BYTES, np.zeros((3, 4), np.uint8), final=last)
+
+
+def test_a_vector_that_fits_its_space_is_played():
+    shown = {"at": np.full((3, 4), 7), "key": np.array([2, 3, 4])}
+    last = [{"at": np.zeros(4, np.uint8), "key": 2}] * 3
+    seen = play_together(PARTS, shown, final=last)
+    assert seen.tolist() == [[0, 0, 0, 0, 1, 0, 0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        ({"reset": lambda self, **_: (ZEROS, None)}, EnvError, "gave the info None from `reset`"),
+        ({"reset": lambda self, **_: ZEROS}, EnvError, "from `reset`; two values were expected"),
+        ({"step": lambda self, action: GOOD_STEP[:4]}, EnvError, "returned 4 values from `step`"),
+        ({"metadata": None}, ConfigError, "has the autoreset mode None"),
+    ],
+)
+def test_a_vector_with_answers_of_another_kind_is_refused(change, error, told):
+    kind = type("Odd", (FaultyTogether,), change)
+    with (
+        pytest.raises(error, match=f"The vector form of Odd .*{told}"),
+        make_envs(kind, 2) as envs,
+    ):
+        envs.step(np.zeros(2, np.int64))

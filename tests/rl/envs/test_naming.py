@@ -155,3 +155,32 @@ def test_arguments_that_do_not_fit_are_told(folder):
         make_envs("corridor_file.py:Corridor", 1, env_args={"width": 2})
     with pytest.raises(ConfigError, match="`env_args` is a list"):
         make_envs("corridor_file.py:Corridor", 1, env_args=["length"])  # type: ignore[arg-type]
+
+
+def test_a_partial_function_of_plain_keywords_is_found_again(folder):
+    corridor = class_of("corridor_file.py:Corridor")
+    maker = EnvMaker.of(functools.partial(corridor, length=4), args={"length": 5})
+    again = EnvMaker.from_description(maker.described(), name="Corridor")
+    assert again.args == {"length": 5}
+    assert again().unwrapped.length == 5
+    of_objects = EnvMaker.of(functools.partial(corridor, length=object()))
+    assert of_objects.described() == {"env": None}
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"wrappers": gymnasium.wrappers.FlattenObservation}, "`wrappers` is <class .*a list of"),
+        ({"wrappers": ["x"]}, r"`wrappers` is \['x'\]; a list of functions"),
+        ({"imports": "corridor_file.py"}, "`imports` is 'corridor_file.py'; a list of names"),
+        ({"imports": [3]}, r"`imports` is \[3\]; a list of names"),
+    ],
+)
+def test_wrappers_and_imports_that_are_no_lists_are_refused(how, told):
+    with pytest.raises(ConfigError, match=told):
+        EnvMaker.of("CartPole-v1", **how)
+
+
+def test_a_vector_that_has_been_made_takes_no_arguments():
+    with pytest.raises(ConfigError, match=r"`env_args` is .*has been made already"):
+        EnvMaker.of(gymnasium.make_vec("CartPole-v1", num_envs=2), args={"length": 3})

@@ -6,12 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.wrappers import FlattenObservation
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FlattenObservation, TransformAction
 
-import tests.rl.probes  # noqa: F401 registers the environments
 from ding_lite.errors import ConfigError, EnvError, MissingExtraError, NonFiniteError, ShapeError
-from ding_lite.rl import Episode, make_envs
+from ding_lite.rl import DQN, SAC, Episode, make_envs
 from ding_lite.rl.envs.vector import EnvsMode
+from tests.rl import probes
 
 MODES: list[EnvsMode] = ["native", "sync"]
 
@@ -284,6 +285,8 @@ def test_modes_that_do_not_exist_are_refused():
         make_envs("CartPole-v1", 2, mode="native", wrappers=[FlattenObservation])
     with pytest.raises(ConfigError, match=r"no native vector form"):
         make_envs("probe/NextStepCounters-v0", 2, mode="native")
+    with pytest.raises(ConfigError, match=r"Counter has no native vector form"):
+        make_envs(probes.Counter, 2, mode="native")
     with pytest.raises(ConfigError, match=r"`num_envs` is 0"):
         make_envs("CartPole-v1", 0)
 
@@ -353,3 +356,31 @@ def test_every_environment_of_gymnasium_that_is_supported_can_be_played():
             step = envs.step(envs.random_actions())
         assert step.next_obs.dtype == np.float32
         assert step.next_obs.shape == (2, *envs.spec.obs_shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_actions_are_of_a_type_that_the_space_contains(dtype):
+    class Strict(probes.Pull):
+        action_space = Box(-0.1, 0.1, (2,), dtype)
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            return super().step(action)
+
+    with make_envs(Strict, 2, mode="sync") as envs:
+        envs.step(envs.random_actions())
+
+
+def test_the_advice_for_actions_without_bounds_helps():
+    class Unbounded(probes.Pull):
+        action_space = Box(-np.inf, np.inf, (1,))
+
+    spec = make_envs(Unbounded, 1, mode="sync").spec
+    for policy in (DQN, SAC):
+        with pytest.raises(ConfigError, match="Take PPO, A2C or IMPALA"):
+            policy(spec)
+
+    def bounded(env):
+        return TransformAction(env, lambda action: action, Box(-1, 1, (1,)))
+
+    SAC(make_envs(Unbounded, 1, mode="sync", wrappers=[bounded]).spec)
