@@ -65,7 +65,8 @@ def save_checkpoint(
         The manifest's path.
 
     Raises:
-        CheckpointError: If a value cannot be saved, or the disk refuses.
+        CheckpointError: If a value cannot be saved.
+        SaveError: If the disk refuses.
     """
     path = Path(directory)
     rows = ArrayWriter(path, _write_atomically)
@@ -95,7 +96,7 @@ def save_checkpoint(
         remove(path.glob("*.tmp"))  # half a file would only keep a full disk full
         if not _holds(path / MANIFEST, encoded):
             remove(rows.written)
-        if not isinstance(error, OSError):
+        if isinstance(error, CheckpointError) or not isinstance(error, OSError):
             raise
         raise SaveError(
             f"The checkpoint could not be written to {path}: {error}. A checkpoint that was "
