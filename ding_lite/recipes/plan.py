@@ -16,7 +16,7 @@ from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.io.reading import read_json_object
 from ding_lite.recipes.options import SMOKE_ENV_STEPS, Options, as_chosen
 from ding_lite.recipes.recipe import Recipe, TrainConfig
-from ding_lite.recipes.runs.directory import saved_description
+from ding_lite.recipes.runs.directory import saved_description, saved_report
 from ding_lite.recipes.table import find_recipe, name_of_policy
 from ding_lite.rl.envs.atari import ATARI_ARGS, FRAME_STACK, play_atari
 from ding_lite.rl.envs.making import EnvLike, EnvMaker, maker_again
@@ -76,6 +76,8 @@ class Choices:
     """A file of settings and options."""
     parts: Mapping[str, object] = field(default_factory=dict)
     """The parts of the policy that the user gives: `network`, `actor`, `critic`, `optimizer`."""
+    report: tuple[str, ...] | None = None
+    """Functions that get the metrics, each as `path/to/file.py:name`."""
     out: Path | None = None
     resume: bool = False
     smoke: bool = False
@@ -228,7 +230,7 @@ def make_plan(
     return RunPlan(
         name=name,
         recipe=recipe,
-        options=_options(as_chosen(maker), options, choices),
+        options=_options(as_chosen(maker), options, choices, saved),
         num_envs=options["num_envs"] if vector is None else vector.num_envs,
         vector=vector,
         policy_config=as_config(
@@ -281,7 +283,9 @@ def maker_of(env: EnvLike) -> EnvMaker:
     return maker
 
 
-def _options(env: str | EnvMaker, values: Mapping[str, Any], choices: Choices) -> Options:
+def _options(
+    env: str | EnvMaker, values: Mapping[str, Any], choices: Choices, saved: Mapping[str, Any]
+) -> Options:
     target, max_env_steps = values["target"], values["max_env_steps"]
     check_all(whole(1, max_env_steps=max_env_steps))
     return Options(
@@ -292,6 +296,7 @@ def _options(env: str | EnvMaker, values: Mapping[str, Any], choices: Choices) -
         smoke=choices.smoke,
         out=choices.out,
         resume=choices.resume,
+        report=saved_report(saved) if choices.report is None else choices.report,
     )
 
 

@@ -119,6 +119,7 @@ class _Series:
 
 class _Curve:
     __name__ = "curve"
+    optional_state = True
 
     def __init__(
         self, path: Path, target: float | None, title: str, redraw: float, clock: Clock

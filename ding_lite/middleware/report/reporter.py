@@ -63,6 +63,7 @@ class Reporter(ABC):
         ConfigError: A setting is out of range.
     """
 
+    optional_state = True  # loggers may change from one run to its resume
     only_fresh = False
     """Whether `write` gets only the metrics that are new since the report before."""
 

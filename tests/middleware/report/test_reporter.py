@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.recipes.runs.stages import StageSeconds
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 Call = tuple[int, dict[str, float]]
@@ -58,6 +61,31 @@ def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
     [(step, metrics)] = calls
     assert step == 2
     assert math.isnan(metrics["loss"])
+
+
+def test_loggers_may_come_and_go_from_a_run_to_its_resume(tmp_path: Path) -> None:
+    def run(*loggers: Middleware, state: dict[str, Any] | None = None) -> dict[str, Any]:
+        with Task() as task:
+            task.use(lambda ctx: ctx.metrics.update(loss=1.0))
+            for logger in loggers:
+                task.use(logger)
+            if state is not None:
+                task.load_state_dict(state)
+            task.run(max_step=2)
+            return task.state_dict()
+
+    first, own = tmp_path / "first.jsonl", tmp_path / "own.jsonl"
+    state = run(mw.jsonl(first, every=1), mw.curve(tmp_path / "a.png"))
+    assert run(state=state)["total_step"] == 3
+    more = mw.jsonl(own, every=1), mw.jsonl(first, every=1), mw.report(lambda *_: None, every=1)
+    state = run(*more, state=state)
+    run(mw.jsonl(first, every=1), state=state)
+    assert [len(file.read_text().splitlines()) for file in (first, own)] == [6, 2]
+
+    with Task() as task:
+        task.use(StageSeconds(every=1))
+        with pytest.raises(CheckpointError, match="Only saved: none. Only in this program: 'stage"):
+            task.load_state_dict(state)
 
 
 def test_what_cannot_be_called_is_refused() -> None:
