@@ -291,10 +291,11 @@ def test_other_parts_are_named(tmp_path: Path) -> None:
 def test_other_middleware_is_named(tmp_path: Path) -> None:
     run_for(parts_of_a_run(tmp_path), 1)
     parts = parts_of_a_run(tmp_path)
-    task = parts["task"]
+    task, policy = parts["task"], parts["policy"]
     assert isinstance(task, Task)
-    task.use(mw.log(every=1))
-    said = r"The `task` in .* Only saved: none. Only in this program: 'log.*version of ding_lite"
+    assert isinstance(policy, DQN)
+    task.use(mw.keep_best(policy, tmp_path / "best"))
+    said = r"The `task` in .* Only saved: none. Only in this program: 'keep.*version of ding_lite"
     with pytest.raises(CheckpointError, match=said):
         mw.resume(parts, tmp_path)
 
