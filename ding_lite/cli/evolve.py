@@ -8,7 +8,7 @@ from typing import Any
 
 from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.options.evolve import Searched
-from ding_lite.cli.train import choices_of, env_of, run_and_tell, show_settings
+from ding_lite.cli.train import choices_of, env_of, reporters_of, run_and_tell, show_settings
 from ding_lite.evolution.search import Parameter, Search, choice, integer, log_uniform, uniform
 from ding_lite.recipes.evolve import plan_evolution, run_evolution
 
@@ -35,7 +35,8 @@ def evolve_policies(options: argparse.Namespace) -> int:
     if options.settings:
         show_settings(evolution.plan)
         return DONE
-    return run_and_tell(lambda: run_evolution(evolution).numbers)
+    use = reporters_of(evolution.plan)
+    return run_and_tell(lambda: run_evolution(evolution, use=use).numbers)
 
 
 def search_of(given: Sequence[Searched]) -> Search:

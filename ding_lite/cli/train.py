@@ -39,24 +39,29 @@ def train_policy(options: argparse.Namespace) -> int:
     if options.settings:
         show_settings(plan)
         return DONE
-    use = [] if options.report is None else [reporter_of(options.report, plan)]
+    use = reporters_of(plan)
     return run_and_tell(lambda: run_plan(plan, use=use).numbers)
 
 
-def reporter_of(place_and_name: str, plan: RunPlan) -> Middleware:
-    """Return the middleware that calls a function of the user with the metrics of a run.
+def reporters_of(plan: RunPlan) -> list[Middleware]:
+    """Return the middleware that call functions of the user with the metrics of a run.
 
     Raises:
         ConfigError: There is no such function.
     """
+    steps = plan.config.steps_per_update(plan.num_envs)
+    every = max(1, plan.config.log_every // steps)
+    return [mw.report(_function(name), every=every) for name in plan.options.report]
+
+
+def _function(place_and_name: str) -> Any:  # noqa: ANN401 - `mw.report` checks it
     place, _, name = place_and_name.rpartition(":")
     if not place:
         raise ConfigError(
             f"`--report` is {place_and_name!r}; a function was expected, named with its file or "
             f"module: path/to/file.py:{place_and_name}."
         )
-    steps = plan.config.steps_per_update(plan.num_envs)
-    return mw.report(find_member(place, name), every=max(1, plan.config.log_every // steps))
+    return find_member(place, name)
 
 
 def env_of(options: argparse.Namespace) -> EnvMaker:
@@ -76,6 +81,7 @@ def choices_of(options: argparse.Namespace) -> Choices:
         resume=options.resume,
         smoke=options.smoke,
         device=options.device,
+        report=None if options.report is None else tuple(options.report),
         config=None if options.config is None else Path(options.config),
     )
 

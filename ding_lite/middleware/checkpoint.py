@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from ding_lite.errors import (
 )
 from ding_lite.io.signature import sign
 from ding_lite.middleware.checks import check_has, due
-from ding_lite.nest import leaves, path_name
+from ding_lite.nest import Path as TreePath, leaves, path_name
 from ding_lite.rl.checkpoint.save_load import check_saveable, load_checkpoint, save_checkpoint
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import name_of
@@ -77,9 +77,10 @@ def checkpoint(
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
-        CheckpointError: A policy has a state that cannot be saved. What it has only once it has
-            learned is checked behind its first update.
-        NonFiniteError: In a step: the policy is broken, and was not saved.
+        CheckpointError: A part has a state that cannot be saved. What it has only once it has
+            run or learned is checked behind the first step, and behind the first update.
+        NonFiniteError: In a step: a weight of the policy that was finite is not, and nothing was
+            saved.
 
     Example:
         >>> from ding_lite import Task
@@ -100,17 +101,22 @@ def checkpoint(
         raise ConfigError(
             f"The checkpoint directory {path} is a file. Name a directory, or move the file away."
         )
-    policies = _policies_of(parts)
-    for name, policy in policies.items():
-        check_saveable(policy.state_dict(), name)
+    for name, part in _named(parts).items():
+        if not isinstance(part, Task):  # its other middleware are yet to come
+            check_saveable(part.state_dict(), name)
     return _Checkpoint(parts, path, every)
+
+
+def _named(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
+    if not isinstance(parts, Mapping):
+        return {_POLICY: parts}
+    return {name: _stateful(part, name) for name, part in parts.items()}
 
 
 def _policies_of(parts: Policy | Mapping[str, object]) -> dict[str, Stateful]:
     if not isinstance(parts, Mapping):
         return {_POLICY: parts}
-    found = {name: _stateful(part, name) for name, part in parts.items()}
-    return {name: part for name, part in found.items() if hasattr(part, "act")}
+    return {name: part for name, part in _named(parts).items() if hasattr(part, "act")}
 
 
 def resume(parts: Mapping[str, object], directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -328,7 +334,8 @@ class _Checkpoint:
         self._counters: dict[str, Any] = {}
         self._eval_value: float | None = None
         self._saved = True
-        self._is_checked = False
+        self._checked_at: int | None = None
+        self._known = {name: not_finite(p.state_dict()) for name, p in _policies_of(parts).items()}
 
     def __enter__(self) -> Self:
         try:
@@ -352,18 +359,14 @@ class _Checkpoint:
             self._eval_value = float(ctx.eval_value)
         if due(ctx, self._every):
             self._save()
-        elif not self._is_checked and self._counters["train_iter"]:
+        elif not self._checked_at and self._checked_at != self._counters["train_iter"]:
             self._check()
 
     def _check(self) -> None:
         """Refuse now what a save would refuse: optimisers have a state once they have stepped."""
-        self._is_checked = True
-        for name, policy in _policies_of(self._parts).items():
-            check_saveable(policy.state_dict(), name)
-        if isinstance(self._parts, Mapping):
-            for name, part in self._parts.items():
-                if isinstance(part, Task):
-                    check_saveable(part.state_dict(), name)
+        self._checked_at = self._counters["train_iter"]
+        for name, part in _named(self._parts).items():
+            check_saveable(part.state_dict(), name)
 
     def __exit__(
         self,
@@ -396,27 +399,54 @@ class _Checkpoint:
             policies = {"policy": state}
         updates = self._counters["train_iter"]
         for name, policy in policies.items():
-            check_finite(policy, name, train_iter=updates, directory=self._directory)
+            check_finite(
+                *(policy, name), known=self._known[name], train_iter=updates,
+                directory=self._directory,
+            )  # fmt: skip
         save_checkpoint(self._directory, state, meta=meta)
         self._saved = True
 
 
-def check_finite(state: Mapping[str, Any], name: str, *, train_iter: int, directory: Path) -> None:
+def check_finite(
+    state: Mapping[str, Any],
+    name: str,
+    *,
+    known: Collection[TreePath],
+    train_iter: int,
+    directory: Path,
+) -> None:
     """Refuse to save a policy that is broken.
 
+    Args:
+        state: Its state.
+        name: Its name in the error.
+        known: What `not_finite` has returned of it before it learned.
+        train_iter: The updates that it has made.
+        directory: Of the last good checkpoint.
+
     Raises:
-        NonFiniteError: A number of it is NaN or infinite.
+        NonFiniteError: A number of it has become NaN or infinite.
     """
-    for path, leaf in leaves(state):
-        if not isinstance(leaf, Tensor | np.ndarray):
-            continue  # such as the infinity with which a schedule of PyTorch begins
-        numbers = leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
-        if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+    for path in not_finite(state):
+        if path not in known:
             raise NonFiniteError(
                 f"{path_name(path, name)} is no longer finite after update "
                 f"{train_iter:,}, so the policy was not saved; what "
                 f"{directory} holds is the last good one. Lower the learning rate."
             )
+
+
+def not_finite(state: Mapping[str, Any]) -> list[TreePath]:
+    """Return which arrays of a state hold NaN or infinity, as the mask of an attention does."""
+    return [path for path, leaf in leaves(state) if not _is_finite(leaf)]
+
+
+def _is_finite(leaf: object) -> bool:
+    if isinstance(leaf, Tensor):
+        return not leaf.is_floating_point() or bool(leaf.detach().double().isfinite().all())
+    if isinstance(leaf, np.ndarray):
+        return leaf.dtype.kind != "f" or bool(np.isfinite(leaf).all())
+    return True  # such as the infinity with which a schedule of PyTorch begins
 
 
 def _came_between_steps(error: BaseException) -> bool:

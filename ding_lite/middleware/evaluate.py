@@ -10,6 +10,7 @@ from typing import Any
 from ding_lite.middleware.checks import check_fits, due
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import play
+from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
@@ -65,6 +66,7 @@ def evaluate(
         at_least(0, confirm=confirm),
         positive(share=share) if share is not None else [],
     )
+    limit_torch_threads()  # also for a policy that does not do so itself
     goal = math.inf if stop_at is None else stop_at
     return _Evaluate(
         policy,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ding_lite.middleware.checkpoint import check_finite, describe_alone
+from ding_lite.middleware.checkpoint import check_finite, describe_alone, not_finite
 from ding_lite.middleware.checks import check_has
+from ding_lite.nest import Path as TreePath
 from ding_lite.rl.checkpoint.save_load import check_saveable, save_checkpoint
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
@@ -51,11 +53,12 @@ class _KeepBest:
         self._policy = policy
         self._directory = directory
         self._best = -math.inf
+        self._known = not_finite(policy.state_dict())
 
     def __call__(self, ctx: Context) -> None:
         if "eval_value" not in ctx or not ctx.eval_value > self._best:
             return
-        save_evaluated(self._policy, self._directory, ctx)
+        save_evaluated(self._policy, self._directory, ctx, known=self._known)
         self._best = float(ctx.eval_value)
 
     def state_dict(self) -> dict[str, Any]:
@@ -67,14 +70,18 @@ class _KeepBest:
         self._best = -math.inf if state["best"] is None else float(state["best"])
 
 
-def save_evaluated(policy: Policy, directory: Path, ctx: Context) -> None:
+def save_evaluated(
+    policy: Policy, directory: Path, ctx: Context, *, known: Collection[TreePath]
+) -> None:
     """Save a policy by itself, with what its evaluation in this step has returned.
+
+    `known` is what `not_finite` has returned of it before it learned.
 
     Raises:
         NonFiniteError: The policy is broken, and was not saved.
     """
     state, train_iter = policy.state_dict(), ctx.get("train_iter", 0)
-    check_finite(state, "policy", train_iter=train_iter, directory=directory)
+    check_finite(state, "policy", known=known, train_iter=train_iter, directory=directory)
     meta = {
         "total_step": ctx.total_step,
         "env_step": ctx.get("env_step", 0),

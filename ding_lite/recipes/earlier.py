@@ -12,7 +12,12 @@ from typing import Any
 from ding_lite.errors import ConfigError
 from ding_lite.evolution.search import Choice, Range, Search
 from ding_lite.io.signature import is_signed
-from ding_lite.recipes.runs.directory import code_of, read_description, saved_description
+from ding_lite.recipes.runs.directory import (
+    code_of,
+    read_description,
+    saved_description,
+    saved_report,
+)
 from ding_lite.rl.envs.atari import ATARI_ARGS, play_atari
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import described, short_name, undescribed
@@ -34,6 +39,7 @@ class Earlier:
         settings: Settings of the policy and of training.
         searched: What an evolution has searched, as text.
         is_trusted: Whether the code that it names may be imported.
+        described: All that a run has written about itself.
     """
 
     place: Path = Path()
@@ -41,6 +47,16 @@ class Earlier:
     settings: Mapping[str, Any] = field(default_factory=dict)
     searched: Mapping[str, str] = field(default_factory=dict)
     is_trusted: bool = True
+    described: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """The functions that the run has reported to.
+
+        Raises:
+            ConfigError: No program of this user has written them there.
+        """
+        return saved_report(self.described)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -131,6 +147,7 @@ def _of_run(place: Path, about: Mapping[str, Any]) -> Earlier:
         searched=settings.pop("search", {}),
         settings=settings,
         is_trusted=is_signed(code_of(options), about.get("signature")),
+        described=about,
     )
 
 

@@ -47,6 +47,8 @@ class Options:
     """How many agents there are."""
     num_envs: int = 1
     """How many environments the agents share, where the program leaves that open."""
+    report: tuple[str, ...] = ()
+    """Functions that get the metrics, each as `path/to/file.py:name`."""
 
     def __post_init__(self) -> None:
         check_all(

@@ -74,6 +74,8 @@ class Choices:
     """A file of settings and options."""
     parts: Mapping[str, object] = field(default_factory=dict)
     """The parts of the policy that the user gives: `network`, `actor`, `critic`, `optimizer`."""
+    report: tuple[str, ...] | None = None
+    """Functions that get the metrics, each as `path/to/file.py:name`."""
     out: Path | None = None
     resume: bool = False
     smoke: bool = False
@@ -330,6 +332,7 @@ def _options(env: str | EnvMaker, values: Mapping[str, Any], choices: Choices) -
         smoke=choices.smoke,
         out=choices.out,
         resume=choices.resume,
+        report=choices.begun.report if choices.report is None else choices.report,
     )
 
 

@@ -22,6 +22,11 @@ class Stateful(Protocol):
         ...
 
 
+def _optional(middleware: Mapping[str, Stateful]) -> list[str]:
+    """Return the names of those that a run goes on exactly without, such as loggers."""
+    return [name for name, part in middleware.items() if getattr(part, "optional_state", False)]
+
+
 def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]:
     """Return the state that lives on from step to step, as it is behind the step of this ctx."""
     return {
@@ -29,11 +34,14 @@ def state_of(ctx: Context, middleware: Mapping[str, Stateful]) -> dict[str, Any]
         "kept": list(ctx.kept),
         "ctx": {key: ctx[key] for key in ctx.kept if key in ctx},
         "middleware": {name: part.state_dict() for name, part in middleware.items()},
+        "optional": _optional(middleware),
     }
 
 
 def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     """Restore a ctx and middleware from what `state_of` returned.
+
+    Middleware with the attribute `optional_state` may have come or gone since.
 
     Raises:
         CheckpointError: The state is of a task with other middleware, or none at all.
@@ -44,11 +52,10 @@ def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[
             f"`task.state_dict()` has returned."
         )
     saved = state["middleware"]
-    if saved.keys() != middleware.keys():
-        gone, new = (
-            ", ".join(map(repr, sorted(names))) or "none"
-            for names in (saved.keys() - middleware.keys(), middleware.keys() - saved.keys())
-        )
+    gone = saved.keys() - middleware.keys() - set(state.get("optional", ()))
+    new = middleware.keys() - saved.keys() - set(_optional(middleware))
+    if gone or new:
+        gone, new = (", ".join(map(repr, sorted(names))) or "none" for names in (gone, new))
         raise CheckpointError(
             f"The task was saved with other middleware. Only saved: {gone}. Only in this program: "
             f"{new}. Use the same middleware, in the same order, before you load. If the program "
@@ -56,7 +63,8 @@ def load_state(ctx: Context, middleware: Mapping[str, Stateful], state: Mapping[
             f"begin another run; `load_policy` loads the policy alone."
         )
     for name, part in middleware.items():
-        part.load_state_dict(saved[name])
+        if name in saved:
+            part.load_state_dict(saved[name])
     ctx.clear()
     set_total_step(ctx, state["total_step"])
     ctx.keep(*state["kept"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +32,13 @@ pytestmark = pytest.mark.usefixtures("_here", "_quiet_afterwards")
 def test_a_run_ends_with_its_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("evolve", "dqn", "CartPole-v1", "--population", "2", "--max-env-steps", "900")
     searches = ("--search", "lr=1e-4:1e-2:log", "--search", "batch_size=8:16")
-    assert main([*words, *searches, *QUICK, "--seed", "3", "--out", "run"]) == 0
+    Path("evolved.py").write_text("def tell(metrics, step):\n    print('told', step)\n")
+    report = ("--report", "evolved.py:tell")
+    assert main([*words, *searches, *QUICK, *report, "--seed", "3", "--out", "run"]) == 0
     out, err = capsys.readouterr()
-    [line] = out.splitlines()
+    *told, line = out.splitlines()
+    assert told
+    assert all(one.startswith("told ") for one in told)
     numbers = json.loads(line)
     assert list(numbers)[:10] == [
         *("example", "env", "seed", "solved", "env_steps", "episodes"),

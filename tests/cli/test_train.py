@@ -135,6 +135,30 @@ def test_a_logger_of_ones_own_gets_the_metrics(capsys: pytest.CaptureFixture[str
     assert "`--report` is 'tell'; a function was expected, named with" in capsys.readouterr().err
 
 
+def test_several_loggers_are_called_and_a_resumed_run_keeps_or_changes_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("several.py").write_text(
+        "".join(f"def {n}(metrics, step):\n    print('{n}', step)\n" for n in ("one", "two"))
+    )
+    few = ("--num-envs", "4", "--out", "here", "--set", "log_every=80")
+
+    def told(*arguments: str) -> set[str]:
+        assert train(*few, *arguments) == 0
+        return {line.split()[0] for line in capsys.readouterr().out.splitlines()[:-1]}
+
+    both = ("--report", "several.py:one", "--report", "several.py:two")
+    assert told(*both, "--max-env-steps", "200") == {"one", "two"}
+    assert told("--resume", "--max-env-steps", "300") == {"one", "two"}
+    assert told("--resume", "--report", "several.py:two", "--max-env-steps", "400") == {"two"}
+    assert told("--resume", *both, "--max-env-steps", "500") == {"one", "two"}
+
+    file = Path("here/config.json")
+    file.write_text(file.read_text().replace("several.py:two", "several.py:else"))
+    assert train(*few, "--resume", "--max-env-steps", "600") == 2
+    assert "comes from elsewhere, so that this is not imported" in capsys.readouterr().err
+
+
 def test_all_settings_are_shown_with_where_they_come_from(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

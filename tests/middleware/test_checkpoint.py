@@ -127,6 +127,41 @@ def test_a_policy_with_a_weight_that_is_nan_is_not_saved(policy: DQN, tmp_path: 
     assert saved_step(tmp_path) == 2
 
 
+class Masked(torch.nn.Module):
+    """A network with the mask of an attention: infinite from the beginning."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.mask: torch.Tensor
+        self.register_buffer("mask", torch.full((3, 3), -torch.inf, dtype=torch.bfloat16).triu(1))
+        self.last = torch.nn.Linear(4, 2)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(obs)
+        return out
+
+
+def test_an_infinite_buffer_is_saved_and_a_weight_that_becomes_so_is_not(
+    envs: Envs, tmp_path: Path
+) -> None:
+    policy = DQN(envs.spec, DQNConfig(batch_size=8), network=Masked)
+
+    def poison(ctx: Context) -> None:
+        ctx.eval_value = ctx.total_step
+        if ctx.total_step == 4:
+            policy.load_weights({k: v + torch.inf for k, v in policy.weights().items()})
+
+    with Task() as task:
+        task.use(poison)
+        task.use(mw.checkpoint(policy, tmp_path / "all", every=2))
+        task.use(mw.keep_best(policy, tmp_path / "best"))
+        with pytest.raises(NonFiniteError, match=r"'last.* no longer finite"):
+            task.run(max_step=10)
+    assert saved_step(tmp_path / "all") == saved_step(tmp_path / "best") == 3
+    for name in ("all", "best"):
+        policy.load_state_dict(load_checkpoint(tmp_path / name).state)
+
+
 def test_a_second_run_saves_again(policy: DQN, tmp_path: Path) -> None:
     with Task() as task:
         task.use(mw.checkpoint(policy, tmp_path, every=1_000))
@@ -256,10 +291,11 @@ def test_other_parts_are_named(tmp_path: Path) -> None:
 def test_other_middleware_is_named(tmp_path: Path) -> None:
     run_for(parts_of_a_run(tmp_path), 1)
     parts = parts_of_a_run(tmp_path)
-    task = parts["task"]
+    task, policy = parts["task"], parts["policy"]
     assert isinstance(task, Task)
-    task.use(mw.log(every=1))
-    said = r"The `task` in .* Only saved: none. Only in this program: 'log.*version of ding_lite"
+    assert isinstance(policy, DQN)
+    task.use(mw.keep_best(policy, tmp_path / "best"))
+    said = r"The `task` in .* Only saved: none. Only in this program: 'keep.*version of ding_lite"
     with pytest.raises(CheckpointError, match=said):
         mw.resume(parts, tmp_path)
 
@@ -380,6 +416,42 @@ def test_what_cannot_be_saved_is_refused_before_the_run_or_behind_the_first_upda
             task.run(max_step=100)
     assert "in middleware `checkpoint`" in caught.value.__notes__[0]
     assert steps == [0]
+
+
+class Late:
+    """A part that is no policy, with a state that cannot be saved from some step on."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.value = state["value"]
+
+
+def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first_step(
+    policy: DQN, tmp_path: Path
+) -> None:
+    said = r"^`mine\.value` is a function, which .* of them\.(\nin|$)"
+    with pytest.raises(CheckpointError, match=said):
+        mw.checkpoint({"policy": policy, "mine": Late(saved_step)}, tmp_path, every=50)
+
+    part, steps = Late(None), []
+
+    def change(ctx: Context) -> None:
+        steps.append(ctx.total_step)
+        part.value = saved_step
+
+    with Task() as task:
+        task.use(mw.checkpoint({"policy": policy, "mine": part}, tmp_path, every=50))
+        task.use(change)
+        with pytest.raises(CheckpointError, match=said):
+            task.run(max_step=100)
+    assert steps == [0]
+    with pytest.raises(CheckpointError, match=r"^`state\.value` is a function, .* of them\.$"):
+        save_checkpoint(tmp_path, {"value": saved_step})
 
 
 class HasOddState:

@@ -24,12 +24,6 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         max_env_steps="where the run ends at the latest (default: that of a preset, else 100000)",
         out="runs/POLICY/ENV",
     )
-    parser.add_argument(
-        "--report",
-        metavar="FILE:NAME",
-        help="a function of yours that gets the newest of every metric and the env steps, each "
-        "time a row of metrics is written: path/to/file.py:my_logger",
-    )
 
 
 def add_plot(parser: argparse.ArgumentParser) -> None:

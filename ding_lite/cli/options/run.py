@@ -116,6 +116,13 @@ def add_run_options(
         help="settings and options from a TOML file, or from the config.json of a run; what is "
         "given on the command line wins",
     )
+    add(
+        "--report",
+        action="append",
+        metavar="FILE:NAME",
+        help="a function of yours that gets the newest of every metric and the env steps, each "
+        "time a row of metrics is written: path/to/file.py:my_logger; may be given several times",
+    )
     add("--smoke", action="store_true", help="only try it out, for 2,000 env steps")
     add(
         "--device",

@@ -10,6 +10,7 @@ from ding_lite.clock import Deadline
 from ding_lite.distributed.half_precision import HalfPrecision
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.middleware.checks import check_has, due
+from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, is_alone
@@ -47,6 +48,7 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
     """
     check_has(policy, "weights", "policy")
     check_all(whole(1, every=every))
+    limit_torch_threads()  # also for a policy that does not do so itself
     return _Publish(current_router(), policy, every, half=half)
 
 
@@ -139,6 +141,7 @@ def fetch_weights(
         [] if max_staleness is None else whole(0, max_staleness=max_staleness),
         [] if timeout is None else at_least(0.0, timeout=timeout),
     )
+    limit_torch_threads()  # also for a policy that does not do so itself
     return _Fetch(current_router(), policy, every, max_staleness, wait_for_new, timeout)
 
 

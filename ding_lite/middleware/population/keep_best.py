@@ -10,6 +10,7 @@ from typing import Any
 
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
+from ding_lite.middleware.checkpoint import not_finite
 from ding_lite.middleware.keep_best import save_evaluated
 from ding_lite.runtime.context import Context
 
@@ -55,6 +56,7 @@ class KeepBestAgent:
         self._directory = directory
         self._value = -math.inf
         self._agent: Agent | None = None
+        self._known = not_finite(population[0].policy.state_dict())
 
     @property
     def agent(self) -> Agent:
@@ -66,7 +68,7 @@ class KeepBestAgent:
         if "eval_value" not in ctx or not ctx.eval_value > self._value:
             return
         best = self.population.best
-        save_evaluated(best.policy, self._directory, ctx)
+        save_evaluated(best.policy, self._directory, ctx, known=self._known)
         self._value, self._agent = float(ctx.eval_value), best.clone()
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import number
 from ding_lite.middleware.report.log import spell
+from ding_lite.middleware.report.reporter import ending
 from ding_lite.middleware.report.style import (
     BLUE,
     ORANGE,
@@ -119,6 +120,7 @@ class _Series:
 
 class _Curve:
     __name__ = "curve"
+    optional_state = True
 
     def __init__(
         self, path: Path, target: float | None, title: str, redraw: float, clock: Clock
@@ -156,7 +158,8 @@ class _Curve:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._draw()
+        with ending("curve", (error,)):
+            self._draw()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all points."""

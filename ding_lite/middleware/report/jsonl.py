@@ -85,6 +85,7 @@ class RowFile(Reporter):
         has_file = self._path is not None and self._path.exists()
         return {
             **super().state_dict(),
+            "file": self._path.name if self._path else None,
             "file_bytes": self._path.stat().st_size if self._path and has_file else None,
             "wall_s": self._clock.now() - self._started,
         }
@@ -92,7 +93,9 @@ class RowFile(Reporter):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state; rows that came later are cut off when the run begins."""
         super().load_state_dict(state)
-        self._cut_at = state["file_bytes"]
+        own = self._path.name if self._path else None
+        if state.get("file", own) == own:  # not where loggers of other files have come or gone
+            self._cut_at = state["file_bytes"]
         self._wall_s_before = float(state["wall_s"])
 
 

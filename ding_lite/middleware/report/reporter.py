@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.middleware.checks import due, number
-from ding_lite.middleware.report.throughput import is_measured
+from ding_lite.middleware.report.throughput import STAGE_SECONDS, is_measured
 from ding_lite.runtime.context import Context
-from ding_lite.runtime.middleware import Middleware
+from ding_lite.runtime.middleware import Middleware, name_of
 from ding_lite.settings import at_least, check_all
+
+logger = logging.getLogger(__name__)
 
 
 def report(fn: Callable[[dict[str, float], int], object], *, every: int) -> Middleware:
@@ -33,7 +38,7 @@ def report(fn: Callable[[dict[str, float], int], object], *, every: int) -> Midd
         every: Steps of the pipeline from one call to the next, as in all middleware.
 
     Raises:
-        ConfigError: `fn` cannot be called, or a setting is out of range.
+        ConfigError: `fn` cannot be called so, or a setting is out of range.
 
     Example:
         >>> from ding_lite import Task
@@ -45,12 +50,29 @@ def report(fn: Callable[[dict[str, float], int], object], *, every: int) -> Midd
         >>> [(step, round(metrics["loss"], 2)) for step, metrics in seen]
         [(2, 0.5), (3, 0.33)]
     """
-    if not callable(fn):
+    if fault := _fault_of(fn):
         raise ConfigError(
-            f"`report` got a {type(fn).__name__}; a function was expected, which is called as "
+            f"`report` got {fault}; a function was expected, which is called as "
             f"fn(metrics, env_step): mw.report(print, every=50)."
         )
     return _Report(fn, every)
+
+
+def _fault_of(fn: object) -> str | None:
+    """Return why something cannot be called with metrics; None where it can, or may."""
+    if not callable(fn):
+        return f"a {type(fn).__name__}"
+    if isinstance(fn, type):
+        return f"the class {fn.__name__}, and no instance of it"
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
+        return "an `async` function, which nothing would wait for"
+    try:
+        inspect.signature(fn).bind({}, 0)
+    except TypeError as error:
+        return f"a function that cannot be called with metrics and env steps ({error})"
+    except ValueError:  # some functions of C tell no signature
+        pass
+    return None
 
 
 class Reporter(ABC):
@@ -63,8 +85,10 @@ class Reporter(ABC):
         ConfigError: A setting is out of range.
     """
 
+    optional_state = True  # loggers may change from one run to its resume
     only_fresh = False
-    """Whether `write` gets only the metrics that are new since the report before."""
+    """Whether `write` gets only the metrics that are new since the report before, and no seconds
+    of stages, which the curve and the last line of a run tell."""
 
     def __init__(self, every: int) -> None:
         check_all(at_least(1, every=every))
@@ -97,8 +121,15 @@ class Reporter(ABC):
             self._report()
 
     def __exit__(self, *error: object) -> None:
-        if not self._is_reported:
-            self._report()
+        with ending(name_of(self), error):
+            try:
+                if not self._is_reported:
+                    self._report()
+            finally:
+                self.close(failed=any(error))
+
+    def close(self, *, failed: bool) -> None:  # noqa: B027 - most have nothing to release
+        """Release what `__enter__` has taken, once the last report is written."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next reports depend on."""
@@ -129,7 +160,11 @@ class Reporter(ABC):
         return self._counters.get("env_step" if self._has_env_step else "step", 0)
 
     def _report(self) -> None:
-        names = [name for name in self._newest if not self.only_fresh or name in self._fresh]
+        names = [*self._newest]
+        if self.only_fresh:
+            names = [
+                name for name in names if name in self._fresh and not name.startswith(STAGE_SECONDS)
+            ]
         self._fresh, self._is_reported = set(), True
         self.write({name: number(name, self._newest[name]) for name in names}, self._x)
 
@@ -143,6 +178,17 @@ class _Report(Reporter):
 
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         self._fn(metrics, env_step)
+
+
+@contextmanager
+def ending(name: str, error: tuple[object, ...]) -> Iterator[None]:
+    """Let a logger that fails while a run ends by an error warn, and not replace the error."""
+    try:
+        yield
+    except Exception:
+        if not any(error):
+            raise
+        logger.warning("`%s` failed, too, while the run ended", name, exc_info=True)
 
 
 def import_logger(package: str, extra: str) -> Any:  # noqa: ANN401 - a module

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from ding_lite.errors import ConfigError, MiddlewareError
 from ding_lite.middleware.report.reporter import Reporter
-from ding_lite.middleware.report.throughput import STAGE_SECONDS
 from ding_lite.runtime.middleware import Middleware
 
 
@@ -55,16 +54,13 @@ class _TensorBoard(Reporter):
                 "Give it to `task.use` itself, not to a chain or a function that calls it."
             )
         for name, value in metrics.items():
-            if not name.startswith(STAGE_SECONDS):  # the curve and the last line tell these
-                self._file.add(name, value, env_step)
+            self._file.add(name, value, env_step)
 
-    def __exit__(self, *error: object) -> None:
-        try:
-            super().__exit__(*error)
-        finally:
-            if self._file is not None:
-                self._file.close()
-            self._file = None
+    def close(self, *, failed: bool) -> None:
+        """Write what is left."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next points depend on; those before it are on disk then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Self
@@ -51,10 +52,9 @@ class _Wandb(Reporter):
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         self._run.log({**metrics, "env_step": env_step})
 
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
+    def close(self, *, failed: bool) -> None:
         if self._is_own:
-            self._run.finish(exit_code=int(error[0] is not None))
+            self._run.finish(exit_code=int(failed))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "id": self._settings.get("id")}
@@ -75,7 +75,8 @@ def mlflow(
 ) -> Middleware:
     """Log the newest metrics to MLflow over env steps.
 
-    A run that is resumed goes on under the same id.
+    A run that is resumed goes on under the same id. Characters that MLflow takes in no name, such
+    as the parentheses of `x(y)`, are underscores there.
 
     Context:
         reads: env_step, metrics, total_step, train_iter
@@ -121,7 +122,7 @@ class _MLflow(Reporter):
             run = client.create_run(home or found.experiment_id, run_name=self._name)
             self._run_id = run.info.run_id
             for key, value in self._params.items():
-                client.log_param(self._run_id, key, value)
+                client.log_param(self._run_id, _name(key), value)
         else:
             client.set_terminated(self._run_id, "RUNNING")
         return self
@@ -129,12 +130,11 @@ class _MLflow(Reporter):
     def write(self, metrics: dict[str, float], env_step: int) -> None:
         metric = import_logger("mlflow.entities", "mlflow").Metric
         now = int(1000 * time.time())
-        points = [metric(name, value, now, env_step) for name, value in metrics.items()]
+        points = [metric(_name(k), value, now, env_step) for k, value in metrics.items()]
         self._client.log_batch(self._run_id, metrics=points)
 
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._client.set_terminated(self._run_id, "FAILED" if error[0] else "FINISHED")
+    def close(self, *, failed: bool) -> None:
+        self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "id": self._run_id}
@@ -142,3 +142,8 @@ class _MLflow(Reporter):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._run_id = state["id"]
+
+
+def _name(name: str) -> str:
+    """Return a name as MLflow takes it."""
+    return re.sub(r"[^A-Za-z0-9_.:/ -]", "_", name)

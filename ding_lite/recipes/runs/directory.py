@@ -14,6 +14,7 @@ from typing import Any
 
 from ding_lite.errors import ConfigError
 from ding_lite.io.reading import read_json_object
+from ding_lite.io.signature import is_signed
 from ding_lite.rl.checkpoint.save_load import MANIFEST
 
 CONFIG, METRICS, CHECKPOINT, CURVE = "config.json", "metrics.jsonl", "checkpoint", "curve.png"
@@ -26,6 +27,7 @@ _TYPES: dict[str, type | UnionType] = {
     **dict.fromkeys(("example", "env", "criterion"), str),
     **dict.fromkeys(("seed", "max_env_steps", "num_envs", "nodes", "population"), int),
     "target": int | float,
+    "report": list,
 }
 """The facts in a run's description; null stands for those that are missing."""
 
@@ -93,6 +95,21 @@ def saved_description(directory: Path) -> dict[str, Any] | None:
             f"{_shortened(directory)} is no directory of a run, or cannot be read: "
             f"{error.strerror}."
         ) from error
+
+
+def saved_report(description: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the functions that a run has reported to, `path/to/file.py:name`.
+
+    Raises:
+        ConfigError: No program of this user has written them there, and they would be imported.
+    """
+    names = (description.get("options") or {}).get("report") or []
+    if names and not is_signed({"report": names}, description.get("report_signature")):
+        raise ConfigError(
+            f"The run reports to {', '.join(map(str, names))}, and comes from elsewhere, so that "
+            f"this is not imported. If it is yours, say so: --report {names[0]}."
+        )
+    return tuple(map(str, names))
 
 
 def read_description(file: Path) -> dict[str, Any]:

@@ -33,8 +33,8 @@ ResultT = TypeVar("ResultT")
 JUDGED_EPISODES = 20
 _JUDGE_SEED = 1_000_003
 _FIELDS = dataclasses.fields(Options)
-_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device"}
-"""Options that say when a run ends, and not how it learns."""
+_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "report"}
+"""Options that say when a run ends or what is told of it, and not how it learns."""
 
 
 class Run:
@@ -282,13 +282,14 @@ class Run:
         options = {field.name: getattr(self.options, field.name) for field in _FIELDS}
         options |= {"target": self.options.goal, **self.options.env_description}
         # As runs say that were begun when there was no such option.
-        for name, usual in (("criterion", "greedy"), ("population", 1), ("num_envs", 1)):
-            if options[name] == usual:
-                del options[name]
+        usual = {"criterion": "greedy", "population": 1, "num_envs": 1, "report": ()}
+        options = {k: v for k, v in options.items() if k not in usual or v != usual[k]}
+        report = options.get("report")
         packages = ("torch", "numpy", "gymnasium")
         return {
             "example": self.example,
             "options": {name: options[name] for name in options if name not in ("out", "resume")},
+            **({"report_signature": sign({"report": list(report)})} if report else {}),
             "config": config,
             "versions": {
                 "python": platform.python_version(),

@@ -8,8 +8,11 @@ allocated, and any mismatch is a `CheckpointError`.
 from __future__ import annotations
 
 import re
+import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -36,6 +39,9 @@ KeySelection: TypeAlias = (
 FORMAT_VERSION = 2
 _HEX = re.compile(r"-?0x[0-9a-f]{1,1024}")
 """An integer of more than 64 bits, such as a random generator has."""
+_BYTES = re.compile(r"([0-9a-f]{2})*")
+_PARTS = (torch.float16, torch.float32, torch.float64)
+_TORCH_DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
 MAX_DEPTH = 100
 """The deepest nesting of dicts, lists and tuples."""
 
@@ -167,6 +173,27 @@ class _Reading:
                 return float(content)
             case "$int", str(digits) if _HEX.fullmatch(digits):
                 return int(digits, 16)
+        return self._further(tag, content, depth)
+
+    def _further(self, tag: str, content: Tree, depth: int) -> Tree:
+        """Restore what few trees hold."""
+        match tag, content:
+            case "$set" | "$frozenset", list(items):
+                kind = set if tag == "$set" else frozenset
+                return kind(self._key(item, depth + 1) for item in items)
+            case "$deque", [None | int() as longest, list(items)] if longest is None or (
+                len(items) <= longest < sys.maxsize
+            ):
+                return deque((self.restore(item, depth + 1) for item in items), longest)
+            case "$complex", _:
+                return self._complex(self.restore(content, depth + 1))
+            case "$bytes", str(digits) if _BYTES.fullmatch(digits):
+                return bytes.fromhex(digits)
+            case "$device", str(name) if len(name) < 40:
+                with suppress(RuntimeError):
+                    return torch.device(name)
+            case "$dtype", str(name) if name in _TORCH_DTYPES:
+                return _TORCH_DTYPES[name]
         raise self._folder.damaged(f"{MANIFEST} says {tag!r:.80} of {content!r:.80}")
 
     def _key(self, key: Tree, depth: int) -> Tree:
@@ -175,6 +202,16 @@ class _Reading:
         if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
             raise self._folder.damaged(f"{MANIFEST} has a key {restored!r:.80}")
         return restored
+
+    def _complex(self, parts: Tree) -> Tree:
+        match parts:
+            case [float(real), float(imaginary)]:
+                return complex(real, imaginary)
+            case Tensor() if parts.dtype in _PARTS and parts.shape[-1:] == (2,):
+                return torch.view_as_complex(parts)
+            case np.ndarray() if parts.dtype.str in ("<f4", "<f8") and parts.shape[-1:] == (2,):
+                return parts.view(np.dtype(f"<c{2 * parts.itemsize}"))[..., 0]
+        raise self._folder.damaged(f"{MANIFEST} has complex numbers of {parts!r:.80}")
 
     def _array(self, name: str, tensor: Tensor) -> np.ndarray[Any, Any]:
         try:

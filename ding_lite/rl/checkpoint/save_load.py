@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,8 @@ from ding_lite.rl.checkpoint.reading import (
 )
 
 _MOST_INT = 2**63 - 1
+_TEXTS = {"$bytes": bytes, "$device": torch.device, "$dtype": torch.dtype}
+"""Types whose values are a text in the manifest, by their tags."""
 LOCK_TIMEOUT_S = 60.0
 """Seconds of retries with newer checkpoints, if a run saves faster than they are read."""
 
@@ -56,16 +59,18 @@ def save_checkpoint(
 
     Args:
         directory: Created if it does not exist.
-        state: Dicts, lists and tuples of tensors, numpy arrays and scalars, numbers, texts,
-            booleans and None, such as a policy's `state_dict()` or an optimiser's. Keys are texts,
-            numbers, booleans, None, or tuples of these.
+        state: Dicts, lists, tuples and deques of tensors, numpy arrays and scalars, numbers,
+            texts, bytes, booleans, None, and devices and dtypes of PyTorch, such as a policy's
+            `state_dict()` or an optimiser's. Keys, and what is in a set, are texts, numbers,
+            booleans, None, or tuples of these.
         meta: Plain values beside the state: counters, settings.
 
     Returns:
         The manifest's path.
 
     Raises:
-        CheckpointError: If a value cannot be saved, or the disk refuses.
+        CheckpointError: If a value cannot be saved.
+        SaveError: If the disk refuses.
     """
     path = Path(directory)
     rows = ArrayWriter(path, _write_atomically)
@@ -95,7 +100,7 @@ def save_checkpoint(
         remove(path.glob("*.tmp"))  # half a file would only keep a full disk full
         if not _holds(path / MANIFEST, encoded):
             remove(rows.written)
-        if not isinstance(error, OSError):
+        if isinstance(error, CheckpointError) or not isinstance(error, OSError):
             raise
         raise SaveError(
             f"The checkpoint could not be written to {path}: {error}. A checkpoint that was "
@@ -165,6 +170,11 @@ class _Tree:
         """Replace arrays by references and tuples by tagged lists, for JSON."""
         if value is None or isinstance(value, bool | int | float | str):
             return _plain_value(value, name)
+        if isinstance(value, bytes | torch.device | torch.dtype):
+            tag = next(tag for tag, kind in _TEXTS.items() if isinstance(value, kind))
+            return {tag: value.hex() if isinstance(value, bytes) else str(value)}
+        if (parts := _parts_of_complex(value)) is not None:
+            return {"$complex": self.plain(parts, name, depth + 1)}
         if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
             _check_numbers(value, name)
             return {"$rows": None if self.rows is None else self.rows.save(value)}
@@ -179,23 +189,35 @@ class _Tree:
                 f"`{name[:80]}...` lies within {MAX_DEPTH} dicts, lists and tuples; a checkpoint "
                 f"is not deeper than that. Save a flatter tree."
             )
-        if isinstance(value, list | tuple):
-            items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
-            return items if isinstance(value, list) else {"$tuple": items}
-        if isinstance(value, Mapping):
-            items = [
-                (self._key(key, name, depth + 1), self.plain(item, f"{name}.{key}", depth + 1))
-                for key, item in value.items()
-            ]
-            if all(isinstance(key, str) and not key.startswith("$") for key in value):
-                return dict(items)
-            return {"$dict": items}
+        if isinstance(value, list | tuple | set | frozenset | deque | Mapping):
+            return self._container(value, name, depth + 1)
         raise CheckpointError(
             f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
             f"arrays, numbers, texts, and dicts, lists and tuples of them."
         )
 
+    def _container(self, value: Tree, name: str, depth: int) -> Tree:
+        """Replace what a container holds; tag what is no list or dict of JSON."""
+        match value:
+            case list() | tuple():
+                items = [self.plain(item, f"{name}.{i}", depth) for i, item in enumerate(value)]
+                return items if isinstance(value, list) else {"$tuple": items}
+            case set() | frozenset():
+                items = [self._key(item, name, depth) for item in value]
+                return {"$set" if isinstance(value, set) else "$frozenset": items}
+            case deque():
+                return {"$deque": [value.maxlen, self.plain(list(value), name, depth)]}
+        pairs = [
+            (self._key(key, name, depth), self.plain(item, f"{name}.{key}", depth))
+            for key, item in value.items()
+        ]
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return dict(pairs)
+        return {"$dict": pairs}
+
     def _key(self, key: object, name: str, depth: int) -> Tree:
+        if isinstance(key, np.generic):
+            key = key.item()  # equal, and of the same hash
         parts = key if isinstance(key, tuple) else (key,)
         if not all(part is None or isinstance(part, bool | int | float | str) for part in parts):
             raise CheckpointError(
@@ -215,6 +237,22 @@ def _plain_value(value: bool | float | str | None, name: str) -> Tree:
     if isinstance(value, int):
         return int(value) if abs(value) <= _MOST_INT else {"$int": hex(value)}
     return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+
+
+def _parts_of_complex(value: Tree) -> Tree:
+    """Return the real and imaginary parts of a complex value side by side; None of any other.
+
+    safetensors holds tensors of complex64, which are left to it.
+    """
+    match value:
+        case complex() | np.complexfloating():
+            return [float(value.real), float(value.imag)]
+        case np.ndarray() if value.dtype.kind == "c":
+            return np.stack([value.real, value.imag], axis=-1)
+        case Tensor() if value.is_complex() and value.dtype != torch.complex64:
+            if value.layout == torch.strided and not value.is_meta:
+                return torch.view_as_real(value.detach().resolve_conj())
+    return None
 
 
 def _check_text(text: str, name: str) -> None:
@@ -241,10 +279,11 @@ def _tensor(value: Tensor | np.ndarray[Any, Any] | np.generic, name: str) -> Ten
         array = np.array(value)
         _check_numbers(array, name)
         value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-    if value.layout != torch.strided or value.is_quantized or value.dtype == torch.complex128:
+    if value.layout != torch.strided or value.is_quantized or value.is_meta:
+        what = "without values, on the device `meta`" if value.is_meta else f"and {value.layout}"
         raise CheckpointError(
-            f"`{name}` is a tensor of {value.dtype} and {value.layout}, which a checkpoint cannot "
-            f"hold. Save a dense one of floats, whole numbers or booleans."
+            f"`{name}` is a tensor of {value.dtype} {what}, which a checkpoint cannot hold. Save a "
+            f"dense one of numbers or booleans."
         )
     return value.detach().cpu().clone(memory_format=torch.contiguous_format)
 

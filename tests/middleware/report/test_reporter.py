@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.errors import ConfigError
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.recipes.runs.stages import StageSeconds
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 Call = tuple[int, dict[str, float]]
@@ -49,6 +52,29 @@ def test_a_resumed_run_knows_what_was_reported_before_it() -> None:
     assert calls == [(32, {"loss": 1 / 4, "return": 7.0, "eval_return": 20.0})]
 
 
+def test_a_logger_that_fails_while_a_run_fails_does_not_hide_the_error_of_the_run(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def fail(ctx: Context) -> None:
+        ctx.metrics["return"] = 1.0
+        if ctx.total_step == 3:
+            raise ValueError("a bug")
+
+    (tmp_path / "file").touch()
+    with Task() as task:
+        task.use(fail)
+        task.use(mw.report(Dashboard(), every=50))
+        task.use(mw.curve(tmp_path / "file" / "curve.png"))
+        with pytest.raises(ValueError, match="a bug"):
+            task.run(max_step=10)
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"`{n}` failed, too, while the run ended" for n in ("curve", "report")]
+    with Task() as task:
+        task.use(mw.report(Dashboard(), every=50))
+        with pytest.raises(RuntimeError, match="the dashboard is down"):
+            task.run(max_step=2)
+
+
 def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
     calls: list[Call] = []
     with Task() as task:
@@ -60,11 +86,52 @@ def test_without_env_steps_the_steps_of_the_pipeline_are_counted() -> None:
     assert math.isnan(metrics["loss"])
 
 
-def test_what_cannot_be_called_is_refused() -> None:
-    wrong: Any = "loss"
-    with pytest.raises(
-        ConfigError, match=r"got a str; a function was expected.*fn\(metrics, env_s"
-    ):
+def test_loggers_may_come_and_go_from_a_run_to_its_resume(tmp_path: Path) -> None:
+    def run(*loggers: Middleware, state: dict[str, Any] | None = None) -> dict[str, Any]:
+        with Task() as task:
+            task.use(lambda ctx: ctx.metrics.update(loss=1.0))
+            for logger in loggers:
+                task.use(logger)
+            if state is not None:
+                task.load_state_dict(state)
+            task.run(max_step=2)
+            return task.state_dict()
+
+    first, own = tmp_path / "first.jsonl", tmp_path / "own.jsonl"
+    state = run(mw.jsonl(first, every=1), mw.curve(tmp_path / "a.png"))
+    assert run(state=state)["total_step"] == 3
+    more = mw.jsonl(own, every=1), mw.jsonl(first, every=1), mw.report(lambda *_: None, every=1)
+    state = run(*more, state=state)
+    run(mw.jsonl(first, every=1), state=state)
+    assert [len(file.read_text().splitlines()) for file in (first, own)] == [6, 2]
+
+    with Task() as task:
+        task.use(StageSeconds(every=1))
+        with pytest.raises(CheckpointError, match="Only saved: none. Only in this program: 'stage"):
+            task.load_state_dict(state)
+
+
+async def later(metrics: dict[str, float], env_step: int) -> None:
+    raise AssertionError
+
+
+class Dashboard:
+    def __call__(self, metrics: dict[str, float], env_step: int) -> None:
+        raise RuntimeError("the dashboard is down")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("loss", "a str"),
+        (lambda metrics: None, r".*function that cannot be called.* \(too many positional argum"),
+        (later, "an `async` function, which nothing would wait for"),
+        (Dashboard, "the class Dashboard, and no instance of it"),
+    ],
+)
+def test_what_cannot_be_called_is_refused(wrong: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"got {said}.*; a function was exp.*fn\(metrics, env_s"):
         mw.report(wrong, every=1)
+    mw.report(Dashboard(), every=1)
     with pytest.raises(ConfigError, match="`every` is 0"):
         mw.report(print, every=0)

@@ -25,8 +25,10 @@ def train(
         ctx.env_step = ctx.get("env_step", 0) + 8
         ctx.keep("env_step")
         ctx.metrics["loss"] = 1.0 / (1 + ctx.total_step)
+        ctx.metrics["seconds/learn"] = 3.0
         if ctx.total_step == 1:
             ctx.metrics["eval_return"] = 20.0
+            ctx.metrics["share(left)"] = 0.5
 
     with Task() as task:
         task.use(learn)
@@ -63,6 +65,7 @@ def test_mlflow_gets_each_new_value_at_its_env_step_and_goes_on_with_its_run(
     assert told == {
         "loss": [(16, 1 / 2), (32, 1 / 4), (48, 1 / 6)],
         "eval_return": [(16, 20.0)],
+        "share_left_": [(16, 0.5)],
     }
 
 
@@ -90,7 +93,7 @@ def test_wandb_gets_each_new_value_with_its_env_step(
     assert wandb.run is None  # it has ended what it has begun
     wandb.teardown()  # the process that wandb shares between runs
     assert rows == [
-        {"env_step": 16, "loss": 1 / 2, "eval_return": 20.0},
+        {"env_step": 16, "loss": 1 / 2, "eval_return": 20.0, "share(left)": 0.5},
         {"env_step": 32, "loss": 1 / 4},
     ]
     [first] = tmp_path.glob("wandb/offline-run-*")

@@ -1,4 +1,5 @@
 import os
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,8 @@ def test_another_version_is_named(tmp_path):
         ({"policy": {"fn": print}}, "`state.policy.fn` is a builtin_function_or_method"),
         ({"names": np.array(["a"])}, "`state.names` is an array of <U1"),
         ({"x": {b"k": 2}}, "`state.x` has the key b'k'; texts, numbers"),
+        ({"x": torch.eye(2, device="meta")}, "`state.x` is a tensor of torch.float32 without"),
+        ({"x": {(print,)}}, "`state.x` has the key"),
         ({"x": torch.eye(2).to_sparse()}, "`state.x` is a tensor of torch.float32 and torch.spar"),
     ],
 )
@@ -256,6 +259,48 @@ def test_a_value_that_cannot_be_saved_is_named(tmp_path, state, message):
     with pytest.raises(CheckpointError, match=message.replace("state", "meta")):
         save_checkpoint(tmp_path, {}, meta=state)
     assert list(tmp_path.iterdir()) == []
+
+
+ODD_VALUES = [
+    *({1, (2, "a")}, frozenset({"x"}), set(), b"ab\x00\xff", b"", 1.5 - 2j, complex("inf")),
+    *(torch.device("cpu"), torch.device("cuda:1"), torch.float32, torch.bfloat16),
+    *(deque([1, {"x": 2}]), deque([1, 2], maxlen=3), np.complex64(1 + 2j), [{1: {2}}]),
+]
+
+
+@pytest.mark.parametrize("value", ODD_VALUES, ids=str)
+def test_values_beside_numbers_and_texts_come_back_equal(tmp_path: Path, value: object) -> None:
+    save_checkpoint(tmp_path, {"x": value}, meta={"y": value})
+    found = load_checkpoint(tmp_path)
+    assert found.state == {"x": value}
+    assert found.meta == {"y": value}
+    assert type(found.state["x"]) is type(value) or isinstance(value, np.generic)
+    if isinstance(value, deque):
+        assert found.state["x"].maxlen == value.maxlen
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_tensors_and_arrays_come_back_as_they_were(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    tensor = torch.randn(3, 2, dtype=dtype)
+    state = {
+        **{"tensor": tensor, "conjugate": tensor.conj().t(), "number": tensor[0, 0]},
+        **{"array": tensor.numpy(), "large": np.full((40_000, 4), 1 - 2j), "empty": tensor[:0]},
+    }
+    save_checkpoint(tmp_path, state)
+    found = load_checkpoint(tmp_path).state
+    assert {key: type(value) for key, value in found.items()} == {
+        key: type(value) for key, value in state.items()
+    }
+    for key, value in state.items():
+        expected = value.numpy(force=True) if isinstance(value, torch.Tensor) else value
+        np.testing.assert_array_equal(np.asarray(found[key]), expected, strict=True)
+
+
+def test_keys_of_numpy_come_back_as_equal_numbers(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, {np.int64(3): 1, np.bool_(True): 2, np.str_("a"): 3})
+    assert load_checkpoint(tmp_path).state == {3: 1, True: 2, "a": 3}
 
 
 def test_a_saved_policy_goes_on_exactly(tmp_path):
