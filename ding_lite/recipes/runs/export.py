@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_map
 
@@ -113,9 +112,9 @@ def _format_of(path: Path) -> str:
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:
     """Trace the network with an axis of any length for the batch."""
-    module = policy.module
-    with _as_for_inference(module):
+    with _keeping_modes(policy):
         try:
+            module = policy.module
             inputs, batch = _inputs(policy), Dim("batch", min=1)
             open_axes = tree_map(lambda _: {0: batch}, inputs)
             return torch.export.export(module, inputs, dynamic_shapes=open_axes)
@@ -159,10 +158,10 @@ def _as_onnx(program: ExportedProgram, inputs: tuple[Any, ...]) -> bytes:
 
 
 @contextmanager
-def _as_for_inference(module: nn.Module) -> Iterator[None]:
-    """Put a module into the mode for inference, and back."""
-    modes = {each: each.training for each in module.modules()}
-    module.eval()
+def _keeping_modes(policy: OpenPolicy) -> Iterator[None]:
+    """Put own modules back into the mode that each part of them was in."""
+    own = [part for parts in policy.own_modules.values() for part in parts.values()]
+    modes = {each: each.training for part in own for each in part.modules()}
     try:
         yield
     finally:

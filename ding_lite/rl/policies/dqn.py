@@ -68,7 +68,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
-from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, made_module, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, acting, made_module, seeded
 from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
 
@@ -277,7 +277,7 @@ class DQN(OpenPolicy):
     @property
     def target_module(self) -> nn.Module:
         """The target network as a plain module, on its weights."""
-        return self._target_net.module
+        return acting(self._target_net.module)
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:

@@ -27,7 +27,7 @@ from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
 from ding_lite.rl.weights.compiled import Compile
-from ding_lite.rl.weights.flat_module import MakeModule, made_module
+from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
 
@@ -209,7 +209,7 @@ class R2D2(TorchPolicy[R2D2Config]):
     @property
     def module(self) -> nn.Module:
         """The network: from observations and states to the values of actions and next states."""
-        return self.net
+        return acting(self.net)
 
     @property
     def n_step(self) -> int:

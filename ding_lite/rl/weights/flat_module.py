@@ -82,9 +82,8 @@ class FlatModule:
 
     def train(self, is_training: bool) -> None:
         """Switch Dropout and BatchNorm between learning and acting."""
-        if is_training != self._modes[0]["training"]:  # the user may have switched it, too
-            for attributes in self._modes:  # nn.Module.train takes ten times as long
-                attributes["training"] = is_training
+        for attributes in self._modes:  # nn.Module.train takes ten times as long
+            attributes["training"] = is_training
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy parameters and buffers to the CPU."""
@@ -111,6 +110,13 @@ class FlatModule:
         """Copy the buffers of another module of the same kind."""
         for name, buffer in self.buffers.items():
             buffer.copy_(leader.buffers[name])
+
+
+def acting(module: nn.Module) -> nn.Module:
+    """Switch Dropout and BatchNorm of a module to acting, and return it."""
+    for part in module.modules():
+        part.training = False
+    return module
 
 
 def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from ding_lite.rl.networks.modules import Normalized, QModule
 from ding_lite.rl.packing import Leaf, Packing, Tree
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
 
 AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
 """The kind of the convolutions of each image, or these convolutions."""
@@ -197,13 +197,13 @@ def for_inference(
         sees_trees: Whether it gets trees where observations have several parts.
 
     Returns:
-        A module of observations as the environment gives them.
+        A module of observations as the environment gives them, without Dropout.
     """
+    if norm is None and (sees_trees or spec.packing is None):
+        return acting(network)
     if spec.packing is None:
-        return network if norm is None else Normalized(network, norm)
-    if sees_trees and norm is None:
-        return network
-    return FromTree(network, spec.packing, norm, sees_trees=sees_trees)
+        return acting(Normalized(network, cast(RunningNorm, norm)))
+    return acting(FromTree(network, spec.packing, norm, sees_trees=sees_trees))
 
 
 class FromTree(nn.Module):
