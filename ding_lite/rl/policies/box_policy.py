@@ -23,7 +23,6 @@ from ding_lite.rl.batch import (
     NumpyArray,
     PrioritizedTransitions,
     Transitions,
-    to_numpy,
 )
 from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, update_critics
 from ding_lite.rl.formulas.rows import Rows
@@ -31,6 +30,7 @@ from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
     metrics_of,
+    on,
     placed,
     usable_device,
 )
@@ -38,6 +38,7 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
 from ding_lite.rl.networks.conv import Conv, TorsoName
+from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
@@ -162,7 +163,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         name = type(self).__name__
         self._box = BoxActions(spec, policy=name)
         self._rng = make_rng(config.seed, name.lower())
-        self._norm = make_norm(spec, normalize_obs=config.normalize_obs)
+        self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         if actor is None or critic is None:
             check_no_parts(spec, policy=name)
         self._random = TorchRandom(config.seed, f"{name.lower()} networks", device=self.device)
@@ -266,7 +267,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
         if self._norm is not None:
-            self._norm.update(to_numpy(batch.obs))
+            self._norm.update(batch.obs)
         obs, next_obs = self._on_device(batch.obs), self._on_device(batch.next_obs)
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
@@ -417,7 +418,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """Return observations as the networks take them: bytes as they are, others as float32."""
         check_obs(obs, self.spec)
         if self._norm is not None:
-            obs = self._norm(to_numpy(obs))
+            obs = self._norm(on(self.device, obs))
         found = placed(obs, self.device)
         return found if found.dtype == torch.uint8 else found.float()
 
@@ -446,9 +447,13 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         Raises:
             ShapeError: If a name or a shape is not this actor's. Nothing is changed then.
         """
-        norm, of_actor = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
+        norm, of_actor = self._read_norm(weights)
         self._networks.load_actor(of_actor)
         self._norm = norm
+
+    def _read_norm(self, weights: Mapping[str, Any]) -> tuple[RunningNorm | None, dict[str, Any]]:
+        has_norm = self._norm is not None
+        return read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -476,7 +481,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         expected = {"weights", "target", of_critics, of_actor, "rng", "env_step", "train_iter"}
         expected |= {"network_rng"} if self.has_own_network else set()
         check_state_keys(state, expected, policy=type(self).__name__)
-        norm, weights = read_norm(state["weights"], self.spec, normalize_obs=self._norm is not None)
+        norm, weights = self._read_norm(state["weights"])
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
         self._norm = norm
         self._critic_optimizer.load_state_dict(state[of_critics])

@@ -324,7 +324,9 @@ def on_tensors(monkeypatch):
 @pytest.mark.parametrize("draw", [batch, prioritized])
 def test_an_update_on_a_device_copies_nothing_to_the_host(kind, draw):
     """The device `meta` holds no data: what copies some to the host raises."""
-    policy = KINDS[kind][0](ARM, KINDS[kind][1](hidden=(8,)), device="meta")
+    normalizes = draw is prioritized
+    config = KINDS[kind][1](hidden=(8,), normalize_obs=normalizes)
+    policy = KINDS[kind][0](ARM, config, device="meta")
     updates = [policy.learn(draw(seed)) for seed in range(2)]
     assert policy.train_iter == 2
     assert "actor_loss" in updates[1]

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.activations import Activation, activation_function
 from ding_lite.rl.networks.conv import Conv, TorsoName, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
@@ -233,9 +234,9 @@ class FromTree(nn.Module):
         self._leaves, self._is_one_leaf = packing.leaves, packing.is_one_leaf
         self._clip = None if norm is None else norm.clip
         if norm is not None:
-            for name, array in (("shift", norm.shift_I), ("scale", norm.scale_I)):
-                kept = array[: packing.num_inputs].copy()
-                self.register_buffer(name, torch.from_numpy(kept))
+            device = next(network.parameters()).device
+            for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
+                self.register_buffer(name, placed(found[: packing.num_inputs], device).clone())
 
     def forward(self, tree: Tree, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
         """Compute what the network computes; one with memory takes its states, too."""
