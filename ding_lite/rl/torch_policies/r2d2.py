@@ -208,8 +208,12 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     @property
     def module(self) -> nn.Module:
-        """The network: from observations and states to the values of actions and next states."""
-        return acting(self.net)
+        """The network: from observations and states to the values of actions and next states.
+
+        Observations of several parts, and those with an action mask, come packed, as `envs.obs`;
+        the values of actions that are not legal are minus infinity.
+        """
+        return acting(self.net if self.spec.packing is None else _LegalValues(self))
 
     @property
     def n_step(self) -> int:
@@ -342,6 +346,18 @@ class R2D2(TorchPolicy[R2D2Config]):
             )
         sequences: Sequences = super()._on_device(batch)
         return sequences
+
+
+class _LegalValues(nn.Module):
+    """The network of a policy behind packed observations."""
+
+    def __init__(self, policy: R2D2) -> None:
+        super().__init__()
+        self.net, self._policy = policy.net, policy
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        q_BA, state = self._policy._one_step(self.net, obs, state)
+        return self._policy._only_legal(q_BA, obs), state
 
 
 def _state_size(net: nn.Module) -> int:
