@@ -23,12 +23,14 @@ from ding_lite.rl.batch import (
     NumpyArray,
     PrioritizedTransitions,
     Transitions,
+    to_numpy,
 )
-from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, update_critics
+from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, critic_errors, update_critics
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
+    computable,
     metrics_of,
     on,
     placed,
@@ -300,6 +302,38 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         if weight_1B is not None:
             values["td_error"] = abs(found.error_EGB[:, 0]).mean(0)
         return metrics_of(values, of_critics, actor_loss=of_actor)
+
+    def td_errors(self, transitions: Transitions) -> FloatArray:
+        """Compute how far the values of transitions are from their targets, without learning.
+
+        Collectors of Ape-X take them for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
+        `mw.add_to(replay, priority=policy.td_errors)`. Where targets are noisy, as in TD3 and SAC,
+        the noise is that of the next update, and the random stream stays where it is.
+
+        Args:
+            transitions: B transitions, arrays or tensors.
+
+        Returns:
+            Absolute errors, [B] float32, as a mean over the critics, as in `learn`.
+
+        Raises:
+            ShapeError: If the observations are not those of the environment it was made for.
+        """
+        count = len(transitions)
+        if not count:  # the first steps complete no transition of n steps
+            return np.zeros(0, dtype=np.float32)
+        rows = Rows.of_one(count, self.config.gamma, self.device)
+        obs, next_obs = self._on_device(transitions.obs), self._on_device(transitions.next_obs)
+        action_1BA = placed(self._box.to_unit(transitions.action), self.device).unsqueeze(0)
+        before = rng_state(self._rng)
+        with self._drawing:
+            draw = partial(self._drawn, count)
+            next_1B = self.next_values([self], self._networks, next_obs, draw)
+            q_E1B = computable(self._networks.critics.forward(obs, action_1BA))
+        set_rng_state(self._rng, before)
+        errors_E1B = critic_errors(q_E1B, rows, transitions, next_1B)
+        errors_B: FloatArray = to_numpy(abs(errors_E1B[:, 0]).mean(0))
+        return errors_B
 
     @property
     def _actor_every(self) -> int:

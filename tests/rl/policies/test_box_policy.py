@@ -411,6 +411,21 @@ def test_on_a_gpu_it_learns_the_same(kind):
 
 
 @EVERY_KIND
+def test_errors_of_transitions_are_those_that_an_update_reports(kind):
+    policy = make(kind)
+    for seed in range(3):
+        policy.learn(batch(seed))
+    drawn, before = prioritized(3), policy.state_dict()
+    errors = policy.td_errors(drawn)
+    assert errors.dtype == np.float32
+    torch.testing.assert_close(policy.state_dict(), before, rtol=0.0, atol=0.0)
+    columns = [getattr(drawn, name).numpy() for name in Transitions.__slots__]
+    np.testing.assert_allclose(policy.td_errors(Transitions(*columns)), errors, rtol=1e-6)
+    assert policy.td_errors(Transitions(*[column[:0] for column in columns])).shape == (0,)
+    np.testing.assert_allclose(policy.learn(drawn)["td_error"], errors, rtol=1e-4, atol=1e-5)
+
+
+@EVERY_KIND
 def test_importance_weights_scale_the_loss_of_each_transition(kind):
     drawn = prioritized(0, size=2)
     drawn.weight[:] = torch.tensor([0.0, 1.0])
