@@ -42,6 +42,7 @@ from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
+from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
 from ding_lite.settings import at_least, check_all, finite, inside, whole
 
 _CONVS_PROB = 0.5
@@ -349,9 +350,11 @@ def _change(agent: Agent, name: str, before: Value, after: Value) -> str:
 
 def _check_has_activation(policy: Policy) -> None:
     if has_own_network(policy):
+        is_built = isinstance(policy, TorchPolicy)  # R2D2 among them
+        of = "networks that its `build` makes" if is_built else "a network of its user"
         raise ConfigError(
-            f"`activation` of the mutation is above 0, but this {type(policy).__name__} has a "
-            f"network of its user, which has its own activations. Leave it at 0."
+            f"`activation` of the mutation is above 0, but this {type(policy).__name__} has {of}, "
+            f"and activations of those stay as they are. Leave it at 0."
         )
     if not hasattr(policy.config, "activation"):
         raise ConfigError(

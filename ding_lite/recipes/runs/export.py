@@ -12,13 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
-from torch import nn
+from gymnasium.spaces import Box
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.utils._pytree import tree_map
 
 from ding_lite.errors import ConfigError, MissingExtraError, pip_line
 from ding_lite.io.files import naming
+from ding_lite.rl.formulas.distributions import BoxUnits, num_outputs
+from ding_lite.rl.packing import Tree
+from ding_lite.rl.policies.actor_critic import ActorCriticPolicy
 from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.recorded.checks import sample_obs
@@ -38,14 +43,17 @@ def export_policy(
 
     The file computes what `policy.module` computes, for any number of observations at a time, as
     the environment gives them: [B, ...], bytes as bytes. Dropout is off, and `normalize_obs` is
-    part of it. Of a policy with memory it takes states, [B, S], and returns the next ones, too;
-    they are zeros where an episode begins.
+    part of it. Of A2C, PPO and IMPALA with Box actions it returns actions of the environment in
+    place of means. Where the environment says which actions are legal, it takes that as
+    `action_mask`, [B, A] bool, and the outputs of the others are minus infinity. Of a policy with
+    memory it takes states, [B, S], and returns the next ones, too; they are zeros where an episode
+    begins.
 
     Args:
         policy: A trained one. It is left as it is.
         path: The file to write. It is replaced if it exists.
         format: `onnx` for ONNX runtimes, with the input `obs`, or one for each part, such as
-            `obs.position`, and `state`; `torch` for `torch.export.load`. By
+            `obs.position`, then `action_mask` and `state`; `torch` for `torch.export.load`. By
             default the end of the path says which: .onnx or .pt2.
 
     Returns:
@@ -79,7 +87,7 @@ def export_policy(
         if chosen == "torch":
             torch.export.save(program, content)
         else:
-            content.write(_as_onnx(program, _inputs(policy)))
+            content.write(_as_onnx(program, _input_names(policy)))
     with naming(path):
         path.write_bytes(content.getbuffer())
     return path
@@ -113,9 +121,9 @@ def _format_of(path: Path) -> str:
 
 def _traced(policy: OpenPolicy) -> ExportedProgram:
     """Trace the network with an axis of any length for the batch."""
-    module = policy.module
-    with _as_for_inference(module):
+    with _keeping_modes(policy):
         try:
+            module = _served(policy)
             inputs, batch = _inputs(policy), Dim("batch", min=1)
             open_axes = tree_map(lambda _: {0: batch}, inputs)
             return torch.export.export(module, inputs, dynamic_shapes=open_axes)
@@ -128,12 +136,61 @@ def _traced(policy: OpenPolicy) -> ExportedProgram:
             ) from error
 
 
+def _served(policy: OpenPolicy) -> nn.Module:
+    """Return the module of a policy, with actions in bounds, and none that is not legal."""
+    space = policy.spec.action_space
+    if isinstance(policy, ActorCriticPolicy) and isinstance(space, Box):
+        return _InBounds(policy.module, BoxUnits(space), policy.device)
+    return _OnlyLegal(policy.module) if _takes_mask(policy) else policy.module
+
+
+def _takes_mask(policy: OpenPolicy) -> bool:
+    """Whether the legal actions are an input; a `TorchPolicy` reads them of its observations."""
+    return policy.spec.has_action_mask and not isinstance(policy, TorchPolicy)
+
+
+class _InBounds(nn.Module):
+    """An actor-critic with actions of the environment in place of means in units of their range."""
+
+    def __init__(self, network: nn.Module, units: BoxUnits, device: torch.device) -> None:
+        super().__init__()
+        self.network, self._shape = network, units.shape
+        self.bounds: Tensor
+        ends = (units.middle_D, units.unit_D, units.low, units.high)
+        self.register_buffer("bounds", torch.from_numpy(np.stack(ends)).to(device))
+
+    def forward(self, obs: Tree, state: Tensor | None = None) -> tuple[Tensor, ...]:
+        inputs = (obs,) if state is None else (obs, state)
+        outputs_BD, *others = self.network(*inputs)
+        middle_A, unit_A, low_A, high_A = self.bounds.unbind()
+        action_BA = middle_A + unit_A * outputs_BD[:, : len(middle_A)]
+        return action_BA.clamp(low_A, high_A).reshape(-1, *self._shape), *others
+
+
+class _OnlyLegal(nn.Module):
+    """A network with minus infinity for the actions that are not legal."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: Tree, action_mask: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - a tensor or several
+        found = self.network(obs) if state is None else self.network(obs, state)
+        outputs_BD, *others = (found,) if isinstance(found, Tensor) else found
+        legal_BD = outputs_BD.masked_fill(~action_mask, -torch.inf)
+        return (legal_BD, *others) if others else legal_BD
+
+
 def _inputs(policy: OpenPolicy) -> tuple[Any, ...]:
-    """Return what its module takes: observations, in parts where they have several, and states."""
-    obs: Any = sample_obs(policy.spec, device=policy.device)
-    size: int = getattr(policy, "state_size", 0)
-    state = (torch.zeros((len(obs), size), device=policy.device),) if size else ()
-    return (obs if isinstance(policy, TorchPolicy) else policy.spec.unpack(obs), *state)
+    """Return what is exported takes: observations, in parts where they have several, and more."""
+    spec = policy.spec
+    obs: Any = sample_obs(spec, device=policy.device)
+    further: list[Tensor] = []
+    if _takes_mask(policy):
+        further.append(torch.ones((len(obs), num_outputs(spec)), dtype=torch.bool).to(obs.device))
+    if size := getattr(policy, "state_size", 0):
+        further.append(torch.zeros((len(obs), size), device=obs.device))
+    return (obs if isinstance(policy, TorchPolicy) else spec.unpack(obs), *further)
 
 
 def _names(inputs: Any, name: str = INPUT) -> list[str]:  # noqa: ANN401 - a tree
@@ -144,8 +201,12 @@ def _names(inputs: Any, name: str = INPUT) -> list[str]:  # noqa: ANN401 - a tre
     return [found for key, part in parts for found in _names(part, f"{name}.{key}")]
 
 
-def _as_onnx(program: ExportedProgram, inputs: tuple[Any, ...]) -> bytes:
-    names = [*_names(inputs[0]), *["state"][: len(inputs) - 1]]
+def _input_names(policy: OpenPolicy) -> list[str]:
+    further = {"action_mask": _takes_mask(policy), "state": getattr(policy, "state_size", 0)}
+    return [*_names(_inputs(policy)[0]), *(name for name, is_taken in further.items() if is_taken)]
+
+
+def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
     try:
         converted: Any = torch.onnx.export(program, input_names=names, verbose=False)
     except torch.onnx.OnnxExporterError as error:
@@ -159,10 +220,10 @@ def _as_onnx(program: ExportedProgram, inputs: tuple[Any, ...]) -> bytes:
 
 
 @contextmanager
-def _as_for_inference(module: nn.Module) -> Iterator[None]:
-    """Put a module into the mode for inference, and back."""
-    modes = {each: each.training for each in module.modules()}
-    module.eval()
+def _keeping_modes(policy: OpenPolicy) -> Iterator[None]:
+    """Put own modules back into the mode that each part of them was in."""
+    own = [part for parts in policy.own_modules.values() for part in parts.values()]
+    modes = {each: each.training for part in own for each in part.modules()}
     try:
         yield
     finally:

@@ -91,20 +91,26 @@ def update_critics(
         next_value_GB: The estimated values of its next observations.
         weight_GB: The importance weights of the transitions; 1 if None.
     """
-    target_GB = bootstrapped_targets(
+    q, saved = critics.forward_saving(obs, action_GBA)
+    q_EGB = computable(q)
+    error_EGB = critic_errors(q_EGB, rows, batch, next_value_GB)
+    weighted_EGB = error_EGB if weight_GB is None else error_EGB * floats(weight_GB)
+    critics.backward(saved, as_tensor(rows.per_size(2.0 * weighted_EGB)))
+    return CriticsUpdate(
+        rows.mean(weighted_EGB * error_EGB).sum(0), rows.mean(q_EGB).sum(0) / len(q_EGB), error_EGB
+    )
+
+
+def critic_errors(
+    q_EGB: AnyArray, rows: Rows, batch: Transitions, next_value_GB: AnyArray
+) -> AnyArray:
+    """Compute value minus target for each critic, [E, G, B]; arguments are as those of learning."""
+    return q_EGB - bootstrapped_targets(
         floats(rows.fold(batch.reward)),
         rows.fold(batch.terminated),
         rows.fold(batch.num_steps),
         next_value_GB,
         gamma=rows.gamma_G1,
-    )
-    q, saved = critics.forward_saving(obs, action_GBA)
-    q_EGB = computable(q)
-    error_EGB = q_EGB - target_GB
-    weighted_EGB = error_EGB if weight_GB is None else error_EGB * floats(weight_GB)
-    critics.backward(saved, as_tensor(rows.per_size(2.0 * weighted_EGB)))
-    return CriticsUpdate(
-        rows.mean(weighted_EGB * error_EGB).sum(0), rows.mean(q_EGB).sum(0) / len(q_EGB), error_EGB
     )
 
 

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ShapeError
-from ding_lite.rl.batch import FloatArray, NumpyArray
+from ding_lite.rl.batch import Array, FloatArray, NumpyArray, to_numpy
+from ding_lite.rl.host_or_device import AnyArray, as_tensor, floats, namespace, on, placed
 from ding_lite.rl.packing import as_floats as as_floats
+
+_CPU = torch.device("cpu")
 
 
 class RunningNorm:
@@ -25,6 +28,7 @@ class RunningNorm:
         size: The length of an observation.
         clip: Normalised numbers are clipped to plus and minus this, which bounds rare ones.
         only_I: Which numbers are normalised, [I] bool; all if None. The others are only clipped.
+        device: Where the statistics are; an update there copies nothing to the host.
 
     Example:
         >>> norm = RunningNorm(1)
@@ -33,31 +37,43 @@ class RunningNorm:
         [[-1.0], [0.0]]
     """
 
-    def __init__(self, size: int, *, clip: float = 10.0, only_I: NumpyArray | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        clip: float = 10.0,
+        only_I: NumpyArray | None = None,
+        device: torch.device = _CPU,
+    ) -> None:
         """Change nothing until the first update."""
         self.clip = float(clip)
         """The bound of normalised numbers."""
-        self._only_I = only_I
+        # A device of Apple's has no float64.
+        self._device = _CPU if device.type == "mps" else device
+        self._only_I = on(self._device, np.ones(size, np.bool_) if only_I is None else only_I)
         self._count = 0.0
-        self._mean_I = np.zeros(size, dtype=np.float64)
-        self._squares_I = np.zeros(size, dtype=np.float64)
-        self.shift_I = np.zeros(size, dtype=np.float32)
+        self._mean_I, self._squares_I = on(self._device, np.zeros((2, size)))
+        self.shift_I: AnyArray
         """The number subtracted from each input, [I]."""
-        self.scale_I = np.ones(size, dtype=np.float32)
+        self.scale_I: AnyArray
         """The factor of each difference, [I]."""
+        self._derive()
 
-    def __call__(self, obs_BI: NumpyArray) -> FloatArray:
-        """Normalise observations; bytes are scaled to 0 to 1 first."""
-        normed_BI: FloatArray = (as_floats(obs_BI) - self.shift_I) * self.scale_I
-        return np.clip(normed_BI, np.float32(-self.clip), np.float32(self.clip), out=normed_BI)
+    def __call__(self, obs_BI: AnyArray) -> AnyArray:
+        """Normalise observations, where they are; bytes are scaled to 0 to 1 first."""
+        shift_I, scale_I = self._shift_and_scale(obs_BI)
+        normed_BI = (as_floats(obs_BI) - shift_I) * scale_I
+        return namespace(normed_BI).clip(normed_BI, -self.clip, self.clip, out=normed_BI)
 
-    def update(self, obs_BI: NumpyArray) -> None:
+    def update(self, obs_BI: Array) -> None:
         """Update the statistics with more observations."""
-        batch_BI = as_floats(obs_BI).astype(np.float64)
-        mean_I = batch_BI.mean(axis=0)
+        seen_BI = as_floats(on(self._device, obs_BI))
+        xp = namespace(seen_BI)
+        batch_BI = xp.asarray(seen_BI, dtype=xp.float64)
+        mean_I = batch_BI.mean(0)
         total = self._count + len(batch_BI)
         delta_I = mean_I - self._mean_I
-        self._squares_I += ((batch_BI - mean_I) ** 2).sum(axis=0)
+        self._squares_I += ((batch_BI - mean_I) ** 2).sum(0)
         self._squares_I += delta_I**2 * (self._count * len(batch_BI) / total)
         self._mean_I += delta_I * (len(batch_BI) / total)
         self._count = total
@@ -65,8 +81,9 @@ class RunningNorm:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Copy the statistics."""
-        arrays = {"mean": self._mean_I, "squares": self._squares_I, "count": self._count}
-        return {name: torch.tensor(array, dtype=torch.float64) for name, array in arrays.items()}
+        count = np.array(self._count)
+        arrays = {"mean": self._mean_I, "squares": self._squares_I, "count": count}
+        return {name: as_tensor(array).to("cpu", copy=True) for name, array in arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned.
@@ -74,22 +91,29 @@ class RunningNorm:
         Raises:
             ShapeError: If it is of observations of another length.
         """
-        mean_I, squares_I = np.asarray(state["mean"]), np.asarray(state["squares"])
+        mean_I, squares_I = (np.asarray(state[n]).astype(np.float64) for n in ("mean", "squares"))
         if mean_I.shape != self._mean_I.shape:
             raise ShapeError(
                 f"The mean observation to load has shape {mean_I.shape}; {self._mean_I.shape} "
                 f"was expected. Is it of another environment?"
             )
-        self._mean_I[:], self._squares_I[:] = mean_I, squares_I
+        self._mean_I, self._squares_I = (on(self._device, x) for x in (mean_I, squares_I))
         self._count = float(state["count"])
         self._derive()
 
     def _derive(self) -> None:
-        variance_I = self._squares_I / max(self._count, 1.0)
-        self.shift_I = self._mean_I.astype(np.float32)
+        xp, variance_I = namespace(self._mean_I), self._squares_I / max(self._count, 1.0)
+        self.shift_I = floats(self._mean_I * self._only_I)
         # A constant number has no deviation; it becomes 0, and small changes stay small.
-        usable_I = variance_I > 1e-12
-        self.scale_I = np.where(usable_I, 1.0 / np.sqrt(variance_I + 1e-12), 1.0).astype(np.float32)
-        if self._only_I is not None:
-            self.shift_I *= self._only_I
-            self.scale_I[~self._only_I] = 1.0
+        usable_I = (variance_I > 1e-12) & self._only_I
+        self.scale_I = floats(xp.where(usable_I, 1.0 / xp.sqrt(variance_I + 1e-12), 1.0))
+        self._on_host: tuple[FloatArray, FloatArray] | None = None
+
+    def _shift_and_scale(self, like: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Return the two on the device of some observations."""
+        both = (self.shift_I, self.scale_I)
+        if isinstance(like, Tensor):
+            return placed(both[0], like.device), placed(both[1], like.device)
+        if self._on_host is None:  # a collector acts often between two updates
+            self._on_host = (to_numpy(both[0]), to_numpy(both[1]))
+        return self._on_host

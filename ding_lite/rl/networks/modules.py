@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.activations import Activation, activation_function
 from ding_lite.rl.networks.conv import Conv, num_features
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
@@ -306,8 +307,9 @@ class Normalized(nn.Module):
         self.shift: Tensor
         self.scale: Tensor
         self.clip = norm.clip
-        for name, array in (("shift", norm.shift_I), ("scale", norm.scale_I)):
-            self.register_buffer(name, torch.from_numpy(array.copy()))
+        device = next(network.parameters()).device
+        for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
+            self.register_buffer(name, placed(found, device).clone())
 
     def forward(self, obs: Tensor, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
         """Compute what the network computes; one with memory takes its states, too."""

@@ -6,18 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError, ShapeError
 from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.spec import EnvSpec
 
+_CPU = torch.device("cpu")
 _PREFIX = "norm."
 _NAMES = {"mean", "squares", "count"}
 
 
-def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
+def make_norm(
+    spec: EnvSpec, *, normalize_obs: bool, device: torch.device = _CPU
+) -> RunningNorm | None:
     """Make the normalisation of observations, or None without `normalize_obs`.
+
+    Args:
+        spec: The environments'.
+        normalize_obs: Whether there is one.
+        device: Where the statistics are.
 
     Raises:
         ConfigError: `normalize_obs` is set for images, or a part of observations is of bytes.
@@ -31,7 +40,7 @@ def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
         )
     packing = spec.packing
     if packing is None:
-        return RunningNorm(spec.obs_shape[0])
+        return RunningNorm(spec.obs_shape[0], device=device)
     if packing.is_bytes or packing.has_images:
         raise ConfigError(
             f"`normalize_obs` is on, but a part of the observations of {spec.env_id} is of bytes "
@@ -39,7 +48,8 @@ def make_norm(spec: EnvSpec, *, normalize_obs: bool) -> RunningNorm | None:
             f"floats of them with a wrapper."
         )
     is_mask = np.zeros(packing.num_masked, dtype=np.bool_)
-    return RunningNorm(*packing.shape, only_I=np.concatenate((packing.is_normal(), is_mask)))
+    only_I = np.concatenate((packing.is_normal(), is_mask))
+    return RunningNorm(*packing.shape, only_I=only_I, device=device)
 
 
 def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[str, Tensor]:
@@ -49,7 +59,11 @@ def with_norm(weights: Mapping[str, Tensor], norm: RunningNorm | None) -> dict[s
 
 
 def read_norm(
-    weights: Mapping[str, Any], spec: EnvSpec, *, normalize_obs: bool
+    weights: Mapping[str, Any],
+    spec: EnvSpec,
+    *,
+    normalize_obs: bool,
+    device: torch.device = _CPU,
 ) -> tuple[RunningNorm | None, dict[str, Any]]:
     """Split weights into the statistics of observations and the network's weights.
 
@@ -62,7 +76,7 @@ def read_norm(
             f"The weights to load are of a policy with `normalize_obs` {'on' if of_norm else 'off'}"
             f", and this one has it {'on' if normalize_obs else 'off'}. Make both alike."
         )
-    norm = make_norm(spec, normalize_obs=normalize_obs)
+    norm = make_norm(spec, normalize_obs=normalize_obs, device=device)
     if norm is not None:
         norm.load_state_dict(of_norm)
     return norm, {name: value for name, value in weights.items() if not name.startswith(_PREFIX)}

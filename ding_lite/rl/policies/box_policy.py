@@ -25,12 +25,14 @@ from ding_lite.rl.batch import (
     Transitions,
     to_numpy,
 )
-from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, update_critics
+from ding_lite.rl.formulas.box_updates import DrawNoise, Networks, critic_errors, update_critics
 from ding_lite.rl.formulas.rows import Rows
 from ding_lite.rl.host_or_device import (
     AnyArray,
     Metrics,
+    computable,
     metrics_of,
+    on,
     placed,
     usable_device,
 )
@@ -38,6 +40,7 @@ from ding_lite.rl.networks.activations import Activation
 from ding_lite.rl.networks.box_actors import BoxActor
 from ding_lite.rl.networks.box_networks import BoxForm, BoxNetworks
 from ding_lite.rl.networks.conv import Conv, TorsoName
+from ding_lite.rl.networks.inputs import RunningNorm
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.trees.parts import for_inference
 from ding_lite.rl.policies.base import (
@@ -162,7 +165,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         name = type(self).__name__
         self._box = BoxActions(spec, policy=name)
         self._rng = make_rng(config.seed, name.lower())
-        self._norm = make_norm(spec, normalize_obs=config.normalize_obs)
+        self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         if actor is None or critic is None:
             check_no_parts(spec, policy=name)
         else:
@@ -268,7 +271,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """
         rows = Rows.of_one(len(batch), self.config.gamma, self.device)
         if self._norm is not None:
-            self._norm.update(to_numpy(batch.obs))
+            self._norm.update(batch.obs)
         obs, next_obs = self._on_device(batch.obs), self._on_device(batch.next_obs)
         action_1BA = placed(self._box.to_unit(batch.action), self.device).unsqueeze(0)
         weight_1B = rows.fold(batch.weight) if isinstance(batch, PrioritizedTransitions) else None
@@ -301,6 +304,38 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         if weight_1B is not None:
             values["td_error"] = abs(found.error_EGB[:, 0]).mean(0)
         return metrics_of(values, of_critics, actor_loss=of_actor)
+
+    def td_errors(self, transitions: Transitions) -> FloatArray:
+        """Compute how far the values of transitions are from their targets, without learning.
+
+        Collectors of Ape-X take them for initial priorities (Horgan et al. 2018, arXiv:1803.00933):
+        `mw.add_to(replay, priority=policy.td_errors)`. Where targets are noisy, as in TD3 and SAC,
+        the noise is that of the next update, and the random stream stays where it is.
+
+        Args:
+            transitions: B transitions, arrays or tensors.
+
+        Returns:
+            Absolute errors, [B] float32, as a mean over the critics, as in `learn`.
+
+        Raises:
+            ShapeError: If the observations are not those of the environment it was made for.
+        """
+        count = len(transitions)
+        if not count:  # the first steps complete no transition of n steps
+            return np.zeros(0, dtype=np.float32)
+        rows = Rows.of_one(count, self.config.gamma, self.device)
+        obs, next_obs = self._on_device(transitions.obs), self._on_device(transitions.next_obs)
+        action_1BA = placed(self._box.to_unit(transitions.action), self.device).unsqueeze(0)
+        before = rng_state(self._rng)
+        with self._drawing:
+            draw = partial(self._drawn, count)
+            next_1B = self.next_values([self], self._networks, next_obs, draw)
+            q_E1B = computable(self._networks.critics.forward(obs, action_1BA))
+        set_rng_state(self._rng, before)
+        errors_E1B = critic_errors(q_E1B, rows, transitions, next_1B)
+        errors_B: FloatArray = to_numpy(abs(errors_E1B[:, 0]).mean(0))
+        return errors_B
 
     @property
     def _actor_every(self) -> int:
@@ -421,7 +456,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         """Return observations as the networks take them: bytes as they are, others as float32."""
         check_obs(obs, self.spec)
         if self._norm is not None:
-            obs = self._norm(to_numpy(obs))
+            obs = self._norm(on(self.device, obs))
         found = placed(obs, self.device)
         return found if found.dtype == torch.uint8 else found.float()
 
@@ -450,9 +485,13 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         Raises:
             ShapeError: If a name or a shape is not this actor's. Nothing is changed then.
         """
-        norm, of_actor = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
+        norm, of_actor = self._read_norm(weights)
         self._networks.load_actor(of_actor)
         self._norm = norm
+
+    def _read_norm(self, weights: Mapping[str, Any]) -> tuple[RunningNorm | None, dict[str, Any]]:
+        has_norm = self._norm is not None
+        return read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything that an exact resume needs."""
@@ -480,7 +519,7 @@ class BoxPolicy(OpenPolicy, ABC, Generic[ActorT, ConfigT]):
         expected = {"weights", "target", of_critics, of_actor, "rng", "env_step", "train_iter"}
         expected |= {"network_rng"} if self.has_own_network else set()
         check_state_keys(state, expected, policy=type(self).__name__)
-        norm, weights = read_norm(state["weights"], self.spec, normalize_obs=self._norm is not None)
+        norm, weights = self._read_norm(state["weights"])
         self._networks.load_state_dict({"weights": weights, "target": state["target"]})
         self._norm = norm
         self._critic_optimizer.load_state_dict(state[of_critics])

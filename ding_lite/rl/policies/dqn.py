@@ -68,7 +68,7 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_random import TorchRandom
 from ding_lite.rl.weights.compiled import Compile, Inputs, Outputs
 from ding_lite.rl.weights.flat import FlatWeights, clip_norm
-from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, made_module, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, MakeModule, acting, made_module, seeded
 from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
 
@@ -222,7 +222,7 @@ class DQN(OpenPolicy):
         self._random = TorchRandom(config.seed, "dqn network", device=self.device)
         self._sees_trees = network is not None or encodes_images(spec, config.images)
         self._q_net, self._target_net = self._make_networks(network)
-        self._norm = make_norm(self.spec, normalize_obs=self.config.normalize_obs)
+        self._norm = make_norm(spec, normalize_obs=config.normalize_obs, device=self.device)
         self._loss = LOSSES[config.loss]
         self._lr = _step_size(config)
         weights, grads = self._q_net.weights, self._q_net.grads
@@ -279,7 +279,7 @@ class DQN(OpenPolicy):
     @property
     def target_module(self) -> nn.Module:
         """The target network as a plain module, on its weights."""
-        return self._target_net.module
+        return acting(self._target_net.module)
 
     @property
     def own_modules(self) -> Mapping[str, Mapping[str, nn.Module]]:
@@ -454,14 +454,14 @@ class DQN(OpenPolicy):
     def _observations(self, batch: Transitions, *, learning: bool = True) -> tuple[Tensor, Tensor]:
         """Return observations and next observations as the network takes them."""
         if self._norm is not None and learning:
-            self._norm.update(to_numpy(batch.obs))
+            self._norm.update(batch.obs)
         obs, next_obs = (self._seen(each) for each in (batch.obs, batch.next_obs))
         return obs, next_obs
 
     def _seen(self, obs: Array) -> Tensor:
         check_obs(obs, self.spec)
         if self._norm is not None:
-            obs = self._norm(to_numpy(obs))
+            obs = self._norm(on(self.device, obs))
         return self._inputs(placed(obs, self.device))
 
     def _rows(self, batch: Transitions) -> Rows:
@@ -558,7 +558,8 @@ class DQN(OpenPolicy):
         Raises:
             ShapeError: If a name or a shape is not this network's. Nothing is changed then.
         """
-        norm, of_network = read_norm(weights, self.spec, normalize_obs=self._norm is not None)
+        has_norm = self._norm is not None
+        norm, of_network = read_norm(weights, self.spec, normalize_obs=has_norm, device=self.device)
         self._q_net.load(of_network)
         self._norm = norm
 

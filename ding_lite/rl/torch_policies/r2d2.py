@@ -29,7 +29,7 @@ from ding_lite.rl.recorded.checks import check_outputs, sample_obs
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy, TorchPolicyConfig
 from ding_lite.rl.weights.compiled import Compile
-from ding_lite.rl.weights.flat_module import MakeModule, made_module
+from ding_lite.rl.weights.flat_module import MakeModule, acting, made_module
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
 
@@ -223,8 +223,12 @@ class R2D2(TorchPolicy[R2D2Config]):
 
     @property
     def module(self) -> nn.Module:
-        """The network: from observations and states to the values of actions and next states."""
-        return self.net
+        """The network: from observations and states to the values of actions and next states.
+
+        Observations of several parts, and those with an action mask, come packed, as `envs.obs`;
+        the values of actions that are not legal are minus infinity.
+        """
+        return acting(self.net if self.spec.packing is None else _LegalValues(self))
 
     @property
     def n_step(self) -> int:
@@ -357,6 +361,18 @@ class R2D2(TorchPolicy[R2D2Config]):
             )
         sequences: Sequences = super()._on_device(batch)
         return sequences
+
+
+class _LegalValues(nn.Module):
+    """The network of a policy behind packed observations."""
+
+    def __init__(self, policy: R2D2) -> None:
+        super().__init__()
+        self.net, self._policy = policy.net, policy
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        q_BA, state = self._policy._one_step(self.net, obs, state)
+        return self._policy._only_legal(q_BA, obs), state
 
 
 def _state_size(net: nn.Module) -> int:

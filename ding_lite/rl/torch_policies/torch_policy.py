@@ -51,7 +51,7 @@ from ding_lite.rl.torch_policies.networks import Follower, find_networks
 from ding_lite.rl.torch_random import TorchRandom, to_words
 from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat import FlatWeights
-from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
 from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, positive, whole
 
@@ -294,7 +294,7 @@ class TorchPolicy(GradientPolicy, Generic[ConfigT]):
 
         With a `state_size` it takes states, [B, S], too, and returns the next ones behind actions.
         """
-        return _Greedy(self, self._flat.module)
+        return acting(_Greedy(self, self._flat.module))
 
     def make_memory(self, num_envs: int) -> Memory | None:
         """Make the memory that it acts by in so many environments; None without memory."""

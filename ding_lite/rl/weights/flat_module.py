@@ -176,6 +176,13 @@ class FlatModule:
                 buffer.copy_(source[name])
 
 
+def acting(module: nn.Module) -> nn.Module:
+    """Switch Dropout and BatchNorm of a module to acting, and return it."""
+    for part in module.modules():
+        part.training = False
+    return module
+
+
 def bind(module: nn.Module, weights: FlatWeights, grads: FlatWeights | None = None) -> None:
     """Make a module's parameters views into flat weights that hold their names.
 

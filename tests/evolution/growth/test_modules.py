@@ -18,7 +18,7 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.rl import A2C, DDPG, PPO, SAC, TD3, make_envs
+from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import some_transitions
@@ -128,6 +128,8 @@ def test_a_module_that_does_not_say_how_it_grows_stays_as_it_is(spec: EnvSpec) -
     np.testing.assert_array_equal(values(agent), before)
     with pytest.raises(ConfigError, match="network of its user"):
         Mutation(**{**ONLY, "activation": 1.0}).check(agent.policy)
+    with pytest.raises(ConfigError, match="this R2D2 has networks that its `build` makes"):
+        Mutation(**{**ONLY, "activation": 1.0}).check(R2D2(spec))
 
 
 def test_a_module_that_returns_something_else_is_refused(spec: EnvSpec) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.request import urlopen
 
 import numpy as np
 import onnxruntime
@@ -37,6 +39,7 @@ from examples.own.discrete_sac import DiscreteSAC
 from examples.own.qr_dqn import QRDQN
 from examples.own.rainbow import Rainbow
 from examples.own.recurrent_ppo import RecurrentPPO
+from tests.docpages import blocks
 from tests.rl.policies.test_box_policy import batch as of_arm
 from tests.rl.policies.test_dqn import CARTPOLE, batch
 
@@ -161,6 +164,34 @@ def test_another_program_runs_a_file_without_this_package(form: str, tmp_path: P
     check(policy, obs, np.load(tmp_path / "outputs.npy"))
 
 
+PAGE = Path(__file__).parents[3] / "docs" / "guide" / "deploy.md"
+ONE_REQUEST = """
+server = serve(onnxruntime.InferenceSession("policy.onnx"))
+print(server.server_port, flush=True)
+server.handle_request()
+"""
+
+
+@pytest.mark.deadline(60)
+def test_the_server_of_the_page_answers_a_request(tmp_path: Path) -> None:
+    [code] = [block.code for block in blocks(PAGE.read_text()) if "def serve(" in block.code]
+    policy = DQN(CARTPOLE)
+    export_policy(policy, tmp_path / "policy.onnx")
+    obs = observations(CARTPOLE)
+    command = [sys.executable, "-c", f"{code}{ONE_REQUEST}import sys\n{ALONE}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True) as server:
+        assert server.stdout is not None
+        try:
+            port = int(server.stdout.readline())
+            request = urlopen(f"http://127.0.0.1:{port}", json.dumps(obs.tolist()).encode())
+            with request as answer:
+                assert json.load(answer) == policy.act(obs, explore=False).tolist()
+            assert server.wait(timeout=30) == 0
+        finally:
+            server.kill()
+
+
 class OfParts(nn.Module):
     """Takes a tree."""
 
@@ -242,10 +273,108 @@ def test_actor_critics_return_action_parameters_and_values(
     parameters, values = session.run(None, {"obs": obs})
     with torch.no_grad():
         expected = policy.module(torch.from_numpy(obs))
-    np.testing.assert_allclose(parameters, expected[0].numpy(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(values, expected[1].numpy(), rtol=1e-4, atol=1e-5)
-    if spec.num_actions is not None:
-        np.testing.assert_array_equal(parameters.argmax(1), policy.act(obs, explore=False))
+    best = policy.act(obs, explore=False)
+    if spec.num_actions is None:  # actions in the units of the environment, within their bounds
+        np.testing.assert_allclose(parameters, best, rtol=1e-4, atol=1e-5)
+    else:
+        np.testing.assert_allclose(parameters, expected[0].numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(parameters.argmax(1), best)
+
+
+class WideMeans(nn.Module):
+    """Means far beyond the bounds, with or without log standard deviations behind them."""
+
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, num_outputs + 1)
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = 3.0 * self.layer(obs)
+        return found[:, :-1], found[:, -1]
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C, IMPALA])
+@pytest.mark.parametrize("num_outputs", [2, 4])
+def test_a_file_of_an_actor_critic_gives_actions_within_all_kinds_of_bounds(
+    kind: Any, num_outputs: int, tmp_path: Path
+) -> None:
+    low, high = np.array([[-2.0], [0.5]], np.float32), np.array([[3.0], [np.inf]], np.float32)
+    spec = replace(ARM, action_space=Box(low, high))
+    policy = kind(spec, network=lambda _: WideMeans(num_outputs))
+    obs = observations(spec)
+    run = torch.export.load(str(export_policy(policy, tmp_path / "policy.pt2"))).module()
+    best = policy.act(obs, explore=False)
+    assert (best == low).any()
+    np.testing.assert_allclose(run(torch.from_numpy(obs))[0].detach(), best, rtol=1e-5, atol=1e-6)
+
+
+VECTOR, TREE = CARTPOLE.obs_space, Dict(at=Discrete(3), speed=Box(-1.0, 1.0, (2,)))
+
+
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize(
+    ("make", "space", "form"),
+    [
+        pytest.param(DQN, VECTOR, "onnx", id="dqn"),
+        pytest.param(DQN, TREE, "torch", id="dqn-tree"),
+        pytest.param(PPO, VECTOR, "torch", id="ppo"),
+        pytest.param(
+            lambda spec: PPO(spec, PPOConfig(memory="gru", normalize_obs=True)),
+            TREE,
+            "onnx",
+            id="ppo-memory",
+        ),
+        pytest.param(R2D2, VECTOR, "torch", id="r2d2"),
+        pytest.param(lambda spec: R2D2(spec, network=AddsUp), VECTOR, "torch", id="r2d2-own"),
+    ],
+)
+def test_a_file_chooses_legal_actions_only(
+    make: Any, space: Any, form: str, tmp_path: Path
+) -> None:
+    spec = EnvSpec(env_id="x", obs_space=space, action_space=Discrete(4), has_action_mask=True)
+    policy, rng = make(spec), np.random.default_rng(0)
+    parts = rng.normal(size=(8, *spec.obs_shape)).astype(np.float32)
+    legal = rng.random((8, 4)) < 0.4
+    legal[:, 2] = True
+    obs = spec.pack(spec.unpack(parts), action_mask=legal)
+    path = export_policy(policy, tmp_path / f"policy{export.SUFFIXES[form]}")
+    size = getattr(policy, "state_size", 0)
+    states = [np.zeros((8, size), np.float32)] if size else []
+    if isinstance(policy, R2D2):
+        inputs, names = [obs, *states], ["obs", "state"]
+    else:
+        tree = spec.unpack(obs)
+        parts_of = {f"obs.{k}": v for k, v in tree.items()} if space is TREE else {"obs": tree}
+        inputs, names = [*parts_of.values(), legal, *states], [*parts_of, "action_mask", "state"]
+    if form == "onnx":
+        session = onnxruntime.InferenceSession(str(path))
+        outputs = session.run(None, dict(zip(names, inputs, strict=False)))
+        values = outputs[0]
+    else:
+        tensors: list[Any] = [torch.from_numpy(each) for each in inputs]
+        if space is TREE:
+            tensors = [dict(zip(TREE, tensors[:2], strict=True)), *tensors[2:]]
+        found = torch.export.load(str(path)).module()(*tensors)
+        values = (found if isinstance(found, torch.Tensor) else found[0]).detach().numpy()
+    memory = {"memory": policy.make_memory(8)} if size else {}
+    np.testing.assert_array_equal(values.argmax(1), policy.act(obs, explore=False, **memory))
+    assert np.isneginf(values[~legal]).all()
+    assert np.isfinite(values[legal]).all()
+
+
+class AddsUp(nn.Module):
+    """Values of four actions, with a state."""
+
+    state_size = 4
+
+    def __init__(self, _spec: EnvSpec) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, obs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        state = state + self.layer(obs)
+        return state, state
 
 
 def test_the_mode_of_a_users_network_stays(tmp_path: Path) -> None:

@@ -324,7 +324,9 @@ def on_tensors(monkeypatch):
 @pytest.mark.parametrize("draw", [batch, prioritized])
 def test_an_update_on_a_device_copies_nothing_to_the_host(kind, draw):
     """The device `meta` holds no data: what copies some to the host raises."""
-    policy = KINDS[kind][0](ARM, KINDS[kind][1](hidden=(8,)), device="meta")
+    normalizes = draw is prioritized
+    config = KINDS[kind][1](hidden=(8,), normalize_obs=normalizes)
+    policy = KINDS[kind][0](ARM, config, device="meta")
     updates = [policy.learn(draw(seed)) for seed in range(2)]
     assert policy.train_iter == 2
     assert "actor_loss" in updates[1]
@@ -406,6 +408,21 @@ def test_on_a_gpu_it_learns_the_same(kind):
     assert twin.device == there.device
     here.load_state_dict(there.state_dict())
     np.testing.assert_allclose(there.act(obs), here.act(obs), rtol=1e-4, atol=1e-4)
+
+
+@EVERY_KIND
+def test_errors_of_transitions_are_those_that_an_update_reports(kind):
+    policy = make(kind)
+    for seed in range(3):
+        policy.learn(batch(seed))
+    drawn, before = prioritized(3), policy.state_dict()
+    errors = policy.td_errors(drawn)
+    assert errors.dtype == np.float32
+    torch.testing.assert_close(policy.state_dict(), before, rtol=0.0, atol=0.0)
+    columns = [getattr(drawn, name).numpy() for name in Transitions.__slots__]
+    np.testing.assert_allclose(policy.td_errors(Transitions(*columns)), errors, rtol=1e-6)
+    assert policy.td_errors(Transitions(*[column[:0] for column in columns])).shape == (0,)
+    np.testing.assert_allclose(policy.learn(drawn)["td_error"], errors, rtol=1e-4, atol=1e-5)
 
 
 @EVERY_KIND

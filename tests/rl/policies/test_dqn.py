@@ -530,6 +530,7 @@ def own_network(spec):
         ({"double": False, "loss": "mse"}, None),
         ({"dueling": True, "max_grad_norm": 1.0, "lr_end": 1e-4}, None),
         ({"max_grad_norm": 1.0}, own_network),
+        ({"normalize_obs": True}, None),
     ],
 )
 def test_an_update_on_a_device_copies_nothing_to_the_host(settings, network):

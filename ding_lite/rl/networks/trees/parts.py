@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from ding_lite.rl.host_or_device import placed
 from ding_lite.rl.networks.activations import Activation, activation_function
 from ding_lite.rl.networks.conv import Conv, TorsoName, num_features, torso_for
 from ding_lite.rl.networks.inputs import RunningNorm, as_floats
@@ -22,7 +23,7 @@ from ding_lite.rl.networks.modules import Normalized, QModule
 from ding_lite.rl.packing import Leaf, Packing, Tree
 from ding_lite.rl.recorded.actor_critic import LOG_STD, RecordedActorCritic
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.rl.weights.flat_module import FlatModule, seeded
+from ding_lite.rl.weights.flat_module import FlatModule, acting, seeded
 
 AnyTorso: TypeAlias = TorsoName | tuple[Conv, ...]
 """The kind of the convolutions of each image, or these convolutions."""
@@ -197,13 +198,13 @@ def for_inference(
         sees_trees: Whether it gets trees where observations have several parts.
 
     Returns:
-        A module of observations as the environment gives them.
+        A module of observations as the environment gives them, without Dropout.
     """
+    if norm is None and (sees_trees or spec.packing is None):
+        return acting(network)
     if spec.packing is None:
-        return network if norm is None else Normalized(network, norm)
-    if sees_trees and norm is None:
-        return network
-    return FromTree(network, spec.packing, norm, sees_trees=sees_trees)
+        return acting(Normalized(network, cast(RunningNorm, norm)))
+    return acting(FromTree(network, spec.packing, norm, sees_trees=sees_trees))
 
 
 class FromTree(nn.Module):
@@ -233,9 +234,9 @@ class FromTree(nn.Module):
         self._leaves, self._is_one_leaf = packing.leaves, packing.is_one_leaf
         self._clip = None if norm is None else norm.clip
         if norm is not None:
-            for name, array in (("shift", norm.shift_I), ("scale", norm.scale_I)):
-                kept = array[: packing.num_inputs].copy()
-                self.register_buffer(name, torch.from_numpy(kept))
+            device = next(network.parameters()).device
+            for name, found in (("shift", norm.shift_I), ("scale", norm.scale_I)):
+                self.register_buffer(name, placed(found[: packing.num_inputs], device).clone())
 
     def forward(self, tree: Tree, state: Tensor | None = None) -> Any:  # noqa: ANN401 - what the network returns
         """Compute what the network computes; one with memory takes its states, too."""
