@@ -17,44 +17,43 @@ from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_optio
 from ding_lite.rl import A2C, A2CConfig, EnvSpec, make_envs
 
 NUM_ENVS, UNROLL = 4, 16
-WIDTH = 64
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more agents (--nodes 6), another seed (--seed 1),
 or change this program: examples/a3c_cartpole.py is the whole of it."""
 
 
 class Actor(nn.Module):
-    """The logits of the actions. The policy samples, and computes log-probability and entropy."""
+    """Machin's actor; it returns the logits, because the policy makes the distribution of them."""
 
     def __init__(self, state_dim: int, action_num: int) -> None:
         """Make the layers."""
         super().__init__()
-        self.fc1 = nn.Linear(state_dim, WIDTH)
-        self.fc2 = nn.Linear(WIDTH, WIDTH)
-        self.fc3 = nn.Linear(WIDTH, action_num)
+        self.fc1 = nn.Linear(state_dim, 16)
+        self.fc2 = nn.Linear(16, 16)
+        self.fc3 = nn.Linear(16, action_num)
 
     def forward(self, state: Tensor) -> Tensor:
         """Compute the logits, [B, A]."""
-        a = torch.tanh(self.fc1(state))
-        a = torch.tanh(self.fc2(a))
+        a = torch.relu(self.fc1(state))
+        a = torch.relu(self.fc2(a))
         logits: Tensor = self.fc3(a)
         return logits
 
 
 class Critic(nn.Module):
-    """The value of a state."""
+    """Machin's critic: the value of a state."""
 
     def __init__(self, state_dim: int) -> None:
         """Make the layers."""
         super().__init__()
-        self.fc1 = nn.Linear(state_dim, WIDTH)
-        self.fc2 = nn.Linear(WIDTH, WIDTH)
-        self.fc3 = nn.Linear(WIDTH, 1)
+        self.fc1 = nn.Linear(state_dim, 16)
+        self.fc2 = nn.Linear(16, 16)
+        self.fc3 = nn.Linear(16, 1)
 
     def forward(self, state: Tensor) -> Tensor:
         """Compute the values, [B, 1]."""
-        v = torch.tanh(self.fc1(state))
-        v = torch.tanh(self.fc2(v))
+        v = torch.relu(self.fc1(state))
+        v = torch.relu(self.fc2(v))
         value: Tensor = self.fc3(v)
         return value
 
@@ -115,8 +114,7 @@ def launch() -> None:
         nodes=4,
         seed_goal=("CartPole-v0", 190),
     )
-    # Smaller steps than one A2C takes: gradients of older weights point elsewhere.
-    config = A2CConfig(lr=1e-3, entropy_coef=0.01, seed=options.seed)
+    config = A2CConfig(lr=3e-3, gamma=0.98, entropy_coef=0.01, seed=options.seed)
     launch_nodes(
         "a3c_cartpole",
         main,

@@ -16,7 +16,6 @@ from ding_lite.recipes import Criterion, Options, Run, launch_nodes, parse_optio
 from ding_lite.rl import DDPG, DDPGConfig, EnvSpec, linear, make_envs
 
 NUM_ENVS, WARM_UP = 8, 500
-WIDTH = 64
 MARGIN = 30.0
 """By how much evaluations must be above the target: 20 episodes may be luckier than the next 20."""
 TRY_NEXT = """\
@@ -30,9 +29,9 @@ class Actor(nn.Module):
     def __init__(self, state_dim: int, action_dim: int, action_range: float = 1.0) -> None:
         """Make the layers."""
         super().__init__()
-        self.fc1 = nn.Linear(state_dim, WIDTH)
-        self.fc2 = nn.Linear(WIDTH, WIDTH)
-        self.fc3 = nn.Linear(WIDTH, action_dim)
+        self.fc1 = nn.Linear(state_dim, 16)
+        self.fc2 = nn.Linear(16, 16)
+        self.fc3 = nn.Linear(16, action_dim)
         self.action_range = action_range
 
     def forward(self, state: Tensor) -> Tensor:
@@ -48,9 +47,9 @@ class Critic(nn.Module):
     def __init__(self, state_dim: int, action_dim: int) -> None:
         """Make the layers."""
         super().__init__()
-        self.fc1 = nn.Linear(state_dim + action_dim, WIDTH)
-        self.fc2 = nn.Linear(WIDTH, WIDTH)
-        self.fc3 = nn.Linear(WIDTH, 1)
+        self.fc1 = nn.Linear(state_dim + action_dim, 16)
+        self.fc2 = nn.Linear(16, 16)
+        self.fc3 = nn.Linear(16, 1)
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
         """Compute the values, [B, 1]."""

@@ -2,17 +2,18 @@
 
 Node 0 learns and puts its newest weights on the ctx, which the runtime sends to the other nodes.
 Node 1 waits for weights newer than its own, evaluates them, and emits the result. With
-`--nodes 1` the same file does both in one process, in order.
+`--nodes 1` the same file does both in one process, in order. The model is a plain `nn.Module`:
+change it, and all of this works with it.
 """
 
 from collections import deque
 from collections.abc import Mapping
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite import Context, Middleware, Parallel, Task, middleware as mw
 from ding_lite.recipes import Options, Run, parse_options, run_program
-from ding_lite.rl import DQN, DQNConfig, Envs, ReplayBuffer, linear, make_envs, mean_return
+from ding_lite.rl import DQN, DQNConfig, Envs, EnvSpec, ReplayBuffer, linear, make_envs, mean_return
 
 HERE = ("standalone", "node.0")
 ELSEWHERE = ("standalone", "node.[!0]*")
@@ -20,6 +21,28 @@ TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), two evaluators (--nodes 3), another seed
 (--seed 1), a harder task (--env Acrobot-v1 --target -100), or change this program:
 examples/evaluate_elsewhere.py is the whole of it."""
+
+
+class Model(nn.Module):
+    """DI-engine's model of a DQN: an encoder of observations, and a head for the values."""
+
+    def __init__(self, obs_shape: int, action_shape: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Linear(obs_shape, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()
+        )
+        self.head = nn.Linear(64, action_shape)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Compute the values, [B, A]."""
+        logit: Tensor = self.head(self.encoder(obs))
+        return logit
+
+
+def make_policy(spec: EnvSpec, config: DQNConfig) -> DQN:
+    """Make a DQN with this model."""
+    return DQN(spec, config, network=lambda spec: Model(spec.obs_shape[0], spec.num_actions or 0))
 
 
 def share_weights(task: Task, policy: DQN) -> Middleware:
@@ -76,7 +99,7 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
     node_id = Parallel().node_id
     envs = make_envs(options.env, num_envs=8, seed=options.seed)
     eval_envs = make_envs(options.env, num_envs=20, seed=options.seed + 1 + node_id)
-    policy = DQN(envs.spec, config)
+    policy = make_policy(envs.spec, config)
     replay = ReplayBuffer(envs.spec, capacity=50_000, seed=options.seed)
     epsilon = linear(1.0, 0.1, steps=5_000)
 
@@ -104,9 +127,9 @@ def main(options: Options, config: DQNConfig, run: Run) -> dict[str, Tensor]:
 def launch() -> None:
     """Start the nodes with the options of the command line, and judge what they have learned."""
     options = parse_options(__doc__, env="CartPole-v1", max_env_steps=50_000, target=475.0, nodes=2)
-    config = DQNConfig(lr=3e-3, hidden=(64, 64), n_step=3, target_tau=0.01, seed=options.seed)
+    config = DQNConfig(lr=3e-3, n_step=3, target_tau=0.01, seed=options.seed)
     with make_envs(options.env, num_envs=1) as envs:
-        policy = DQN(envs.spec, config)
+        policy = make_policy(envs.spec, config)
 
     with Run("evaluate_elsewhere", options, config=config) as run:
         runner = Parallel.runner(

@@ -1,9 +1,11 @@
 """Evolve four DQNs on LunarLander-v3.
 
-The job is that of a tutorial of AgileRL: four agents (or six, on 8 environments) with two hidden
-layers of 32, batches of 128, a step size of 1e-3, and one update for each env step.
+The job is that of a tutorial of AgileRL: four agents (or six, on 8 environments) with the networks
+of its `NET_CONFIG`, batches of 128, a step size of 1e-3, and one update for each env step.
 Needs Box2D: pip install "ding-lite[box2d]".
 """
+
+from typing import Any
 
 from ding_lite import Agent, Middleware, Task, middleware as mw
 from ding_lite.evolution import Mutation, Population, Search, Tournament, integer, log_uniform
@@ -13,6 +15,10 @@ from ding_lite.rl import DQN, DQNConfig, ReplayBuffer, make_envs
 TRY_NEXT = """\
 Try next: another seed (--seed 1), six agents (--population 6 --num-envs 8), or
 `ding-lite evolve dqn LunarLander-v3`, whose agents have 64 units a layer."""
+NET_CONFIG: dict[str, Any] = {
+    "arch": "mlp",  # Network architecture
+    "h_size": [32, 32],  # Actor hidden size
+}
 TURN = 128
 """Env steps that an agent makes before the next one takes over the environments."""
 EPISODES = 3
@@ -41,7 +47,8 @@ def main() -> None:
     confirm_envs = make_envs(options.env, num_envs=EPISODES, seed=confirm_seed, mode="sync")
     search = Search(lr=log_uniform(5e-4, 2e-3), batch_size=integer(64, 256))
     config = DQNConfig(
-        hidden=(32, 32),
+        torso=NET_CONFIG["arch"],
+        hidden=tuple(NET_CONFIG["h_size"]),
         batch_size=128,
         lr=1e-3,
         gamma=0.99,

@@ -18,7 +18,6 @@ from ding_lite.rl import IMPALA, EnvSpec, IMPALAConfig, make_envs
 
 NUM_ENVS, UNROLL = 4, 32
 RECALLED, EPOCHS, BATCH_SIZE = 2, 8, 64
-WIDTH = 64
 TRY_NEXT = """\
 Try next: all of it in one process (--nodes 1), more collectors (--nodes 5), another seed
 (--seed 1), a harder task (--env Acrobot-v1 --target -100), or change this program:
@@ -26,37 +25,37 @@ examples/impala_cartpole.py is the whole of it."""
 
 
 class Actor(nn.Module):
-    """The logits of the actions. The policy samples, and computes log-probability and entropy."""
+    """Machin's actor; it returns the logits, because the policy makes the distribution of them."""
 
     def __init__(self, state_dim: int, action_num: int) -> None:
         """Make the layers."""
         super().__init__()
-        self.fc1 = nn.Linear(state_dim, WIDTH)
-        self.fc2 = nn.Linear(WIDTH, WIDTH)
-        self.fc3 = nn.Linear(WIDTH, action_num)
+        self.fc1 = nn.Linear(state_dim, 16)
+        self.fc2 = nn.Linear(16, 16)
+        self.fc3 = nn.Linear(16, action_num)
 
     def forward(self, state: Tensor) -> Tensor:
         """Compute the logits, [B, A]."""
-        a = torch.tanh(self.fc1(state))
-        a = torch.tanh(self.fc2(a))
+        a = torch.relu(self.fc1(state))
+        a = torch.relu(self.fc2(a))
         logits: Tensor = self.fc3(a)
         return logits
 
 
 class Critic(nn.Module):
-    """The value of a state."""
+    """Machin's critic: the value of a state."""
 
     def __init__(self, state_dim: int) -> None:
         """Make the layers."""
         super().__init__()
-        self.fc1 = nn.Linear(state_dim, WIDTH)
-        self.fc2 = nn.Linear(WIDTH, WIDTH)
-        self.fc3 = nn.Linear(WIDTH, 1)
+        self.fc1 = nn.Linear(state_dim, 16)
+        self.fc2 = nn.Linear(16, 16)
+        self.fc3 = nn.Linear(16, 1)
 
     def forward(self, state: Tensor) -> Tensor:
         """Compute the values, [B, 1]."""
-        v = torch.tanh(self.fc1(state))
-        v = torch.tanh(self.fc2(v))
+        v = torch.relu(self.fc1(state))
+        v = torch.relu(self.fc2(v))
         value: Tensor = self.fc3(v)
         return value
 

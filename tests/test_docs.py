@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,18 @@ def test_the_programs_and_links_of_a_page_are_right(
 ) -> None:
     faults = faults_of_page(page, tmp_path, process, seconds=SECONDS_PER_PAGE)
     assert not faults, "\n".join(faults)
+
+
+def test_collectors_on_several_nodes_have_environments_with_seeds_of_their_own() -> None:
+    found = [
+        (page.name, block.code)
+        for page in PAGES
+        for block in blocks(page.read_text())
+        if re.search(r"(collector|agent)\.use\(mw\.collect", block.code)
+    ]
+    assert len(found) >= 7
+    alike = [name for name, code in found if not re.search("node_(seed|id)", code)]
+    assert alike == []
 
 
 GOOD = """

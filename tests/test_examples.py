@@ -102,10 +102,11 @@ def running_in(folder: Path) -> list[int]:
     return found
 
 
-def saved_in_checkpoint(folder: Path) -> DQN:
+def saved_in_checkpoint(example: Path, folder: Path) -> DQN:
     """Load the policy that an example with the settings of the demo has saved."""
+    config = DQNConfig(lr=3e-3, n_step=3, target_tau=0.01)
     with make_envs("CartPole-v1", 1) as envs:
-        policy = DQN(envs.spec, DQNConfig(lr=3e-3, hidden=(64, 64), n_step=3, target_tau=0.01))
+        policy: DQN = runpy.run_path(str(example))["make_policy"](envs.spec, config)
     policy.load_state_dict(load_checkpoint(folder / "checkpoint").state["policy"])
     return policy
 
@@ -184,7 +185,9 @@ def test_weights_evaluated_on_another_node_are_shown_and_saved(nodes: str, tmp_p
     last = json.loads((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["eval_return"] >= 100.0
     with make_envs("CartPole-v1", 20, seed=_JUDGE_SEED) as envs:
-        judged_again = mean_return(saved_in_checkpoint(tmp_path / "here"), envs, episodes=20)
+        judged_again = mean_return(
+            saved_in_checkpoint(example, tmp_path / "here"), envs, episodes=20
+        )
     assert judged_again == result["eval_return"]
     assert running_in(tmp_path) == []
 
