@@ -33,8 +33,8 @@ _OPTIONS = (
 OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device")
 """Options that a file of settings may have."""
 MOST_BYTES = 1 << 20
-_EVALUATIONS = ("eval_every", "eval_episodes")
-"""Settings that ask for evaluations, which are then played however many env steps they take."""
+_OF_THE_USER = ("given", "file", "run")
+"""Sources of an `eval_every` that asks for evaluations however many env steps they take."""
 _ELSEWHERE = {
     "learning_rate": "lr",
     "discount": "gamma",
@@ -213,8 +213,8 @@ def make_plan(
     if values.get("atari") is True:
         maker = EnvMaker.of(maker, args=ATARI_ARGS, wrappers=[play_atari])
         values = {"frame_stack": FRAME_STACK, **values}
-    asked = next((sources[key] for key in _EVALUATIONS if sources.get(key) in layers), None)
-    if asked is not None and sources.get("eval_share") == "default":
+    asked = sources.get("eval_every")
+    if asked in _OF_THE_USER and sources.get("eval_share") == "default":
         values["eval_share"], sources["eval_share"] = None, asked
 
     chosen = {key: value for key, value in vars(choices).items() if value is not None}
