@@ -55,6 +55,8 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 LINEAGE = "lineage.jsonl"
+_VERDICT_SHARE = 0.1
+"""Env steps of a verdict below the target for each one that was learned from, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +272,7 @@ def run_evolution(
         ) as run:
             best_agent = mw.keep_best_agent(population, run.best)
             taken = _run(evolution, run, best_agent, everywhere, use)
-            numbers = run.judge(best_agent.agent.policy)
+            numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
             numbers |= {
                 "population": len(population),
                 "generations": population.generation,
@@ -312,7 +314,6 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
             made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
             return ends.enter_context(made)
 
-        limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
         train = make(
             plan.num_envs,
             options.seed,
@@ -320,6 +321,8 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
             **config.learning_from,
         )
         check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
+        most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
+        limit = {} if most is None else {"max_episode_steps": most}
         yield _Everywhere(
             train=train,
             evaluate=make(count, options.seed_for("evaluation"), env_args=limit),

@@ -18,6 +18,7 @@ from ding_lite.evolution import Population, Search, integer, log_uniform
 from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes import EvolveResult, evolve, load_policy
 from ding_lite.recipes.evolve import plan_evolution
+from ding_lite.recipes.evolve_config import ReplayEvolutionConfig
 from ding_lite.recipes.generations import lines_of
 from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.table import RECIPES
@@ -89,6 +90,16 @@ def test_episodes_of_evaluations_may_be_cut(tmp_path: Path) -> None:
     assert result.numbers["eval_return"] > 5.0  # the verdict's are not
     with pytest.raises(ConfigError, match="`eval_limit` is 0"):
         small(eval_limit=0)
+
+
+def test_an_evaluation_takes_at_most_4_times_what_an_agent_learns_from() -> None:
+    config = ReplayEvolutionConfig(population=4, eval_every=6_000, eval_episodes=2)
+    assert config.evaluation_limit(1_000) is None
+    assert config.evaluation_limit(3_000) is None
+    assert config.evaluation_limit(27_000) == config.evaluation_limit(None) == 3_000
+    few = ReplayEvolutionConfig(population=4, eval_every=100)
+    assert (few.evaluation_limit(500), few.evaluation_limit(501)) == (None, 500)
+    assert ReplayEvolutionConfig(eval_limit=50).evaluation_limit(None) == 50
 
 
 def test_episodes_that_are_learned_from_may_be_cut(tmp_path: Path) -> None:
