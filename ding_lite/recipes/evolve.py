@@ -340,7 +340,8 @@ def _run(
     """Evolve; say how many env steps the evaluations took, and what was exceeded."""
     plan, search, population = evolution.plan, evolution.search, best_agent.population
     envs, eval_envs, confirm_envs = everywhere
-    options, config = run.options, evolution.config
+    options, agents = run.options, 2 * len(population)  # half is left to their evaluations
+    config = evolution.config.within(options.max_env_steps, envs.num_envs, agents=agents)
     steps = config.steps_per_update(envs.num_envs)
 
     def every(env_steps: int) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from ding_lite.recipes.runs.run import verdict_is_short
 from ding_lite.rl.envs.vector import Envs
@@ -93,6 +94,21 @@ class TrainConfig:
         Those of evaluations are made without it.
         """
         return {} if self.episode_limit is None else {"max_episode_steps": self.episode_limit}
+
+    def within(self, max_env_steps: int, num_envs: int, *, agents: int = 1) -> Self:
+        """Return the same with blocks of env steps that fit a run which is shorter than they are.
+
+        Args:
+            max_env_steps: All that the run may make.
+            num_envs: The environments.
+            agents: How many make a block each before the run may end.
+        """
+        room = max_env_steps // agents
+        most = {"warmup": max_env_steps // 2, "unroll": room // num_envs, "turn": room}
+        fitting = {
+            name: max(1, fits) for name, fits in most.items() if getattr(self, name, 0) > fits
+        }
+        return dataclasses.replace(self, **cast(Any, fitting))
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""

@@ -191,7 +191,8 @@ def _run(
     use: Sequence[Middleware],
 ) -> Played | None:
     """Train; return the evaluation that ended the run, if one did."""
-    options, config = run.options, cast(SingleConfig, plan.config)
+    options = run.options
+    config = cast(SingleConfig, plan.config).within(options.max_env_steps, envs.num_envs)
     steps = config.steps_per_update(envs.num_envs)
 
     def every(env_steps: int) -> int:

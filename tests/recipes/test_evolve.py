@@ -116,6 +116,12 @@ def test_trying_it_out_stays_within_its_env_steps(tmp_path: Path) -> None:
     assert result.numbers["exceeded"] is None
 
 
+def test_trying_it_out_with_long_rollouts_stays_within_its_env_steps(tmp_path: Path) -> None:
+    result = evolve("ppo", "CartPole-v1", unroll=2_048, smoke=True, quiet=True, out=tmp_path)
+    assert 960 <= result.numbers["env_steps"] <= 2_000
+    assert result.numbers["generations"] >= 1
+
+
 def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     result = small(target=5.0, max_env_steps=100_000)
     assert result.directory == Path("runs/evolve-dqn/CartPole-v1/1")

@@ -171,6 +171,23 @@ def test_an_evaluation_that_ends_a_run_within_the_share_is_its_verdict() -> None
     assert {**again, "wall_s": 0, "seconds": 0} == {**numbers, "wall_s": 0, "seconds": 0}
 
 
+@pytest.mark.parametrize(
+    ("policy", "settings", "most"),
+    [("ppo", {"unroll": 512, "num_envs": 4}, 204), ("dqn", {"warmup": 5_000, "hidden": (8,)}, 200)],
+)
+def test_a_run_that_is_shorter_than_a_block_of_env_steps_makes_a_shorter_block(
+    policy: str, settings: dict[str, Any], most: int
+) -> None:
+    run: dict[str, Any] = {"max_env_steps": 200, "quiet": True, "target": 1e6, "out": "here"}
+    result = ding_lite.train(policy, "CartPole-v1", **run, **settings)
+    assert 192 <= result.numbers["env_steps"] <= most
+    assert result.numbers["train_iter"] > 0
+    longer = ding_lite.train(
+        policy, "CartPole-v1", quiet=True, out="here", resume=True, max_env_steps=4_000
+    )
+    assert longer.numbers["env_steps"] >= 4_000
+
+
 class Waits(gymnasium.Env[Any, Any]):
     """Ends soon if acted in at random, and very late if nothing is done."""
 
