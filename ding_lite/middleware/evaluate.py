@@ -9,12 +9,17 @@ from typing import Any
 
 from ding_lite.middleware.checks import check_fits, due
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import play
+from ding_lite.rl.evaluation import Played, is_below, play
 from ding_lite.rl.policies.base import limit_torch_threads
 from ding_lite.rl.protocols import Policy
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, positive
+
+_SHORT = 1_000
+"""An episode of so many env steps is played to its end, also where it takes more than is left."""
+_CONFIRMED = 20
+"""Episodes that are played also beyond a share, as long as they are good."""
 
 
 def evaluate(
@@ -27,7 +32,7 @@ def evaluate(
     confirm: int = 20,
     confirm_at: float | None = None,
     share: float | None = None,
-) -> Middleware:
+) -> Evaluate:
     """Play greedy episodes now and then, and finish the run once they are good enough.
 
     The untrained policy is not evaluated: the first evaluation is in step `every`, counted
@@ -36,7 +41,7 @@ def evaluate(
 
     Context:
         reads: env_step (with share), metrics, total_step
-        writes: eval_value, finish, metrics (eval_env_steps, eval_return)
+        writes: eval_value, finish, metrics (eval_env_steps, eval_episodes, eval_return)
 
     Args:
         policy: Acts without exploration.
@@ -50,11 +55,13 @@ def evaluate(
             the first ones.
         confirm_at: The mean return from which evaluations are repeated; only from `stop_at` on by
             default. Lower lets `keep_best` choose among those that are good, and not lucky.
-        share: The most env steps of evaluations for each one that is learned from, such as 0.1; one
-            that would take more, as far as the length of episodes is known, is put off. Fresh
-            episodes that confirm an evaluation are played at once, one for each env at a time as
-            long as their mean is good, and later evaluations wait longer. Without it nothing is put
-            off.
+        share: The most env steps of evaluations for each one that is learned from, such as 0.1. An
+            evaluation waits until its episodes, of the length that is known, are paid for; or, once
+            an episode that was learned from has reached `stop_at`, until earlier ones are. It
+            goes on, one episode for each env at a time, while that is paid for or their mean is
+            good, up to `confirm` episodes, and beyond 20 only within the share. What an evaluation
+            took too many, later ones wait for. An episode is cut where it takes much longer than
+            was paid for. Without it nothing is put off or cut.
 
     Raises:
         ConfigError: A setting is out of range, or the policy was made for other envs.
@@ -68,7 +75,7 @@ def evaluate(
     )
     limit_torch_threads()  # also for a policy that does not do so itself
     goal = math.inf if stop_at is None else stop_at
-    return _Evaluate(
+    return Evaluate(
         policy,
         envs,
         every=every,
@@ -80,7 +87,9 @@ def evaluate(
     )
 
 
-class _Evaluate:
+class Evaluate:
+    """The middleware that `evaluate` makes."""
+
     __name__ = "evaluate"
 
     def __init__(
@@ -95,57 +104,100 @@ class _Evaluate:
         confirm_at: float,
         share: float | None,
     ) -> None:
+        """Start with nothing played."""
         self._policy, self._envs = policy, envs
         self._every, self._goal, self._share = every, goal, share
         self._episodes, self._confirm, self._confirm_at = episodes, confirm, confirm_at
         self._env_steps = 0
         """Those of all evaluations."""
         self._newest = 0.0
-        """The env steps of an episode in the newest evaluation."""
+        """The env steps of an episode in the newest evaluation; twice those of one that was cut."""
         self._of_training: float | None = None
         """The mean length of the newest episodes that were learned from."""
+        self._is_near = False
+        """Whether one of them has reached what is to be confirmed since the newest evaluation."""
+        self._final: tuple[int, float, int, int] | None = None
+        """The env step, mean return, env steps and episodes of an evaluation that ended the run."""
 
     def __call__(self, ctx: Context) -> None:
+        """Evaluate if this step is due, and if it is paid for."""
         self._of_training = ctx.metrics.get("episode_length", self._of_training)
-        if not due(ctx, self._every) or not self._is_paid_for(ctx):
+        self._is_near |= ctx.metrics.get("episode_return", -math.inf) >= self._confirm_at
+        if not due(ctx, self._every):
             return
-        value = self._play(self._episodes)
-        if value >= self._confirm_at and self._confirm:
-            value = self._play_again()
-
-        ctx.eval_value = value
-        ctx.metrics["eval_return"] = value
-        ctx.metrics["eval_env_steps"] = self._env_steps
-        if value >= self._goal:
+        if self._share is None:
+            value, episodes = self._play(self._episodes)
+            if value >= self._confirm_at and self._confirm:
+                value, episodes = self._play(self._confirm)
+            is_final = value >= self._goal
+        else:
+            left = self._share * ctx.get("env_step", 0) - self._env_steps
+            if not self._is_paid_for(left):
+                return
+            value, episodes, is_final = self._play_within(left, ctx)
+        metrics = {"return": value, "episodes": episodes, "env_steps": self._env_steps}
+        ctx.metrics.update({f"eval_{name}": number for name, number in metrics.items()})
+        if episodes >= self._envs.num_envs:
+            ctx.eval_value = value
+        if is_final:
             ctx.finish = True
 
-    def _play_again(self) -> float:
-        """Return the mean of fresh episodes; within a share, only of as many as are good."""
-        if self._share is None:
-            return self._play(self._confirm)
-        values: list[float] = []
-        for _ in range(self._rounded(self._confirm) // self._envs.num_envs):
-            values.append(self._play(self._envs.num_envs))
-            if fmean(values) < self._confirm_at:
-                break
-        return fmean(values)
+    def final(self, env_step: int) -> Played | None:
+        """Return the evaluation within a share that ended the run at this env step, if one did."""
+        if self._final is None or self._final[0] != env_step:
+            return None
+        return Played(*self._final[1:])
 
-    def _is_paid_for(self, ctx: Context) -> bool:
-        """Return whether another evaluation stays within its share of the env steps."""
-        if self._share is None:
+    def _is_paid_for(self, left: float) -> bool:
+        """Return whether a whole evaluation is, or one that may succeed can begin."""
+        if self._is_near and left >= 0:
             return True
         length = self._of_training or self._envs.spec.max_episode_steps
         if length is None:
             return False  # how long an episode takes is not known before one has ended
-        cost = self._rounded(self._episodes) * max(length, self._newest)
-        return bool(self._env_steps + cost <= self._share * ctx.get("env_step", 0))
+        return left >= self._rounded(self._episodes) * max(length, self._newest)
 
-    def _play(self, at_least_episodes: int) -> float:
+    def _play_within(self, left: float, ctx: Context) -> tuple[float, int, bool]:
+        """Return the mean of episodes, how many have ended, and whether they end the run."""
+        num_envs, self._is_near = self._envs.num_envs, False
+        enough = self._rounded(self._episodes)
+        most = max(enough, self._rounded(self._confirm))
+        values: list[float] = []
+        spent, longest, is_good = 0, _SHORT, True
+        while len(values) * num_envs < most:
+            limit = max(int(left) - spent, longest * num_envs)
+            played = play(self._policy, self._envs, max_env_steps=limit)
+            spent += played.env_steps
+            self._newest = played.env_steps / num_envs
+            if played.episodes < num_envs:  # as each env plays one, those that ended are the short
+                self._newest *= 2
+                is_good = False
+                break
+            longest = max(longest, 2 * played.env_steps // num_envs)
+            values.append(played.mean_return)
+            count, is_paid_for = len(values) * num_envs, spent < left
+            if is_paid_for:
+                is_good = not is_below(self._confirm_at, values)
+            else:
+                is_good = fmean(values) >= self._goal
+            if not is_good and (count >= enough or not is_paid_for):
+                break
+            if is_good and count >= _CONFIRMED and not is_paid_for:
+                break
+        self._env_steps += spent
+        if not values:
+            return played.mean_return, played.episodes, False
+        value, count = fmean(values), len(values) * num_envs
+        is_final = is_good and value >= self._goal and count >= min(most, _CONFIRMED)
+        if is_final:
+            self._final = ctx.get("env_step", 0), value, spent, count
+        return value, count, is_final
+
+    def _play(self, at_least_episodes: int) -> tuple[float, int]:
         episodes = self._rounded(at_least_episodes)
         played = play(self._policy, self._envs, episodes=episodes)
         self._env_steps += played.env_steps
-        self._newest = played.env_steps / episodes
-        return played.mean_return
+        return played.mean_return, episodes
 
     def _rounded(self, episodes: int) -> int:
         num_envs = self._envs.num_envs
@@ -158,12 +210,16 @@ class _Evaluate:
             "env_steps": self._env_steps,
             "newest": self._newest,
             "of_training": None if of_training is None else float(of_training),
+            "is_near": self._is_near,
+            "final": self._final,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state."""
         self._env_steps, self._newest = int(state["env_steps"]), float(state["newest"])
         self._of_training = state["of_training"]
+        self._is_near = bool(state["is_near"])
+        self._final = None if state["final"] is None else tuple(state["final"])
 
 
 def stop_at(

@@ -57,6 +57,8 @@ from ding_lite.runtime.middleware import Middleware
 from ding_lite.runtime.task import Task
 
 LINEAGE = "lineage.jsonl"
+_VERDICT_SHARE = 0.1
+"""Env steps of a verdict below the target for each one that was learned from, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +279,7 @@ def run_evolution(
                 run.tell(plan.note)
             best_agent = mw.keep_best_agent(population, run.best)
             taken = _run(evolution, run, best_agent, everywhere, use)
-            numbers = run.judge(best_agent.agent.policy)
+            numbers = run.judge(best_agent.agent.policy, eval_share=_VERDICT_SHARE)
             numbers |= {
                 "population": len(population),
                 "generations": population.generation,
@@ -319,7 +321,6 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
             made = make_envs(env, num_envs, seed=seed, frame_stack=config.frame_stack, **how)
             return ends.enter_context(made)
 
-        limit = {} if config.eval_limit is None else {"max_episode_steps": config.eval_limit}
         train = make(
             plan.num_envs,
             options.seed,
@@ -327,6 +328,8 @@ def _envs_of(plan: RunPlan, config: EvolutionConfig) -> Iterator[_Everywhere]:
             **config.learning_from,
         )
         check_envs_fit(train.spec, count, mode="native", eval_episodes=count)
+        most = config.evaluation_limit(EnvMaker.of(options.env).spec().max_episode_steps)
+        limit = {} if most is None else {"max_episode_steps": most}
         yield _Everywhere(
             train=train,
             evaluate=make(count, options.seed_for("evaluation"), env_args=limit),
@@ -344,7 +347,8 @@ def _run(
     """Evolve; say how many env steps the evaluations took, and what was exceeded."""
     plan, search, population = evolution.plan, evolution.search, best_agent.population
     envs, eval_envs, confirm_envs = everywhere
-    options, config = run.options, evolution.config
+    options, agents = run.options, 2 * len(population)  # half is left to their evaluations
+    config = evolution.config.within(options.max_env_steps, envs.num_envs, agents=agents)
     steps = config.steps_per_update(envs.num_envs)
 
     def every(env_steps: int) -> int:

@@ -33,6 +33,7 @@ from ding_lite.settings import at_least, check_all, inside, suggests, whole
 MAX_ENV_STEPS = 200_000
 SMOKE_GENERATION = 500
 SMOKE_EVAL_LIMIT = 50
+_MOST_OF_LEARNING, _SHORT_EPISODE = 4, 500
 _OF_A_LONE_RUN = ("max_env_steps", "num_envs", "eval_every", "eval_episodes", "update_ratio")
 """Presets of a single policy that do not suit a population."""
 _STEP_SIZES = ("lr", "actor_lr", "critic_lr")
@@ -52,9 +53,10 @@ class EvolutionConfig(TrainConfig):
     """Greedy episodes for each agent in an evaluation. More is less noisy and costs more: env steps
     of evaluations count as all others do."""
     eval_limit: int | None = None
-    """Where an episode of an evaluation is cut, in env steps; None leaves that to the environment.
-    Lower spends fewer env steps on agents that only hold out. The episodes that confirm a good one,
-    and the 20 of the verdict, are never cut."""
+    """Where an episode of an evaluation is cut, in env steps. None leaves that to the environment,
+    as long as an agent is evaluated for no more than 4 times what it learns from in a generation,
+    or 500 env steps an episode. Lower spends fewer env steps on agents that only hold out. It cuts
+    neither the episodes that confirm a good one, nor those of the verdict."""
     log_every: int = 1_000
     """Env steps from one row of the metrics to the next."""
     tournament_size: int = 2
@@ -128,6 +130,18 @@ class EvolutionConfig(TrainConfig):
             mutation_sd=self.mutation_sd,
             seed=own,
         )
+
+    def evaluation_limit(self, max_episode_steps: int | None) -> int | None:
+        """Return where an episode of an evaluation is cut; None where the environment ends it.
+
+        Args:
+            max_episode_steps: The environment's time limit.
+        """
+        if self.eval_limit is not None:
+            return self.eval_limit
+        own = _MOST_OF_LEARNING * self.eval_every // (self.population * self.eval_episodes)
+        most = max(own, _SHORT_EPISODE)
+        return most if max_episode_steps is None or max_episode_steps > most else None
 
     def turn_steps(self, num_envs: int) -> int:
         """Return the env steps of one agent in each step of the pipeline."""

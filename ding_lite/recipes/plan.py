@@ -31,8 +31,8 @@ _OPTIONS = (
     *("num_envs", "seed", "target", "max_env_steps", "device", "config", "use"),
     *("out", "resume", "smoke", "quiet"),
 )
-_EVALUATIONS = ("eval_every", "eval_episodes")
-"""Settings that ask for evaluations, which are then played however many env steps they take."""
+_OF_THE_USER = ("given", "file", "run")
+"""Sources of an `eval_every` that asks for evaluations however many env steps they take."""
 _ELSEWHERE = {
     "learning_rate": "lr",
     "discount": "gamma",
@@ -245,8 +245,8 @@ def make_plan(
     if values.get("atari") is True:
         maker = EnvMaker.of(maker, args=ATARI_ARGS, wrappers=[play_atari])
         values = {"frame_stack": FRAME_STACK, **values}
-    asked = next((sources[key] for key in _EVALUATIONS if sources.get(key) in layers), None)
-    if asked is not None and sources.get("eval_share") == "default":
+    asked = sources.get("eval_every")
+    if asked in _OF_THE_USER and sources.get("eval_share") == "default":
         values["eval_share"], sources["eval_share"] = None, asked
 
     chosen = {name: value for name in OF_FILES if (value := getattr(choices, name)) is not None}

@@ -1,8 +1,8 @@
 """Presets of settings for environments, and sizes for spaces; other settings have defaults.
 
 Beside the settings of the policy and of training they may hold the options `max_env_steps`,
-`num_envs` and `target`. With an `eval_every` they ask for evaluations whatever env steps those
-take: in these tasks one takes a small part of the time of an env step that is learned from.
+`num_envs` and `target`. An `eval_every` says how often an evaluation may be due, within the
+`eval_share`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
+from ding_lite.recipes.runs.run import verdict_is_short
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
@@ -15,6 +17,8 @@ from ding_lite.settings import at_least, check_all, finite, positive, whole
 
 EVAL_EPISODES, EVAL_EPISODES_WITHIN_SHARE = 20, 5
 """Greedy episodes in an evaluation: as they are asked for, and within a share of the env steps."""
+ENVS_FOR_ONE_OF_EVALUATIONS = 8
+"""As many learn for each one that evaluates within a share, so that env steps cost about alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +95,21 @@ class TrainConfig:
         """
         return {} if self.episode_limit is None else {"max_episode_steps": self.episode_limit}
 
+    def within(self, max_env_steps: int, num_envs: int, *, agents: int = 1) -> Self:
+        """Return the same with blocks of env steps that fit a run which is shorter than they are.
+
+        Args:
+            max_env_steps: All that the run may make.
+            num_envs: The environments.
+            agents: How many make a block each before the run may end.
+        """
+        room = max_env_steps // agents
+        most = {"warmup": max_env_steps // 2, "unroll": room // num_envs, "turn": room}
+        fitting = {
+            name: max(1, fits) for name, fits in most.items() if getattr(self, name, 0) > fits
+        }
+        return dataclasses.replace(self, **cast(Any, fitting))
+
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""
         return num_envs
@@ -108,9 +127,11 @@ class SingleConfig(TrainConfig):
     """The settings of training one policy, and no population."""
 
     eval_share: float | None = 0.1
-    """Env steps of evaluations for each one that is learned from, at most: half of them while the
-    run goes, the rest for its verdict. Fresh episodes that confirm that the target was reached come
-    on top. None evaluates as often as `eval_every` says, as if that or `eval_episodes` is given."""
+    """Env steps of evaluations for each one that is learned from, at most, or nearly: what an
+    evaluation takes too many, the next one waits for. The evaluation of 20 episodes or more that
+    ends a run comes on top, and so does a verdict of 20 episodes where they take 10,000 env steps
+    at most; a longer one shares what is left. None evaluates as often as `eval_every` says, as if
+    that is given."""
     eval_episodes: int | None = None
     """Greedy episodes in an evaluation. More is less noisy and costs more. None: 5 within
     `eval_share`, else 20."""
@@ -125,11 +146,24 @@ class SingleConfig(TrainConfig):
         usual = EVAL_EPISODES if self.eval_share is None else EVAL_EPISODES_WITHIN_SHARE
         return usual if self.eval_episodes is None else self.eval_episodes
 
-    @property
-    def num_eval_envs(self) -> int:
-        """The environments of evaluations: those that wait for others cost env steps, too."""
-        most = EVAL_EPISODES if self.eval_share is None else self.num_eval_episodes
-        return min(EVAL_EPISODES, most)
+    def num_eval_envs(self, num_envs: int) -> int:
+        """Return the environments of evaluations beside so many that are learned from.
+
+        Within a share they are few: where several play at once, those that have ended wait for the
+        others, and cost env steps, too.
+        """
+        if self.eval_share is None:
+            return EVAL_EPISODES
+        return min(self.num_eval_episodes, max(1, num_envs // ENVS_FOR_ONE_OF_EVALUATIONS))
+
+    def running_share(self, max_episode_steps: int | None) -> float | None:
+        """Return the part of `eval_share` for the time before the verdict: half where that has one.
+
+        Args:
+            max_episode_steps: The time limit of an episode.
+        """
+        has_own = verdict_is_short(max_episode_steps)
+        return self.eval_share and self.eval_share / (1 if has_own else 2)
 
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)

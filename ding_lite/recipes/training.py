@@ -27,6 +27,7 @@ from ding_lite.recipes.runs.run import Run
 from ding_lite.rl.checkpoint.save_load import load_checkpoint
 from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
+from ding_lite.rl.evaluation import Played
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
@@ -168,7 +169,7 @@ def run_plan(plan: RunPlan, *, quiet: bool = False, use: Sequence[Middleware] = 
             **config.learning_from,
         ) as envs,
         make_envs(
-            options.env, config.num_eval_envs, seed=eval_seed, frame_stack=stack
+            options.env, config.num_eval_envs(plan.num_envs), seed=eval_seed, frame_stack=stack
         ) as eval_envs,
     ):
         policy = plan.make_policy(envs.spec)
@@ -182,10 +183,10 @@ def run_plan(plan: RunPlan, *, quiet: bool = False, use: Sequence[Middleware] = 
         ) as run:
             if plan.note is not None:
                 run.tell(plan.note)
-            _run(plan, run, policy, envs, eval_envs, use)
+            confirmed = _run(plan, run, policy, envs, eval_envs, use)
             if has_best(run.directory):
                 policy.load_state_dict(load_checkpoint(run.best).state)
-            numbers = run.judge(policy, eval_share=config.eval_share)
+            numbers = run.judge(policy, eval_share=config.eval_share, confirmed=confirmed)
             run.explain(numbers)
     return TrainResult(
         policy=policy, directory=run.directory, solved=numbers["solved"], numbers=numbers
@@ -199,8 +200,10 @@ def _run(
     envs: Envs,
     eval_envs: Envs,
     use: Sequence[Middleware],
-) -> None:
-    options, config = run.options, cast(SingleConfig, plan.config)
+) -> Played | None:
+    """Train; return the evaluation that ended the run, if one did."""
+    options = run.options
+    config = cast(SingleConfig, plan.config).within(options.max_env_steps, envs.num_envs)
     steps = config.steps_per_update(envs.num_envs)
 
     def every(env_steps: int) -> int:
@@ -215,18 +218,17 @@ def _run(
         }
         given = Ingredients(policy=policy, envs=envs, config=config, seed=options.seed)
         parts |= plan.recipe.learn(task, given)
-        task.use(
-            mw.evaluate(
-                policy,
-                eval_envs,
-                every=every(config.eval_every),
-                stop_at=options.target + config.target_margin,
-                episodes=config.num_eval_episodes,
-                confirm=config.confirm_episodes,
-                confirm_at=options.target,
-                share=None if config.eval_share is None else config.eval_share / 2,
-            )
+        evaluate = mw.evaluate(
+            policy,
+            eval_envs,
+            every=every(config.eval_every),
+            stop_at=options.target + config.target_margin,
+            episodes=config.num_eval_episodes,
+            confirm=config.confirm_episodes,
+            confirm_at=options.target,
+            share=config.running_share(eval_envs.spec.max_episode_steps),
         )
+        task.use(evaluate)
         task.use(mw.keep_best(policy, run.best))
         task.use(mw.stop_at(env_step=options.max_env_steps))
         save_and_report(task, plan, run, parts, every, use)
@@ -234,3 +236,4 @@ def _run(
             task.use(mw.progress(max_env_steps=options.max_env_steps, target=options.goal))
         run.resume(parts)
         task.run()
+        return evaluate.final(task.ctx.get("env_step", 0))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
+from statistics import fmean, stdev
 
 import numpy as np
 
@@ -39,16 +41,33 @@ class Played:
     """The mean return and the env steps of some episodes."""
 
     mean_return: float
-    """The mean of their returns."""
+    """The mean of their returns; of the returns so far if no episode has ended."""
     env_steps: int
     """The env steps played, those of environments that waited for others included."""
+    episodes: int
+    """How many have ended: fewer than were asked for where a limit of env steps was reached."""
 
 
-def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
+def play(
+    policy: Policy,
+    envs: Envs,
+    *,
+    episodes: int | None = None,
+    max_env_steps: int | None = None,
+) -> Played:
     """Play whole episodes without exploring, average their returns, and count the env steps.
 
-    Arguments and errors are those of `mean_return`.
+    Args:
+        policy: As `mean_return` takes it.
+        envs: Likewise.
+        episodes: Likewise.
+        max_env_steps: Where playing ends at the latest, rounded up to a step of all environments;
+            it is not limited by default.
+
+    Raises:
+        ConfigError: As of `mean_return`.
     """
+    most = math.inf if max_env_steps is None else max_env_steps
     episodes = envs.num_envs if episodes is None else episodes
     if episodes < 1 or episodes % envs.num_envs:
         raise ConfigError(
@@ -62,19 +81,22 @@ def play(policy: Policy, envs: Envs, *, episodes: int | None = None) -> Played:
     env_steps = 0
     envs.reset()
     envs.take_finished()
+    so_far_N = np.zeros(envs.num_envs)
     memory = memory_of(policy, envs.num_envs)
     act: Callable[..., NumpyArray] = policy.act
     if memory is not None:
         act = partial(act, memory=memory)
-    while any(len(own) < wanted for own in returns):
+    while any(len(own) < wanted for own in returns) and env_steps < most:
         step = envs.step(act(envs.obs, explore=False))
+        so_far_N += step.reward
         if memory is not None:
             memory.reset(step.terminated | step.truncated)
         env_steps += envs.num_envs
         for episode in envs.take_finished():
             returns[episode.env_index].append(episode.ret)
-    mean = sum(sum(own[:wanted]) for own in returns) / episodes
-    return Played(mean, env_steps)
+    ended = sum(len(own[:wanted]) for own in returns)
+    total = sum(sum(own[:wanted]) for own in returns)
+    return Played(total / ended if ended else float(so_far_N.mean()), env_steps, ended)
 
 
 @dataclass(frozen=True)
@@ -141,6 +163,12 @@ def play_each(
                 player_N[index] = _next(waiting)
                 is_busy_N[index] = player_N[index] >= 0
     return PlayedByEach(tuple(map(tuple, returns)), env_steps)
+
+
+def is_below(goal: float, returns: Sequence[float]) -> bool:
+    """Return whether their mean is below a goal by more than its standard error."""
+    error = stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
+    return fmean(returns) + error < goal
 
 
 def _next(waiting: list[int]) -> int:

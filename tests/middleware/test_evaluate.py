@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -264,3 +265,52 @@ def test_within_a_share_a_good_policy_is_confirmed_beyond_it_and_a_lucky_one_is_
             spent = task.state_dict()["middleware"]["evaluate"]["env_steps"]
         assert (task.ctx.eval_value == 500.0) == is_good
         assert (spent >= 20 * 500) == is_good
+
+
+def test_within_a_share_an_episode_that_reached_the_target_is_tried_at_once(
+    balancer: Balancer,
+) -> None:
+    with make_envs("CartPole-v1", 1, seed=1) as eval_envs, Task() as task:
+        task.use(collecting(eval_envs, 450.0))  # five of them are paid for after 22,500 env steps
+        task.use(lambda ctx: ctx.metrics.update(episode_return=480.0 if ctx.total_step == 9 else 9))
+        evaluate = mw.evaluate(balancer, eval_envs, every=2, stop_at=475.0, episodes=5, share=0.1)
+        task.use(evaluate)
+        task.run(max_step=100)
+    assert (task.ctx.env_step, task.ctx.eval_value) == (1_000, 500.0)
+    final = evaluate.final(1_000)
+    assert final is not None
+    assert (final.mean_return, final.env_steps, final.episodes) == (500.0, 20 * 500, 20)
+    assert evaluate.final(1_100) is None
+
+
+def test_within_a_share_a_try_that_fails_is_ended_and_paid_for_by_later_ones(policy: DQN) -> None:
+    tried: list[tuple[int, float, float]] = []
+
+    def note(ctx: Context) -> None:
+        if "eval_value" in ctx:
+            about = ctx.metrics["eval_episodes"], ctx.metrics["eval_env_steps"]
+            tried.append((ctx.env_step, *about))
+
+    with make_envs("CartPole-v1", 1, seed=1) as eval_envs, Task() as task:
+        task.use(collecting(eval_envs, 450.0))
+        task.use(lambda ctx: ctx.metrics.update(episode_return=480.0))
+        task.use(mw.evaluate(policy, eval_envs, every=1, stop_at=475.0, episodes=5, share=0.001))
+        task.use(note)
+        task.run(max_step=400)
+    assert len(tried) > 1
+    assert {episodes for _, episodes, _ in tried} == {1}
+    for (_, _, before), (env_step, _, _) in pairwise(tried):
+        assert before <= 0.001 * env_step
+
+
+def test_within_a_share_an_episode_without_an_end_is_cut() -> None:
+    with (
+        make_envs("CartPole-v1", 1, env_args={"max_episode_steps": 20_000}) as eval_envs,
+        Task() as task,
+    ):
+        balancer = Balancer(eval_envs.spec)
+        task.use(collecting(eval_envs, 10.0))
+        task.use(mw.evaluate(balancer, eval_envs, every=1, episodes=5, share=0.1))
+        task.run(max_step=200)
+        assert "eval_value" not in task.ctx
+        assert task.state_dict()["middleware"]["evaluate"]["env_steps"] == 1_000

@@ -18,6 +18,7 @@ from ding_lite.evolution import Population, Search, integer, log_uniform
 from ding_lite.middleware.report.evolution import draw_lives
 from ding_lite.recipes import EvolveResult, evolve, load_policy
 from ding_lite.recipes.evolve import plan_evolution
+from ding_lite.recipes.evolve_config import ReplayEvolutionConfig
 from ding_lite.recipes.generations import lines_of
 from ding_lite.recipes.plan import Choices
 from ding_lite.recipes.table import RECIPES
@@ -91,6 +92,16 @@ def test_episodes_of_evaluations_may_be_cut(tmp_path: Path) -> None:
         small(eval_limit=0)
 
 
+def test_an_evaluation_takes_at_most_4_times_what_an_agent_learns_from() -> None:
+    config = ReplayEvolutionConfig(population=4, eval_every=6_000, eval_episodes=2)
+    assert config.evaluation_limit(1_000) is None
+    assert config.evaluation_limit(3_000) is None
+    assert config.evaluation_limit(27_000) == config.evaluation_limit(None) == 3_000
+    few = ReplayEvolutionConfig(population=4, eval_every=100)
+    assert (few.evaluation_limit(500), few.evaluation_limit(501)) == (None, 500)
+    assert ReplayEvolutionConfig(eval_limit=50).evaluation_limit(None) == 50
+
+
 def test_episodes_that_are_learned_from_may_be_cut(tmp_path: Path) -> None:
     result = small(episode_limit=5, max_env_steps=600, out=tmp_path / "1")
     rows = [json.loads(line) for line in (tmp_path / "1/metrics.jsonl").read_text().splitlines()]
@@ -103,6 +114,12 @@ def test_trying_it_out_stays_within_its_env_steps(tmp_path: Path) -> None:
     assert result.numbers["generations"] >= 1
     assert result.numbers["env_steps"] <= 2_000
     assert result.numbers["exceeded"] is None
+
+
+def test_trying_it_out_with_long_rollouts_stays_within_its_env_steps(tmp_path: Path) -> None:
+    result = evolve("ppo", "CartPole-v1", unroll=2_048, smoke=True, quiet=True, out=tmp_path)
+    assert 960 <= result.numbers["env_steps"] <= 2_000
+    assert result.numbers["generations"] >= 1
 
 
 def test_the_target_ends_the_run(capsys: pytest.CaptureFixture[str]) -> None:

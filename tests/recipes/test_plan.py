@@ -181,6 +181,19 @@ def test_the_seed_of_the_run_is_that_of_the_policy() -> None:
     assert "seed" not in found.settings
 
 
+def test_only_a_user_lifts_the_share_of_evaluations(tmp_path: Path) -> None:
+    (file := tmp_path / "slow.toml").write_text("eval_every = 700\n")
+    for given, config, share in (
+        ({}, None, 0.1),  # a preset says how often they may be due
+        ({"eval_episodes": 1}, None, 0.1),
+        ({"eval_every": 500}, None, None),
+        ({}, file, None),
+        ({"eval_every": 500, "eval_share": 0.2}, None, 0.2),
+    ):
+        made = make_plan("dqn", "CartPole-v1", given, Choices(config=config))
+        assert made.settings["eval_share"] == share, given
+
+
 def test_options_win_over_a_preset() -> None:
     options = plan(max_env_steps=9, target=1.5, num_envs=2).options
     assert (options.max_env_steps, options.target) == (9, 1.5)

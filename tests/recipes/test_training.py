@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -67,7 +68,7 @@ def test_what_comes_back_is_the_policy_of_the_best_evaluation(
 ) -> None:
     values = iter([1.0, 3.0, 2.0])
     module = import_module("ding_lite.middleware.evaluate")
-    monkeypatch.setattr(module, "play", lambda *args, **more: Played(next(values), 8))
+    monkeypatch.setattr(module, "play", lambda *args, **more: Played(next(values), 8, 20))
     result = train(eval_every=40, max_env_steps=120, target=1e6)
     assert load_checkpoint(result.directory / "best").meta["eval_value"] == 3.0
     last = load_policy(result.directory, last=True)
@@ -164,16 +165,79 @@ def test_what_would_end_a_run_is_confirmed_by_as_many_episodes_as_are_asked_for(
     assert played == expected
 
 
+def acrobot(**more: Any) -> dict[str, Any]:
+    few: dict[str, Any] = {"max_env_steps": 4_000, "hidden": (8,), "update_ratio": 0.05}
+    return ding_lite.train("dqn", "Acrobot-v1", quiet=True, **few, **more).numbers
+
+
 def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
-    settings: dict[str, Any] = {"max_env_steps": 4_000, "hidden": (8,), "update_ratio": 0.1}
-    numbers = ding_lite.train("dqn", "Acrobot-v1", eval_share=0.1, quiet=True, **settings).numbers
-    assert (numbers["env_steps"], numbers["solved"]) == (4_008, False)
-    assert numbers["eval_env_steps"] == 0  # five episodes of 500 would be too many
-    assert (numbers["eval_episodes"], numbers["verdict_env_steps"]) == (1, 500)
+    numbers = acrobot(env_args={"max_episode_steps": 600}, eval_episodes=4)
+    assert (numbers["env_steps"], numbers["solved"]) == (4_000, False)
+    assert numbers["eval_env_steps"] == 0  # four episodes of 600 would be too many
+    assert (numbers["eval_episodes"], numbers["verdict_env_steps"]) == (1, 600)
     assert numbers["seconds"].keys() >= {"train", "collect", "verdict", "other"}
-    asked = ding_lite.train("dqn", "Acrobot-v1", eval_every=2_000, quiet=True, **settings).numbers
+
+
+def test_short_verdicts_and_evaluations_that_were_asked_for_are_whole() -> None:
+    small = acrobot()
+    assert small["eval_env_steps"] == 0
+    assert (small["eval_episodes"], small["verdict_env_steps"]) == (20, 20 * 500)
+    asked = acrobot(eval_every=2_000)
     assert asked["eval_env_steps"] == 20 * 500
     assert asked["eval_episodes"] == 20
+
+
+def test_an_evaluation_that_ends_a_run_within_the_share_is_its_verdict() -> None:
+    result = ding_lite.train("dqn", "CartPole-v1", quiet=True, target=8.0, out="here", hidden=(8,))
+    numbers = result.numbers
+    assert (numbers["solved"], numbers["eval_episodes"]) == (True, 20)
+    assert numbers["eval_env_steps"] == 0
+    assert numbers["verdict_env_steps"] == pytest.approx(20 * numbers["eval_return"])
+    again = ding_lite.train("dqn", "CartPole-v1", quiet=True, out="here", resume=True).numbers
+    assert {**again, "wall_s": 0, "seconds": 0} == {**numbers, "wall_s": 0, "seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "most"),
+    [("ppo", {"unroll": 512, "num_envs": 4}, 204), ("dqn", {"warmup": 5_000, "hidden": (8,)}, 200)],
+)
+def test_a_run_that_is_shorter_than_a_block_of_env_steps_makes_a_shorter_block(
+    policy: str, settings: dict[str, Any], most: int
+) -> None:
+    run: dict[str, Any] = {"max_env_steps": 200, "quiet": True, "target": 1e6, "out": "here"}
+    result = ding_lite.train(policy, "CartPole-v1", **run, **settings)
+    assert 192 <= result.numbers["env_steps"] <= most
+    assert result.numbers["train_iter"] > 0
+    longer = ding_lite.train(
+        policy, "CartPole-v1", quiet=True, out="here", resume=True, max_env_steps=4_000
+    )
+    assert longer.numbers["env_steps"] >= 4_000
+
+
+class Waits(gymnasium.Env[Any, Any]):
+    """Ends soon if acted in at random, and very late if nothing is done."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.age += 1
+        ends = bool(action == 1 and self.np_random.random() < 0.1)
+        return np.zeros(2, np.float32), -float(action), ends, self.age >= 20_000, {}
+
+
+def test_a_policy_that_waits_is_not_waited_for() -> None:
+    settings: dict[str, Any] = {"max_env_steps": 10_000, "update_ratio": 0.05, "quiet": True}
+    numbers = ding_lite.train("dqn", Waits, **settings).numbers
+    assert numbers["eval_env_steps"] <= 1_000
+    assert numbers["verdict_env_steps"] == 1_000
+    assert numbers["eval_episodes"] == 0
+    assert numbers["solved"] is None
 
 
 @pytest.mark.parametrize("settings", [{"prioritized": True}, {"update_ratio": 0.05, "warmup": 0}])

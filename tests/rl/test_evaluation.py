@@ -87,6 +87,19 @@ def test_env_steps_of_waiting_environments_are_counted():
     assert counted.env_steps == 9
 
 
+def test_a_limit_of_env_steps_leaves_the_episodes_that_have_ended():
+    envs = make_envs("CartPole-v0", 2, seed=0)
+    policy = ShortOrLong(envs.spec)
+    played = play(policy, envs, max_env_steps=99)
+    assert (played.env_steps, played.episodes) == (100, 1)
+    assert 8 <= played.mean_return <= 11
+    envs.reset()
+    none = play(policy, envs, max_env_steps=8)
+    assert (none.env_steps, none.episodes) == (8, 0)
+    assert none.mean_return == 4.0  # so far
+    assert play(policy, envs, max_env_steps=400).episodes == 2
+
+
 def test_evaluation_does_not_count_env_steps_of_the_policy():
     envs = make_envs("CartPole-v1", 3)
     policy, twin = DQN(envs.spec), DQN(envs.spec)

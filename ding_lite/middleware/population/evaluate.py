@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 
 from ding_lite.evolution.acting import ActTogether
 from ding_lite.evolution.agent import Agent
 from ding_lite.evolution.population import Population
 from ding_lite.middleware.checks import check_fits, due
 from ding_lite.rl.envs.vector import Envs
-from ding_lite.rl.evaluation import PlayedByEach, play_each
+from ding_lite.rl.evaluation import PlayedByEach, is_below, play_each
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all
@@ -94,7 +94,7 @@ def evaluate_population(
             while len(returns) < confirm and _has_left(ctx, max_env_steps, most):
                 count = min(at_once, confirm - len(returns))
                 returns += play([agent], sure_envs, count).returns[0]
-                if _is_below(goal, returns):
+                if is_below(goal, returns):
                     break
             return returns
 
@@ -121,12 +121,6 @@ def evaluate_population(
             ctx.finish = True
 
     return _evaluate_population
-
-
-def _is_below(goal: float, returns: Sequence[float]) -> bool:
-    """Whether their mean is below a goal by more than its standard error."""
-    error = stdev(returns) / math.sqrt(len(returns)) if len(returns) > 1 else 0.0
-    return fmean(returns) + error < goal
 
 
 def longest_evaluation(envs: Envs, episodes: int) -> int | None:

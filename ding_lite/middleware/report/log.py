@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _ROWS_PER_HEADING = 20
-_DETAILS = ("episode_", "time/", "eval_env_step")
+_DETAILS = ("episode_", "time/", "eval_env_step", "eval_episodes")
 
 
 def log(

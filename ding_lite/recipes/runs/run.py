@@ -22,6 +22,7 @@ from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
 from ding_lite.recipes.runs.metrics import last_row
 from ding_lite.recipes.runs.stages import seconds_by_stage
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.evaluation import Played, play
 from ding_lite.rl.protocols import Policy
@@ -31,6 +32,8 @@ from ding_lite.version import __version__
 
 ResultT = TypeVar("ResultT")
 JUDGED_EPISODES = 20
+_ALWAYS, _AT_LEAST = 10_000, 1_000
+"""The env steps of a verdict, whatever its share: of 20 episodes if that is enough, and of one."""
 _JUDGE_SEED = 1_000_003
 _FIELDS = dataclasses.fields(Options)
 _MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "report"}
@@ -153,14 +156,19 @@ class Run:
             )
         return results[0]
 
-    def judge(self, policy: Policy, *, eval_share: float | None = None) -> dict[str, Any]:
+    def judge(
+        self, policy: Policy, *, eval_share: float | None = None, confirmed: Played | None = None
+    ) -> dict[str, Any]:
         """Play 20 fresh greedy episodes with the trained policy.
 
         Args:
             policy: The trained one.
-            eval_share: The most env steps of evaluations for each that was learned from. As many of
-                the 20 are played as this leaves room for, and at least one; all of them where these
-                reach the target.
+            eval_share: The most env steps of evaluations for each that was learned from. All 20 are
+                played where they reach the target, or the time limit of episodes is 500 env steps
+                or less. Else as many are played as this leaves room for,
+                and one of 1,000 env steps or less at least; longer ones are cut.
+            confirmed: The evaluation that ended the run. One of 20 episodes or more that reached
+                the target is the verdict, and nothing more is played.
 
         Returns:
             What the run's last line says. With `--criterion seed` that are two things more, and
@@ -169,33 +177,38 @@ class Run:
         began = self._clock.now()
         last, goal = last_row(self.metrics), self.options.goal
         wall_s = max(began - self._started, last.get("wall_s", 0.0))  # also before it was resumed
-        is_reached = goal is not None and (last.get("eval_return") or -math.inf) >= goal
-        is_asked = eval_share is None or is_reached
-        few = JUDGED_EPISODES if is_asked else _room_for(last, eval_share or 0.0)
-        verdict = self._play(policy, few)
-        env_steps = verdict.env_steps
-        if few < JUDGED_EPISODES and goal is not None and verdict.mean_return >= goal:
-            few, verdict = JUDGED_EPISODES, self._play(policy, JUDGED_EPISODES)
-            env_steps += verdict.env_steps
+        eval_env_steps = int(last.get("eval_env_steps") or 0)
+        if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:
+            verdict, env_steps = confirmed, confirmed.env_steps
+            eval_env_steps -= env_steps
+        else:
+            few, most = self._room(last, eval_share)
+            verdict = self._play(policy, few, most)
+            env_steps = verdict.env_steps
+            if 0 < verdict.episodes < JUDGED_EPISODES and self._reaches(verdict):
+                verdict = self._play(policy, JUDGED_EPISODES)
+                env_steps += verdict.env_steps
         value = verdict.mean_return
 
         result = {
             "example": self.example,
             "env": str(self.options.env),
             "seed": self.options.seed,
-            "solved": None if goal is None else value >= goal,
+            "solved": self._reaches(verdict) and verdict.episodes >= JUDGED_EPISODES,
             "env_steps": _spent(last),
             "episodes": None if "episodes" not in last else int(last["episodes"]),
             "train_iter": last.get("train_iter"),
             "wall_s": round(wall_s, 3),
             "eval_return": value,
             "nodes": self.options.nodes,
-            "eval_episodes": few,
+            "eval_episodes": verdict.episodes,
         }
         if stages := seconds_by_stage(last, wall_s=wall_s):
             result["seconds"] = {**stages, "verdict": round(self._clock.now() - began, 3)}
-            result["eval_env_steps"] = int(last.get("eval_env_steps") or 0)
+            result["eval_env_steps"] = eval_env_steps
             result["verdict_env_steps"] = env_steps
+        if goal is None:
+            result["solved"] = None
         if self.options.criterion == "seed":
             played = last.get(EPISODES_PER_COLLECTOR)
             result["solved"] = played is not None
@@ -249,12 +262,28 @@ class Run:
             lines.append(try_next)
         self.tell("\n".join(lines))
 
-    def _play(self, policy: Policy, episodes: int) -> Played:
+    def _room(self, last: Mapping[str, Any], share: float | None) -> tuple[int, int | None]:
+        """Return how many episodes a verdict may have, and how many env steps; None for all."""
+        goal = self.options.goal
+        if share is None or (goal is not None and (last.get("eval_return") or -math.inf) >= goal):
+            return JUDGED_EPISODES, None
+        left = int(share * last.get("env_step", 0) - (last.get("eval_env_steps") or 0))
+        limit = EnvMaker.of(self.options.env).spec().max_episode_steps
+        length = min(2 * (last.get("episode_length") or math.inf), limit or math.inf)
+        if verdict_is_short(limit):
+            return JUDGED_EPISODES, max(left, _ALWAYS)
+        return int(min(max(left / length, 1), JUDGED_EPISODES)), max(left, _AT_LEAST)
+
+    def _reaches(self, played: Played) -> bool:
+        """Return whether the episodes that have ended reached the target."""
+        return played.mean_return >= self.options.target
+
+    def _play(self, policy: Policy, episodes: int, most: int | None = None) -> Played:
         seed = self.options.seed + _JUDGE_SEED
         with make_envs(
             self.options.env, episodes, seed=seed, frame_stack=policy.spec.frame_stack
         ) as envs:
-            return play(policy, envs)
+            return play(policy, envs, max_env_steps=most)
 
     def _take_directory(self) -> None:
         saved = files.saved_description(self.directory)
@@ -334,11 +363,9 @@ def _spent(row: Mapping[str, Any]) -> int | None:
     return int(row["env_step"] + row.get("eval_steps", 0))
 
 
-def _room_for(row: Mapping[str, Any], share: float) -> int:
-    """Return how many episodes a verdict may have within a share of the env steps."""
-    left = share * row.get("env_step", 0) - (row.get("eval_env_steps") or 0)
-    length = row.get("episode_length") or math.inf
-    return int(min(max(left / length, 1), JUDGED_EPISODES))
+def verdict_is_short(max_episode_steps: int | None) -> bool:
+    """Return whether 20 episodes of such a time limit are played whatever their share."""
+    return max_episode_steps is not None and JUDGED_EPISODES * max_episode_steps <= _ALWAYS
 
 
 def _check_same(
