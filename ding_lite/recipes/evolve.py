@@ -46,7 +46,7 @@ from ding_lite.recipes.runs.directory import make_next
 from ding_lite.recipes.runs.reporting import save_and_report
 from ding_lite.recipes.runs.run import Run
 from ding_lite.recipes.table import FunctionConfig, find_recipe
-from ding_lite.rl.envs.making import EnvLike, EnvWrapper
+from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper
 from ding_lite.rl.envs.sizes import check_envs_fit
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.protocols import Policy
