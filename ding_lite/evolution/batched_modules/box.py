@@ -25,7 +25,7 @@ from ding_lite.rl.weights.flat_module import copied
 
 
 class ModuleBoxStack(BoxStack[BoxT]):
-    """A stack of DDPG, TD3 or SAC policies whose actors and critics are of one architecture each.
+    """A stack of DDPG, TD3 or SAC policies with actors and critics of one architecture each.
 
     Example:
         >>> from ding_lite.rl import DDPG, DDPGConfig, make_envs

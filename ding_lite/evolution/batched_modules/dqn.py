@@ -28,6 +28,7 @@ class ModuleDQNStack(DQNStack):
     """A stack of DQN policies with modules of one architecture, made by one function.
 
     Example:
+        >>> from torch import nn
         >>> from ding_lite.rl import DQNConfig, make_envs
         >>> spec = make_envs("CartPole-v1", 1).spec
         >>> make = lambda spec: nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
