@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as Registration, load_env_creator
@@ -121,8 +121,8 @@ class EnvMaker:
                 f"module:Env-v0, path/to/file.py:MyEnv), or the class or function that makes it: "
                 f"each of those that are stepped together is made anew."
             )
-        if isinstance(env, partial) and _is_plain(bound := cast(partial[Any], env)):
-            env, args = bound.func, {**bound.keywords, **args}
+        if isinstance(env, partial) and _is_plain(env):
+            args, env = {**env.keywords, **args}, env.func
         return cls(env, dict(args), tuple(wrappers), tuple(map(_full, imports)))
 
     @cached_property
