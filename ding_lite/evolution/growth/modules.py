@@ -154,13 +154,17 @@ def _learned_by(key: str, shapes: Shapes) -> Shapes:
 
 
 def shake_module(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
-    """Add normal noise to all parameters of an own network; return False without `flat_weights`.
+    """Add normal noise to what an own network learns; return False without `flat_weights`.
 
-    Target weights get the same noise as the weights that they follow; buffers get none.
+    Target weights get the same noise as the weights that they follow; buffers and frozen
+    parameters get none.
     """
+    frozen = _frozen(policy)
     if isinstance(policy, TorchPolicy):
         with policy.changing_weights() as weights:
             for name in weights.shapes:
+                if weights[name].data_ptr() in frozen:
+                    continue
                 weights[name].add_(_noise_for(weights[name], spread, rng))
         return True
     pair = getattr(policy, "flat_weights", None)
@@ -169,11 +173,22 @@ def shake_module(policy: Policy, *, spread: float, rng: np.random.Generator) -> 
     weights, target = pair
     for name in weights.shapes:
         tensor = weights[name]
+        if tensor.data_ptr() in frozen:
+            continue
         noise = _noise_for(tensor, spread, rng)
         tensor += noise
         if name in target.shapes:
             target[name].add_(noise)
     return True
+
+
+def _frozen(policy: Policy) -> set[int]:
+    """Return where the parameters lie that do not learn."""
+    if not isinstance(policy, OpenPolicy):
+        return set()
+    own = [part for modules in policy.own_modules.values() for part in modules.values()]
+    found = [p for module in (policy.module, *own) for p in module.parameters()]
+    return {p.data_ptr() for p in found if not p.requires_grad}
 
 
 def _noise_for(tensor: Tensor, spread: float, rng: np.random.Generator) -> Tensor:

@@ -87,7 +87,7 @@ class FlatModule:
         }
         self.run: Callable[..., Any] = module
         """What updates call of the module, which may be compiled."""
-        self._modes = [vars(part) for part in parts.values()]
+        self._modes: list[dict[str, Any]] = [part.__dict__ for part in parts.values()]
         self._switches = all(
             "training" in vars(part) and getattr(part.train, "__func__", None) is nn.Module.train
             for part in parts.values()

@@ -18,7 +18,8 @@ from ding_lite.evolution.mutation import Mutation
 from ding_lite.evolution.population import Population
 from ding_lite.evolution.search import Search
 from ding_lite.evolution.tournament import Tournament
-from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, make_envs
+from ding_lite.nest import leaves
+from ding_lite.rl import A2C, DDPG, PPO, R2D2, SAC, TD3, TorchPolicy, TorchPolicyConfig, make_envs
 from ding_lite.rl.policies.dqn import DQN, DQNConfig
 from ding_lite.rl.spec import EnvSpec
 from tests.evolution.conftest import some_transitions
@@ -314,6 +315,55 @@ def test_noise_moves_an_own_actor_critic() -> None:
     before = computed(agent)
     assert Mutation(**{**ONLY, "weights": 1.0}).mutate(agent) == "weights 0.1"
     assert np.abs(computed(agent)[0] - before[0]).max() > 1e-4
+
+
+def with_frozen(num_inputs: int, num_outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(num_inputs, 8).requires_grad_(False), nn.Tanh(), nn.Linear(8, num_outputs)
+    )
+
+
+class FrozenTorso(TorchPolicy[TorchPolicyConfig]):
+    def build(self) -> None:
+        self.net = with_frozen(4, 2)
+
+    def choose(self, obs: torch.Tensor, explore: bool) -> torch.Tensor:
+        actions: torch.Tensor = self.net(obs).argmax(-1)
+        return actions
+
+    def loss(self, batch: Any) -> Any:
+        return self.net(batch.obs).mean(1), {}
+
+
+class FrozenCritic(nn.Module):
+    def __init__(self, _: EnvSpec) -> None:
+        super().__init__()
+        self.net = with_frozen(4, 1)
+
+    def forward(self, obs: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.net(torch.cat((obs, action), -1))
+        return values
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DQN(CARTPOLE, network=lambda _: with_frozen(4, 2)),
+        lambda: SAC(PENDULUM, actor=lambda _: with_frozen(3, 2), critic=FrozenCritic),
+        lambda: PPO(CARTPOLE, actor=with_frozen(4, 2), critic=with_frozen(4, 1)),
+        lambda: FrozenTorso(CARTPOLE),
+    ],
+    ids=["DQN", "SAC", "PPO", "TorchPolicy"],
+)
+def test_noise_leaves_frozen_parameters_alone(make: Any) -> None:
+    agent = make_agent(make())
+    before = dict(leaves(agent.policy.state_dict()))
+    assert Mutation(**{**ONLY, "weights": 1.0}).mutate(agent) == "weights 0.1"
+    after = dict(leaves(agent.policy.state_dict()))
+    layers = [path for path in before if str(path[-1]).endswith(".weight")]
+    assert layers
+    moved = {path: not torch.equal(before[path], after[path]) for path in layers}
+    assert moved == {path: str(path[-1]).endswith("2.weight") for path in layers}
 
 
 def test_an_actor_and_a_critic_that_share_layers_stay_as_they_are() -> None:

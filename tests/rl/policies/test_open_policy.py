@@ -244,12 +244,13 @@ def test_settings_of_a_network_beside_a_given_one_are_refused(settings, message)
 
 
 def test_settings_of_a_network_describe_what_was_not_given():
-    pendulum, settings = make_envs("Pendulum-v1", 1).spec, {"hidden": (7,), "activation": "tanh"}
-    parts = {"actor": lambda spec: nn.Linear(3, 2), "critic": lambda spec: nn.Bilinear(3, 1, 1)}
-    for name, part in parts.items():
-        SAC(pendulum, SACConfig(**settings), **{name: part})
+    pendulum = make_envs("Pendulum-v1", 1).spec
+    described = SACConfig(hidden=(7,), activation="tanh")
+    actor, critic = (lambda _: nn.Linear(3, 2)), (lambda _: nn.Bilinear(3, 1, 1))
+    SAC(pendulum, described, actor=actor)
+    SAC(pendulum, described, critic=critic)
     with pytest.raises(ConfigError, match=r"`hidden` is .* and `activation` is 'tanh'"):
-        SAC(pendulum, SACConfig(**settings), **parts)
+        SAC(pendulum, described, actor=actor, critic=critic)
     R2D2(CARTPOLE, R2D2Config(memory="gru"))
 
 

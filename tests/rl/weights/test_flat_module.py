@@ -164,6 +164,8 @@ def test_a_module_that_cannot_be_copied_is_refused():
 class Sets(nn.Module):
     """Sets its buffer anew in training."""
 
+    mean: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(2, 2)
@@ -180,13 +182,14 @@ def test_buffers_that_a_forward_sets_anew_are_published_loaded_and_followed():
     twin = flat.twin()
     flat.train(True)
     flat.module(torch.ones(3, 2))
-    assert torch.equal(flat.snapshot()["mean"], flat.module.mean)
+    mean = flat.snapshot()["mean"]
+    assert torch.equal(mean, flat.module.get_buffer("mean"))
     twin.copy_buffers(flat)
     other.train(True)
     other.module(torch.ones(3, 2))
     other.load(flat.snapshot())
     for one in (twin, other):
-        assert torch.equal(one.module.mean, flat.module.mean)
+        assert torch.equal(one.module.get_buffer("mean"), mean)
 
 
 @pytest.mark.parametrize("part", ["", "0"])
@@ -216,12 +219,13 @@ def test_parameters_that_a_user_moves_out_of_the_flat_weights_are_an_error(move)
 
 
 def test_a_part_that_a_user_has_switched_is_switched_back():
-    flat = FlatModule(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    flat = FlatModule(module)
     flat.train(False)
-    flat.module.train()
-    flat.module.training = False
+    module.train()
+    module.training = False
     flat.train(False)
-    assert not flat.module[1].training
+    assert not module[1].training
 
 
 def test_a_module_with_its_own_way_of_switching_is_switched_that_way():
@@ -231,7 +235,7 @@ def test_a_module_with_its_own_way_of_switching_is_switched_that_way():
             self[1].eval()
             return self
 
-    flat = FlatModule(nn.Sequential(Frozen(nn.Linear(2, 2), nn.BatchNorm1d(2))))
-    flat.train(True)
-    assert flat.module[0].training
-    assert not flat.module[0][1].training
+    frozen = Frozen(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    FlatModule(nn.Sequential(frozen)).train(True)
+    assert frozen.training
+    assert not frozen[1].training
