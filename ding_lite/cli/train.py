@@ -76,6 +76,7 @@ def choices_of(options: argparse.Namespace) -> Choices:
         resume=options.resume,
         smoke=options.smoke,
         device=options.device,
+        compile=getattr(options, "compile", None),  # populations have none
         config=None if options.config is None else Path(options.config),
     )
 

@@ -25,6 +25,12 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         out="runs/POLICY/ENV",
     )
     parser.add_argument(
+        "--compile",
+        choices=("torch", "graph"),
+        metavar="HOW",
+        help="compile the networks for updates: torch by torch.compile, graph by CUDA graphs",
+    )
+    parser.add_argument(
         "--report",
         metavar="FILE:NAME",
         help="a function of yours that gets the newest of every metric and the env steps, each "

@@ -32,8 +32,8 @@ ResultT = TypeVar("ResultT")
 JUDGED_EPISODES = 20
 _JUDGE_SEED = 1_000_003
 _FIELDS = dataclasses.fields(Options)
-_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device"}
-"""Options that say when a run ends, and not how it learns."""
+_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "compile"}
+"""Options that say when a run ends and how it computes, and not how it learns."""
 
 
 class Run:
