@@ -82,6 +82,7 @@ def choices_of(options: argparse.Namespace) -> Choices:
         smoke=options.smoke,
         device=options.device,
         report=None if options.report is None else tuple(options.report),
+        compile=getattr(options, "compile", None),  # populations have none
         config=None if options.config is None else Path(options.config),
     )
 

@@ -22,7 +22,7 @@ from ding_lite.rl.envs.atari import ATARI_ARGS, play_atari
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.naming import described, short_name, undescribed
 
-OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device")
+OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device", "compile")
 """Options that a file of settings may have."""
 _OF_ENVS = {"env_args": dict, "imports": list}
 """What such a file may say of the environment."""

@@ -23,12 +23,13 @@ from ding_lite.rl.envs.making import EnvLike, EnvMaker, EnvWrapper, maker_again
 from ding_lite.rl.policies.open_policy import without_unused
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.rl.weights.compiled import Compile
 from ding_lite.settings import as_config, at_least, check_all, default_values, whole
 
 NUM_ENVS = 8
 MAX_ENV_STEPS = 100_000
 _OPTIONS = (
-    *("num_envs", "seed", "target", "max_env_steps", "device", "config", "use"),
+    *("num_envs", "seed", "target", "max_env_steps", "device", "compile", "config", "use"),
     *("out", "resume", "smoke", "quiet"),
 )
 _OF_THE_USER = ("given", "file", "run")
@@ -70,6 +71,7 @@ class Choices:
     target: float | None = None
     max_env_steps: int | None = None
     device: str | None = None
+    compile: Compile = None
     config: Path | None = None
     """A file of settings and options."""
     parts: Mapping[str, object] = field(default_factory=dict)
@@ -109,6 +111,7 @@ class RunPlan:
     has_preset: bool = True
     """Whether there is a preset for the environment, or the run goes on with what it had."""
     device: str = "cpu"
+    compile: Compile = None
     parts: Mapping[str, object] = field(default_factory=dict)
     """The parts of the policy that the user gives."""
 
@@ -118,7 +121,7 @@ class RunPlan:
         Raises:
             ConfigError: It does not take what was given.
         """
-        more = dict(self.parts) if self.device == "cpu" else {**self.parts, "device": self.device}
+        more = {**self.parts, **self._computing}
         try:
             return self.recipe.policy(spec, self.policy_config, **more)
         except TypeError as error:
@@ -152,8 +155,14 @@ class RunPlan:
     @property
     def described(self) -> dict[str, Any]:
         """All settings by name, and what else is remembered of a run."""
+        computing = {name: one for name, one in self._computing.items() if not callable(one)}
+        return {"num_envs": self.num_envs, **computing, **self.settings}
+
+    @property
+    def _computing(self) -> dict[str, object]:
+        """The device and the compiler of the policy, where they are not the usual ones."""
         device = {} if self.device == "cpu" else {"device": self.device}
-        return {"num_envs": self.num_envs, **device, **self.settings}
+        return {**device, "compile": self.compile} if self.compile else {**device}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -270,6 +279,7 @@ def make_plan(
         sources=sources,
         has_preset=has_preset,
         device=str(options.get("device") or "cpu"),
+        compile=options.get("compile"),
         parts=choices.parts,
     )
 

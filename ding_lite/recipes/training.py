@@ -29,6 +29,7 @@ from ding_lite.rl.envs.making import EnvLike, EnvWrapper
 from ding_lite.rl.envs.vector import Envs, make_envs
 from ding_lite.rl.evaluation import Played
 from ding_lite.rl.protocols import Policy
+from ding_lite.rl.weights.compiled import Compile
 from ding_lite.rl.weights.flat_module import MakeModule
 from ding_lite.rl.weights.optimizers import MakeOptimizer
 from ding_lite.runtime.middleware import Middleware
@@ -62,6 +63,7 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
     critic: MakeModule | None = None,
     optimizer: MakeOptimizer | None = None,
     device: str | None = None,
+    compile: Compile = None,
     use: Sequence[Middleware] = (),
     config: str | os.PathLike[str] | None = None,
     num_envs: int | None = None,
@@ -97,6 +99,8 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         critic: A critic of your own, likewise.
         optimizer: An optimiser such as `torch.optim.RMSprop`.
         device: The device of the networks, as PyTorch names it; `cpu` unless given.
+        compile: What compiles the networks for updates, as the policy takes it: `"torch"`,
+            `"graph"`, or a compiler of your own.
         use: Middleware of your own, run behind learning and evaluation in each step, and before the
             metrics are written: `[mw.report(fn, every=50)]`.
         config: A TOML file of settings and options, or the `config.json` of a run; what is given
@@ -137,6 +141,7 @@ def train(  # noqa: PLR0913 - all of a run; all but three by name, and few at a 
         resume=resume,
         smoke=smoke,
         device=device,
+        compile=compile,
         config=as_path("config", config),
         parts=given_parts(network=network, actor=actor, critic=critic, optimizer=optimizer),
     )

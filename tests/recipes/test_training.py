@@ -416,6 +416,32 @@ def test_a_network_of_ones_own_is_found_again_or_asked_for() -> None:
     assert again.weights().keys() == {"body.weight", "body.bias"}
 
 
+def test_networks_are_compiled_as_the_user_wants_it_and_a_resumed_run_goes_on_so() -> None:
+    few: dict[str, Any] = {"warmup": 20, "batch_size": 8, "quiet": True, "out": "compiled"}
+    compiled: list[Any] = []
+
+    def note(module: Any) -> Any:
+        compiled.append(module)
+        return module
+
+    result = ding_lite.train(
+        "dqn", "CartPole-v1", network=Net, compile=note, max_env_steps=80, **few
+    )
+    assert [type(module) for module in compiled] == [Net, Net]
+    file = result.directory / "config.json"
+    about = json.loads(file.read_text())
+    assert "compile" not in about["config"]  # a function is to be given again
+    about["config"]["compile"] = "graph"
+    file.write_text(json.dumps(about))
+    asked: list[dict[str, Any]] = [{}, {"compile": "graph"}]
+    for more in asked:
+        with pytest.raises(ConfigError, match=r'`compile="graph"` .* a GPU was expected'):
+            ding_lite.train("dqn", "CartPole-v1", network=Net, resume=True, **few, **more)
+    ding_lite.train(
+        "dqn", "CartPole-v1", network=Net, resume=True, compile=False, max_env_steps=160, **few
+    )
+
+
 @pytest.mark.parametrize(
     "policy", [Linear, f"{__file__}:Linear", lambda spec: DQN(spec, DQNConfig(hidden=(8,)))]
 )

@@ -24,6 +24,12 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         max_env_steps="where the run ends at the latest (default: that of a preset, else 100000)",
         out="runs/POLICY/ENV",
     )
+    parser.add_argument(
+        "--compile",
+        choices=("torch", "graph"),
+        metavar="HOW",
+        help="compile the networks for updates: torch by torch.compile, graph by CUDA graphs",
+    )
 
 
 def add_plot(parser: argparse.ArgumentParser) -> None:

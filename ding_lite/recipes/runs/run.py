@@ -36,8 +36,8 @@ _ALWAYS, _AT_LEAST = 10_000, 1_000
 """The env steps of a verdict, whatever its share: of 20 episodes if that is enough, and of one."""
 _JUDGE_SEED = 1_000_003
 _FIELDS = dataclasses.fields(Options)
-_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "report"}
-"""Options that say when a run ends or what is told of it, and not how it learns."""
+_MAY_CHANGE = {"max_env_steps", "target", "smoke", "device", "compile", "report"}
+"""Options that say when a run ends, how it computes or what is told of it, not how it learns."""
 
 
 class Run:
