@@ -191,7 +191,7 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
         make: Makes it of the spec, and of a `seed` if it takes one.
         spec: The environments'.
         seed: Of the run. Where the function does not take it, modules that it makes begin with it,
-            and the policy goes on with it.
+            and so does what the policy draws, unless its settings have a seed of their own.
         **parts: What was given of the policy beside that.
 
     Raises:
@@ -218,7 +218,7 @@ def made_by(make: Callable[..., Any], spec: EnvSpec, seed: int = 0, **parts: obj
             f"expected, with `act`, `learn`, `state_dict` and the other methods of "
             f"`ding_lite.rl.Policy`."
         )
-    if not more and isinstance(made, OpenPolicy):
+    if seed and not more and isinstance(made, OpenPolicy) and not getattr(made.config, "seed", 0):
         made.reseed(seed)
     return made
 

@@ -17,6 +17,6 @@ def _fonts() -> None:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `runs` in a temporary directory, whose modules are found in this test only."""
+    """Make `runs` in a temporary directory; only this test finds the modules there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

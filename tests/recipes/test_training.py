@@ -17,8 +17,10 @@ import ding_lite
 from ding_lite import middleware as mw
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.recipes import TrainResult, load_policy
+from ding_lite.recipes.table import made_by
 from ding_lite.rl.batch import Transitions
 from ding_lite.rl.checkpoint.save_load import load_checkpoint, save_checkpoint
+from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.evaluation import Played, play
 from ding_lite.rl.networks.conv import Conv
@@ -477,6 +479,18 @@ def test_a_function_gets_the_seed_of_the_run_or_begins_with_it() -> None:
         return DQN(spec, network=torch.nn.Linear(4, 2))
 
     few: dict[str, Any] = {"max_env_steps": 60, "warmup": 0, "num_envs": 2, "quiet": True}
+
+    def with_its_own(spec: EnvSpec) -> DQN:
+        return DQN(spec, DQNConfig(hidden=(8,), seed=3))
+
+    cartpole = EnvMaker.of("CartPole-v1").spec()
+    drawn = [
+        np.array([made_by(make, cartpole, seed).act(np.zeros((99, 4)), epsilon=1.0)])
+        for make in (without, with_its_own)
+        for seed in (1, 2)
+    ]
+    assert not np.array_equal(drawn[0], drawn[1])
+    assert np.array_equal(drawn[2], drawn[3])
     makers: list[Any] = [with_seed, without]
     for make in makers:
         one, other, again = (
