@@ -128,7 +128,7 @@ class Reporter(ABC):
             finally:
                 self.close(failed=any(error))
 
-    def close(self, *, failed: bool) -> None:
+    def close(self, *, failed: bool) -> None:  # noqa: B027 - most have taken nothing
         """Release what `__enter__` has taken, once the last report is written."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,9 +163,7 @@ class Reporter(ABC):
         names = [*self._newest]
         if self.only_fresh:
             names = [
-                name
-                for name in names
-                if name in self._fresh and not name.startswith(STAGE_SECONDS)
+                name for name in names if name in self._fresh and not name.startswith(STAGE_SECONDS)
             ]
         self._fresh, self._is_reported = set(), True
         self.write({name: number(name, self._newest[name]) for name in names}, self._x)

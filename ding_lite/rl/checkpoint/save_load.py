@@ -173,6 +173,18 @@ class _Tree:
         if isinstance(value, bytes | torch.device | torch.dtype):
             tag = next(tag for tag, kind in _TEXTS.items() if isinstance(value, kind))
             return {tag: value.hex() if isinstance(value, bytes) else str(value)}
+        if isinstance(value, complex | Tensor | np.ndarray | np.generic):
+            return self._numbers(value, name, depth)
+        if depth > MAX_DEPTH:
+            raise CheckpointError(
+                f"`{name[:80]}...` lies within {MAX_DEPTH} dicts, lists and tuples; a checkpoint "
+                f"is not deeper than that. Save a flatter tree."
+            )
+        return self._container(value, name, depth)
+
+    def _numbers(
+        self, value: complex | Tensor | np.ndarray[Any, Any] | np.generic, name: str, depth: int
+    ) -> Tree:
         if isinstance(value, complex | np.complexfloating):
             parts = float(value.real), float(value.imag)
             return {"$complex": [_plain_value(part, name) for part in parts]}
@@ -181,17 +193,13 @@ class _Tree:
         if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
             _check_numbers(value, name)
             return {"$rows": None if self.rows is None else self.rows.save(value)}
-        if isinstance(value, Tensor | np.ndarray | np.generic):
-            while name in self.tensors:  # {"a": {"b": x}, "a.b": y}
-                name += "'"
-            self.tensors[name] = _tensor(value, name)
-            kinds = {Tensor: "$tensor", np.ndarray: "$array", np.generic: "$scalar"}
-            return {next(tag for kind, tag in kinds.items() if isinstance(value, kind)): name}
-        if depth > MAX_DEPTH:
-            raise CheckpointError(
-                f"`{name[:80]}...` lies within {MAX_DEPTH} dicts, lists and tuples; a checkpoint "
-                f"is not deeper than that. Save a flatter tree."
-            )
+        while name in self.tensors:  # {"a": {"b": x}, "a.b": y}
+            name += "'"
+        self.tensors[name] = _tensor(value, name)
+        kinds = {Tensor: "$tensor", np.ndarray: "$array", np.generic: "$scalar"}
+        return {next(tag for kind, tag in kinds.items() if isinstance(value, kind)): name}
+
+    def _container(self, value: Tree, name: str, depth: int) -> Tree:
         if isinstance(value, list | tuple):
             items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}

@@ -70,7 +70,9 @@ def mutate(rng: random.Random, value: Any) -> Any:
         case 0:
             del copy[key]
         case 1 if isinstance(copy, dict):
-            copy[rng.choice(["$rows", "$tensor", "$tuple", "$complex", "$set", "zz"])] = rng.choice(NASTY)
+            copy[rng.choice(["$rows", "$tensor", "$tuple", "$complex", "$set", "zz"])] = rng.choice(
+                NASTY
+            )
         case 2 if isinstance(copy, list):
             copy.insert(key, rng.choice(NASTY))
         case _:
