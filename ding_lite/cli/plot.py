@@ -14,6 +14,7 @@ from ding_lite.log import configure
 from ding_lite.middleware.report.log import spell
 from ding_lite.middleware.report.style import (
     COLORS,
+    add_legend,
     add_titles,
     begin_picture,
     draw_target,
@@ -71,7 +72,7 @@ def plot_runs(patterns: Sequence[str], *, out: str, metric: str | None) -> int:
         draw_target(axes, target)
     add_titles(figure, title_of(groups), _below(groups))
     if len(groups) > 1:
-        axes.legend(loc="best", frameon=False, fontsize=10)  # a title has no room beside it
+        add_legend(axes)
     try:
         save_picture(figure, path)
     except OSError as error:

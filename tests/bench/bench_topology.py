@@ -263,8 +263,9 @@ def draw_curves(
             axis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_xlabel("nodes", fontsize=11, color=INK, labelpad=6)
         axes.set_title(title, fontsize=10.5, color=INK, loc="left", pad=8)
+        if place == 1:
+            add_legend(axes)
     add_titles(figure, "Star, mesh and tree", "a step of node 0, by the number of nodes")
-    add_legend(figure)
     save_picture(figure, path)
 
 

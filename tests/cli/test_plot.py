@@ -58,6 +58,18 @@ def test_runs_that_differ_have_a_curve_each(capsys: pytest.CaptureFixture[str]) 
     assert "lr 0.25, mean of 2" in capsys.readouterr().out
 
 
+def test_an_environment_of_a_file_is_named_without_its_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leave("r/1", env="/home/somewhere/tasks/corridor.py:Corridor")
+    leave("r/2", env="CartPole-v1")
+    assert main(["plot", "r/1", "--out", "one.svg"]) == 0
+    assert "dqn on Corridor" in words_of(Path("one.svg"))
+    assert main(["plot", "r", "--out", "two.svg"]) == 0
+    assert {"Corridor", "CartPole-v1"} <= set(words_of(Path("two.svg")))
+    assert "somewhere" not in capsys.readouterr().out
+
+
 def test_another_metric_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     leave("r/1")
     assert main(["plot", "r/1", "--metric", "wall_s", "--out", "a.svg"]) == 0

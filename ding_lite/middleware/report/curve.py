@@ -191,7 +191,7 @@ def _draw_curve(
     if target is not None:
         draw_target(axes, target)
     add_titles(figure, title, text)
-    add_legend(figure)
+    add_legend(axes)
     save_picture(figure, path)
 
 

@@ -84,7 +84,7 @@ def _draw_fitness(lives: Sequence[Life], path: Path, *, title: str, target: floa
         draw_target(axes, target)
     best = max(max(values) for values in worth)
     add_titles(figure, title, f"best {spell(best)} in {len(x)} generations")
-    add_legend(figure)
+    add_legend(axes)
     save_picture(figure, path)
 
 

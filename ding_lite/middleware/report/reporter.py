@@ -128,7 +128,7 @@ class Reporter(ABC):
             finally:
                 self.close(failed=any(error))
 
-    def close(self, *, failed: bool) -> None:  # noqa: B027 - most have nothing to release
+    def close(self, *, failed: bool) -> None:  # noqa: B027 - most have taken nothing
         """Release what `__enter__` has taken, once the last report is written."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -104,23 +104,22 @@ def draw_target(axes: Axes, target: float) -> None:
 
 
 def add_titles(figure: Figure, title: str, below: str) -> None:
-    """Write what the picture shows, and a line below."""
+    """Write what the picture shows, and a line below, as large as there is room for."""
     from_top = _HEIGHT / figure.get_figheight()
-    figure.text(_LEFT, 1 - 0.075 * from_top, title, fontsize=15, fontweight="bold", color=INK)
-    figure.text(_LEFT, 1 - 0.128 * from_top, below, fontsize=10.5, color=GREY)
+    room = (1 - 2 * _LEFT) * figure.bbox.width
+    for words, down, size, weight, color in (
+        (title, 0.075, 15.0, "bold", INK),
+        (below, 0.128, 10.5, "normal", GREY),
+    ):
+        text = figure.text(_LEFT, 1 - down * from_top, words, fontweight=weight, color=color)
+        text.set_fontsize(size)
+        text.set_fontsize(size * min(1.0, room / (text.get_window_extent().width or room)))
 
 
-def add_legend(figure: Figure, *, columns: int = 3) -> None:
-    """Draw the legend, on the right above the axes."""
-    legend = figure.legend(
-        loc="upper right",
-        bbox_to_anchor=(0.978, 0.99),
-        ncols=columns,
-        frameon=False,
-        fontsize=10,
-        labelcolor=INK,
-        handlelength=1.4,
-        columnspacing=1.3,
+def add_legend(axes: Axes) -> None:
+    """Draw the legend within the axes, where it hides least: a title has no room beside it."""
+    legend = axes.legend(
+        loc="best", frameon=True, framealpha=0.8, edgecolor="none", fontsize=10, labelcolor=INK
     )
     for handle in legend.legend_handles:
         if handle is not None:

@@ -18,6 +18,7 @@ from ding_lite.errors import ConfigError, did_you_mean
 from ding_lite.recipes.runs.directory import CONFIG, METRICS, saved_description
 from ding_lite.recipes.runs.metrics import read_rows
 from ding_lite.rl.batch import NumpyArray
+from ding_lite.rl.envs.naming import short_name
 
 GRID_POINTS = 400
 _ONLY_OF_ONE = {"seed", "smoke", "target", "max_env_steps"}
@@ -163,15 +164,15 @@ def title_of(groups: Sequence[RunGroup]) -> str:
     """Name the facts that all runs have in common."""
     facts = [run.facts for group in groups for run in group.runs]
     programs = {str(fact["program"]) for fact in facts}
-    envs = {str(fact.get("env")) for fact in facts}
+    envs = {short_name(str(fact.get("env"))) for fact in facts}
     title = " and ".join(sorted(programs)) if len(programs) < 3 else f"{len(programs)} programs"
     return f"{title} on {envs.pop()}" if len(envs) == 1 else title
 
 
 def _label(facts: dict[str, Any], differing: Sequence[str]) -> str:
     if not differing:
-        return f"{facts['program']} on {facts.get('env')}"
-    words = [str(facts.get(name)) for name in differing if name in _PLAIN]
+        return f"{facts['program']} on {short_name(str(facts.get('env')))}"
+    words = [short_name(str(facts.get(name))) for name in differing if name in _PLAIN]
     words += [f"{name} {_spell(facts.get(name))}" for name in differing if name not in _PLAIN][:3]
     return ", ".join(words)
 

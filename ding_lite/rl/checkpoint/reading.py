@@ -146,7 +146,7 @@ class _Reading:
         """Restore a value from its JSON form."""
         if not isinstance(value, dict | list):
             return value
-        if depth > MAX_DEPTH:
+        if depth > MAX_DEPTH + 2:  # the deepest leaf may be tagged itself, even twice
             raise self._folder.damaged(f"more than {MAX_DEPTH} values lie within each other")
         if isinstance(value, list):
             return [self.restore(item, depth + 1) for item in value]
@@ -167,17 +167,6 @@ class _Reading:
                 return self._array(name, self._tensors[name])[()]
             case "$tuple", list(items):
                 return tuple(self.restore(item, depth + 1) for item in items)
-            case "$dict", list(items) if all(isinstance(i, list) and len(i) == 2 for i in items):
-                return {self._key(k, depth + 1): self.restore(v, depth + 1) for k, v in items}
-            case "$float", "inf" | "-inf" | "nan":
-                return float(content)
-            case "$int", str(digits) if _HEX.fullmatch(digits):
-                return int(digits, 16)
-        return self._further(tag, content, depth)
-
-    def _further(self, tag: str, content: Tree, depth: int) -> Tree:
-        """Restore what few trees hold."""
-        match tag, content:
             case "$set" | "$frozenset", list(items):
                 kind = set if tag == "$set" else frozenset
                 return kind(self._key(item, depth + 1) for item in items)
@@ -187,6 +176,12 @@ class _Reading:
                 return deque((self.restore(item, depth + 1) for item in items), longest)
             case "$complex", _:
                 return self._complex(self.restore(content, depth + 1))
+            case "$dict", list(items) if all(isinstance(i, list) and len(i) == 2 for i in items):
+                return {self._key(k, depth + 1): self.restore(v, depth + 1) for k, v in items}
+        return self._plain(tag, content)
+
+    def _plain(self, tag: str, content: Tree) -> Tree:
+        match tag, content:
             case "$bytes", str(digits) if _BYTES.fullmatch(digits):
                 return bytes.fromhex(digits)
             case "$device", str(name) if len(name) < 40:
@@ -194,6 +189,10 @@ class _Reading:
                     return torch.device(name)
             case "$dtype", str(name) if name in _TORCH_DTYPES:
                 return _TORCH_DTYPES[name]
+            case "$float", "inf" | "-inf" | "nan":
+                return float(content)
+            case "$int", str(digits) if _HEX.fullmatch(digits):
+                return int(digits, 16)
         raise self._folder.damaged(f"{MANIFEST} says {tag!r:.80} of {content!r:.80}")
 
     def _key(self, key: Tree, depth: int) -> Tree:

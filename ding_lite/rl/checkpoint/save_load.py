@@ -173,47 +173,53 @@ class _Tree:
         if isinstance(value, bytes | torch.device | torch.dtype):
             tag = next(tag for tag, kind in _TEXTS.items() if isinstance(value, kind))
             return {tag: value.hex() if isinstance(value, bytes) else str(value)}
-        if (parts := _parts_of_complex(value)) is not None:
-            return {"$complex": self.plain(parts, name, depth + 1)}
-        if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
-            _check_numbers(value, name)
-            return {"$rows": None if self.rows is None else self.rows.save(value)}
-        if isinstance(value, Tensor | np.ndarray | np.generic):
-            while name in self.tensors:  # {"a": {"b": x}, "a.b": y}
-                name += "'"
-            self.tensors[name] = _tensor(value, name)
-            kinds = {Tensor: "$tensor", np.ndarray: "$array", np.generic: "$scalar"}
-            return {next(tag for kind, tag in kinds.items() if isinstance(value, kind)): name}
+        if isinstance(value, complex | Tensor | np.ndarray | np.generic):
+            return self._numbers(value, name, depth)
         if depth > MAX_DEPTH:
             raise CheckpointError(
                 f"`{name[:80]}...` lies within {MAX_DEPTH} dicts, lists and tuples; a checkpoint "
                 f"is not deeper than that. Save a flatter tree."
             )
-        if isinstance(value, list | tuple | set | frozenset | deque | Mapping):
-            return self._container(value, name, depth + 1)
+        return self._container(value, name, depth)
+
+    def _numbers(
+        self, value: complex | Tensor | np.ndarray[Any, Any] | np.generic, name: str, depth: int
+    ) -> Tree:
+        if isinstance(value, complex | np.complexfloating):
+            parts = float(value.real), float(value.imag)
+            return {"$complex": [_plain_value(part, name) for part in parts]}
+        if isinstance(value, Tensor | np.ndarray) and _is_complex(value):
+            return {"$complex": self.plain(_as_real(value), name, depth + 1)}
+        if isinstance(value, np.ndarray) and value.nbytes >= LARGE_BYTES and value.ndim:
+            _check_numbers(value, name)
+            return {"$rows": None if self.rows is None else self.rows.save(value)}
+        while name in self.tensors:  # {"a": {"b": x}, "a.b": y}
+            name += "'"
+        self.tensors[name] = _tensor(value, name)
+        kinds = {Tensor: "$tensor", np.ndarray: "$array", np.generic: "$scalar"}
+        return {next(tag for kind, tag in kinds.items() if isinstance(value, kind)): name}
+
+    def _container(self, value: Tree, name: str, depth: int) -> Tree:
+        if isinstance(value, list | tuple):
+            items = [self.plain(item, f"{name}.{i}", depth + 1) for i, item in enumerate(value)]
+            return items if isinstance(value, list) else {"$tuple": items}
+        if isinstance(value, set | frozenset):
+            items = [self._key(item, name, depth + 1) for item in value]
+            return {"$set" if isinstance(value, set) else "$frozenset": items}
+        if isinstance(value, deque):
+            return {"$deque": [value.maxlen, self.plain(list(value), name, depth + 1)]}
+        if isinstance(value, Mapping):
+            items = [
+                (self._key(key, name, depth + 1), self.plain(item, f"{name}.{key}", depth + 1))
+                for key, item in value.items()
+            ]
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return dict(items)
+            return {"$dict": items}
         raise CheckpointError(
             f"`{name}` is a {type(value).__name__}, which a checkpoint cannot hold. Save tensors, "
             f"arrays, numbers, texts, and dicts, lists and tuples of them."
         )
-
-    def _container(self, value: Tree, name: str, depth: int) -> Tree:
-        """Replace what a container holds; tag what is no list or dict of JSON."""
-        match value:
-            case list() | tuple():
-                items = [self.plain(item, f"{name}.{i}", depth) for i, item in enumerate(value)]
-                return items if isinstance(value, list) else {"$tuple": items}
-            case set() | frozenset():
-                items = [self._key(item, name, depth) for item in value]
-                return {"$set" if isinstance(value, set) else "$frozenset": items}
-            case deque():
-                return {"$deque": [value.maxlen, self.plain(list(value), name, depth)]}
-        pairs = [
-            (self._key(key, name, depth), self.plain(item, f"{name}.{key}", depth))
-            for key, item in value.items()
-        ]
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return dict(pairs)
-        return {"$dict": pairs}
 
     def _key(self, key: object, name: str, depth: int) -> Tree:
         if isinstance(key, np.generic):
@@ -239,20 +245,18 @@ def _plain_value(value: bool | float | str | None, name: str) -> Tree:
     return float(value) if math.isfinite(value) else {"$float": str(float(value))}
 
 
-def _parts_of_complex(value: Tree) -> Tree:
-    """Return the real and imaginary parts of a complex value side by side; None of any other.
+def _is_complex(value: Tensor | np.ndarray[Any, Any]) -> bool:
+    if isinstance(value, Tensor):  # safetensors holds those of 64 bits
+        is_dense = value.layout == torch.strided and not value.is_meta
+        return value.is_complex() and value.dtype != torch.complex64 and is_dense
+    return bool(value.dtype.kind == "c")
 
-    safetensors holds tensors of complex64, which are left to it.
-    """
-    match value:
-        case complex() | np.complexfloating():
-            return [float(value.real), float(value.imag)]
-        case np.ndarray() if value.dtype.kind == "c":
-            return np.stack([value.real, value.imag], axis=-1)
-        case Tensor() if value.is_complex() and value.dtype != torch.complex64:
-            if value.layout == torch.strided and not value.is_meta:
-                return torch.view_as_real(value.detach().resolve_conj())
-    return None
+
+def _as_real(value: Tensor | np.ndarray[Any, Any]) -> Tensor | np.ndarray[Any, Any]:
+    """Put the real and the imaginary parts side by side on a new last axis."""
+    if isinstance(value, Tensor):
+        return torch.view_as_real(value.detach().resolve_conj())
+    return np.stack([value.real, value.imag], axis=-1)
 
 
 def _check_text(text: str, name: str) -> None:

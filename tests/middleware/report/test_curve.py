@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from ding_lite import middleware as mw
 from ding_lite.errors import ConfigError
@@ -59,6 +60,27 @@ def test_title_axes_legend_and_target_are_in_it(tmp_path: Path) -> None:
         "0",
     ):
         assert expected in words
+
+
+@pytest.mark.parametrize("env", ["MountainCarContinuous-v0", "package.module:" + "Long" * 12])
+def test_titles_fit_into_the_picture_and_the_legend_into_the_axes(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(report_curve, "save_picture", lambda figure, path: figures.append(figure))
+    stages = {f"seconds/{name}_of_a_long_name": 1.0 for name in ("collect", "train", "play", "log")}
+    with Task() as task:
+        task.use(learn).use(lambda ctx: ctx.metrics.update(stages))
+        task.use(mw.curve(tmp_path / "curve.png", title=f"PPO on {env}"))
+        task.run(max_step=50)
+    [figure] = figures
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.texts]
+    assert len(boxes) == 2
+    assert all(figure.bbox.x0 < box.x0 < box.x1 < figure.bbox.x1 for box in boxes)
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y1 < min(box.y0 for box in boxes)
 
 
 def test_loss_speed_and_memory_are_small_curves_below(tmp_path: Path) -> None:

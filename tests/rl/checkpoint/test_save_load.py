@@ -366,6 +366,18 @@ def test_keys_that_join_to_the_same_path_are_kept_apart(tmp_path: Path) -> None:
     assert state["a.b"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128])
+def test_the_deepest_tree_that_is_saved_is_loaded(tmp_path: Path, dtype: torch.dtype) -> None:
+    tree: Any = torch.ones(2, dtype=dtype)
+    for _ in range(MAX_DEPTH):
+        tree = {"a": tree}
+    save_checkpoint(tmp_path, tree)
+    found = load_checkpoint(tmp_path).state
+    for _ in range(MAX_DEPTH):
+        found = found["a"]
+    assert torch.equal(found, torch.ones(2, dtype=dtype))
+
+
 def test_too_deep_a_tree_is_refused_at_save(tmp_path: Path) -> None:
     def nested(depth: int) -> list[Any]:
         tree: list[Any] = []
