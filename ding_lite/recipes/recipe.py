@@ -105,10 +105,8 @@ class TrainConfig:
         """
         room = max_env_steps // agents
         most = {"warmup": max_env_steps // 2, "unroll": room // num_envs, "turn": room}
-        fitting = {
-            name: max(1, fits) for name, fits in most.items() if getattr(self, name, 0) > fits
-        }
-        return dataclasses.replace(self, **cast(Any, fitting))
+        fitting: Any = {k: max(1, fits) for k, fits in most.items() if getattr(self, k, 0) > fits}
+        return dataclasses.replace(self, **fitting)
 
     def steps_per_update(self, num_envs: int) -> int:
         """Return the env steps in each step of the pipeline."""

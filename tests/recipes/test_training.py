@@ -167,13 +167,14 @@ def test_what_would_end_a_run_is_confirmed_by_as_many_episodes_as_are_asked_for(
     assert played == expected
 
 
-def acrobot(**more: Any) -> dict[str, Any]:
+def never_there(**more: Any) -> dict[str, Any]:
     few: dict[str, Any] = {"max_env_steps": 4_000, "hidden": (8,), "update_ratio": 0.05}
-    return ding_lite.train("dqn", "Acrobot-v1", quiet=True, **few, **more).numbers
+    few |= {"warmup": 1_000, "warmup_hold": 1, "quiet": True}
+    return ding_lite.train("dqn", "MountainCar-v0", **few, **more).numbers
 
 
 def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
-    numbers = acrobot(env_args={"max_episode_steps": 600}, eval_episodes=4)
+    numbers = never_there(env_args={"max_episode_steps": 600}, eval_episodes=4)
     assert (numbers["env_steps"], numbers["solved"]) == (4_000, False)
     assert numbers["eval_env_steps"] == 0  # four episodes of 600 would be too many
     assert (numbers["eval_episodes"], numbers["verdict_env_steps"]) == (1, 600)
@@ -181,11 +182,11 @@ def test_by_default_evaluations_stay_within_a_tenth_of_the_env_steps() -> None:
 
 
 def test_short_verdicts_and_evaluations_that_were_asked_for_are_whole() -> None:
-    small = acrobot()
-    assert small["eval_env_steps"] == 0
-    assert (small["eval_episodes"], small["verdict_env_steps"]) == (20, 20 * 500)
-    asked = acrobot(eval_every=2_000)
-    assert asked["eval_env_steps"] == 20 * 500
+    small = never_there()
+    assert small["eval_env_steps"] <= 400
+    assert (small["eval_episodes"], small["verdict_env_steps"]) == (20, 20 * 200)
+    asked = never_there(eval_every=2_000)
+    assert asked["eval_env_steps"] == 20 * 200
     assert asked["eval_episodes"] == 20
 
 

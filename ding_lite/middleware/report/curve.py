@@ -41,7 +41,7 @@ FloatArray = npt.NDArray[np.float64]
 _RETURNS = ("episode_return", "return", "eval_return")
 _BELOW = {"loss": "loss", "steps_per_s": "env steps a second", "memory_mb": "memory, MB"}
 """Small curves, and what they are called."""
-_STAGES_SHOWN = 4
+_STAGES_SHOWN, _EVALUATE = 4, "evaluate"
 _FEW = 200
 """Points of a small curve; where there are more, each is the mean of its neighbours."""
 
@@ -231,8 +231,9 @@ def _sum_up(series: Mapping[str, _Series], target: float | None) -> str:
 
 
 def _spell_stages(seconds: Mapping[str, float]) -> str:
-    """Tell the shares of the largest stages in a few words."""
+    """Tell the shares of the largest stages in a few words, and those of evaluations."""
     total = sum(seconds.values())
-    largest = sorted(seconds, key=lambda name: -seconds[name])[:_STAGES_SHOWN]
-    shares = {name: round(100 * seconds[name] / total) for name in largest} if total else {}
-    return ", ".join(f"{name} {share} %" for name, share in shares.items() if share)
+    largest = sorted(seconds, key=lambda name: -seconds[name])
+    shown = {*largest[:_STAGES_SHOWN], *(n for n in largest if n.startswith(_EVALUATE))}
+    shares = {n: round(100 * seconds[n] / total) for n in largest if n in shown} if total else {}
+    return ", ".join(f"{n} {share} %" for n, share in shares.items() if share or _EVALUATE in n)

@@ -31,7 +31,7 @@ def save_and_report(
         use: Middleware of the user.
     """
     config = plan.config
-    seconds = StageSeconds(every=every(config.log_every))
+    run.stages = seconds = StageSeconds(every=every(config.log_every))
     task.use_step_wrapper(seconds.wrap)
     task.use(mw.checkpoint(parts, run.checkpoint, every=every(config.checkpoint_every)))
     task.use(mw.throughput(every=every(config.log_every)))

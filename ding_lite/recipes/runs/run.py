@@ -21,7 +21,7 @@ from ding_lite.recipes.options import Options
 from ding_lite.recipes.runs import directory as files
 from ding_lite.recipes.runs.criterion import EPISODES_PER_COLLECTOR
 from ding_lite.recipes.runs.metrics import last_row
-from ding_lite.recipes.runs.stages import seconds_by_stage
+from ding_lite.recipes.runs.stages import StageSeconds, seconds_by_stage
 from ding_lite.rl.envs.making import EnvMaker
 from ding_lite.rl.envs.vector import make_envs
 from ding_lite.rl.evaluation import Played, play
@@ -78,6 +78,7 @@ class Run:
         self.best = self.directory / files.BEST
         self.metrics = self.directory / files.METRICS
         self.curve = self.directory / files.CURVE
+        self.stages: StageSeconds | None = None
         self._config = config
         own = default_values(type(config)) if dataclasses.is_dataclass(config) else {}
         self._defaults = json.loads(json.dumps({**own, **defaults}, default=_plain))
@@ -176,6 +177,9 @@ class Run:
         """
         began = self._clock.now()
         last, goal = last_row(self.metrics), self.options.goal
+        if self.stages is not None:  # what reports took in the end is in no row
+            own = self.stages.metrics
+            last |= {name: max(s, last.get(name, 0.0)) for name, s in own.items()}
         wall_s = max(began - self._started, last.get("wall_s", 0.0))  # also before it was resumed
         eval_env_steps = int(last.get("eval_env_steps") or 0)
         if confirmed is not None and confirmed.episodes >= JUDGED_EPISODES:

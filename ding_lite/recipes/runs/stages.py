@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock
 from ding_lite.middleware.checks import due
@@ -13,13 +13,15 @@ from ding_lite.runtime.context import Context
 from ding_lite.runtime.middleware import Middleware, around, name_of
 
 _SMALL = 0.01
-"""Stages with a smaller share of the time are told as one."""
+"""Stages with a smaller share of the time are told as one, but for those of evaluations."""
+_REPORT, _EVALUATE = "report", "evaluate"
 
 
 class StageSeconds:
     """Sums the seconds of each middleware, and reports them as metrics.
 
-    Its `wrap` is a step wrapper; itself it is a middleware, and stands before the reports.
+    Its `wrap` is a step wrapper; itself it is a middleware, and stands before the reports: what
+    these take before the first step and after the last one is the stage `report`.
 
     Args:
         every: Steps of the pipeline from one report to the next.
@@ -32,16 +34,50 @@ class StageSeconds:
         self._every = every
         self._clock = clock
         self._seconds: dict[str, float] = {}
+        self._entered_at: float | None = None
+        """When a run began, until its first middleware does."""
+        self._left_at: float | None = None
+
+    def __enter__(self) -> Self:
+        """Begin to time the reports, which are entered next."""
+        self._entered_at, self._left_at = self._clock.now(), None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Add what the reports have taken since the last step: they have been left by now."""
+        if self._left_at is not None:
+            self._add(_REPORT, self._clock.now() - self._left_at)
 
     def wrap(self, fn: Middleware) -> Middleware:
         """Return a middleware that does the same and is timed."""
-        watch = _Watch(self._seconds, name_of(fn), self._clock)
+        watch = _Watch(self, name_of(fn))
         return around(fn, lambda ctx: watch)
 
     def __call__(self, ctx: Context) -> None:
         """Write the seconds so far, now and then and in the step that ends the run."""
         if due(ctx, self._every) or ctx.finish:
-            ctx.metrics.update({f"{STAGE_SECONDS}{k}": v for k, v in self._seconds.items()})
+            ctx.metrics.update(self.metrics)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The seconds so far, as a row of metrics has them."""
+        return {f"{STAGE_SECONDS}{name}": s for name, s in self._seconds.items()}
+
+    def begin(self) -> float:
+        """Return the time; what has passed since the reports were entered was theirs."""
+        now = self._clock.now()
+        if self._entered_at is not None:
+            self._add(_REPORT, now - self._entered_at)
+            self._entered_at = None
+        return now
+
+    def end(self, name: str, began: float) -> None:
+        """Add the seconds that a middleware has taken."""
+        self._left_at = self._clock.now()
+        self._add(name, self._left_at - began)
+
+    def _add(self, name: str, seconds: float) -> None:
+        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds so far."""
@@ -54,15 +90,14 @@ class StageSeconds:
 
 
 class _Watch(AbstractContextManager[None]):
-    def __init__(self, seconds: dict[str, float], name: str, clock: Clock) -> None:
-        self._seconds, self._name, self._clock = seconds, name, clock
+    def __init__(self, stages: StageSeconds, name: str) -> None:
+        self._stages, self._name = stages, name
 
     def __enter__(self) -> None:
-        self._began = self._clock.now()
+        self._began = self._stages.begin()
 
     def __exit__(self, *error: object) -> None:
-        took = self._clock.now() - self._began
-        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + took
+        self._stages.end(self._name, self._began)
 
 
 def seconds_by_stage(row: Mapping[str, Any], *, wall_s: float) -> dict[str, float]:
@@ -77,5 +112,9 @@ def seconds_by_stage(row: Mapping[str, Any], *, wall_s: float) -> dict[str, floa
         {'train': 6.0, 'other': 4.0}
     """
     told = {k.removeprefix(STAGE_SECONDS): v for k, v in row.items() if k.startswith(STAGE_SECONDS)}
-    large = {name: round(s, 3) for name, s in told.items() if s >= _SMALL * wall_s}
+    large = {
+        name: round(s, 3)
+        for name, s in told.items()
+        if s >= _SMALL * wall_s or name.startswith(_EVALUATE)
+    }
     return {**large, "other": round(max(0.0, wall_s - sum(large.values())), 3)} if told else {}
