@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Protocol, TypeAlias
+from weakref import ref
 
 import numpy as np
 import torch
@@ -35,13 +36,11 @@ from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import copied
 
 Shapes: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
-_can_stack: dict[Hashable, bool] = {}
-"""Whether `vmap` computes modules, by their form and the shapes of their inputs."""
-_MAX_KEPT = 64
-"""The traces that one module keeps, and the results of tries that are kept."""
+_MAX_GRAPHS = 64
+"""The traces that one module keeps."""
 _OF_TORCH = frozenset(vars(nn.Module()))
 """The attributes that each module has. Of them parameters and parts are compared by themselves."""
-_HOOKS = [name for name in _OF_TORCH if name.endswith("hooks")]
+_HOOKS = tuple(name for name in _OF_TORCH if name.endswith("hooks"))
 _EQUAL_BY_REPR = (type(None), bool, int, float, complex, str, bytes, np.generic, EnvSpec)
 _EQUAL_BY_HASH = (type, Enum, FunctionType, BuiltinFunctionType, torch.dtype, torch.device)
 
@@ -92,7 +91,7 @@ class StackedModule:
         key = (*(each.shape for each in inputs), is_learning)
         graph = self._graphs.get(key)
         if graph is None:
-            if len(self._graphs) >= _MAX_KEPT:
+            if len(self._graphs) >= _MAX_GRAPHS:
                 self._graphs.clear()
             self._module.train(is_learning)
             graph = self._graphs[key] = self._trace(inputs)
@@ -155,12 +154,22 @@ def can_stack(form: Hashable, *tries: tuple[nn.Module, Shapes]) -> bool:
         *tries: The modules, each with the shape of each input without the axis of the batch, and
             its dtype.
     """
-    key = (form, tuple(shapes for _, shapes in tries))
-    if key not in _can_stack:
-        if len(_can_stack) >= _MAX_KEPT:
-            _can_stack.clear()
-        _can_stack[key] = all(_is_stackable(module, shapes) for module, shapes in tries)
-    return _can_stack[key]
+    return all(_passes(_Try(form, shapes, ref(module))) for module, shapes in tries)
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A module that may be computed by `vmap`; equal to those of other modules of its form."""
+
+    form: Hashable
+    shapes: Shapes
+    module: ref[nn.Module] = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _passes(one: _Try) -> bool:
+    module = one.module()
+    return module is not None and _is_stackable(module, one.shapes)
 
 
 def _comparable(value: object) -> Hashable:
@@ -183,7 +192,7 @@ def _comparable(value: object) -> Hashable:
     if isinstance(value, partial):
         return kind, _comparable((value.func, value.args, value.keywords))
     if is_dataclass(value):
-        return kind, tuple(_comparable(getattr(value, field.name)) for field in fields(value))
+        return kind, tuple(_comparable(getattr(value, each.name)) for each in fields(value))
     raise TypeError(kind)
 
 
