@@ -53,8 +53,8 @@ class ModuleBoxStack(BoxStack[BoxT]):
         critics, actor = _modules_of(policy).values()
         form = architecture(nn.ModuleList([critics, actor]))
         obs = (spec.obs_shape, spec.obs_dtype)
-        action = ([int(np.prod(spec.action_shape))], np.float32)
-        if form is None or not can_stack((actor, [obs]), (critics, [obs, action])):
+        action = ((int(np.prod(spec.action_shape)),), np.float32)
+        if form is None or not can_stack(form, (actor, (obs,)), (critics, (obs, action))):
             return None
         return type(policy), form
 

@@ -52,7 +52,7 @@ class ModuleDQNStack(DQNStack):
             return None
         form = architecture(policy.module)
         obs = (policy.spec.obs_shape, policy.spec.obs_dtype)
-        if form is None or not can_stack((policy.module, [obs])):
+        if form is None or not can_stack(form, (policy.module, (obs,))):
             return None
         return form, config.loss, config.double
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from functools import partial
+from functools import lru_cache, partial
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import numpy as np
 import torch
@@ -35,14 +35,12 @@ from ding_lite.rl.recorded.box import joined
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.weights.flat_module import copied
 
-Shapes: TypeAlias = Sequence[tuple[Sequence[int], Any]]
-_can_stack: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-"""Whether `vmap` computes the modules of a policy, by the first of them."""
+Shapes: TypeAlias = tuple[tuple[tuple[int, ...], Any], ...]
 _MAX_GRAPHS = 64
 """The traces that one module keeps."""
 _OF_TORCH = frozenset(vars(nn.Module()))
 """The attributes that each module has. Of them parameters and parts are compared by themselves."""
-_HOOKS = [name for name in _OF_TORCH if name.endswith("hooks")]
+_HOOKS = tuple(name for name in _OF_TORCH if name.endswith("hooks"))
 _EQUAL_BY_REPR = (type(None), bool, int, float, complex, str, bytes, np.generic, EnvSpec)
 _EQUAL_BY_HASH = (type, Enum, FunctionType, BuiltinFunctionType, torch.dtype, torch.device)
 
@@ -130,10 +128,14 @@ def members_obs(obs: Tensor | NumpyArray, spec: EnvSpec, count: int) -> Tensor:
 
 def architecture(module: nn.Module) -> Hashable | None:
     """Return what is equal in modules that can be computed together; None for one that cannot."""
+    if next(module.buffers(), None) is not None:
+        return None
+    if not all(parameter.requires_grad for parameter in module.parameters()):
+        return None
     parts = []
     for name, part in module.named_modules():
         own = vars(part)
-        if any(own[key] for key in _HOOKS):
+        if any(own.get(key) for key in _HOOKS):
             return None
         try:
             found = [(k, _comparable(own[k])) for k in own if k not in _OF_TORCH]
@@ -144,17 +146,30 @@ def architecture(module: nn.Module) -> Hashable | None:
     return tuple(parts), tuple(shapes)
 
 
-def can_stack(*tries: tuple[nn.Module, Shapes]) -> bool:
-    """Return whether `vmap` computes the modules of a policy, which are tried once.
+def can_stack(form: Hashable, *tries: tuple[nn.Module, Shapes]) -> bool:
+    """Return whether `vmap` computes modules, of which those of one form are tried once.
 
     Args:
+        form: Their `architecture`.
         *tries: The modules, each with the shape of each input without the axis of the batch, and
             its dtype.
     """
-    first = tries[0][0]
-    if first not in _can_stack:
-        _can_stack[first] = all(_is_stackable(module, shapes) for module, shapes in tries)
-    return _can_stack[first]
+    return all(_passes(_Try(form, shapes, ref(module))) for module, shapes in tries)
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A module that may be computed by `vmap`; equal to those of other modules of its form."""
+
+    form: Hashable
+    shapes: Shapes
+    module: ref[nn.Module] = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _passes(one: _Try) -> bool:
+    module = one.module()
+    return module is not None and _is_stackable(module, one.shapes)
 
 
 def _comparable(value: object) -> Hashable:
@@ -177,7 +192,7 @@ def _comparable(value: object) -> Hashable:
     if isinstance(value, partial):
         return kind, _comparable((value.func, value.args, value.keywords))
     if is_dataclass(value):
-        return kind, tuple(_comparable(getattr(value, field.name)) for field in fields(value))
+        return kind, tuple(_comparable(getattr(value, each.name)) for each in fields(value))
     raise TypeError(kind)
 
 
@@ -229,11 +244,6 @@ def _first(tensor: Tensor, dim: int | None, count: int) -> Tensor:
 
 def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
     """Return whether two copies of a module compute and learn together as alone."""
-    parameters = dict(module.named_parameters())
-    if not all(parameter.requires_grad for parameter in parameters.values()):
-        return False
-    if next(module.buffers(), None) is not None:
-        return False
     rng = np.random.default_rng(0)
     drawn = [rng.integers(0, 3, size=(2, 3, *shape)).astype(dtype) for shape, dtype in shapes]
     inputs = [torch.from_numpy(each) for each in drawn]
@@ -244,7 +254,7 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
     try:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("error")  # `vmap` warns where it computes one after the other
-            stacked = {n: torch.stack([p.detach()] * 2) for n, p in parameters.items()}
+            stacked = {n: torch.stack([p.detach()] * 2) for n, p in twin.named_parameters()}
             grads = [torch.zeros_like(tensor) for tensor in stacked.values()]
             together = StackedModule(twin, stacked, grads)
             values, more = (together.forward(*inputs)[-1] for _ in range(2))
@@ -258,7 +268,9 @@ def _is_stackable(module: nn.Module, shapes: Shapes) -> bool:
                 expected.append([alone, *gradients(alone, leaves, ones[row])])
         is_same = architecture(twin) == before  # attributes that change are those of one module
         pairs = zip(found, map(torch.stack, zip(*expected, strict=True)), strict=True)
-        return is_same and all(torch.allclose(*pair, rtol=1e-3, atol=1e-4) for pair in pairs)
+        return is_same and all(
+            torch.allclose(*pair, rtol=1e-3, atol=1e-4, equal_nan=True) for pair in pairs
+        )
     except (RuntimeError, NotImplementedError, TypeError, ValueError, Warning):
         return False
     finally:
