@@ -66,6 +66,11 @@ def export_policy(
     chosen = format or _format_of(path)
     if chosen not in SUFFIXES:
         raise ConfigError(f"`format` is {chosen!r}. Choose one of: {', '.join(SUFFIXES)}.")
+    if path.suffix in SUFFIXES.values() and path.suffix != SUFFIXES[chosen]:
+        raise ConfigError(
+            f"The name of the file is {str(path)!r}, and the format is {chosen!r}. Let it end in "
+            f"{SUFFIXES[chosen]}, or leave the format out."
+        )
     if not isinstance(policy, OpenPolicy):
         raise ConfigError(
             f"A {type(policy).__name__} has no `module` to export. Policies of this package have "
@@ -83,6 +88,18 @@ def export_policy(
     with naming(path):
         path.write_bytes(content.getbuffer())
     return path
+
+
+def describe_inputs(policy: Policy) -> str:
+    """Describe what the file of a policy takes: names where there are several, types, shapes."""
+    if not isinstance(policy, OpenPolicy):
+        return ""
+    named = _named(_inputs(policy))
+    return "; ".join(
+        f"{name if len(named) > 1 else 'observations'}, {str(one.dtype).removeprefix('torch.')} "
+        f"[{', '.join(['B', *map(str, one.shape[1:])])}]"
+        for name, one in named.items()
+    )
 
 
 def check_onnx() -> None:
@@ -136,18 +153,21 @@ def _inputs(policy: OpenPolicy) -> tuple[Any, ...]:
     return (obs if isinstance(policy, TorchPolicy) else policy.spec.unpack(obs), *state)
 
 
-def _names(inputs: Any, name: str = INPUT) -> list[str]:  # noqa: ANN401 - a tree
-    """Name the tensors of observations: `obs`, or of several parts `obs.position`, `obs.0`."""
-    if isinstance(inputs, torch.Tensor):
-        return [name]
-    parts = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
-    return [found for key, part in parts for found in _names(part, f"{name}.{key}")]
+def _named(inputs: tuple[Any, ...]) -> dict[str, torch.Tensor]:
+    """Name the tensors: `obs`, or of several parts `obs.position`, `obs.0`; and `state`."""
+    return {**_named_parts(inputs[0], INPUT), **dict(zip(["state"], inputs[1:], strict=False))}
+
+
+def _named_parts(obs: Any, name: str) -> dict[str, torch.Tensor]:  # noqa: ANN401 - a tree
+    if isinstance(obs, torch.Tensor):
+        return {name: obs}
+    parts = obs.items() if isinstance(obs, dict) else enumerate(obs)
+    return {k: v for key, part in parts for k, v in _named_parts(part, f"{name}.{key}").items()}
 
 
 def _as_onnx(program: ExportedProgram, inputs: tuple[Any, ...]) -> bytes:
-    names = [*_names(inputs[0]), *["state"][: len(inputs) - 1]]
     try:
-        converted: Any = torch.onnx.export(program, input_names=names, verbose=False)
+        converted: Any = torch.onnx.export(program, input_names=[*_named(inputs)], verbose=False)
     except torch.onnx.OnnxExporterError as error:
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(
