@@ -8,7 +8,7 @@ from ding_lite.cli.exit_codes import DONE
 from ding_lite.cli.watch import describe_policy
 from ding_lite.io.importing import look_here
 from ding_lite.log import configure
-from ding_lite.recipes.runs.export import SUFFIXES, check_onnx, export_policy
+from ding_lite.recipes.runs.export import SUFFIXES, check_onnx, describe_inputs, export_policy
 from ding_lite.recipes.runs.loading import load_policy
 
 
@@ -33,9 +33,8 @@ def export_run(options: argparse.Namespace) -> int:
         check_onnx()  # before anything is loaded
     policy = load_policy(options.run, last=options.last, trust=options.trust)
     path = export_policy(policy, options.out or f"policy{SUFFIXES[form]}", format=form)
-    shape = ", ".join(["B", *map(str, policy.spec.obs_shape)])
     print(
         f"{describe_policy(policy, options.run, last=options.last)}\n"
-        f"Wrote {path}: it takes observations, {policy.spec.obs_dtype.__name__} [{shape}]."
+        f"Wrote {path}: it takes {describe_inputs(policy)}."
     )
     return DONE

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import onnxruntime
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete
 
 from ding_lite import middleware as mw
 from ding_lite.cli.main import main
@@ -41,6 +44,36 @@ def test_a_run_becomes_onnx(capsys: pytest.CaptureFixture[str]) -> None:
     np.testing.assert_array_equal(values.argmax(1), load_policy("run").act(OBS, explore=False))
 
 
+class Clocked(gym.Env[Any, Any]):
+    """An environment that shows a clock and a place."""
+
+    observation_space = Dict(clock=Discrete(5), place=Box(-1, 1, (2,), np.float32))
+    action_space = Discrete(2)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(**kwargs)
+        return {"clock": np.int64(0), "place": np.zeros(2, np.float32)}, {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return {"clock": np.int64(1), "place": np.ones(2, np.float32)}, 1.0, True, False, {}
+
+
+def test_inputs_of_several_parts_are_told_by_their_names_and_shapes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = f"{__file__}:Clocked"
+    with make_envs(place, 1) as envs:
+        policy = DQN(envs.spec, DQNConfig(hidden=(8,)))
+        run_step(mw.checkpoint(policy, "clocked/checkpoint", every=1))
+    assert main(["export", "clocked/checkpoint", "--out", "clocked.onnx"]) == 0
+    wrote = capsys.readouterr().out.splitlines()[-1]
+    inputs = {
+        one.name: one.shape[1:] for one in onnxruntime.InferenceSession("clocked.onnx").get_inputs()
+    }
+    assert inputs == {"obs.clock": [5], "obs.place": [2]}
+    assert wrote.endswith("it takes obs.clock, float32 [B, 5]; obs.place, float32 [B, 2].")
+
+
 @pytest.mark.parametrize("words", [["--format", "torch"], ["--out", "policy.pt2"]])
 def test_the_newest_weights_may_be_written_for_torch(words: list[str]) -> None:
     assert main(["export", "run", "--last", *words]) == 0
@@ -53,6 +86,10 @@ def test_the_newest_weights_may_be_written_for_torch(words: list[str]) -> None:
     ("words", "message"),
     [
         (["run", "--out", "policy.pth"], "does not say the format"),
+        (
+            ["run", "--out", "p.onnx", "--format", "torch"],
+            "the format is 'torch'. Let it end in .pt2",
+        ),
         (["elsewhere"], "checkpoint in elsewhere"),
         (["run", "--out", "no/such/policy.pt2"], "no/such/policy.pt2"),
     ],

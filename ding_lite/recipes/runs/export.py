@@ -74,6 +74,11 @@ def export_policy(
     chosen = format or _format_of(path)
     if chosen not in SUFFIXES:
         raise ConfigError(f"`format` is {chosen!r}. Choose one of: {', '.join(SUFFIXES)}.")
+    if path.suffix in SUFFIXES.values() and path.suffix != SUFFIXES[chosen]:
+        raise ConfigError(
+            f"The name of the file is {str(path)!r}, and the format is {chosen!r}. Let it end in "
+            f"{SUFFIXES[chosen]}, or leave the format out."
+        )
     if not isinstance(policy, OpenPolicy):
         raise ConfigError(
             f"A {type(policy).__name__} has no `module` to export. Policies of this package have "
@@ -87,10 +92,22 @@ def export_policy(
         if chosen == "torch":
             torch.export.save(program, content)
         else:
-            content.write(_as_onnx(program, _input_names(policy)))
+            content.write(_as_onnx(program, [*_named(policy)]))
     with naming(path):
         path.write_bytes(content.getbuffer())
     return path
+
+
+def describe_inputs(policy: Policy) -> str:
+    """Describe what the file of a policy takes: names where there are several, types, shapes."""
+    if not isinstance(policy, OpenPolicy):
+        return ""
+    named = _named(policy)
+    return "; ".join(
+        f"{name if len(named) > 1 else 'observations'}, {str(one.dtype).removeprefix('torch.')} "
+        f"[{', '.join(['B', *map(str, one.shape[1:])])}]"
+        for name, one in named.items()
+    )
 
 
 def check_onnx() -> None:
@@ -193,17 +210,18 @@ def _inputs(policy: OpenPolicy) -> tuple[Any, ...]:
     return (obs if isinstance(policy, TorchPolicy) else spec.unpack(obs), *further)
 
 
-def _names(inputs: Any, name: str = INPUT) -> list[str]:  # noqa: ANN401 - a tree
-    """Name the tensors of observations: `obs`, or of several parts `obs.position`, `obs.0`."""
-    if isinstance(inputs, torch.Tensor):
-        return [name]
-    parts = inputs.items() if isinstance(inputs, dict) else enumerate(inputs)
-    return [found for key, part in parts for found in _names(part, f"{name}.{key}")]
+def _named(policy: OpenPolicy) -> dict[str, Tensor]:
+    """Return these by name: `obs`, or of several parts `obs.position`, `obs.0`, and further ones."""
+    obs, *further = _inputs(policy)
+    names = (["action_mask"] if _takes_mask(policy) else []) + ["state"]
+    return {**_parts(obs, INPUT), **dict(zip(names, further, strict=False))}
 
 
-def _input_names(policy: OpenPolicy) -> list[str]:
-    further = {"action_mask": _takes_mask(policy), "state": getattr(policy, "state_size", 0)}
-    return [*_names(_inputs(policy)[0]), *(name for name, is_taken in further.items() if is_taken)]
+def _parts(obs: Any, name: str) -> dict[str, Tensor]:  # noqa: ANN401 - a tree
+    if isinstance(obs, Tensor):
+        return {name: obs}
+    parts = obs.items() if isinstance(obs, dict) else enumerate(obs)
+    return {k: v for key, part in parts for k, v in _parts(part, f"{name}.{key}").items()}
 
 
 def _as_onnx(program: ExportedProgram, names: list[str]) -> bytes:
