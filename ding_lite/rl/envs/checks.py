@@ -217,7 +217,7 @@ class ObsCheck:
         """Return an observation, converted if it is a single array or number.
 
         Args:
-            obs: What was returned.
+            obs: The observation, or the tree of its parts.
             where: The method that has returned it.
             num: Of how many environments it is; None for one that is not of a vector.
 

@@ -364,7 +364,7 @@ def _check_sample(env_id: str, space: Space[Any]) -> None:
         is_own = space.contains(drawn)
     if not is_own:
         raise EnvError(
-            f"{env_id} has the action space {space}, whose `sample` returned {drawn!r}, which it "
+            f"{env_id} has the action space {space}, and its `sample` returned {drawn!r}, which it "
             f"does not contain; an action of its own was expected. Mend `sample`, or the bounds."
         )
 

@@ -49,7 +49,7 @@ def discrete_actions(spec: EnvSpec, *, policy: str) -> int:
             if several
             else "Take SAC or TD3, which give numbers, or PPO, which gives both"
             if cast(Box, spec.action_space).is_bounded()
-            else "Take PPO, A2C or IMPALA, whose numbers need no bounds"
+            else "Take PPO, A2C or IMPALA, which need no bounds"
         )
         raise ConfigError(
             f"{policy} chooses among a number of actions, but {spec.env_id} has the action space "

@@ -463,7 +463,7 @@ class Mute(Discrete):
         (
             Seven(2),
             "sync",
-            r"Drawing has the action space Discrete\(2\), whose `sample` returned 7",
+            r"Drawing has the action space Discrete\(2\), and its `sample` returned 7",
         ),
         (Mute(2), "auto", "raised RuntimeError in `action_space.sample`: no sample"),
         (Unseeded(2), "auto", "raised RuntimeError in `action_space`: no seed"),
@@ -484,7 +484,7 @@ def test_the_check_of_an_action_space_leaves_its_draws_as_they_were():
 
 
 @pytest.mark.parametrize("space", [None, 2, [0, 1]])
-def test_an_action_space_that_is_none_is_refused(space):
+def test_a_thing_that_is_no_space_of_actions_is_refused(space):
     with pytest.raises(
         ConfigError, match=r"Drawing has the action space .*; a choice \(Discrete\)"
     ):
