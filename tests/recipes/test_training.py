@@ -486,7 +486,7 @@ def test_a_function_gets_the_seed_of_the_run_or_begins_with_it() -> None:
 
     cartpole = EnvMaker.of("CartPole-v1").spec()
     drawn = [
-        np.array([made_by(make, cartpole, seed).act(np.zeros((99, 4)), epsilon=1.0)])
+        np.array([made_by(make, cartpole, seed).act(np.zeros((99, 4)))])
         for make in (without, with_its_own)
         for seed in (1, 2)
     ]
