@@ -47,7 +47,7 @@ from ding_lite.rl.checkpoint.reading import (
 
 _MOST_INT = 2**63 - 1
 _TEXTS = {"$bytes": bytes, "$device": torch.device, "$dtype": torch.dtype}
-"""Types whose values are a text in the manifest, by their tags."""
+"""Types with a text for each value in the manifest, by their tags."""
 LOCK_TIMEOUT_S = 60.0
 """Seconds of retries with newer checkpoints, if a run saves faster than they are read."""
 
