@@ -211,7 +211,7 @@ def _inputs(policy: OpenPolicy) -> tuple[Any, ...]:
 
 
 def _named(policy: OpenPolicy) -> dict[str, Tensor]:
-    """Return these by name: `obs`, or of several parts `obs.position`, `obs.0`, then further ones."""
+    """Return these by name: `obs`, or of several parts `obs.position`, then the further ones."""
     obs, *further = _inputs(policy)
     names = (["action_mask"] if _takes_mask(policy) else []) + ["state"]
     return {**_parts(obs, INPUT), **dict(zip(names, further, strict=False))}
