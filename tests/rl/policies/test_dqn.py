@@ -529,7 +529,7 @@ def own_network(spec):
         ({}, None),
         ({"double": False, "loss": "mse"}, None),
         ({"dueling": True, "max_grad_norm": 1.0, "lr_end": 1e-4}, None),
-        ({"max_grad_norm": 1.0}, own_network),
+        ({"max_grad_norm": 1.0, "hidden": DQNConfig.hidden}, own_network),
         ({"normalize_obs": True}, None),
     ],
 )

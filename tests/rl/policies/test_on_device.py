@@ -82,8 +82,10 @@ def make(kind: str, form: str, *, device: str = "cpu", **settings: Any) -> Any:
     if "gru" in form or "lstm" in form:
         settings |= {"memory": form.split()[-1], "memory_size": 4}
     config = replace(config, normalize_obs=form.startswith("normalized"), **settings)
-    own = {"network": Spread} if form == "own spread" else {}
-    return policy(spec_of(form), config, device=device, **own)
+    if form != "own spread":
+        return policy(spec_of(form), config, device=device)
+    config = replace(config, hidden=type(config)().hidden)
+    return policy(spec_of(form), config, device=device, network=Spread)
 
 
 def rollout_for(policy: Any, seed: int, *, num_steps: int = 7) -> Rollout:
