@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -126,10 +127,10 @@ def choose_mode(
 
 
 def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
-    """Return the median seconds of an env step with random actions."""
+    """Return the median seconds of an env step with random actions, legal ones only."""
 
     def act() -> Callable[[], bool]:
-        action = env.action_space.sample()
+        action = _random_action(env.action_space, getattr(env, "action_mask", ()))
 
         def step() -> bool:
             _, _, terminated, truncated, _ = env.step(action)
@@ -140,6 +141,16 @@ def seconds_of_a_step(env: Env, *, clock: Clock) -> float:
     env.action_space.seed(0)
     env.reset(seed=0)
     return _median_seconds(act, env.reset, clock=clock)
+
+
+def _random_action(space: Any, legal: Any) -> Any:  # noqa: ANN401 - of any kind
+    """Draw an action; of those that flags, [A], leave, if there are any flags."""
+    if not len(legal):
+        return space.sample()
+    flags = np.asarray(legal, dtype=np.int8)
+    if isinstance(space, MultiDiscrete):
+        return space.sample(mask=tuple(np.split(flags, np.cumsum(space.nvec)[:-1])))
+    return space.sample(mask=flags)
 
 
 def _seconds_of_an_array_step(native: Source, env: Env, num_envs: int, *, clock: Clock) -> float:
