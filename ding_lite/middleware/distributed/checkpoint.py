@@ -41,7 +41,7 @@ def checkpoint_together(
             replay and envs, the task.
         directory: The same on all processes, of one machine or of several.
         processes: All of them must come here in every step.
-        every: Steps from one save to the next.
+        every: Steps of the pipeline from one save to the next.
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.

@@ -25,8 +25,8 @@ def pull_weights(policy: Policy, server: GradientServer, *, every: int = 1) -> M
     Args:
         policy: The one that acts here.
         server: Holds the weights.
-        every: Steps from one look to the next. More asks less often, and lets gradients be of
-            older weights.
+        every: Steps of the pipeline from one look to the next. More asks less often, and lets
+            gradients be of older weights.
 
     Raises:
         ConfigError: `policy` is no policy, or a setting is out of range.

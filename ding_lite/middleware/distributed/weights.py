@@ -39,8 +39,8 @@ def publish_weights(policy: Policy, *, every: int = 1, half: bool = False) -> Mi
 
     Args:
         policy: The one that learns.
-        every: Steps from one version to the next. 1 keeps collectors up to date; more saves the
-            copies of a large policy.
+        every: Steps of the pipeline from one version to the next. 1 keeps collectors up to date;
+            more saves the copies of a large policy.
         half: Send 16 bits a number: half the bytes, and about three digits of each.
 
     Raises:
@@ -122,7 +122,7 @@ def fetch_weights(
 
     Args:
         policy: The one that acts.
-        every: Steps from one look to the next.
+        every: Steps of the pipeline from one look to the next.
         max_staleness: How many versions these weights may be behind what has been announced:
             beyond that it loads newer ones before their time, and waits for them where they are
             still on their way. 0 always acts by the newest; None never waits.

@@ -128,7 +128,7 @@ def evaluate_together(
         population: The same on all processes.
         envs: Envs of their own, with another seed on each process.
         processes: All of them.
-        every: Steps of a generation.
+        every: Steps of the pipeline in a generation.
         stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
         episodes: Episodes of a process for each agent; as many as there are envs by default.
         confirm: Fresh episodes of all processes together that must reach `stop_at` too; 0
@@ -188,7 +188,7 @@ def share_generation(population: Population, processes: Processes, *, every: int
     Args:
         population: The same on all processes.
         processes: All of them.
-        every: Steps of a generation.
+        every: Steps of the pipeline in a generation.
 
     Raises:
         ConfigError: A setting is out of range.

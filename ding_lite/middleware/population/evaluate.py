@@ -49,7 +49,8 @@ def evaluate_population(
         population: Its agents act without exploration.
         envs: Envs of their own. While the last episodes end some are idle, and their env steps
             count as well: fewer envs than episodes waste less.
-        every: Steps from one evaluation to the next; that of `evolve`, or a part of it.
+        every: Steps of the pipeline from one evaluation to the next; that of `evolve`, or a part of
+            it.
         stop_at: The mean return of one agent at which `ctx.finish` is set; never by default.
         episodes: Episodes for each agent; as many as there are envs by default. More is less
             noisy.

@@ -184,8 +184,8 @@ def evolve(
         population: Its agents stay where they are; what lives in them changes.
         tournament: Chooses the agents that are copied to the places of others.
         mutation: Changes all of them but the best.
-        every: Steps from one generation to the next. More gives hyper-parameters longer to show
-            what they are worth.
+        every: Steps of the pipeline from one generation to the next. More gives hyper-parameters
+            longer to show what they are worth.
         lineage: A file that gets one JSON object a line for each agent of each generation: where
             it came from, what had changed, and what it was worth.
 

@@ -60,7 +60,7 @@ def return_members(population: Population, server: PopulationServer, *, every: i
     Args:
         population: This node's.
         server: Where `take_members` has taken them.
-        every: Steps of a generation, the same on all nodes.
+        every: Steps of the pipeline in a generation, the same on all nodes.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -98,8 +98,8 @@ fitness_mean, restored)
 
     Args:
         server: Its owner is this node.
-        every: Steps of a generation, the same on all nodes. A node that only breeds has nothing
-            to do in the others, and they take no time.
+        every: Steps of the pipeline in a generation, the same on all nodes. A node that only breeds
+            has nothing to do in the others, and they take no time.
 
     Raises:
         ConfigError: A setting is out of range; or, in a step, this node is not the owner.
@@ -160,7 +160,7 @@ def confirm_best(
     Args:
         server: Its owner is this node; the best agent of its population acts without exploration.
         envs: Envs of their own.
-        every: Steps of a generation, the same on all nodes.
+        every: Steps of the pipeline in a generation, the same on all nodes.
         stop_at: The mean return at which `ctx.finish` is set.
         episodes: Fresh episodes, rounded up to the same number for each env.
 

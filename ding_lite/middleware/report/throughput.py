@@ -34,8 +34,8 @@ def throughput(*, every: int, clock: Clock = SYSTEM_CLOCK) -> Middleware:
         writes: metrics (steps_per_s, memory_mb)
 
     Args:
-        every: Steps from one measurement to the next. Fewer follow faster and jump more; as many
-            as lie between two rows of `log` are usual.
+        every: Steps of the pipeline from one measurement to the next. Fewer follow faster and jump
+            more; as many as lie between two rows of `log` are usual.
         clock: What seconds are counted on.
 
     Raises:
