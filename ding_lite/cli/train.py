@@ -49,8 +49,8 @@ def reporters_of(plan: RunPlan) -> list[Middleware]:
     Raises:
         ConfigError: There is no such function.
     """
-    steps = plan.config.steps_per_update(plan.num_envs)
-    every = max(1, plan.config.log_every // steps)
+    steps = plan.config.steps_per_update(plan.num_envs)  # 0 of an option that is refused later
+    every = max(1, plan.config.log_every // max(1, steps))
     return [mw.report(_function(name), every=every) for name in plan.options.report]
 
 

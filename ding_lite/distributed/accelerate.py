@@ -279,6 +279,9 @@ class PreparedReplay:
         ConfigError: The replay is prioritized.
     """
 
+    is_changed_by_saving = True
+    """Whether taking a state changes what comes next: batches that were drawn are dropped."""
+
     def __init__(
         self,
         accelerator: Any,  # noqa: ANN401 - Accelerate comes without types

@@ -77,8 +77,9 @@ def checkpoint(
 
     Raises:
         ConfigError: `directory` is a file, or a setting is out of range.
-        CheckpointError: A part has a state that cannot be saved. What it has only once it has
-            run or learned is checked behind the first step, and behind the first update.
+        CheckpointError: A policy has a state that cannot be saved; of other parts, which another
+            node may keep, when the run begins. What they have only once they have run or learned is
+            checked behind the first step, and behind the first update.
         NonFiniteError: In a step: a weight of the policy that was finite is not, and nothing was
             saved.
 
@@ -101,9 +102,8 @@ def checkpoint(
         raise ConfigError(
             f"The checkpoint directory {path} is a file. Name a directory, or move the file away."
         )
-    for name, part in _named(parts).items():
-        if not isinstance(part, Task):  # its other middleware are yet to come
-            check_saveable(part.state_dict(), name)
+    for name, policy in _policies_of(parts).items():
+        check_saveable(policy.state_dict(), name)
     return _Checkpoint(parts, path, every)
 
 
@@ -345,6 +345,9 @@ class _Checkpoint:
                 f"The checkpoint directory {self._directory} cannot be made: {error}. "
                 f"Choose one that you may write to."
             ) from error
+        for name, part in self._checkable():
+            if not isinstance(part, Task):  # its other middleware may be entered later
+                check_saveable(part.state_dict(), name)
         return self
 
     def __call__(self, ctx: Context) -> Iterator[None]:
@@ -365,8 +368,14 @@ class _Checkpoint:
     def _check(self) -> None:
         """Refuse now what a save would refuse: optimisers have a state once they have stepped."""
         self._checked_at = self._counters["train_iter"]
-        for name, part in _named(self._parts).items():
+        for name, part in self._checkable():
             check_saveable(part.state_dict(), name)
+
+    def _checkable(self) -> Iterator[tuple[str, Stateful]]:
+        """Yield the parts that are the same whether a state is taken of them or not."""
+        for name, part in _named(self._parts).items():
+            if not getattr(part, "is_changed_by_saving", False):
+                yield name, part
 
     def __exit__(
         self,

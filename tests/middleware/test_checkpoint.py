@@ -435,10 +435,13 @@ def test_a_part_that_is_no_policy_is_checked_before_the_run_and_behind_its_first
     policy: DQN, tmp_path: Path
 ) -> None:
     said = r"^`mine\.value` is a function, which .* of them\.(\nin|$)"
-    with pytest.raises(CheckpointError, match=said):
-        mw.checkpoint({"policy": policy, "mine": Late(saved_step)}, tmp_path, every=50)
-
     part, steps = Late(None), []
+    with Task() as task:
+        task.use(mw.checkpoint({"policy": policy, "mine": Late(saved_step)}, tmp_path, every=50))
+        task.use(lambda ctx: steps.append(ctx.total_step))
+        with pytest.raises(CheckpointError, match=said):
+            task.run(max_step=100)
+    assert steps == []
 
     def change(ctx: Context) -> None:
         steps.append(ctx.total_step)

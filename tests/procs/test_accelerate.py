@@ -216,25 +216,27 @@ processes = Processes(timeout=60.0)
 rank, is_main = processes.rank, processes.is_main
 
 class Fuse:
-    left = None  # saves until it kills its process
+    step = burns_at = None  # the step in which a save kills its process
+
+    def note_step(self, ctx):
+        self.step = ctx.total_step
 
     def state_dict(self):
-        self.left = None if self.left is None else self.left - 1
-        if self.left == 0:
+        if self.step is not None and self.step == self.burns_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return {}
 
     def load_state_dict(self, state):
         pass
 
-def digest_after(steps, folder, *, resume=False, saves_until_death=None):
+def digest_after(steps, folder, *, resume=False, burns_at=None):
     envs = make_envs("CartPole-v1", 4, seed=processes.seed(0))
     eval_envs = make_envs("CartPole-v1", 2, seed=processes.seed(1))
     search = Search(lr=log_uniform(1e-4, 1e-2), batch_size=integer(8, 32))
     population = Population.of(DQN, envs.spec, search, size=3, config={"hidden": (8,)})
     replay = processes.prepare(ReplayBuffer(envs.spec, capacity=500, seed=processes.seed(2)))
     fuse = Fuse()
-    fuse.left = saves_until_death if is_main else None
+    fuse.burns_at = burns_at if is_main else None
 
     def learn(agent):
         return [mw.collect(agent, envs, steps=16), mw.add_to(replay), mw.train(agent, replay)]
@@ -242,6 +244,7 @@ def digest_after(steps, folder, *, resume=False, saves_until_death=None):
     with Task() as task:
         parts = {"fuse": fuse, "population": population, "replay": replay, "task": task}
         parts |= {"envs": envs, "eval_envs": eval_envs}
+        task.use(fuse.note_step)
         task.use(mw.for_each(population, learn))
         task.use(mw.average_agents(population, processes))
         task.use(mw.evaluate_together(population, eval_envs, processes, every=3))
@@ -260,7 +263,7 @@ if "second" in sys.argv:
     resumed = digest_after(6, "cut", resume=True)
     say("resumed", rank, resumed == digest_after(10, "whole"))
 else:
-    digest_after(10, "cut", resume=True, saves_until_death=3)
+    digest_after(10, "cut", resume=True, burns_at=5)
 """
 
 

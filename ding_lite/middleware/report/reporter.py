@@ -185,10 +185,10 @@ def ending(name: str, error: tuple[object, ...]) -> Iterator[None]:
     """Let a logger that fails while a run ends by an error warn, and not replace the error."""
     try:
         yield
-    except Exception:
+    except Exception as failure:
         if not any(error):
             raise
-        logger.warning("`%s` failed, too, while the run ended", name, exc_info=True)
+        logger.warning("`%s` failed, too, while the run ended: %r", name, failure)
 
 
 def import_logger(package: str, extra: str) -> Any:  # noqa: ANN401 - a module

@@ -358,10 +358,11 @@ def test_a_node_writes_once_a_second_and_last_of_all_how_it_has_ended(
 
 
 def test_a_tick_writes_nothing_until_a_second_has_passed(tmp_path: Path, clock: Any) -> None:
-    spec = NodeSpec(node_id=0, num_nodes=1, labels=frozenset({"a"}), directory=str(tmp_path))
+    spec = NodeSpec(node_id=0, num_nodes=1, labels=frozenset({"a"}))
     transport = InprocTransport(Network(), 0, peers=(), clock=clock)
     router = NodeRouter(spec, transport=transport, clock=clock)
     try:
+        spec = replace(spec, directory=str(tmp_path))  # the router's own reporter writes elsewhere
         reporter = Reporter(spec, router._links, router._inbox, lambda: (0, 0, 0), clock)
         written = []
         for _ in range(4):

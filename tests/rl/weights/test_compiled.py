@@ -193,7 +193,9 @@ def test_a_replay_reads_the_inputs_of_now_and_returns_numbers_of_its_own() -> No
 @pytest.mark.parametrize("form", ["described", "own", "prioritized"])
 def test_captured_updates_of_dqn_are_those_without(form: str, captured) -> None:
     config = DQNConfig(hidden=(8,), lr_end=1e-4, lr_updates=8, target_every=3, max_grad_norm=0.5)
-    network: dict[str, Any] = {"network": WithDropout} if form == "own" else {}
+    network: dict[str, Any] = {}
+    if form == "own":
+        config, network = replace(config, hidden=DQNConfig.hidden), {"network": WithDropout}
     policy, recorder = captured(DQN, CARTPOLE, config, **network)
     plain = DQN(CARTPOLE, config, **network)
     for seed in range(14):
