@@ -10,14 +10,16 @@ its work: threads cannot be killed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded
+from ding_lite.parallel.link.session import HEARTBEAT_S
 from ding_lite.parallel.network.topology import (
     NodeSpec,
     Topology,
@@ -33,9 +35,12 @@ from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_labels, count_roles, node_labels
 from ding_lite.runtime.messaging.router import use_router
 from ding_lite.settings import check_all, whole
+from ding_lite.testing.clock import ManualClock
 
 RUN_TIMEOUT_S = 60.0
 """Seconds that `run` waits for `main` by default."""
+_PATIENCE_S, _PAUSE_S = 0.5, 0.1
+"""Seconds of the machine before a manual clock moves while a cluster closes; between two moves."""
 
 
 class Cluster:
@@ -172,9 +177,32 @@ class Cluster:
     def close(self) -> None:
         """Mend the network and close all nodes; does nothing the second time."""
         self.network.heal()
-        for router in self._routers:
-            router.close()
+        with self._unfrozen():
+            for router in self._routers:
+                router.close()
         self._routers.clear()
+
+    @contextmanager
+    def _unfrozen(self) -> Iterator[None]:
+        """Move a manual clock where closing takes long: lost peers greet again, or are given up."""
+        if not isinstance(self._clock, ManualClock):
+            yield
+            return
+        clock, has_closed = self._clock, threading.Event()
+
+        def move() -> None:
+            pause_s = _PATIENCE_S
+            while not has_closed.wait(pause_s):
+                clock.advance(HEARTBEAT_S)
+                pause_s = _PAUSE_S
+
+        thread = threading.Thread(target=move, name="ding_lite-cluster-clock", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_closed.set()
+            thread.join()
 
     def __enter__(self) -> Self:
         return self

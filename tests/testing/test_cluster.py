@@ -197,3 +197,10 @@ def _when_gone(router: NodeRouter, has_left: threading.Event) -> None:
     while router.has_audience and not deadline.expired:
         os.sched_yield()
     has_left.set()
+
+
+def test_closing_ends_also_where_time_stands_still_and_a_peer_is_lost(clock: ManualClock) -> None:
+    with Cluster(2, clock=clock) as cluster:
+        cluster.routers[1].close(good_bye=False)
+        cluster.routers[0].emit("never taken")
+    assert clock.now() > 0.0
