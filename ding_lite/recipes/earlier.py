@@ -25,7 +25,7 @@ from ding_lite.rl.envs.naming import described, short_name, undescribed
 OF_FILES = ("num_envs", "seed", "target", "max_env_steps", "device", "compile")
 """Options that a file of settings may have."""
 _OF_ENVS = {"env_args": dict, "imports": list}
-"""What such a file may say of the environment."""
+"""Facts about the environment that such a file may have."""
 _PARAMETERS = {kind.__name__: kind for kind in (Range, Choice)}
 
 
@@ -99,7 +99,7 @@ class Earlier:
 
     @property
     def search(self) -> Search | None:
-        """What an evolution has searched; None where this is of none.
+        """The search space of an evolution; None where this is of none.
 
         Raises:
             ConfigError: It cannot be read.

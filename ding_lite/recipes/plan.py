@@ -84,12 +84,12 @@ class Choices:
 
     @cached_property
     def in_file(self) -> Earlier:
-        """What stands in `config`."""
+        """The settings and options of the file `config`."""
         return Earlier() if self.config is None else read_config(self.config)
 
     @cached_property
     def begun(self) -> Earlier:
-        """What the run that goes on was begun with."""
+        """The settings and options that a resumed run was begun with."""
         return run_begun(self.out) if self.resume and self.out else Earlier()
 
 

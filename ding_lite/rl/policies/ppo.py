@@ -24,7 +24,7 @@ from ding_lite.rl.weights.compiled import CapturedUpdate, Inputs, Outputs
 from ding_lite.settings import check_all, inside, positive, suggests, whole
 
 _COLUMNS = ("obs", "action", "log_prob_B", "advantage_B", "target_B")
-"""What an update reads of a minibatch beside its sequences."""
+"""The columns of a minibatch that an update reads beside its sequences."""
 
 
 @suggests

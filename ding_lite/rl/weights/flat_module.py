@@ -86,7 +86,7 @@ class FlatModule:
             if name in kept
         }
         self.run: Callable[..., Any] = module
-        """What updates call of the module, which may be compiled."""
+        """The function that updates call: the module, which may be compiled."""
         self._modes: list[dict[str, Any]] = [part.__dict__ for part in parts.values()]
         self._switches = all(
             "training" in vars(part) and getattr(part.train, "__func__", None) is nn.Module.train
