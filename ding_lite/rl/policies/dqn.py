@@ -73,7 +73,7 @@ from ding_lite.rl.weights.optimizers import MakeOptimizer, make_optimizer
 from ding_lite.settings import check_all, inside, one_of, positive, suggests, whole
 
 _COLUMNS = ("action", "reward", "terminated", "num_steps", "weight")
-"""Columns of a batch that an update reads beside observations; `weight` of prioritized ones only."""
+"""Columns of a batch that an update reads beside observations; `weight` is of prioritized ones."""
 
 
 @suggests
