@@ -16,7 +16,6 @@ agent, and not counted.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -28,8 +27,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.clock import Deadline
+from ding_lite.distributed.server import Server
 from ding_lite.errors import ConfigError, DeadlineExceeded, NonFiniteError, PeerLost, RemoteError
-from ding_lite.parallel.router.calls import REGISTRATION_S
 from ding_lite.parallel.router.group import Group
 from ding_lite.records import register
 from ding_lite.rl.batch import NumpyArray
@@ -140,26 +139,28 @@ class GradientServer:
         """On the owner: gradients that were too stale."""
         self.version = 0
         """On the owner: its updates."""
-        self._pulled, self._pulled_life = 0, 0
-        self._router, self._members = group.router, group.members
-        self._name = f"ding_lite.gradient_server.{name}"
+        self._pulled = 0, 0
+        """The incarnation and the version of the weights that were pulled last."""
+        self._members = group.members
+        self._server = server = Server(
+            group.router,
+            f"ding_lite.gradient_server.{name}",
+            owner=group.members[0],
+            timeout=timeout,
+        )
         self._max_staleness = max_staleness
-        self._timeout = timeout
-        self._incarnation = 0
-        self._end = self._router.watch()
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []
         self._waiting: list[_PendingGradient] = []
         self._is_under_way = False
         self._own: Improvable | None = None
-        if self._router.node_id == group.members[0]:
-            self._incarnation = _new_incarnation()
+        if server.is_owner:
             self._own = policy.clone()
-            self._router.register(f"{self._name}.pull", self._answer_pull, quick=True)
-            self._router.register(f"{self._name}.apply", self._apply)
-            self._router.register(f"{self._name}.push", self._push_here)
+            server.register("pull", self._answer_pull, quick=True)
+            server.register("apply", self._apply)
+            server.register("push", self._push_here)
         elif group.is_member:
-            self._router.register(f"{self._name}.push", self._reduce)
+            server.register("push", self._reduce)
 
     # -- on an agent ---------------------------------------------------------------------------
 
@@ -179,11 +180,9 @@ class GradientServer:
         """
         # An agent keeps to one of the nodes, so that their number divides the work.
         others = self._members[1:] or self._members[:1]
-        node = others[self._router.node_id % len(others)]
+        node = others[self._server.router.node_id % len(others)]
         array = grad_P.detach().cpu().numpy()
-        receipt: Receipt | None = self._ask(
-            node, "push", until, self._pulled_life, self._pulled, array
-        )
+        receipt: Receipt | None = self._server.call(node, "push", *self._pulled, array, until=until)
         return receipt
 
     def pull(self, policy: Loads, *, until: Callable[[], bool] = lambda: False) -> bool:
@@ -193,40 +192,18 @@ class GradientServer:
             DeadlineExceeded: The server could not be reached, or has not answered, in time.
             RemoteError: Its node has not made the server in time, or it has refused this.
         """
-        newest = self._ask(self._members[0], "pull", until, self._pulled_life, self._pulled)
+        newest = self._server.call(self._server.owner, "pull", *self._pulled, until=until)
         if newest is None:
             return False
-        self._pulled_life, self._pulled, weights = newest
+        incarnation, version, weights = newest
+        self._pulled = incarnation, version
         policy.load_weights(weights)
         return True
 
     @property
     def pulled_version(self) -> int:
         """The version of the weights that this node has pulled last."""
-        return self._pulled
-
-    def _ask(self, node: int, what: str, until: Callable[[], bool], *args: object) -> Any:  # noqa: ANN401 - as the handler answers
-        deadline, router = Deadline.after(self._timeout), self._router
-
-        def is_there() -> bool:
-            return node == router.node_id or node in router.peers
-
-        if not self._end.wait(lambda _: is_there(), deadline, until):
-            raise DeadlineExceeded(
-                f"Node {node}, of the gradient server, has not been connected for "
-                f"{self._timeout:g} s. Is it gone?"
-            )
-        while is_there():
-            try:
-                return router.call(node, f"{self._name}.{what}", *args, timeout=deadline.remaining)
-            except PeerLost:
-                break  # its weights are lost with it; the next pull loads the new ones
-            except RemoteError as error:
-                if not error.is_not_registered or deadline.expires_within(REGISTRATION_S):
-                    raise  # else its process is a new one, which has yet to make the server
-            if until():
-                break
-        return None
+        return self._pulled[1]
 
     # -- on the owner --------------------------------------------------------------------------
 
@@ -240,11 +217,11 @@ class GradientServer:
         self._owned()
         goal, is_in_time = self.version + count, False
         while not is_in_time:
-            seen, deadline = self.version, Deadline.after(self._timeout)
-            is_in_time = self._end.wait(lambda _: self.version >= goal, deadline, until)
+            seen, deadline = self.version, Deadline.after(self._server.timeout)
+            is_in_time = self._server.wait(lambda: self.version >= goal, deadline, until)
             if not is_in_time and self.version == seen:
                 raise DeadlineExceeded(
-                    f"No gradient that could be applied was pushed for {self._timeout:g} s; "
+                    f"No gradient that could be applied was pushed for {self._server.timeout:g} s; "
                     f"{self.num_applied} were applied and {self.num_refused} refused before."
                 )
 
@@ -293,15 +270,14 @@ class GradientServer:
             self.num_refused += self.num_applied + int(state["num_refused"])
             self.num_applied = int(state["num_applied"])
             self.version = int(state["version"])
-            self._incarnation = _new_incarnation()
-        self._end.wake()
+            self._server.renew()
 
     def _answer_pull(self, incarnation: int, version: int) -> list[Any] | None:
         own = self._owned()
         with self._changed:
-            if (incarnation, version) == (self._incarnation, self.version):
+            if (incarnation, version) == (self._server.incarnation, self.version):
                 return None
-            return [self._incarnation, self.version, own.weights()]
+            return [self._server.incarnation, self.version, own.weights()]
 
     def _push_here(self, incarnation: int, version: int, grad_P: NumpyArray) -> Receipt:
         [receipt] = self._apply(incarnation, [version], grad_P)
@@ -313,7 +289,7 @@ class GradientServer:
         with self._changed:
             before, limit = self.version, self._max_staleness
             # The staleness is unknown for weights of a former incarnation, or before a first pull.
-            is_known = incarnation == self._incarnation
+            is_known = incarnation == self._server.incarnation
             stalenesses = [before - version if is_known else before for version in versions]
             is_applied = limit is None or (is_known and max(stalenesses) <= limit)
             if not is_applied and len(versions) > 1:
@@ -326,14 +302,14 @@ class GradientServer:
                 self.num_refused += 1
             self._stalenesses += stalenesses
             receipts = [Receipt(is_applied, staleness, self.version) for staleness in stalenesses]
-        self._end.wake()
+        self._server.notify()
         return receipts
 
     def _owned(self) -> Improvable:
         if self._own is None:
             raise ConfigError(
-                f"Node {self._router.node_id} does not own the weights of this server; node "
-                f"{self._members[0]} does. Let `serve_gradients` run there only."
+                f"Node {self._server.router.node_id} does not own the weights of this server; node "
+                f"{self._server.owner} does. Let `serve_gradients` run there only."
             )
         return self._own
 
@@ -362,8 +338,8 @@ class GradientServer:
             self._is_under_way = True
         mean_P = np.mean([each.grad_P for each in batch], axis=0, dtype=np.float32)
         versions = [each.version for each in batch]
-        self._router.ask(
-            self._members[0], f"{self._name}.apply", first.incarnation, versions, mean_P
+        self._server.ask(
+            self._server.owner, "apply", first.incarnation, versions, mean_P
         ).add_done_callback(lambda done: self._pass_back(batch, done))
 
     def _pass_back(self, batch: list[_PendingGradient], done: Future[Any]) -> None:
@@ -384,8 +360,3 @@ class GradientServer:
             for each in batch:
                 each.answer.set_exception(error)
         self._hand_on()
-
-
-def _new_incarnation() -> int:
-    """Draw a random number that identifies this process; never 0."""
-    return int.from_bytes(os.urandom(6), "little") + 1

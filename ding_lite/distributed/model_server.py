@@ -6,7 +6,6 @@ version wins. So fetching takes no message, whether there is a new version or no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from ding_lite.clock import Deadline
 from ding_lite.distributed.half_precision import HalfPrecision
+from ding_lite.distributed.server import new_incarnation
 from ding_lite.errors import ConfigError, DeadlineExceeded
 from ding_lite.parallel.router.group import World
 
@@ -23,6 +23,14 @@ class Model(NamedTuple):
 
     version: int
     weights: Mapping[str, Any]
+
+
+class Number(NamedTuple):
+    """The number of a version."""
+
+    incarnation: int
+    """That of the publisher: one that was restarted counts anew."""
+    version: int
 
 
 class ModelServer:
@@ -44,32 +52,39 @@ class ModelServer:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"`name` is {name!r}; a name such as `actor` was expected.")
         self._router = (world or World.current()).group(["node.*"]).router
-        self._key = f"model {name}"
-        self._watch = self._router.watch(self._key)
+        self._announced, self._published = topics_of(name)
+        self._topics = self._router.subscribe(self._announced, self._published)
         self._half_precision = HalfPrecision()
-        self._version = 0
-        self._incarnation = int.from_bytes(os.urandom(6), "little")
-        self._fetched_incarnation = 0
+        self._version: int | None = None
+        self._incarnation = new_incarnation()
+        self.fetched: Number | None = None
+        """The number of the weights of another node that were fetched last."""
 
-    def publish(self, weights: Mapping[str, Tensor], *, half: bool = False) -> int:
+    def publish(
+        self, weights: Mapping[str, Tensor], *, half: bool = False, version: int | None = None
+    ) -> int:
         """Offer weights to all connected nodes; neither waits for them nor keeps old versions.
 
         Args:
             weights: Tensors by name, on any device. They are copied: they may change at once.
-            half: Send 32-bit numbers in 16 bits: half the bytes, about three digits of each.
+            half: Send 32-bit numbers in 16 bits: half the bytes, about three digits of each. Sums
+                of running statistics (`norm.*`), which may be too large for that, are sent as they
+                are.
+            version: Their version; by default one more than the last one, from 1.
 
         Returns:
-            Their version, counted from 1.
+            Their version.
         """
         given = (
-            self._half_precision(weights)
+            self._half_precision(weights, but=("norm.",))
             if half
             else {name: w.cpu() for name, w in weights.items()}
         )
-        version = self._version + 1
-        self._router.publish_ctx(
-            {self._key: {"incarnation": self._incarnation, "version": version, "weights": given}}
-        )
+        if version is None:
+            version = (self._version or 0) + 1
+        number = (self._incarnation, version)
+        self._router.publish(self._announced, number)
+        self._router.publish(self._published, {"number": number, "weights": given})
         self._version = version
         return version
 
@@ -81,19 +96,38 @@ class ModelServer:
         Args:
             newer_than: The version that was fetched before: that one is not returned again.
         """
-        if self._version:
+        if self._version is not None:
             if self._version == newer_than:
                 return None
-            own = self._router.published(self._key)
-            return Model(own["version"], own["weights"])
-        newest = self._watch.newest.get(self._key)
-        if newest is None:
+            own = self._router.published(self._published)
+            return Model(own["number"][1], own["weights"])
+        newest, number = self._topics.newest, self.arrived
+        if number is None:
             return None
         # A restarted publisher counts from 1 again: the same version may be new weights.
-        if newest["version"] == newer_than and newest["incarnation"] == self._fetched_incarnation:
+        if number == self.fetched and number.version == newer_than:
             return None
-        self._fetched_incarnation = newest["incarnation"]
-        return Model(newest["version"], newest["weights"])
+        self.fetched = Number(*newest[self._published]["number"])
+        return Model(self.fetched.version, newest[self._published]["weights"])
+
+    @property
+    def announced(self) -> Number | None:
+        """The number of the newest weights that another node has published."""
+        number = self._topics.newest.get(self._announced)
+        return None if number is None else Number(*number)
+
+    @property
+    def arrived(self) -> Number | None:
+        """The number of the newest weights that have arrived from there."""
+        published = self._topics.newest.get(self._published)
+        return None if published is None else Number(*published["number"])
+
+    def num_behind(self, number: Number | None) -> int | None:
+        """Count the versions that were published after one; None where they cannot be compared."""
+        announced = self.announced
+        if announced is None or number is None or number.incarnation != announced.incarnation:
+            return None
+        return max(0, announced.version - number.version)
 
     def wait(
         self,
@@ -109,15 +143,25 @@ class ModelServer:
         """
         found: list[Model] = []
 
-        def has_come(_: Mapping[str, Any]) -> bool:
+        def has_come() -> bool:
             model = self.fetch(newer_than=newer_than)
             found.extend([model] if model is not None else [])
             return bool(found)
 
-        in_time = self._watch.wait(has_come, Deadline.after(timeout), until)
-        if not in_time:
+        if not self.wait_for(has_come, timeout=timeout, until=until):
             raise DeadlineExceeded(
-                f"No version of `{self._key}` other than {newer_than} has come within "
+                f"No version of `{self._published}` other than {newer_than} has come within "
                 f"{timeout:g} s. Does a connected node publish it?"
             )
         return found[0] if found else None
+
+    def wait_for(
+        self, ready: Callable[[], bool], *, timeout: float | None, until: Callable[[], bool]
+    ) -> bool:
+        """Wait until `ready()`, asked as weights arrive, or `until()`; tell whether in time."""
+        return self._topics.wait(lambda _: ready(), Deadline.after(timeout), until)
+
+
+def topics_of(name: str) -> tuple[str, str]:
+    """Return the topics of the numbers and of the weights: large weights arrive later."""
+    return f"model/{name}/version", f"model/{name}"

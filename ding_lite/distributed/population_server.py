@@ -8,7 +8,6 @@ begin the generation again, on the learner that asks first, which may be that no
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -16,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ding_lite.clock import Deadline
+from ding_lite.distributed.server import Server, is_new
 from ding_lite.errors import ConfigError, DeadlineExceeded, PeerLost, RemoteError
-from ding_lite.parallel.router.calls import REGISTRATION_S
 from ding_lite.parallel.router.group import Group
 from ding_lite.settings import check_all, positive
 
@@ -111,25 +110,25 @@ class PopulationServer:
         """On the owner: the sums of the learners' counters, for members that are back."""
         self.held: TakenMembers | None = None
         """On a learner: the members that it has taken and not yet given back."""
-        self._router = group.router
-        self._owner = group.members[0]
         self._learners = learners.members
-        self._name = f"ding_lite.population_server.{name}"
-        self._timeout = timeout
-        self._end = self._router.watch()
+        self._server = server = Server(
+            group.router,
+            f"ding_lite.population_server.{name}",
+            owner=group.members[0],
+            timeout=timeout,
+        )
         self._changed = threading.Lock()
         self._given = population
         self._own: Members | None = None
-        if self._router.node_id == self._owner:
+        if server.is_owner:
             self._own = population.clone()
-            self._incarnation = int.from_bytes(os.urandom(6), "little")
             self._holder: dict[int, int] = {}  # the learner of each place that is out
             self._taken: set[int] = set()  # which of these were taken
             self._back: dict[int, Any] = {}  # what has come back
             self._waiting: dict[int, Future[list[Any]]] = {}  # learners with nothing to do
             self._plan([*self._learners])
-            self._router.register(f"{self._name}.take", self._answer_take)
-            self._router.register(f"{self._name}.give", self._answer_give)
+            server.register("take", self._answer_take)
+            server.register("give", self._answer_give)
 
     # -- on a learner --------------------------------------------------------------------------
 
@@ -140,21 +139,21 @@ class PopulationServer:
             DeadlineExceeded: The server's node is lost for too long.
             RemoteError: The node is connected, and has not made the server in time.
         """
-        deadline = None
-        while self._is_there(until):
-            answer = self._router.ask(self._owner, f"{self._name}.take", self._router.node_id)
-            answer.add_done_callback(lambda _: self._end.wake())
-            if not self._wait_for(answer, until):
+        server, deadline = self._server, None
+        while server.wait_for_node(server.owner, until) and not until():
+            answer = server.ask(server.owner, "take", server.router.node_id)
+            server.wait(answer.done, Deadline.after(None), until)
+            if not answer.done():
                 return None
             try:
                 self.held = TakenMembers(*answer.result())
             except PeerLost:
                 continue  # its next incarnation hands out members, too
             except RemoteError as error:
-                deadline = deadline or Deadline.after(self._timeout)
-                if not error.is_not_registered or deadline.expires_within(REGISTRATION_S):
+                deadline = deadline or Deadline.after(server.timeout)
+                if not is_new(error, deadline):
                     raise
-                continue  # its process is a new one, which has yet to make the server
+                continue
             return self.held
         return None
 
@@ -183,45 +182,19 @@ class PopulationServer:
         if self.held is None:
             raise ConfigError("There is nothing to give back, as nothing was taken.")
         share, self.held = self.held, None
-        if not self._is_there(until):
-            return False
-        try:
-            is_of_use: bool = self._router.call(
-                self._owner,
-                f"{self._name}.give",
-                self._router.node_id,
-                share.incarnation,
-                share.generation,
-                dict(states),
-                dict(counted),
-                timeout=self._timeout,
-            )
-        except PeerLost:
-            return False
-        except RemoteError as error:
-            if not error.is_not_registered:
-                raise
-            return False  # its process is a new one, which has not handed these out
-        return is_of_use
-
-    def _wait_for(self, answer: Future[Any], until: Callable[[], bool]) -> bool:
-        """Wait for an answer without a time limit; return whether it has arrived."""
-        self._end.wait(lambda _: answer.done(), Deadline.after(None), until)
-        return answer.done()
-
-    def _is_there(self, until: Callable[[], bool]) -> bool:
-        """Wait for the server's node; return whether it is connected before `until`."""
-
-        def is_connected() -> bool:
-            return self._owner == self._router.node_id or self._owner in self._router.peers
-
-        deadline = Deadline.after(self._timeout)
-        if not self._end.wait(lambda _: is_connected(), deadline, until):
-            raise DeadlineExceeded(
-                f"Node {self._owner}, which keeps the population, has not been connected for "
-                f"{self._timeout:g} s. Is it gone?"
-            )
-        return is_connected() and not until()
+        server = self._server
+        is_accepted = server.call(
+            server.owner,
+            "give",
+            server.router.node_id,
+            share.incarnation,
+            share.generation,
+            dict(states),
+            dict(counted),
+            until=until,
+            awaits_server=False,
+        )
+        return bool(is_accepted)
 
     # -- on the owner --------------------------------------------------------------------------
 
@@ -260,7 +233,7 @@ class PopulationServer:
             ConfigError: This node is not the owner.
         """
         self._owned()
-        connected = [node for node in self._learners if self._is_connected(node)]
+        connected = [node for node in self._learners if self._server.is_connected(node)]
         with self._changed:
             self._plan(connected or [*self._learners])
         self._serve()
@@ -285,23 +258,23 @@ class PopulationServer:
         own = self._owned()
         own.load_state_dict(state["population"])
         self.counts = {name: int(state["counts"][name]) for name in COUNTERS}
-        self._incarnation = int.from_bytes(os.urandom(6), "little")
+        self._server.renew()
         self.hand_out()
 
     def _wait_for_change(self, homeless: list[int], until: Callable[[], bool]) -> None:
         """Wait until all are back, or until other members than these have no learner."""
         # There is no time limit for a learner with members while it is connected.
-        deadline = Deadline.after(self._timeout if homeless else None)
+        deadline = Deadline.after(self._server.timeout if homeless else None)
 
-        def is_news(_: object) -> bool:
+        def is_news() -> bool:
             return self._is_complete() or self._homeless() != homeless
 
-        if not self._end.wait(is_news, deadline, until):
+        if not self._server.wait(is_news, deadline, until):
             raise DeadlineExceeded(
                 f"The members {homeless} were lost with their nodes, and no learner has been "
-                f"free to train them for {self._timeout:g} s. Connected are the nodes "
-                f"{[*self._router.peers]}, learners are {[*self._learners]}. Start the nodes "
-                f"that are gone again; `auto_recover=True` does so by itself."
+                f"free to train them for {self._server.timeout:g} s. Connected are the nodes "
+                f"{[*self._server.router.peers]}, learners are {[*self._learners]}. Start the "
+                f"nodes that are gone again; `auto_recover=True` does so by itself."
             )
 
     def _plan(self, learners: list[int]) -> None:
@@ -330,7 +303,9 @@ class PopulationServer:
         counted: dict[str, int],
     ) -> bool:
         with self._changed:
-            is_known = incarnation == self._incarnation and generation == self._owned().generation
+            is_known = (
+                incarnation == self._server.incarnation and generation == self._owned().generation
+            )
             new = {p: s for p, s in states.items() if is_known and p in self._holder}
             for place, state in new.items():
                 del self._holder[place]
@@ -339,7 +314,7 @@ class PopulationServer:
             if new:
                 for name in COUNTERS:
                     self.counts[name] += int(counted.get(name, 0))
-        self._end.wake()
+        self._server.notify()
         return bool(new)
 
     def _serve(self) -> None:
@@ -356,7 +331,9 @@ class PopulationServer:
                     self._holder[place] = node
                 self._taken |= {*places}
                 states = {place: own[place].state_dict() for place in places}
-                given.append((self._waiting.pop(node), [self._incarnation, own.generation, states]))
+                given.append(
+                    (self._waiting.pop(node), [self._server.incarnation, own.generation, states])
+                )
         for answer, share in given:  # without the lock: a learner may ask again at once
             answer.set_result(share)
 
@@ -365,11 +342,13 @@ class PopulationServer:
         if mine:
             return mine
         lost = self._lost()
-        free = sum(map(self._is_connected, self._learners))
+        free = sum(map(self._server.is_connected, self._learners))
         return lost[: -(-len(lost) // max(1, free))]
 
     def _lost(self) -> list[int]:
-        return [place for place, holder in self._holder.items() if not self._is_connected(holder)]
+        return [
+            place for place, holder in self._holder.items() if not self._server.is_connected(holder)
+        ]
 
     def _homeless(self) -> list[int]:
         """Return the places that are lost and not yet taken over."""
@@ -379,13 +358,10 @@ class PopulationServer:
     def _is_complete(self) -> bool:
         return not self._holder
 
-    def _is_connected(self, node: int) -> bool:
-        return node == self._router.node_id or node in self._router.peers
-
     def _owned(self) -> Members:
         if self._own is None:
             raise ConfigError(
-                f"Node {self._router.node_id} does not keep the population of this server; node "
-                f"{self._owner} does. Let `gather_members` run there only."
+                f"Node {self._server.router.node_id} does not keep the population of this server; "
+                f"node {self._server.owner} does. Let `gather_members` run there only."
             )
         return self._own

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ import numpy as np
 
 from ding_lite.clock import Deadline
 from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
+from ding_lite.distributed.server import new_incarnation
 from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
 from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
 from ding_lite.parallel.router.group import Group
@@ -39,6 +39,7 @@ from ding_lite.rl.replay.prioritized import PrioritizedReplay, refuse_priorities
 from ding_lite.rl.replay.storage import OwnFields, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
+from ding_lite.runtime.messaging.subscription import COLLECTED, ENV_STEP
 from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25
@@ -116,7 +117,7 @@ class ShardedReplay:
         """New priorities that were skipped, as their transition was gone."""
         self._group, self._router = group, group.router
         self._name = f"ding_lite.sharded.{name}"
-        self._incarnation = _new_incarnation()
+        self._incarnation = new_incarnation()
         self._rng = make_rng(seed, "sharded replay")
         self._block: Block | None = None
         self._coming: tuple[int, list[Asked]] | None = None
@@ -144,7 +145,7 @@ class ShardedReplay:
         self._prefetch = 0 if self._is_alone else prefetch
         self._row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout.values())
         # Collectors publish their step; new sizes are requested when it changes.
-        self._steps = self._router.watch("env_step")
+        self._steps = self._router.subscribe(COLLECTED, ENV_STEP)
 
     @property
     def capacity(self) -> int:
@@ -208,7 +209,7 @@ class ShardedReplay:
         """Load a state that `state_dict` returned; updates under way are skipped."""
         if self._own is not None and state["shard"] is not None:
             self._own.load_state_dict(state["shard"])
-        self._incarnation = _new_incarnation()
+        self._incarnation = new_incarnation()
         set_rng_state(self._rng, state["rng"])
 
     def _draw_from_own(self, count: int, updates: Sequence[Update] = ()) -> ShardAnswer:
@@ -379,7 +380,3 @@ class ShardedReplay:
                 f"`batch_size` is {batch_size}, but the shards hold {held} transitions. Collect "
                 f"more of them before training, or take smaller batches."
             )
-
-
-def _new_incarnation() -> int:
-    return int.from_bytes(os.urandom(7), "little")

@@ -57,7 +57,8 @@ def collect(
 
     Once an episode has ended, the metrics say `return` and `episode_length` (means of the last
     20 episodes), `episode_return` (mean of those that ended in this step) and `episodes` (how
-    many there were). `ctx.collected` says so to other nodes, where `count_collected` adds it up.
+    many there were); `ctx.collected` holds them with the `returns` of this step. The counts are
+    published for `count_collected` on other nodes.
 
     Context:
         reads: env_step, weights_version (with unroll)

@@ -1,4 +1,4 @@
-"""Metrics of the episodes that `collect` has played."""
+"""Metrics and counts of the episodes that `collect` has played."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
+from ding_lite.runtime.messaging.router import current_router
+from ding_lite.runtime.messaging.subscription import COLLECTED
 
 RECENT_EPISODES = 20
 """The number of episodes in the mean `ctx.metrics["return"]`."""
@@ -18,27 +20,30 @@ class RecentEpisodes:
 
     def __init__(self) -> None:
         """Begin with none."""
+        self._router = current_router()
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self._count = 0
 
     def report(self, ctx: Context, envs: Envs) -> None:
-        """Write the metrics of what has ended since the last time, if anything has."""
-        ended = envs.take_finished()
-        if not ended:
-            return
+        """Write the metrics of the episodes that have just ended, and publish the counts."""
+        if ended := envs.take_finished():
+            self._recent.extend((episode.ret, episode.length) for episode in ended)
+            self._count += len(ended)
+            ctx.collected = {**self._metrics(), "returns": [episode.ret for episode in ended]}
+            ctx.metrics.update(self._metrics())
+            ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
+        if self._router.has_audience:
+            self._router.publish(COLLECTED, {"env_step": ctx.env_step, **self._metrics()})
 
-        recent = self._recent
-        recent.extend((episode.ret, episode.length) for episode in ended)
-        self._count += len(ended)
-        returns, lengths = zip(*recent, strict=True)
-        metrics = {
-            "return": sum(returns) / len(recent),
-            "episode_length": sum(lengths) / len(recent),
+    def _metrics(self) -> dict[str, Any]:
+        if not self._recent:
+            return {"episodes": self._count}
+        returns, lengths = zip(*self._recent, strict=True)
+        return {
+            "return": sum(returns) / len(returns),
+            "episode_length": sum(lengths) / len(lengths),
             "episodes": self._count,
         }
-        ctx.collected = {**metrics, "returns": [episode.ret for episode in ended]}
-        ctx.metrics.update(metrics)
-        ctx.metrics["episode_return"] = sum(episode.ret for episode in ended) / len(ended)
 
     def state_dict(self) -> dict[str, Any]:
         """Copy what is remembered."""

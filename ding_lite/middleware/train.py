@@ -264,7 +264,7 @@ def _train_from_rollouts(policy: ActorCritic, norm: RewardNorm | None) -> Middle
 
 def _unless_the_job_ends(train: Middleware) -> Middleware:
     """Let an update be left out that has waited for learners which have left with the job."""
-    end = current_router().watch()
+    end = current_router().subscribe()
 
     def _train(ctx: Context) -> None:
         try:

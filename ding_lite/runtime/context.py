@@ -14,7 +14,9 @@ from ding_lite.cancellation import CancelScope
 from ding_lite.clock import Deadline
 from ding_lite.errors import ContextError, DeadlineExceeded, did_you_mean
 
-LOCAL_KEYS = frozenset({"transitions", "trajectories", "train_data", "train_output", "metrics"})
+LOCAL_KEYS = frozenset(
+    {"collected", "transitions", "trajectories", "train_data", "train_output", "metrics"}
+)
 """Keys that stay on their node unless `task.share` names them: large, or of no use elsewhere."""
 
 HOUSE_KEYS = LOCAL_KEYS | {

@@ -108,8 +108,8 @@ def main(busy: bool) -> dict[str, list[float]]:
                 each.add(some(CAPACITY))
             everybody.barrier()
             few, seen = some(NUM_ADDED), taken if prefetch else {}
-            ended = collectors.router.watch("sampled")
-            while busy and name not in ended.newest.get("sampled", ()):
+            ended = collectors.router.subscribe("ctx/sampled")
+            while busy and name not in ended.newest.get("ctx/sampled", ()):
                 add_in_turn({"sharded": shards, "local": local}, few, seen)
         else:
             everybody.barrier()

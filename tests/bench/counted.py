@@ -23,7 +23,7 @@ from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.parallel.tree.router import make_router
 from ding_lite.parallel.wire.envelope import Kind
-from ding_lite.runtime.messaging.watch import Watch
+from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.testing import Cluster, ManualClock
 
 SETTLING_S = 60.0
@@ -125,7 +125,9 @@ class CountedCluster(Cluster):
         self.traffic = [Traffic() for _ in range(num_nodes)]
         roles = ["learner"] + (num_nodes - 1) * ["collector"]
         super().__init__(num_nodes, topology, roles=roles, clock=ManualClock())
-        self._watches: list[Watch] = [router.watch("version") for router in self.routers]
+        self._watches: list[Subscription] = [
+            router.subscribe("ctx/version") for router in self.routers
+        ]
         self._version = 0
         self.settle()
 
@@ -169,14 +171,14 @@ class CountedCluster(Cluster):
         self._version += 1
         with self.timed(0):
             self.routers[0].publish_ctx({"version": self._version, "weights": weights})
-        for watch in self._watches[1:]:
-            assert watch.wait(self._is_new, Deadline.after(SETTLING_S), lambda: False)
+        for version in self._versions[1:]:
+            assert version.wait(self._is_new, Deadline.after(SETTLING_S), lambda: False)
         for node, router in enumerate(self.routers):
             with self.timed(node):
                 router.publish_ctx({"total_step": self._version, "env_step": 100 * self._version})
 
     def _is_new(self, newest: Mapping[str, Any]) -> bool:
-        return newest.get("version") == self._version
+        return newest.get("ctx/version") == self._version
 
     def collect(self, item: np.ndarray) -> int:
         """Let every collector send the learner an item; return how many waited there at most."""

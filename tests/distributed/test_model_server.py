@@ -51,7 +51,7 @@ def test_asking_for_an_unchanged_version_sends_nothing(monkeypatch: pytest.Monke
     publisher, reader, _ = pair()
     publisher.publish({"w": torch.ones(3)})
     reader.fetch()
-    for name in ("ask", "call", "emit", "publish_ctx", "send"):
+    for name in ("ask", "call", "emit", "publish", "publish_ctx", "send"):
         monkeypatch.delattr(LocalRouter, name)
     assert reader.fetch(newer_than=1) is None
 
@@ -141,7 +141,7 @@ def test_wait_returns_the_next_version_or_times_out() -> None:
         if current_router().node_id == 0:
             assert is_waiting.wait(10.0)
             return server.publish({"w": torch.ones(3)})
-        with pytest.raises(DeadlineExceeded, match="No version of `model model`"):
+        with pytest.raises(DeadlineExceeded, match="No version of `model/model`"):
             server.wait(timeout=0.01)
         is_waiting.set()
         model = server.wait(timeout=10.0)

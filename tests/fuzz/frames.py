@@ -18,11 +18,11 @@ from ding_lite.parallel.wire.codec import decode
 from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
     read_call,
-    read_ctx,
     read_event,
     read_events,
     read_greeting,
     read_reply,
+    read_state,
 )
 from tests.fuzz.files import Attempt, UnreadError
 from tests.fuzz.mutation import broken_bytes
@@ -30,7 +30,7 @@ from tests.parallel.golden_frames import FOLDER, MESSAGES, read_frames
 from tests.parallel.test_wire_fuzz import joined, mutant, split as parted
 
 READERS: dict[Kind, Any] = {
-    Kind.STATE: read_ctx,
+    Kind.STATE: read_state,
     Kind.CALL: read_call,
     Kind.REPLY: read_reply,
 }

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ding_lite import middleware as mw
-from ding_lite.distributed import GradientServer, PopulationServer, Processes
+from ding_lite.distributed import GradientServer, ModelServer, PopulationServer, Processes
 from ding_lite.evolution import Mutation, Population, Tournament
-from ding_lite.middleware.distributed.weights import ANNOUNCED, PUBLISHED
+from ding_lite.middleware.distributed.weights import SERVER
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.rl.policies.a2c import A2C, A2CConfig
@@ -25,6 +25,7 @@ from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.messaging.subscription import COLLECTED
 from ding_lite.testing import ManualClock, StepRecord, run_step
 
 BY_THE_POLICY = {"loss", "q_mean", "policy_loss", "value_loss", "entropy", "grad_norm"}
@@ -79,8 +80,8 @@ def fetched(policy: DQN) -> list[StepRecord]:
     with use_router(collector):
         fetch = mw.fetch_weights(policy)
         before = run_step(fetch)[1]
-        newest = {"version": [0, 1], "weights": policy.weights()}
-        learner.publish_ctx({ANNOUNCED: [0, 1], PUBLISHED: newest})
+        with use_router(learner):
+            ModelServer(name=SERVER).publish(policy.weights())
         return [before, run_step(fetch)[1]]
 
 
@@ -88,8 +89,8 @@ def tallied() -> list[StepRecord]:
     learner, collector = LocalRouter.group(2, roles=["learner", "collector"])
     with use_router(learner):
         count = mw.count_collected("collector")
-        said = {"return": 1.0, "episode_length": 1.0, "episodes": 1}
-        collector.publish_ctx({"env_step": 5, "collected": said})
+        said = {"env_step": 5, "return": 1.0, "episode_length": 1.0, "episodes": 1}
+        collector.publish(COLLECTED, said)
         return [run_step(count)[1]]
 
 

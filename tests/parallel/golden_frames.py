@@ -1,6 +1,6 @@
-"""Messages and their bytes: what every version 2 of the protocol sends, to the last bit.
+"""Messages and their bytes: what every version 3 of the protocol sends, to the last bit.
 
-The bytes stand in golden/v2/<name>.hex, one line for each frame; `00 * 16384` is that many
+The bytes stand in golden/v3/<name>.hex, one line for each frame; `00 * 16384` is that many
 zeros. A change of them is a change of the protocol, which needs a new version, a new folder and
 a new docs/protocol.md. `python -m tests.parallel.golden_frames` writes what is not there yet.
 """
@@ -21,7 +21,7 @@ from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch, unpack_
 from ding_lite.records import register
 from ding_lite.runtime.context import Context
 
-FOLDER = Path(__file__).parent / "golden" / "v2"
+FOLDER = Path(__file__).parent / "golden" / "v3"
 
 
 @register(name="golden.Episode")
@@ -46,7 +46,7 @@ def greeting() -> Any:
 
 def scalars() -> Any:
     """Return one value of each kind that msgpack encodes natively."""
-    return {"scalars": [None, True, -1, 2**63, 0.5, "\u03b5-greedy", b"\x00\xff"]}
+    return {"ctx/scalars": [None, True, -1, 2**63, 0.5, "\u03b5-greedy", b"\x00\xff"]}
 
 
 def containers() -> Any:
@@ -54,25 +54,25 @@ def containers() -> Any:
     ctx = Context(env_step=7, total_step=3)
     ctx.keep("env_step")
     return {
-        "list": [1, [2]],
-        "tuple": (),
-        "dict": {"a": {}, 1: None},
-        "set": {5},
-        "ctx": ctx,
-        "record": Episode(487.5, 500),
+        "ctx/list": [1, [2]],
+        "ctx/tuple": (),
+        "ctx/dict": {"a": {}, 1: None},
+        "ctx/set": {5},
+        "ctx/ctx": ctx,
+        "ctx/record": Episode(487.5, 500),
     }
 
 
 def arrays() -> Any:
     """Return small arrays, which share a buffer, and similar values."""
     return {
-        "scalar": np.float32(0.5),
-        "none": np.empty((0, 3), np.float32),
-        "point": np.array(-1, np.int64),
-        "rows": np.array([[1, 2], [3, 4]], np.uint8),
-        "flags": np.array([True, False]),
-        "bf16": torch.tensor([1.0, -2.0], dtype=torch.bfloat16),
-        "complex": torch.tensor([1 - 2j], dtype=torch.complex64),
+        "ctx/scalar": np.float32(0.5),
+        "ctx/none": np.empty((0, 3), np.float32),
+        "ctx/point": np.array(-1, np.int64),
+        "ctx/rows": np.array([[1, 2], [3, 4]], np.uint8),
+        "ctx/flags": np.array([True, False]),
+        "ctx/bf16": torch.tensor([1.0, -2.0], dtype=torch.bfloat16),
+        "ctx/complex": torch.tensor([1 - 2j], dtype=torch.complex64),
     }
 
 
@@ -113,9 +113,9 @@ MESSAGES: dict[str, tuple[Callable[[], Envelope], Callable[[], Any]]] = {
     "state_small": (lambda: message(Kind.STATE, encode(arrays()), seq=9), arrays),
     "state_large": (
         lambda: message(
-            Kind.STATE, encode({"weights": encode(weights()), "raw": bytes(16384)}), seq=10
+            Kind.STATE, encode({"model/actor": encode(weights()), "raw": bytes(16384)}), seq=10
         ),
-        lambda: {"weights": weights(), "raw": bytes(16384)},
+        lambda: {"model/actor": weights(), "raw": bytes(16384)},
     ),
     "credit": (lambda: message(Kind.CREDIT, seq=9), lambda: None),
     "call": (

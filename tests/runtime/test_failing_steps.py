@@ -77,7 +77,7 @@ def _wait_in_a_thread_of_its_own(task: Task, ctx: Context) -> object:
 
 
 def _watch(task: Task, ctx: Context) -> object:
-    watch = task.router.watch("train_iter")
+    watch = task.router.subscribe("ctx/train_iter")
     assert watch.wait(lambda newest: False, Deadline.after(None), until=lambda: ctx.finish)
     return None
 

@@ -8,6 +8,7 @@ from typing import Any
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
+from ding_lite.runtime.messaging.subscription import COLLECTED, ENV_STEP
 from ding_lite.runtime.middleware import Middleware
 
 _MEANS = ("return", "episode_length")
@@ -19,7 +20,8 @@ def count_collected(collectors: str | Iterable[str] = "collector") -> Middleware
     `ctx.env_step` becomes the sum of theirs, and the metrics say `return` and `episode_length`
     (the means of theirs) and `episodes` (the sum). So `log`, `progress`, `curve`, `tensorboard`
     and `stop_at` work on a node without envs. A collector that was restarted counts on. In a job
-    of one node it leaves alone what `collect` says.
+    of one node it leaves alone what `collect` says. For a collector that plays by middleware of its
+    own it counts `ctx.env_step`.
 
     Context:
         writes: env_step, metrics (return, episode_length, episodes)
@@ -40,13 +42,13 @@ class _CountCollected:
     def __init__(self, router: Router, collectors: tuple[str, ...]) -> None:
         self._router = router
         self._collectors = collectors
-        self._watch = router.watch("env_step", "collected")
+        self._topics = router.subscribe(COLLECTED, ENV_STEP)
         self._ledgers: dict[int, _Ledger] = {}
         self._before = _Ledger()
 
     def __call__(self, ctx: Context) -> None:
         world = self._router.world
-        for node, values in self._watch.of_nodes.items():
+        for node, values in self._topics.of_nodes.items():
             if node in self._ledgers or matches(world[node], self._collectors):
                 self._ledgers.setdefault(node, _Ledger()).note(values)
         if not self._ledgers:
@@ -92,10 +94,10 @@ class _Ledger:
 
     def note(self, values: Mapping[str, Any]) -> None:
         """Add its newest values."""
-        collected = values.get("collected", {})
+        collected = {"env_step": values.get(ENV_STEP, 0), "episodes": 0} | values.get(COLLECTED, {})
         self.means = {name: collected[name] for name in _MEANS if name in collected}
-        said = {"env_step": values.get("env_step", 0), "episodes": collected.get("episodes", 0)}
-        for name, number in said.items():
+        for name in self._done:
+            number = collected[name]
             if number < self._done[name]:  # it has begun anew
                 self._before[name] += self._done[name]
             self._done[name] = number

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Self
 
-from ding_lite.clock import Deadline
-from ding_lite.distributed.half_precision import HalfPrecision
+from ding_lite.distributed.model_server import ModelServer, Number
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.middleware.checks import check_has, due
 from ding_lite.rl.policies.base import limit_torch_threads
@@ -17,8 +15,8 @@ from ding_lite.runtime.messaging.router import Router, current_router, is_alone
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, whole
 
-ANNOUNCED, PUBLISHED = "weights_announced", "weights_published"
-"""The ctx keys: the newest version, and the newest weights with their version."""
+SERVER = "ding_lite.policy"
+"""The name of the model server of the weights."""
 WAIT_S = 60.0
 """Seconds that `fetch_weights` waits for weights that are new enough."""
 
@@ -59,11 +57,10 @@ class _Publish:
         self._router = router
         self._policy = policy
         self._every = every
-        self._half_precision = HalfPrecision() if half else None
+        self._half = half
+        self._server = ModelServer(name=SERVER)
         self._version = 0
         self._train_iter: int | None = None
-        # Tells the versions of this process from those of one that died and was restarted.
-        self._life = int.from_bytes(os.urandom(6), "little")
 
     def __enter__(self) -> Self:
         self._publish()
@@ -92,14 +89,7 @@ class _Publish:
     def _publish(self) -> None:
         if not self._router.has_audience:
             return
-        weights = self._policy.weights()
-        if self._half_precision is not None:
-            # What normalises observations has sums too large for 16 bits.
-            weights = self._half_precision(weights, but=("norm.",))
-        version = [self._life, self._version]
-        self._router.publish_ctx(
-            {ANNOUNCED: version, PUBLISHED: {"version": version, "weights": weights}}
-        )
+        self._server.publish(self._policy.weights(), half=self._half, version=self._version)
 
 
 def fetch_weights(
@@ -158,85 +148,65 @@ class _Fetch:
         timeout: float | None,
     ) -> None:
         self._router = router
-        self._watch = router.watch(ANNOUNCED, PUBLISHED)
+        self._server = ModelServer(name=SERVER)
         self._policy = policy
         self._every = every
         self._max_staleness = max_staleness
         self._wait_for_new = wait_for_new
         self._timeout = timeout
-        self._loaded: list[int] = []
 
     def __call__(self, ctx: Context) -> None:
+        server = self._server
         looks = ctx.total_step % self._every == 0
         if looks and self._wait_for_new and not is_alone(self._router):
             self._wait_until_new(ctx)
-        newest, limit = self._watch.newest, self._max_staleness
-        if ANNOUNCED not in newest:
+        if server.announced is None:
             ctx.setdefault("weights_version", 0)
             ctx.keep("weights_version")
             return
-        if looks or self._is_too_old(newest, self._loaded):
-            if limit is not None and self._is_too_old(newest, _version_in(newest)):
-                newest = self._wait(ctx)
-            self._load(newest)
-        if self._loaded:
-            ctx.weights_version = self._loaded[1]
+        if looks or self._is_too_old(server.fetched):
+            if self._is_too_old(server.arrived):
+                self._wait_until_young(ctx)
+            if server.arrived != server.fetched and (model := server.fetch()) is not None:
+                self._policy.load_weights(model.weights)
+        if server.fetched is not None:
+            ctx.weights_version = server.fetched.version
             ctx.keep("weights_version")
-        ctx.metrics["weights_behind"] = _behind(newest, self._loaded) or 0
+        ctx.metrics["weights_behind"] = server.num_behind(server.fetched) or 0
 
     def _wait_until_new(self, ctx: Context) -> None:
-        in_time = self._watch.wait(
-            lambda newest: _version_in(newest) not in ([], self._loaded),
-            Deadline.after(self._timeout),
+        server = self._server
+        if not server.wait_for(
+            lambda: server.arrived != server.fetched,
+            timeout=self._timeout,
             until=lambda: ctx.finish,
-        )
-        if not in_time:
+        ):
             raise DeadlineExceeded(
-                f"No version of the weights newer than {self._loaded[1:] or 'none'} has arrived "
+                f"No version of the weights newer than {_name_of(server.fetched)} has arrived "
                 f"within {self._timeout:g} s. Use `publish_weights` on the node that trains, or "
                 f"raise `timeout`."
             )
 
-    def _is_too_old(self, newest: Mapping[str, Any], version: list[int]) -> bool:
-        if self._max_staleness is None:
-            return False
-        behind = _behind(newest, version)
-        return behind is None or behind > self._max_staleness
-
-    def _wait(self, ctx: Context) -> Mapping[str, Any]:
-        in_time = self._watch.wait(
-            lambda newest: not self._is_too_old(newest, _version_in(newest)),
-            Deadline.after(self._timeout),
+    def _wait_until_young(self, ctx: Context) -> None:
+        server = self._server
+        if not server.wait_for(
+            lambda: not self._is_too_old(server.arrived),
+            timeout=self._timeout,
             until=lambda: ctx.finish,
-        )
-        newest = self._watch.newest
-        if not in_time:
+        ):
             raise DeadlineExceeded(
-                f"Version {newest[ANNOUNCED][1]} of the weights was announced, and only "
-                f"{_version_in(newest)[1:] or 'none'} has come within {self._timeout:g} s; "
+                f"Version {_name_of(server.announced)} of the weights was announced, and only "
+                f"{_name_of(server.arrived)} has come within {self._timeout:g} s; "
                 f"`max_staleness` is {self._max_staleness}. Publish less often "
                 f"(`publish_weights(every=...)`), or allow them to be older."
             )
-        return newest
 
-    def _load(self, newest: Mapping[str, Any]) -> None:
-        version = _version_in(newest)
-        if version and version != self._loaded:
-            self._policy.load_weights(newest[PUBLISHED]["weights"])
-            self._loaded = version
-
-
-def _version_in(newest: Mapping[str, Any]) -> list[int]:
-    """Return the incarnation and the number of the weights that have come, if any."""
-    if PUBLISHED not in newest:
-        return []
-    version: list[int] = newest[PUBLISHED]["version"]
-    return version
+    def _is_too_old(self, number: Number | None) -> bool:
+        if self._max_staleness is None:
+            return False
+        behind = self._server.num_behind(number)
+        return behind is None or behind > self._max_staleness
 
 
-def _behind(newest: Mapping[str, Any], version: list[int]) -> int | None:
-    """Count the versions from one to what was announced; None where they cannot be compared."""
-    incarnation, announced = newest[ANNOUNCED]
-    if not version or version[0] != incarnation:
-        return None
-    return max(0, int(announced) - version[1])
+def _name_of(number: Number | None) -> str:
+    return "none" if number is None else str(number.version)

@@ -106,7 +106,7 @@ class Links:
         """Whether a peer is connected."""
         self.address: str | None = None
         """The address where peers dial this node, if they do."""
-        self.on_ctx_sent: Callable[[int, int], None] = lambda peer, number: None
+        self.on_state_sent: Callable[[int, int], None] = lambda peer, number: None
         """Called with a peer and the number of the ctx message that it is sent."""
         self.on_cut_off: Callable[[Exception], None] = lambda error: None
         """Called once, with the error, when this node cannot reach its job any more."""
@@ -538,7 +538,7 @@ class Links:
             if not self._transport.send(link, lane, envelope.frames()):
                 return False
             if envelope.kind is Kind.STATE:
-                self.on_ctx_sent(peer, envelope.seq)
+                self.on_state_sent(peer, envelope.seq)
         if session.is_silent(now):  # or in the middle of a large message
             session.note_received(self._transport.brought_at(link))
         return not session.is_silent(now)

@@ -1,12 +1,12 @@
-"""Reliable messages to one peer: handshake, order, acknowledgements, and the newest ctx values.
+"""Reliable messages to one peer: handshake, order, acknowledgements, and the newest state.
 
-A session is one node's side of a link. Events arrive exactly once and in order; for each ctx key a
+A session is one node's side of a link. Events arrive exactly once and in order; for each topic a
 slot holds the newest value. It takes envelopes and makes envelopes, and `Links` moves them: so a
 test can lose, delay and repeat messages at will.
 
 Events are numbered per sender and kept until the peer has acknowledged them. A transport loses
 messages only when a connection breaks, so unacknowledged events are sent again after the next
-handshake, and duplicates are dropped. At most one ctx message is under way; changes wait in the
+handshake, and duplicates are dropped. At most one state message is under way; changes wait in the
 slots meanwhile.
 """
 
@@ -25,18 +25,18 @@ from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encod
 from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch
 from ding_lite.parallel.wire.messages import (
     Arrival,
-    CtxArrived,
     Dropped,
     Identity,
     Joined,
     Left,
+    StateArrived,
     read_call,
-    read_ctx,
     read_event,
     read_events,
     read_greeting,
     read_reply,
-    write_ctx,
+    read_state,
+    write_state,
 )
 
 HEARTBEAT_S = 1.0
@@ -70,7 +70,7 @@ class Traffic:
     heard_s: float | None
     """Seconds since the last message of the peer; None if there was none."""
     ctx_s: float | None
-    """Seconds since its newest ctx values."""
+    """Seconds since its newest values of topics."""
 
 
 class Session:
@@ -116,10 +116,10 @@ class Session:
         self._slots: dict[str, Any] = {}
         self._changed: dict[str, None] = {}
         self._under_way: tuple[int, dict[str, Published | None]] | None = None
-        self._num_ctx = 0
+        self._num_states = 0
         self._credit_due = 0
         self._num_events_taken = 0
-        self._num_ctx_taken = 0
+        self._num_states_taken = 0
         self._ctx_at: float | None = None
 
     # -- to be sent ------------------------------------------------------
@@ -166,8 +166,8 @@ class Session:
         return Traffic(
             events_out=self._last_posted - len(self._waiting),
             events_in=self._num_events_taken,
-            ctx_out=self._num_ctx,
-            ctx_in=self._num_ctx_taken,
+            ctx_out=self._num_states,
+            ctx_in=self._num_states_taken,
             unacknowledged=self.num_unacknowledged,
             heard_s=None if self.peer is None else now - self._received_at,
             ctx_s=None if self._ctx_at is None else now - self._ctx_at,
@@ -201,7 +201,7 @@ class Session:
         return int(min(self._last_seen, self._held_from - 1))
 
     def offer(self, values: Mapping[str, Any]) -> None:
-        """Put ctx values into their slots: immutable ones as they are, the rest encoded."""
+        """Put values of topics into their slots: immutable ones as they are, the rest encoded."""
         self._slots.update(values)
         self._changed.update(dict.fromkeys(values))
 
@@ -338,7 +338,7 @@ class Session:
         if envelope.kind is Kind.EVENT:
             return self._take_events(envelope, now)
         if envelope.kind is Kind.STATE:
-            return [self._take_ctx(envelope, now)]
+            return [self._take_state(envelope, now)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
             self._num_calls_in += 1
             arrived = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
@@ -358,7 +358,7 @@ class Session:
             self._under_way = None
             return []
         # The credit for a message over an earlier link may come after the message was sent again.
-        is_late = 0 < number <= self._num_ctx
+        is_late = 0 < number <= self._num_states
         reason = f"Node {self.peer_id} gives credit {number}, not owed."
         return [Dropped(reason, is_fault=not is_late)]
 
@@ -397,17 +397,17 @@ class Session:
                 arrivals.append(Dropped(f"Event {seq} of node {self.peer_id}: {error}"))
         return arrivals
 
-    def _take_ctx(self, envelope: Envelope, now: float) -> CtxArrived:
+    def _take_state(self, envelope: Envelope, now: float) -> StateArrived:
         self._credit_due = envelope.seq
-        values = read_ctx(envelope)
-        self._num_ctx_taken += 1
+        values = read_state(envelope)
+        self._num_states_taken += 1
         self._ctx_at = now
         if not any(isinstance(value, Announcement) for value in values.values()):
-            return CtxArrived(values, number=envelope.seq)
+            return StateArrived(values, number=envelope.seq)
         if not self._shares_memory:
-            raise CodecError("A ctx message announces what lies in memory that is not shared.")
+            raise CodecError("A state message announces what lies in memory that is not shared.")
         self._credit_due = 0
-        return CtxArrived(values, envelope.seq, envelope.seq)
+        return StateArrived(values, envelope.seq, envelope.seq)
 
     def _acknowledge(self, seen: int) -> None:
         before = self._event_bytes
@@ -419,7 +419,7 @@ class Session:
             self.on_acknowledged(seen)
 
     def credit(self, number: int) -> None:
-        """Let the peer send the next ctx message: the announced values have been read."""
+        """Let the peer send the next state message: the announced values have been read."""
         if self.is_open:
             self._credit_due = number
 
@@ -450,7 +450,7 @@ class Session:
             self._num_calls_out += 1
             yield (Lane.BULK if is_bulky else Lane.CONTROL), self._calls.popleft()
         if self._changed and self._under_way is None and self._peer_has_greeted:
-            yield Lane.BULK, self._next_ctx(now)
+            yield Lane.BULK, self._next_state(now)
         if self._credit_due:
             seq, self._credit_due = self._credit_due, 0
             yield Lane.CONTROL, self._envelope(Kind.CREDIT, seq=seq, now=now)
@@ -529,13 +529,13 @@ class Session:
             meta, buffers = pack_batch(batch), []
         return self._envelope(Kind.EVENT, seq=first, meta=meta, buffers=buffers, now=now)
 
-    def _next_ctx(self, now: float) -> Envelope:
+    def _next_state(self, now: float) -> Envelope:
         """Make a message of the changed slots: of all, if that is within the limits."""
         keys, body = list(self._changed), None
         while body is None:
             slots = {key: self._slots[key] for key in keys}
             try:
-                body = write_ctx(slots, shares_memory=self._shares_memory)
+                body = write_state(slots, shares_memory=self._shares_memory)
             except CodecError:  # too much for one message: each value by itself is not
                 if len(keys) == 1:
                     del self._changed[keys[0]]  # or each tick would raise, and send nothing
@@ -544,11 +544,11 @@ class Session:
         for key in keys:
             del self._changed[key]
 
-        self._num_ctx += 1
+        self._num_states += 1
         # Published memory may not be written over before the peer has read it.
         published = {k: v if isinstance(v, Published) else None for k, v in slots.items()}
-        self._under_way = self._num_ctx, published
-        return self._envelope(Kind.STATE, seq=self._num_ctx, body=body, now=now)
+        self._under_way = self._num_states, published
+        return self._envelope(Kind.STATE, seq=self._num_states, body=body, now=now)
 
     @property
     def _shares_memory(self) -> bool:

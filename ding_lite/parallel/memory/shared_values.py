@@ -1,6 +1,6 @@
-"""Share large ctx values between the nodes of one machine, key by key.
+"""Share large values between the nodes of one machine, topic by topic.
 
-`SharedSender` writes a node's own values into segments, one segment a key. `SharedReceiver`
+`SharedSender` writes a node's own values into segments, one segment a topic. `SharedReceiver`
 turns the announcements of peers back into values, on a thread of its own, so that heartbeats
 and events do not wait while a hundred megabytes are copied.
 """
@@ -57,7 +57,7 @@ def job_of(spec: NodeSpec) -> str:
 
 
 class SharedSender:
-    """Keeps a node's ctx values for its peers: the large ones in segments, the others as bytes.
+    """Keeps a node's values for its peers: the large ones in segments, the others as bytes.
 
     Args:
         job: A part of the segments' names.
@@ -97,7 +97,7 @@ class SharedSender:
                 self._throttle.once(
                     logging.WARNING,
                     "no room",
-                    "`ctx.%s` is sent by socket, which is slower: there is no room for it in "
+                    "`%s` is sent by socket, which is slower: there is no room for it in "
                     "/dev/shm (%s). Give it more; in a container, with `--shm-size`.",
                     key,
                     error,
@@ -155,7 +155,7 @@ class SharedReceiver:
     """Reads announced values on a thread of its own, started by the first announcement.
 
     Args:
-        deliver: Called with a peer, its ctx values and the number of their message, on the thread.
+        deliver: Called with a peer, its values and the number of their message, on the thread.
         reject: Called with the reason why a value was dropped.
     """
 
@@ -220,7 +220,7 @@ class SharedReceiver:
             except Overtaken:
                 continue  # a newer one is on its way, unless the peer has just ended
             except (CodecError, MemoryError) as error:
-                self._reject(f"What node {peer} announced as `ctx.{key}`: {error}")
+                self._reject(f"What node {peer} announced as `{key}`: {error}")
         self._deliver(peer, found, number)
 
     def _read(self, peer: int, key: str, announcement: Announcement) -> Any:

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ding_lite.parallel.network.topology import NodeSpec
-from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArrived, ReplyArrived
+from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArrived, StateArrived
 from ding_lite.runtime.trace.messages import Slice, Traced, TracedEvent, Tracer, arrow_key
 
 SERVICES = "ding_lite."
@@ -54,7 +54,7 @@ class MessageTrace(Traced):
             where = tracer.slice("publish ctx", began_ns)
             self._published.update(dict.fromkeys(peers, (where, where.ended_ns)))
 
-    def ctx_sent(self, peer: int, number: int) -> None:
+    def state_sent(self, peer: int, number: int) -> None:
         """Draw the message with the values published last."""
         published, tracer = self._published.pop(peer, None), self.tracer
         if tracer is not None and published is not None:
@@ -86,7 +86,7 @@ class MessageTrace(Traced):
         tracer.arrow("t", "event", key, where, began_ns)
         return TracedEvent(came.event, tracer, key)
 
-    def ctx_came(self, peer: int, came: CtxArrived, began_ns: int) -> None:
+    def state_came(self, peer: int, came: StateArrived, began_ns: int) -> None:
         """Draw a received ctx message."""
         if (tracer := self._since(began_ns)) is not None:
             key = arrow_key("ctx", self._process_of(peer), self._node_id, came.number)

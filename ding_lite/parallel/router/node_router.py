@@ -1,7 +1,7 @@
 """The router of a node: sends and receives events, ctx values, calls and stream items.
 
 `NodeRouter` connects the parts: `Links` (connections and sessions), `DirectRouting` or a relay,
-`CallEndpoint`, `ItemStreams`, `CtxExchange`, and `Inbox`, which hands arrivals to the program.
+`CallEndpoint`, `ItemStreams`, `StateExchange`, and `Inbox`, which hands arrivals to the program.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from ding_lite.parallel.observe.metrics import State
 from ding_lite.parallel.observe.metrics_reporter import Reporter
 from ding_lite.parallel.router.call_endpoint import CallEndpoint
 from ding_lite.parallel.router.calls import Handler
-from ding_lite.parallel.router.ctx_exchange import CtxExchange
-from ding_lite.parallel.router.ctx_outbox import CtxOutbox
 from ding_lite.parallel.router.item_streams import ItemStreams
 from ding_lite.parallel.router.job_view import JobView
 from ding_lite.parallel.router.routing import DirectRouting
+from ding_lite.parallel.router.state_exchange import StateExchange
+from ding_lite.parallel.router.state_outbox import StateOutbox
 from ding_lite.parallel.transport.base import Transport
 from ding_lite.parallel.transport.zeromq.transport import ZeroMQTransport
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import (
     Arrival,
     CallArrived,
-    CtxArrived,
     EventArrived,
     Joined,
     Left,
     ReplyArrived,
+    StateArrived,
     encode_event,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
@@ -51,7 +51,7 @@ from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collecti
 from ding_lite.runtime.messaging.inbox import FINISH, Inbox, Listening, Receiver
 from ding_lite.runtime.messaging.labels import check_patterns, several
 from ding_lite.runtime.messaging.streams import Item, Until
-from ding_lite.runtime.messaging.watch import Watch
+from ding_lite.runtime.messaging.subscription import Subscription, check_topic
 from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class NodeRouter:
         memory = domain()
         nearby = local_peers(spec) if memory else frozenset()
         self._shared_sender = SharedSender(job_of(spec), len(nearby))
-        self._outbox = CtxOutbox(spec.node_id, self._shared_sender, clock)
+        self._outbox = StateOutbox(spec.node_id, self._shared_sender, clock)
         self._links = Links(
             spec,
             self._transport,
@@ -110,7 +110,7 @@ class NodeRouter:
             on_lost=self._note_lost,
             on_tick=self._tick,
         )
-        self._links.on_ctx_sent = self.traced.ctx_sent
+        self._links.on_state_sent = self.traced.state_sent
         self._links.on_unknown_node = self._adopt
         self._links.on_cut_off = self._note_cut_off
         self.deferred_sigint = DeferredSigint(self._transport.wake_pump)
@@ -129,7 +129,7 @@ class NodeRouter:
         self.register(COLLECTIVE, self.collectives.contribute)
         self.register(PAIRED, self.collectives.paired)
         self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
-        self._ctx = CtxExchange(
+        self._state = StateExchange(
             self._links,
             self._routing,
             self._outbox,
@@ -308,19 +308,44 @@ class NodeRouter:
         if began_ns:
             self.traced.emitted(event, began_ns, sent)
 
+    def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        """Publish a value under a topic, for `subscribe` on other nodes; the newest value wins.
+
+        It never waits: a receiver that is slow skips values, and ends with the newest. Large
+        arrays go through shared memory to nodes of the same machine.
+
+        Args:
+            topic: The name of the topic, such as `actor/weights`.
+            tree: The value; a snapshot is sent, so it may change at once.
+            to: Patterns of the labels of the receivers; by default all connected nodes.
+
+        Raises:
+            ConfigError: The topic is no name.
+            CodecError: The value cannot be encoded.
+        """
+        patterns = None if to is None else check_patterns(to)
+        self._state.publish(check_topic(topic), tree, patterns)
+
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Send ctx values to the connected nodes that `to` matches; the newest value wins.
+        """Publish each key of a ctx under a topic of its own, `ctx/KEY`.
 
         A value that cannot be encoded is not sent, with one warning for each key.
         """
-        self._ctx.publish(values, None if to is None else several(to))
+        self._state.publish_ctx(values, None if to is None else several(to))
 
-    def published(self, key: str) -> Any:
-        """Return the last value that this node has published under a key, or None.
+    def published(self, topic: str) -> Any:
+        """Return the last value that this node has published under a topic, or None.
 
         Tensors are copies. Arrays are read-only and do not change.
         """
-        return self._outbox.newest(key)
+        return self._outbox.newest(topic)
+
+    def subscribe(self, *topics: str) -> Subscription:
+        """Subscribe to topics of all nodes; the newest value of each node is kept.
+
+        Values that have arrived before are included.
+        """
+        return self._inbox.subscribe(*topics)
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the thread that reads messages."""
@@ -329,10 +354,6 @@ class NodeRouter:
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Deliver arrivals to a receiver; the returned function removes it."""
         return self._inbox.join(receiver)
-
-    def watch(self, *keys: str) -> Watch:
-        """Watch ctx values of these keys, including those that have arrived before."""
-        return self._inbox.watch(*keys)
 
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
         """Read messages on this thread until `ready()`, where that is possible and saves time.
@@ -486,9 +507,9 @@ class NodeRouter:
                 sender, came = taken
                 event = self.traced.event_came(peer, came, began_ns) if began_ns else came.event
                 self._inbox.put_event(sender, event, came.args, came.kwargs)
-        elif isinstance(arrival, CtxArrived):
-            self.traced.ctx_came(peer, arrival, began_ns)
-            self._ctx.receive(peer, arrival)
+        elif isinstance(arrival, StateArrived):
+            self.traced.state_came(peer, arrival, began_ns)
+            self._state.receive(peer, arrival)
         elif isinstance(arrival, ReplyArrived):
             self._endpoint.settle(peer, arrival, began_ns)
         elif isinstance(arrival, CallArrived):
@@ -496,7 +517,7 @@ class NodeRouter:
         elif isinstance(arrival, Joined):
             if peer in self._newcomers:
                 self._newcomers.discard(peer)
-                self._ctx.offer_newest(peer, arrival.peer.labels)
+                self._state.offer_newest(peer, arrival.peer.labels)
             self._streams.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
             self._routing.joined(peer, is_new_incarnation=arrival.is_new_incarnation)
             self._inbox.wake()
@@ -524,7 +545,7 @@ class NodeRouter:
         self._inbox.put_failure(error)
 
     def _forget(self, peer: int) -> None:
-        self._ctx.forget(peer)
+        self._state.forget(peer)
         self._endpoint.forget(peer)
         self._routing.gone(peer)
         self._on_peer(peer, False)
@@ -573,7 +594,7 @@ class NodeRouter:
         self._links.end()
         self._endpoint.end()
         self._reporter.close(state)
-        self._ctx.close()
+        self._state.close()
         self._shared_sender.close()
         self._endpoint.close()
 

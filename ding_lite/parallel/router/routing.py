@@ -51,7 +51,7 @@ class DirectRouting:
         """Return slots under the keys that are sent to these labels."""
         return slots
 
-    def take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    def take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
         """Return the received ctx values for this node, by sender."""
         return {peer: values}
 

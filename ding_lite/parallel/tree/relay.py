@@ -1,10 +1,10 @@
 """Relay messages in a tree: a hub forwards messages that are meant for other nodes.
 
-In a tree hubs replace direct links. Broadcasts are relayed: ctx values and events from the parent
-to all nodes below, and events from below up to the root. Addressed messages (ctx values with
+In a tree hubs replace direct links. Broadcasts are relayed: values of topics and events from the
+parent to all nodes below, and events from below up to the root. Addressed messages (values with
 labels, items and calls) go only to their receivers, wherever those are.
 
-- Ctx values: each hub keeps a slot for each key of each sender, as for its own values; the newest
+- State: each hub keeps a slot for each topic of each sender, as for its own values; the newest
   value wins. So a slow branch does not delay another one.
 - Events: a hub relays each once and in order, and acknowledges it when its receivers have
   (`EventFlow`). So no event is lost when a hub is killed.
@@ -32,9 +32,9 @@ from ding_lite.errors import CodecError, LabelError, PeerLost, RemoteError
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.call_endpoint import CallEndpoint
-from ding_lite.parallel.router.ctx_outbox import CtxOutbox
 from ding_lite.parallel.router.item_streams import ITEM, WITHDRAW
 from ding_lite.parallel.router.routing import DirectRouting
+from ding_lite.parallel.router.state_outbox import StateOutbox
 from ding_lite.parallel.tree.event_flow import EventFlow, Origin
 from ding_lite.parallel.tree.hop_queue import HopQueue, QueuedItem
 from ding_lite.parallel.tree.routing_table import RoutingTable
@@ -58,8 +58,8 @@ ONWARD = "ding_lite.onward"
 RETRY_S = 2.0
 """Seconds without items for a node that a hub has reported as lost."""
 
-_LABELS = "ding_lite.labels"
-"""The ctx key of a node's labels, where the specs do not have the labels of all nodes."""
+_LABELS = "ding_lite/labels"
+"""The topic of a node's labels, where the specs do not have the labels of all nodes."""
 _DONE, _RAISED, _LOST = "done", "raised", "lost"
 _ADDRESSED_KEY = msgspec.json.Decoder(tuple[int, list[str] | None, str])
 
@@ -71,7 +71,7 @@ class Relay(DirectRouting):
         spec: The place of this node.
         links: Its links.
         endpoint: Makes and answers calls.
-        outbox: Keeps the ctx values of other nodes until they are sent.
+        outbox: Keeps the values of other nodes until they are sent.
         clock: Measures timeouts.
     """
 
@@ -82,7 +82,7 @@ class Relay(DirectRouting):
         spec: NodeSpec,
         links: Links,
         endpoint: CallEndpoint,
-        outbox: CtxOutbox,
+        outbox: StateOutbox,
         clock: Clock,
     ) -> None:
         super().__init__(links, endpoint)
@@ -137,26 +137,26 @@ class Relay(DirectRouting):
         session = self._links.sessions.get(self._table.next_hop(node))
         return session is not None and session.is_open
 
-    # -- ctx values --------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------
 
     def addressed(self, slots: Mapping[str, Any], to: Sequence[str] | None) -> dict[str, Any]:
         """Return slots under keys that include the sender and the labels of the receivers.
 
         Example:
-            >>> _address_key(3, ["learner"], "loss")
-            '[3,["learner"],"loss"]'
+            >>> _address_key(3, ["learner"], "ctx/loss")
+            '[3,["learner"],"ctx/loss"]'
         """
         return {_address_key(self._spec.node_id, to, key): slot for key, slot in slots.items()}
 
-    def take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
-        """Relay received ctx values; return those for this node, by sender."""
+    def take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Relay received values; return those for this node, by sender."""
         try:
-            return self._take_ctx(peer, values)
+            return self._take_state(peer, values)
         except (CodecError, LabelError) as error:
             self._links.reject(str(error))
             return {}
 
-    def _take_ctx(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    def _take_state(self, peer: int, values: dict[str, Any]) -> dict[int, dict[str, Any]]:
         own: dict[int, dict[str, Any]] = {}
         onward: dict[frozenset[int], dict[str, Any]] = {}
         for name, value in values.items():
@@ -192,7 +192,7 @@ class Relay(DirectRouting):
         try:
             origin, to, key = _ADDRESSED_KEY.decode(name)
         except msgspec.MsgspecError as error:
-            raise CodecError(f"A ctx value has no sender: {error}") from error
+            raise CodecError(f"A topic has no sender: {error}") from error
         return self._sender(peer, origin), to, key
 
     def _sender(self, peer: int, origin: object) -> int:

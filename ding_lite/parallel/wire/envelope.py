@@ -19,7 +19,7 @@ from ding_lite.parallel.wire.arrays import MAX_BUFFERS, MAX_PAYLOAD_BYTES
 from ding_lite.parallel.wire.codec import MAX_META_BYTES
 
 MAGIC = b"DING"
-VERSION = 2
+VERSION = 3
 """The version of docs/protocol.md. A change of the bytes changes it, a new release does not."""
 MAX_BATCH = 4096
 """Events in one message."""

@@ -59,8 +59,8 @@ class EventArrived(msgspec.Struct, frozen=True):
     """Counted by the peer."""
 
 
-class CtxArrived(msgspec.Struct, frozen=True):
-    """The peer has put values on its ctx."""
+class StateArrived(msgspec.Struct, frozen=True):
+    """The peer has published values, by topic."""
 
     values: dict[str, Any]
     owes_credit: int = 0
@@ -95,7 +95,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 Arrival: TypeAlias = (
-    Joined | Left | EventArrived | CtxArrived | CallArrived | ReplyArrived | Dropped
+    Joined | Left | EventArrived | StateArrived | CallArrived | ReplyArrived | Dropped
 )
 
 
@@ -132,7 +132,7 @@ def encode_reply(ok: bool, value: Any) -> Encoded:
     return encode([ok, value], room=_HOP_ROOM)
 
 
-def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
+def write_state(values: Mapping[str, Any], *, shares_memory: bool = False) -> Encoded:
     """Encode slots, encoded or not, as one body.
 
     A peer that shares this node's memory gets the announcements of published values.
@@ -144,15 +144,15 @@ def write_ctx(values: Mapping[str, Any], *, shares_memory: bool = False) -> Enco
             else value
             for key, value in values.items()
         },
-        name="ctx",
+        name="state",
     )
 
 
-def read_ctx(envelope: Envelope) -> dict[str, Any]:
-    """Decode the values of a ctx message."""
+def read_state(envelope: Envelope) -> dict[str, Any]:
+    """Decode the values of a state message."""
     values = decode(envelope.meta, envelope.buffers)
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-        raise CodecError("A ctx message is a dict of values by their keys.")
+        raise CodecError("A state message is a dict of values by topic.")
     return values
 
 

@@ -1,7 +1,7 @@
 """The inbox of a node: a queue of messages from other nodes for the task.
 
-Events queue up, each once and in order. Of what a node puts on its ctx only the newest value
-of each key waits, so that a task that is slow to begin costs no memory.
+Events queue up, each once and in order. Of each topic that a node publishes only the newest value
+is kept, so that a task that is slow to begin costs no memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from ding_lite.errors import MiddlewareError
 from ding_lite.interruption import is_for_program, refuse_exit
-from ding_lite.runtime.messaging.watch import Watch
+from ding_lite.runtime.messaging.subscription import CTX, Subscription
 from ding_lite.runtime.middleware import name_of
 
 FINISH = "finish"
@@ -101,7 +101,8 @@ class Inbox:
         self._awaits_task = True
         self._end: _Message | None = None
         self._ctx: dict[int, dict[str, Any]] = {}
-        self._watches: tuple[Watch, ...] = ()
+        self._topics: dict[int, dict[str, Any]] = {}
+        self._subscriptions: tuple[Subscription, ...] = ()
         self._audience: tuple[Receiver, ...] = ()
         """The receivers of the message that is being delivered now."""
         self._lock = threading.Lock()
@@ -131,28 +132,34 @@ class Inbox:
             message = self._begin()
         self._deliver(message)
 
-    def put_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
-        """Take ctx values from a node; they replace older ones that still wait."""
+    def put_state(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take the values of topics from a node; they replace older ones."""
         with self._lock:
-            self._ctx.setdefault(node_id, {}).update(values)
-            for watch in self._watches:
-                watch.put(node_id, values)
+            for topic, value in values.items():
+                if topic.startswith(CTX):
+                    self._ctx.setdefault(node_id, {})[topic[len(CTX) :]] = value
+                else:
+                    self._topics.setdefault(node_id, {})[topic] = value
+            for subscription in self._subscriptions:
+                subscription.put(node_id, values)
             message = self._begin()
         self._deliver(message)
 
-    def watch(self, *keys: str) -> Watch:
-        """Show ctx values of these keys from now on, and those that wait for a receiver."""
-        watch = Watch(keys)
+    def subscribe(self, *topics: str) -> Subscription:
+        """Subscribe to topics; values of a ctx that were delivered before are not included."""
+        subscription = Subscription(topics)
         with self._lock:
+            for node_id, values in self._topics.items():
+                subscription.put(node_id, values)
             for node_id, values in self._ctx.items():
-                watch.put(node_id, values)
-            self._watches = (*self._watches, watch)
-        return watch
+                subscription.put(node_id, {CTX + key: value for key, value in values.items()})
+            self._subscriptions = (*self._subscriptions, subscription)
+        return subscription
 
     def wake(self) -> None:
-        """Wake all waits on watched values so that they check `until` again."""
-        for watch in self._watches:
-            watch.wake()
+        """Wake all waits of subscriptions so that they check `until` again."""
+        for subscription in self._subscriptions:
+            subscription.wake()
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Deliver messages to a receiver from now on; the returned function ends that.

@@ -39,7 +39,7 @@ from ding_lite.runtime.messaging.labels import (
     several,
 )
 from ding_lite.runtime.messaging.streams import Item, Parcel, Streams, Until
-from ding_lite.runtime.messaging.watch import Watch
+from ding_lite.runtime.messaging.subscription import CTX, Subscription, check_topic
 from ding_lite.runtime.trace.messages import Traced, TracedEvent, arrow_key
 from ding_lite.settings import Settings, check_all, whole
 
@@ -145,17 +145,28 @@ class LocalRouter:
             for key in keys:
                 tracer.arrow("s", "event", key, where, began_ns)
 
+    def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        """Publish a copy of a value under a topic; see `NodeRouter.publish`."""
+        self._publish({check_topic(topic): tree}, to)
+
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Offer a copy of ctx values to the connected nodes with labels that `to` matches."""
+        """Publish a copy of each key of a ctx under a topic of its own."""
+        self._publish({CTX + key: value for key, value in values.items()}, to)
+
+    def published(self, topic: str) -> Any:
+        """Return what this node has published last under a topic, as it was then; else None."""
+        return copy.deepcopy(self._published.get(topic))
+
+    def subscribe(self, *topics: str) -> Subscription:
+        """Subscribe to topics of all nodes; the newest value of each node is kept."""
+        return self._inbox.subscribe(*topics)
+
+    def _publish(self, values: Mapping[str, Any], to: str | Iterable[str] | None) -> None:
         patterns = None if to is None else several(to)
         for router in self._group:
             if patterns is None or matches(router._labels, patterns):
-                router._inbox.put_ctx(self._node_id, self._copy(values))
+                router._inbox.put_state(self._node_id, self._copy(values))
         self._published |= self._copy(values)
-
-    def published(self, key: str) -> Any:
-        """Return what this node has offered last under a key, as it was then; else None."""
-        return copy.deepcopy(self._published.get(key))
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
         """Call `fn` with the arguments of each such event, on the thread that emits it."""
@@ -306,10 +317,6 @@ class LocalRouter:
         """
         return self._inbox.join(receiver)
 
-    def watch(self, *keys: str) -> Watch:
-        """Show ctx values of these keys as they come; what came for the first task is shown too."""
-        return self._inbox.watch(*keys)
-
     def _copy(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Copy what can be copied; the rest stays home, as on a wire."""
         copied = {}
@@ -320,8 +327,8 @@ class LocalRouter:
                 self._throttle.once(
                     logging.WARNING,
                     key,
-                    "`ctx.%s` stays on node %d: %s. `task.share(...)` names the keys that travel",
-                    key,
+                    "`%s` stays on node %d: %s. `task.share(...)` names the keys that travel",
+                    key.replace(CTX, "ctx."),
                     self._node_id,
                     error,
                 )

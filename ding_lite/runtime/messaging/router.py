@@ -17,7 +17,7 @@ from ding_lite.runtime.messaging.collectives import Collectives
 from ding_lite.runtime.messaging.inbox import Receiver
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.streams import Item, Until
-from ding_lite.runtime.messaging.watch import Watch
+from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.runtime.trace.messages import Traced
 
 
@@ -76,12 +76,20 @@ class Router(Protocol):
         """Send an event to every connected node: exactly once, in order."""
         ...
 
-    def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Offer ctx values to the connected nodes that `to` matches; the newest wins."""
+    def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        """Publish a value under a topic to the nodes that `to` matches; the newest wins."""
         ...
 
-    def published(self, key: str) -> Any:
-        """Return what this node has offered last under a key, as it was then; else None."""
+    def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
+        """Publish each key of a ctx under a topic of its own."""
+        ...
+
+    def published(self, topic: str) -> Any:
+        """Return what this node has published last under a topic, as it was then; else None."""
+        ...
+
+    def subscribe(self, *topics: str) -> Subscription:
+        """Subscribe to topics of all nodes; the newest value of each node is kept."""
         ...
 
     def on(self, event: str, fn: Callable[..., object]) -> None:
@@ -160,10 +168,6 @@ class Router(Protocol):
 
     def join(self, receiver: Receiver) -> Callable[[], None]:
         """Deliver messages to a receiver from now on; the returned function ends that."""
-        ...
-
-    def watch(self, *keys: str) -> Watch:
-        """Show ctx values of these keys as they come; what came for the first task is shown too."""
         ...
 
 

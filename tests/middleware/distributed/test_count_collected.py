@@ -9,6 +9,7 @@ import pytest
 from ding_lite import Context, Task, middleware as mw
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.messaging.subscription import COLLECTED
 from ding_lite.testing import Cluster, run_step
 
 Routers = tuple[LocalRouter, ...]
@@ -19,8 +20,8 @@ def routers() -> Routers:
     return LocalRouter.group(4, roles=["learner", "collector", "collector", "evaluator"])
 
 
-def played(mean: float, episodes: int) -> dict[str, Any]:
-    return {"return": mean, "episode_length": mean, "episodes": episodes}
+def played(env_step: int, mean: float, episodes: int) -> dict[str, Any]:
+    return {"env_step": env_step, "return": mean, "episode_length": mean, "episodes": episodes}
 
 
 def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
@@ -30,9 +31,9 @@ def test_what_collectors_have_done_is_added_up(routers: Routers) -> None:
         assert "env_step" not in run_step(tally)[0]
         one.publish_ctx({"env_step": 10})
         assert run_step(tally)[0].env_step == 10
-        one.publish_ctx({"env_step": 30, "collected": played(4.0, 2)})
-        other.publish_ctx({"env_step": 100, "collected": played(8.0, 3)})
-        evaluator.publish_ctx({"env_step": 999, "collected": played(99.0, 9)})
+        one.publish(COLLECTED, played(30, 4.0, 2))
+        other.publish(COLLECTED, played(100, 8.0, 3))
+        evaluator.publish(COLLECTED, played(999, 99.0, 9))
         ctx, _ = run_step(tally)
     assert ctx.env_step == 130
     assert ctx.metrics == {"return": 6.0, "episode_length": 6.0, "episodes": 5}
@@ -43,7 +44,7 @@ def test_what_a_collector_did_in_earlier_lives_counts_on(routers: Routers) -> No
     with use_router(learner):
         tally = mw.count_collected("collector")
         for env_step, episodes in ((50, 5), (8, 1), (20, 2), (4, 1)):
-            one.publish_ctx({"env_step": env_step, "collected": played(1.0, episodes)})
+            one.publish(COLLECTED, played(env_step, 1.0, episodes))
             ctx, _ = run_step(tally)
     assert (ctx.env_step, ctx.metrics["episodes"]) == (50 + 20 + 4, 5 + 2 + 1)
 
@@ -52,13 +53,13 @@ def test_a_resumed_run_counts_on_where_it_was(routers: Routers) -> None:
     learner, one, *_ = routers
     with use_router(learner):
         tally = mw.count_collected("collector")
-        one.publish_ctx({"env_step": 50, "collected": played(1.0, 5)})
+        one.publish(COLLECTED, played(50, 1.0, 5))
         run_step(tally)
     learner, one, *_ = LocalRouter.group(2, roles=["learner", "collector"])
     with use_router(learner):
         resumed = mw.count_collected("collector")
         resumed.load_state_dict(tally.state_dict())  # type: ignore[attr-defined]
-        one.publish_ctx({"env_step": 7, "collected": played(1.0, 1)})
+        one.publish(COLLECTED, played(7, 1.0, 1))
         ctx, _ = run_step(resumed)
     assert (ctx.env_step, ctx.metrics["episodes"]) == (57, 6)
 

@@ -24,13 +24,13 @@ from ding_lite.parallel.wire.codec import encode
 from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
     Arrival,
-    CtxArrived,
     Dropped,
     EventArrived,
     Identity,
     Joined,
     Left,
     ReplyArrived,
+    StateArrived,
     encode_event,
     encode_reply,
 )
@@ -66,7 +66,7 @@ class Side:
     def ctx(self) -> dict[str, object]:
         merged: dict[str, object] = {}
         for arrival in self.heard:
-            if isinstance(arrival, CtxArrived):
+            if isinstance(arrival, StateArrived):
                 merged.update(arrival.values)
         return merged
 
@@ -259,7 +259,7 @@ def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
     assert len(pair.sides[0].sent[Lane.BULK]) == 1
     pair.settle()
     assert pair.sides[1].ctx == {"weights": 999, "once0": 998, "once1": 999}
-    assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) == 2
+    assert len([a for a in pair.sides[1].heard if isinstance(a, StateArrived)]) == 2
 
 
 def test_values_with_and_without_buffers_arrive_together() -> None:
@@ -284,7 +284,7 @@ def test_values_that_exceed_one_message_are_split_over_several() -> None:
     pair.sides[0].session.offer({key: encode(value) for key, value in values.items()})
     pair.settle()
     assert pair.sides[1].ctx == values
-    assert len([a for a in pair.sides[1].heard if isinstance(a, CtxArrived)]) > 1
+    assert len([a for a in pair.sides[1].heard if isinstance(a, StateArrived)]) > 1
 
 
 def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_had_not_seen() -> (

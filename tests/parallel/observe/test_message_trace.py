@@ -9,7 +9,7 @@ import pytest
 
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.observe.message_trace import MessageTrace
-from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArrived, ReplyArrived
+from ding_lite.parallel.wire.messages import CallArrived, EventArrived, ReplyArrived, StateArrived
 from ding_lite.runtime.trace.messages import (
     Slice,
     TracedEvent,
@@ -55,8 +55,8 @@ def test_both_ends_of_an_arrow_have_one_key() -> None:
     draw_listener(name, 1)
     draw_wait(name, 1)
     one.published(1, [1])
-    one.ctx_sent(1, 7)
-    other.ctx_came(0, CtxArrived({}, number=7), 1)
+    one.state_sent(1, 7)
+    other.state_came(0, StateArrived({}, number=7), 1)
     one.asked("double", 1, 8)
     other.answered(0, CALL, 1)
     one.answer_came(1, ReplyArrived(8, True, 4), 1)
@@ -112,18 +112,18 @@ def test_values_published_while_a_ctx_is_under_way_have_one_arrow() -> None:
     made, paper = drawing(0)
     made.published(1, [1])
     made.published(1, [1])
-    made.ctx_sent(1, 1)
-    made.ctx_sent(1, 2)  # the rest of the same values
+    made.state_sent(1, 1)
+    made.state_sent(1, 2)  # the rest of the same values
     assert [arrow[:2] for arrow in paper.arrows] == [("s", "ctx")]
 
 
 def say_everything(made: MessageTrace, began_ns: int) -> Any:
     made.emitted("collected", began_ns, [(1, 3, 1)])
     made.published(began_ns, [1])
-    made.ctx_sent(1, 7)
+    made.state_sent(1, 7)
     made.asked("double", began_ns, 8)
     made.item_sent("episodes", began_ns, 5, 1)
-    made.ctx_came(1, CtxArrived({}, number=7), began_ns)
+    made.state_came(1, StateArrived({}, number=7), began_ns)
     made.answered(1, CALL, began_ns)
     made.answer_came(1, ReplyArrived(8, True, 4), began_ns)
     made.item_came(1, (1, "episodes", 5, 5, "item"), Future(), began_ns)

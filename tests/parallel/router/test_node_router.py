@@ -18,12 +18,14 @@ import torch
 from ding_lite.clock import Deadline, SystemClock
 from ding_lite.errors import (
     AuthenticationError,
+    CodecError,
     ConfigError,
     DeadlineExceeded,
     PeerLost,
     RemoteError,
 )
 from ding_lite.parallel.network.topology import NodeSpec, edges, neighbours
+from ding_lite.parallel.router import state_exchange
 from ding_lite.parallel.router.node_router import NodeRouter
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging import streams
@@ -127,26 +129,75 @@ def test_the_newest_ctx_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
     assert "only" not in ears[1].ctx[0]
 
 
+def test_the_newest_value_of_a_topic_arrives_at_nodes_chosen_by_labels(start: Start) -> None:
+    routers = start(3)
+    early = routers[1].subscribe("actor/weights", "nothing")
+    ears = Ears(routers[1])
+    large = torch.zeros(200_000)
+    for number in range(100):
+        routers[0].publish("actor/weights", {"version": number, "w": large.fill_(number)})
+    routers[2].publish("actor/weights", {"version": -1}, to="hub")
+    assert early.wait(lambda newest: newest.get("actor/weights", {}).get("version") == 99)
+    assert (early.newest["actor/weights"]["w"] == 99).all()
+    late = routers[1].subscribe("actor/weights")
+    assert late.of_nodes.keys() == {0}
+    assert late.newest["actor/weights"]["version"] == 99
+    assert ears.ctx == {}
+    hub = routers[0].subscribe("actor/weights")
+    assert hub.wait()
+    assert hub.of_nodes == {2: {"actor/weights": {"version": -1}}}
+
+
+def test_topics_that_cannot_be_published_are_refused(start: Start) -> None:
+    router, other = start(2)
+    for topic in ("ctx/loss", "", 3, 1025 * "x"):
+        with pytest.raises(ConfigError, match="topic"):
+            router.publish(topic, 1)  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match="lock"):
+        router.publish("x", threading.Lock())
+    assert not other.subscribe("x").newest
+
+
+def test_a_peer_with_too_many_topics_is_not_given_more_room(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_exchange, "MAX_TOPICS", 3)
+    router, other = start(2)
+    seen = other.subscribe("0", "1", "2", "3")
+    for topic in ("0", "1", "2", "3"):
+        router.publish(topic, topic)
+        if topic != "3":
+            assert seen.wait(lambda newest, topic=topic: topic in newest)  # type: ignore[misc]
+    router.publish("0", "again")
+    assert seen.wait(lambda newest: newest["0"] == "again")
+    assert "3" not in seen.newest
+    assert other.num_rejected == 1
+
+
 def test_published_returns_a_snapshot_of_the_last_value(start: Start) -> None:
     router, _ = start(2)
-    assert router.published("w") is None
+    assert router.published("ctx/w") is None
     small, large = torch.ones(3), torch.ones(200_000)  # in a message, and in shared memory
     router.publish_ctx({"w": {"small": small, "large": large}, "number": 4})
     for tensor in (small, large):
         tensor.zero_()
-    found = router.published("w")
-    assert (found["small"].sum(), found["large"].sum(), router.published("number")) == (3, 2e5, 4)
+    found = router.published("ctx/w")
+    assert (found["small"].sum(), found["large"].sum(), router.published("ctx/number")) == (
+        3,
+        2e5,
+        4,
+    )
     found["large"].zero_()  # it is a copy
-    assert router.published("w")["large"].sum() == 2e5
+    assert router.published("ctx/w")["large"].sum() == 2e5
 
 
-def test_a_watch_wakes_when_a_peer_connects_or_leaves(
+def test_a_wait_for_topics_ends_when_a_peer_connects_or_leaves(
     tmp_path: Path,
 ) -> None:
     here, there = specs(tmp_path, 2, "mesh")
     has_ended, never = threading.Event(), Deadline.after(None)
     with closing(NodeRouter(here)) as router, ThreadPoolExecutor(1) as pool:
-        watch = router.watch()
+        watch = router.subscribe()
 
         def until_peers_are(expected: tuple[int, ...]) -> Future[bool]:
             return pool.submit(

@@ -20,7 +20,7 @@ from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.network.topology import NodeSpec
 from ding_lite.parallel.router.group import World
 from ding_lite.parallel.router.node_router import NodeRouter
-from ding_lite.parallel.wire.messages import CallArrived, CtxArrived, EventArrived
+from ding_lite.parallel.wire.messages import CallArrived, EventArrived, StateArrived
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
 from ding_lite.runtime.messaging.streams import DOUBT_S
@@ -393,11 +393,11 @@ def test_messages_with_a_sender_that_is_not_behind_the_peer_are_dropped() -> Non
         router, events, names = cluster.routers[1], [], []
         for origin in (0, 2, 6, 1, -1, "3", None):
             events.append((origin, 1, 1, "said"))
-            names.append(f'[{json.dumps(origin)},null,"key"]')
+            names.append(f'[{json.dumps(origin)},null,"ctx/key"]')
         for args in [*events, (), (3, "said"), (3, 1, 1, 5)]:
             router._deliver(3, EventArrived("ding_lite.relayed", args, {}))
-        for name in [*names, "weights", "[3,null]", "[]", '[3,[""],"ding_lite.labels"]']:
-            router._deliver(3, CtxArrived({name: 1}))
+        for name in [*names, "weights", "[3,null]", "[]", '[3,[""],"ding_lite/labels"]']:
+            router._deliver(3, StateArrived({name: 1}))
         for call in [(1, 0, 0, ["said", None]), (1, 3, 0, 5), (1, 3, 0, [])]:
             router._deliver(3, CallArrived(7, "ding_lite.onward", call, {}))
         assert router.num_rejected == 10 + 11 + 3

@@ -34,8 +34,8 @@ def put(inbox: Inbox, *events: str) -> None:
 def test_messages_without_a_receiver_wait_for_the_first_one() -> None:
     inbox = Inbox()
     put(inbox, "a", "b")
-    inbox.put_ctx(1, {"x": 1, "y": 1})
-    inbox.put_ctx(1, {"x": 2})
+    inbox.put_state(1, {"ctx/x": 1, "ctx/y": 1})
+    inbox.put_state(1, {"ctx/x": 2})
     assert inbox.num_waiting == 2
     first, second = Ears(), Ears()
     inbox.join(first)
@@ -51,7 +51,7 @@ def test_a_listener_takes_nothing_away_from_the_first_task() -> None:
     inbox.join(Listening("a", lambda: noted.append("a")))
     inbox.join(Listening(FINISH, lambda: noted.append(FINISH)))
     put(inbox, "a", FINISH)
-    inbox.put_ctx(1, {"x": 1})
+    inbox.put_state(1, {"ctx/x": 1})
     assert noted == ["a", FINISH]
     first, second = Ears(), Ears()
     inbox.join(first)
@@ -67,7 +67,7 @@ def test_the_end_of_a_job_does_not_wait_for_a_second_task() -> None:
     leave = inbox.join(Ears())
     leave()
     put(inbox, FINISH)
-    inbox.put_ctx(1, {"x": 1})
+    inbox.put_state(1, {"ctx/x": 1})
     second = Ears()
     inbox.join(second)
     assert second.heard == []

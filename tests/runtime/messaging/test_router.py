@@ -464,13 +464,26 @@ def test_each_node_gets_ctx_values_of_its_own() -> None:
 def test_a_node_can_read_its_published_values_as_they_were_then() -> None:
     router, alone = LocalRouter.group(2)[0], LocalRouter()
     for one in (router, alone):
-        assert one.published("w") is None
+        assert one.published("ctx/w") is None
         weights = np.ones(3)
         one.publish_ctx({"w": weights})
         weights[:] = 0.0
-        assert one.published("w").sum() == 3.0
-        one.published("w")[:] = 0.0
-        assert one.published("w").sum() == 3.0
+        assert one.published("ctx/w").sum() == 3.0
+        one.published("ctx/w")[:] = 0.0
+        assert one.published("ctx/w").sum() == 3.0
+
+
+def test_topics_reach_subscribers_and_not_the_ctx() -> None:
+    routers = LocalRouter.group(3, roles=["learner", "collector", "evaluator"])
+    _, first, second = joined(routers)
+    tree = {"w": np.ones(3)}
+    routers[0].publish("weights", tree, to="collector")
+    tree["w"][:] = 0.0
+    assert routers[1].subscribe("weights").newest["weights"]["w"].sum() == 3.0
+    assert routers[2].subscribe("weights").newest == {}
+    assert first.ctxs == second.ctxs == []
+    with pytest.raises(ConfigError, match="that of a ctx key"):
+        routers[0].publish("ctx/loss", 1)
 
 
 class Stubborn:

@@ -1,4 +1,4 @@
-"""Send and receive ctx values: the newest value of each key wins."""
+"""Send and receive the values of topics: the newest value of each topic wins."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any
 from ding_lite.parallel.link.links import Links
 from ding_lite.parallel.memory.shared_values import SharedReceiver
 from ding_lite.parallel.observe.message_trace import MessageTrace
-from ding_lite.parallel.router.ctx_outbox import CtxOutbox
 from ding_lite.parallel.router.routing import DirectRouting
-from ding_lite.parallel.wire.messages import CtxArrived
+from ding_lite.parallel.router.state_outbox import StateOutbox, name_of
+from ding_lite.parallel.wire.messages import StateArrived
 from ding_lite.runtime.context import is_key
 from ding_lite.runtime.messaging.inbox import Inbox
 from ding_lite.runtime.messaging.labels import matches
+from ding_lite.runtime.messaging.subscription import CTX
+
+MAX_TOPICS = 10_000
+"""The most topics of one sender, keys of its ctx included."""
 
 
-class CtxExchange:
-    """Offer the ctx values of this node to its peers, and deliver theirs to the inbox.
+class StateExchange:
+    """Offer the topics of this node to its peers, and deliver theirs to the inbox.
 
     Args:
         links: The links of this node.
@@ -32,7 +36,7 @@ class CtxExchange:
         self,
         links: Links,
         routing: DirectRouting,
-        outbox: CtxOutbox,
+        outbox: StateOutbox,
         inbox: Inbox,
         traced: MessageTrace,
         *,
@@ -45,12 +49,22 @@ class CtxExchange:
         self._traced = traced
         self._keeps_offers = keeps_offers
         self._offered: dict[str, tuple[tuple[str, ...] | None, Any]] = {}
+        self._topics: dict[int, set[str]] = {}
         self._shared_receiver = SharedReceiver(self._deliver_shared, links.reject)
 
-    def publish(self, values: Mapping[str, Any], patterns: tuple[str, ...] | None) -> None:
-        """Offer values to the connected nodes that label patterns match; None matches all."""
+    def publish(self, topic: str, value: Any, patterns: tuple[str, ...] | None) -> None:
+        """Publish a value under a topic."""
+        self._offer(self._outbox.encode(topic, value), patterns)
+
+    def publish_ctx(self, values: Mapping[str, Any], patterns: tuple[str, ...] | None) -> None:
+        """Publish ctx values; those that cannot be encoded are left out, with a warning."""
+        topics = {CTX + key if type(key) is str else key: v for key, v in values.items()}
+        self._offer(self._outbox.fill(topics), patterns)
+
+    def _offer(self, slots: Mapping[str, Any], patterns: tuple[str, ...] | None) -> None:
+        """Offer slots to the connected nodes that label patterns match; None matches all."""
         began_ns, peers = self._traced.now(), []
-        slots = self._routing.addressed(self._outbox.fill(values), patterns)
+        slots = self._routing.addressed(slots, patterns)
         with self._links.changed:
             if self._keeps_offers:
                 self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
@@ -70,7 +84,7 @@ class CtxExchange:
                 session.offer(slots)
         self._links.wake()
 
-    def receive(self, peer: int, arrival: CtxArrived) -> None:
+    def receive(self, peer: int, arrival: StateArrived) -> None:
         """Deliver values that have arrived; those in shared memory on a thread that reads it."""
         if arrival.owes_credit or self._shared_receiver.is_busy:
             self._shared_receiver.put(peer, arrival.values, arrival.owes_credit)
@@ -96,8 +110,21 @@ class CtxExchange:
                 self._links.wake()
 
     def _deliver(self, peer: int, values: dict[str, Any]) -> None:
-        for sender, own in self._routing.take_ctx(peer, values).items():
-            for key in [key for key in own if not is_key(key)]:
-                del own[key]
-                self._links.reject(f"Node {sender} sent `{key:.80}`, which cannot be a ctx key.")
-            self._inbox.put_ctx(sender, own)
+        for sender, own in self._routing.take_state(peer, values).items():
+            known = self._topics.setdefault(sender, set())
+            if not known.issuperset(own):
+                for topic in own.keys() - known:
+                    if (reason := _fault(topic, len(known))) is None:
+                        known.add(topic)
+                    else:
+                        del own[topic]
+                        self._links.reject(f"Node {sender} sent {name_of(topic):.90}, {reason}.")
+            self._inbox.put_state(sender, own)
+
+
+def _fault(topic: str, num_known: int) -> str | None:
+    if topic.startswith(CTX) and not is_key(topic[len(CTX) :]):
+        return "which cannot be a ctx key"
+    if num_known >= MAX_TOPICS:
+        return f"and has sent {MAX_TOPICS:,} other topics before, which is the limit"
+    return None

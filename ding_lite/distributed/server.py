@@ -1,0 +1,129 @@
+"""The base of the servers of this package: an incarnation, waits, and retried calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
+from ding_lite.parallel.router.calls import REGISTRATION_S
+from ding_lite.runtime.messaging.router import Router
+
+Condition: TypeAlias = Callable[[], bool]
+
+
+def new_incarnation() -> int:
+    """Draw a number that tells this object from one of an earlier process; never 0."""
+    return int.from_bytes(os.urandom(6), "little") + 1
+
+
+class Server:
+    """One node's part in a service of which one node, the owner, answers the calls.
+
+    Args:
+        router: Connects the nodes.
+        name: The prefix of the service's calls.
+        owner: The owner.
+        timeout: Seconds to wait for a lost node, and for an answer.
+    """
+
+    def __init__(self, router: Router, name: str, *, owner: int, timeout: float) -> None:
+        self.router = router
+        self.owner = owner
+        self.timeout = timeout
+        self.incarnation = new_incarnation()
+        """Differs after a restart of the process, and after `renew`."""
+        self._name = name
+        self._changes = router.subscribe()
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this node is the owner."""
+        return self.router.node_id == self.owner
+
+    def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
+        """Answer calls of this name with `fn`."""
+        self.router.register(f"{self._name}.{name}", fn, quick=quick)
+
+    def renew(self) -> None:
+        """Take another incarnation: what was handed out before is no longer accepted."""
+        self.incarnation = new_incarnation()
+        self.notify()
+
+    def notify(self) -> None:
+        """Make each `wait` check its condition again."""
+        self._changes.wake()
+
+    def wait(self, ready: Condition, deadline: Deadline, until: Condition) -> bool:
+        """Block until `ready()` or `until()`; return whether that came in time."""
+        return self._changes.wait(lambda _: ready(), deadline, until)
+
+    def is_connected(self, node: int) -> bool:
+        """Tell whether a node can be called; this node always can."""
+        return node == self.router.node_id or node in self.router.peers
+
+    def wait_for_node(self, node: int, until: Condition) -> bool:
+        """Wait for a node; return whether it is connected before `until()`.
+
+        Raises:
+            DeadlineExceeded: It has not been connected for too long.
+        """
+        deadline = Deadline.after(self.timeout)
+        if not self.wait(lambda: self.is_connected(node), deadline, until):
+            raise DeadlineExceeded(
+                f"Node {node}, which answers `{self._name}`, has not been connected for "
+                f"{self.timeout:g} s. Is it gone?"
+            )
+        return self.is_connected(node)
+
+    def ask(self, node: int, name: str, *args: object) -> Future[Any]:
+        """Call a node without waiting; the answer makes each `wait` check its condition."""
+        answer = self.router.ask(node, f"{self._name}.{name}", *args)
+        answer.add_done_callback(lambda _: self.notify())
+        return answer
+
+    def call(
+        self, node: int, name: str, *args: object, until: Condition, awaits_server: bool = True
+    ) -> Any:  # noqa: ANN401 - as the handler answers
+        """Call a node, and wait for its answer.
+
+        Args:
+            node: The node.
+            name: The call.
+            *args: Its arguments.
+            until: Ends the wait for a lost node.
+            awaits_server: Whether to wait for a new process, which has yet to make its server; else
+                it counts as a lost one.
+
+        Returns:
+            The answer; None if the node was lost meanwhile, or `until` ended a wait.
+
+        Raises:
+            DeadlineExceeded: The node was not connected, or has not answered, in time.
+            RemoteError: Its handler has raised, or was not registered in time.
+        """
+        deadline = Deadline.after(self.timeout)
+        if self.wait_for_node(node, until):
+            while self.is_connected(node):
+                try:
+                    return self.router.call(
+                        node, f"{self._name}.{name}", *args, timeout=deadline.remaining
+                    )
+                except PeerLost:
+                    break
+                except RemoteError as error:
+                    if error.is_not_registered and not awaits_server:
+                        break
+                    if not is_new(error, deadline):
+                        raise
+                if until():
+                    break
+        return None
+
+
+def is_new(error: RemoteError, deadline: Deadline) -> bool:
+    """Tell whether the process of a node is a new one, which has yet to make its server."""
+    return error.is_not_registered and not deadline.expires_within(REGISTRATION_S)

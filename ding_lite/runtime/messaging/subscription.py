@@ -1,0 +1,97 @@
+"""Topics of state: names under which only the newest value of each node counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ding_lite.clock import Deadline
+from ding_lite.errors import ConfigError
+
+CTX = "ctx/"
+"""The prefix of the topics by which the keys of a ctx travel."""
+COLLECTED = "ding_lite/collected"
+"""The topic under which a collector counts its env steps and episodes."""
+ENV_STEP = CTX + "env_step"
+"""The topic of the env steps of a node that collects by middleware of its own."""
+LONGEST_TOPIC = 1024
+"""The most characters of a topic."""
+
+
+def check_topic(topic: object) -> str:
+    """Return a topic that a program may publish.
+
+    Raises:
+        ConfigError: It is no name, or that of a ctx key.
+    """
+    if type(topic) is not str or not 1 <= len(topic) <= LONGEST_TOPIC:
+        raise ConfigError(
+            f"A topic is {topic!r:.80}; a str of 1 to {LONGEST_TOPIC} characters was expected, "
+            f"such as `actor/weights`."
+        )
+    if topic.startswith(CTX):
+        raise ConfigError(
+            f"The topic {topic!r:.80} is that of a ctx key. Set the key on the ctx, or choose a "
+            f"topic that does not begin with {CTX!r}."
+        )
+    return topic
+
+
+class Subscription:
+    """The newest values of some topics, by the node that has published them.
+
+    Values that were published before are there as well: one of each topic and node is kept. The
+    topic of a ctx key is `ctx/KEY`.
+
+    Args:
+        topics: The topics.
+    """
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = frozenset(topics)
+        self._of_node: dict[int, dict[str, Any]] = {}
+        self._newest: dict[str, Any] = {}
+        self._changed = threading.Condition()
+
+    @property
+    def newest(self) -> Mapping[str, Any]:
+        """The values of the node that has published last, by topic; empty before the first."""
+        return self._newest
+
+    @property
+    def of_nodes(self) -> Mapping[int, Mapping[str, Any]]:
+        """The values of each node, by topic."""
+        with self._changed:
+            return dict(self._of_node)
+
+    def wait(
+        self,
+        ready: Callable[[Mapping[str, Any]], bool] = bool,
+        deadline: Deadline | None = None,
+        until: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Block until `ready(newest)` or `until()`; return whether that came in time.
+
+        Args:
+            ready: By default, whether anything was published.
+            deadline: The end of the wait; none by default.
+            until: Called again at each value, and at each `wake` of the router.
+        """
+        deadline = deadline or Deadline.after(None)
+        with self._changed:
+            return deadline.wait(self._changed, lambda: until() or ready(self._newest))
+
+    def put(self, node_id: int, values: Mapping[str, Any]) -> None:
+        """Take values that a node has published; called by the router."""
+        seen = {topic: values[topic] for topic in self.topics if topic in values}
+        if seen:
+            with self._changed:
+                # A new dict each time: a reader of the old one keeps values that belong together.
+                self._newest = self._of_node[node_id] = self._of_node.get(node_id, {}) | seen
+                self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Make each wait check `until` again."""
+        with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,68 @@
+"""Topics: the newest value of each node, for all that have subscribed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ding_lite.clock import Deadline
+from ding_lite.runtime.messaging.inbox import Inbox
+from ding_lite.runtime.messaging.local_router import LocalRouter
+from ding_lite.runtime.messaging.subscription import Subscription
+from ding_lite.testing import ManualClock
+
+
+def test_a_subscription_shows_the_values_of_the_node_that_published_last() -> None:
+    topics = Subscription(["x", "y"])
+    assert topics.newest == {}
+    topics.put(1, {"x": 1, "z": 1})
+    topics.put(1, {"y": 2})
+    before = topics.newest
+    assert before == {"x": 1, "y": 2}
+    topics.put(2, {"x": 5})
+    assert topics.newest == {"x": 5}
+    topics.put(3, {"z": 9})
+    assert topics.newest == {"x": 5}
+    assert before == {"x": 1, "y": 2}
+
+
+def test_a_subscription_takes_nothing_from_the_task_and_has_what_came_before_it() -> None:
+    inbox = Inbox()
+    inbox.put_state(1, {"ctx/x": 1, "y": 1})
+    topics = inbox.subscribe("ctx/x", "y")
+    assert topics.newest == {"ctx/x": 1, "y": 1}
+
+    seen: dict[str, Any] = {}
+
+    class Task:
+        def receive_event(self, *event: Any) -> None:
+            raise AssertionError(event)
+
+        def receive_ctx(self, node_id: int, values: Mapping[str, Any]) -> None:
+            seen.update(values)
+
+    inbox.join(Task())
+    inbox.put_state(1, {"ctx/x": 2})
+    assert seen == {"x": 2}
+    assert topics.newest == {"ctx/x": 2, "y": 1}
+    assert inbox.subscribe("ctx/x", "y").newest == {"y": 1}
+
+
+def test_a_wait_for_a_topic_ends_in_time_or_when_it_is_told(clock: ManualClock) -> None:
+    learner, collector = LocalRouter.group(2)
+    topics = collector.subscribe("x")
+    assert not topics.wait(lambda newest: "x" in newest, Deadline.after(0.0, clock), lambda: False)
+
+    is_over = threading.Event()
+    ended = threading.Thread(
+        target=topics.wait, args=(lambda newest: False, Deadline.after(None), is_over.is_set)
+    )
+    ended.start()
+    is_over.set()
+    collector.wake()
+    ended.join(10.0)
+    assert not ended.is_alive()
+
+    learner.publish("x", 3)
+    assert topics.wait(lambda newest: newest["x"] == 3, Deadline.after(None), lambda: False)
