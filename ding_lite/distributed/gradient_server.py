@@ -142,12 +142,7 @@ class GradientServer:
         self._pulled = 0, 0
         """The incarnation and the version of the weights that were pulled last."""
         self._members = group.members
-        self._server = server = Server(
-            group.router,
-            f"ding_lite.gradient_server.{name}",
-            owner=group.members[0],
-            timeout=timeout,
-        )
+        self._server = server = Server(group, f"ding_lite.gradient_server.{name}", timeout=timeout)
         self._max_staleness = max_staleness
         self._changed = threading.Condition()
         self._stalenesses: list[int] = []

@@ -112,10 +112,7 @@ class PopulationServer:
         """On a learner: the members that it has taken and not yet given back."""
         self._learners = learners.members
         self._server = server = Server(
-            group.router,
-            f"ding_lite.population_server.{name}",
-            owner=group.members[0],
-            timeout=timeout,
+            group, f"ding_lite.population_server.{name}", timeout=timeout
         )
         self._changed = threading.Lock()
         self._given = population

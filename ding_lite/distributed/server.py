@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from ding_lite.clock import Deadline
 from ding_lite.errors import DeadlineExceeded, PeerLost, RemoteError
 from ding_lite.parallel.router.calls import REGISTRATION_S
-from ding_lite.runtime.messaging.router import Router
+from ding_lite.parallel.router.group import Group
 
 Condition: TypeAlias = Callable[[], bool]
 
@@ -24,20 +24,19 @@ class Server:
     """One node's part in a service of which one node, the owner, answers the calls.
 
     Args:
-        router: Connects the nodes.
+        group: Its first node is the owner.
         name: The prefix of the service's calls.
-        owner: The owner.
         timeout: Seconds to wait for a lost node, and for an answer.
     """
 
-    def __init__(self, router: Router, name: str, *, owner: int, timeout: float) -> None:
-        self.router = router
-        self.owner = owner
+    def __init__(self, group: Group, name: str, *, timeout: float) -> None:
+        self.router = group.router
+        self.owner = group.members[0]
         self.timeout = timeout
         self.incarnation = new_incarnation()
         """Differs after a restart of the process, and after `renew`."""
         self._name = name
-        self._changes = router.subscribe()
+        self._changes = self.router.subscribe()
 
     @property
     def is_owner(self) -> bool:

@@ -32,6 +32,7 @@ from ding_lite.clock import Deadline
 from ding_lite.distributed.blocks import Block, Outbox, ShardedTransitions
 from ding_lite.distributed.server import new_incarnation
 from ding_lite.distributed.shards import ANSWER_S, Asked, ShardAnswer, Shards, Update, count_of
+from ding_lite.distributed.topics import COLLECTED, ENV_STEP
 from ding_lite.errors import ConfigError, DeadlineExceeded, ShapeError
 from ding_lite.parallel.router.group import Group
 from ding_lite.rl.batch import Array, PrioritizedTransitions, Transitions, to_numpy
@@ -39,7 +40,6 @@ from ding_lite.rl.replay.prioritized import PrioritizedReplay, refuse_priorities
 from ding_lite.rl.replay.storage import OwnFields, layout_of_own, layout_of_spec
 from ding_lite.rl.seeding import make_rng, rng_state, set_rng_state
 from ding_lite.rl.spec import EnvSpec
-from ding_lite.runtime.messaging.subscription import COLLECTED, ENV_STEP
 from ding_lite.settings import check_all, inside, whole
 
 LOOK_S = 0.25

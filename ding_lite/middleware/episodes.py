@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from ding_lite.distributed.topics import COLLECTED
 from ding_lite.rl.envs.vector import Envs
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import current_router
-from ding_lite.runtime.messaging.subscription import COLLECTED
 
 RECENT_EPISODES = 20
 """The number of episodes in the mean `ctx.metrics["return"]`."""

@@ -23,7 +23,6 @@ from ding_lite.parallel.transport.base import Frame, Lane, Link, Sink
 from ding_lite.parallel.transport.in_process import InprocTransport
 from ding_lite.parallel.tree.router import make_router
 from ding_lite.parallel.wire.envelope import Kind
-from ding_lite.runtime.messaging.subscription import Subscription
 from ding_lite.testing import Cluster, ManualClock
 
 SETTLING_S = 60.0
@@ -125,9 +124,7 @@ class CountedCluster(Cluster):
         self.traffic = [Traffic() for _ in range(num_nodes)]
         roles = ["learner"] + (num_nodes - 1) * ["collector"]
         super().__init__(num_nodes, topology, roles=roles, clock=ManualClock())
-        self._watches: list[Subscription] = [
-            router.subscribe("ctx/version") for router in self.routers
-        ]
+        self._versions = [router.subscribe("ctx/version") for router in self.routers]
         self._version = 0
         self.settle()
 

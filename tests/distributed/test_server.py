@@ -10,6 +10,7 @@ import pytest
 from ding_lite.clock import Deadline
 from ding_lite.distributed.server import Server, new_incarnation
 from ding_lite.errors import DeadlineExceeded, RemoteError
+from ding_lite.parallel.router.group import Group
 from ding_lite.testing import Cluster
 
 
@@ -18,8 +19,8 @@ def never() -> bool:
 
 
 def servers(cluster: Cluster, **settings: Any) -> list[Server]:
-    settings = {"owner": 0, "timeout": 10.0} | settings
-    made = [Server(router, "adder", **settings) for router in cluster.routers]
+    settings = {"timeout": 10.0} | settings
+    made = [Server(Group(router, (0,)), "adder", **settings) for router in cluster.routers]
     made[0].register("add", lambda x, y: x + y)
     return made
 
@@ -46,7 +47,8 @@ def test_a_restarted_owner_is_waited_for() -> None:
         assert agent.wait(lambda: not agent.is_connected(0), Deadline.after(10.0), never)
         answer = pool.submit(agent.call, 0, "add", 2, 2, until=never)
         owner = cluster.restart(0)
-        Server(owner, "adder", owner=0, timeout=10.0).register("add", lambda x, y: 10 * x + y)
+        again = Server(Group(owner, (0,)), "adder", timeout=10.0)
+        again.register("add", lambda x, y: 10 * x + y)
         assert answer.result(10.0) == 22
 
 

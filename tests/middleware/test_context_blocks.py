@@ -14,6 +14,7 @@ import pytest
 
 from ding_lite import middleware as mw
 from ding_lite.distributed import GradientServer, ModelServer, PopulationServer, Processes
+from ding_lite.distributed.topics import COLLECTED
 from ding_lite.evolution import Mutation, Population, Tournament
 from ding_lite.middleware.distributed.weights import SERVER
 from ding_lite.parallel.router.group import Group
@@ -25,7 +26,6 @@ from ding_lite.rl.replay.uniform import ReplayBuffer
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.messaging.subscription import COLLECTED
 from ding_lite.testing import ManualClock, StepRecord, run_step
 
 BY_THE_POLICY = {"loss", "q_mean", "policy_loss", "value_loss", "entropy", "grad_norm"}

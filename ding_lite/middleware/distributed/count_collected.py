@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ding_lite.distributed.topics import COLLECTED, ENV_STEP
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.labels import check_patterns, matches
 from ding_lite.runtime.messaging.router import Router, current_router
-from ding_lite.runtime.messaging.subscription import COLLECTED, ENV_STEP
 from ding_lite.runtime.middleware import Middleware
 
 _MEANS = ("return", "episode_length")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 from ding_lite.clock import Deadline
+from ding_lite.distributed.topics import TRAIN_ITER
 from ding_lite.errors import DeadlineExceeded
 from ding_lite.runtime.context import Context
 from ding_lite.runtime.messaging.router import Router, current_router, is_alone
-from ding_lite.runtime.messaging.subscription import CTX
 from ding_lite.runtime.middleware import Middleware
 from ding_lite.settings import at_least, check_all, positive
 
-_TRAIN_ITER = CTX + "train_iter"
 WAIT_S = 60.0
 """Seconds that `rate_limit` waits by default for a learner."""
 
@@ -68,7 +67,7 @@ class _RateLimit:
         at_first: float | None,
         timeout: float | None,
     ) -> None:
-        self._learner = router.subscribe(_TRAIN_ITER)
+        self._learner = router.subscribe(TRAIN_ITER)
         self._per_update = env_steps_per_update
         self._ahead = ahead
         self._at_first = math.inf if at_first is None or is_alone(router) else at_first
@@ -96,14 +95,14 @@ class _RateLimit:
         if not in_time:
             raise DeadlineExceeded(
                 f"This collector is at env step {env_step:,} and waits for the learner, which has "
-                f"made {self._learner.newest[_TRAIN_ITER]:,} updates, and too few more within "
+                f"made {self._learner.newest[TRAIN_ITER]:,} updates, and too few more within "
                 f"{self._timeout:g} s. Is the learner busy with something else, or gone? "
                 f"`rate_limit` allows {self._per_update:g} env steps for each update, and "
                 f"{self._ahead:g} ahead."
             )
 
     def _may_go_on(self, env_step: int) -> bool:
-        train_iter = self._learner.newest.get(_TRAIN_ITER, 0)
+        train_iter = self._learner.newest.get(TRAIN_ITER, 0)
         if self._begun is None or train_iter < self._begun[0]:  # a learner that began anew, too
             self._begun = (train_iter, env_step) if train_iter > 0 else None
         if self._begun is None:

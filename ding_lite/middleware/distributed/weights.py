@@ -172,7 +172,7 @@ class _Fetch:
         if server.fetched is not None:
             ctx.weights_version = server.fetched.version
             ctx.keep("weights_version")
-        ctx.metrics["weights_behind"] = server.num_behind(server.fetched) or 0
+            ctx.metrics["weights_behind"] = server.num_behind(server.fetched) or 0
 
     def _wait_until_new(self, ctx: Context) -> None:
         server = self._server

@@ -11,10 +11,6 @@ from ding_lite.errors import ConfigError
 
 CTX = "ctx/"
 """The prefix of the topics by which the keys of a ctx travel."""
-COLLECTED = "ding_lite/collected"
-"""The topic under which a collector counts its env steps and episodes."""
-ENV_STEP = CTX + "env_step"
-"""The topic of the env steps of a node that collects by middleware of its own."""
 LONGEST_TOPIC = 1024
 """The most characters of a topic."""
 

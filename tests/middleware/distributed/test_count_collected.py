@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ding_lite import Context, Task, middleware as mw
+from ding_lite.distributed.topics import COLLECTED
 from ding_lite.runtime.messaging.local_router import LocalRouter
 from ding_lite.runtime.messaging.router import use_router
-from ding_lite.runtime.messaging.subscription import COLLECTED
 from ding_lite.testing import Cluster, run_step
 
 Routers = tuple[LocalRouter, ...]
