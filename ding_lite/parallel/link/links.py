@@ -8,7 +8,6 @@ session of that peer, and those of the session go out on it.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -159,21 +158,6 @@ class Links:
     def is_calling(self) -> bool:
         """Whether this thread is handing messages on, and so must not wait for any."""
         return self._transport.is_calling
-
-    def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Read messages on this thread until `ready()`, where that saves time.
-
-        It may return at any time: the caller must go on to wait in its own way.
-
-        Args:
-            ready: Asked after each message, and after `wake_pump`. It must not wait.
-            timeout: Seconds at most; None for ever.
-        """
-        self._transport.pump(ready, math.inf if timeout is None else timeout)
-
-    def wake_pump(self) -> None:
-        """Make the pumping thread check `ready` again."""
-        self._transport.wake_pump()
 
     def labels_of(self, peer: int) -> frozenset[str]:
         """Return the labels of a peer; none before it has introduced itself."""

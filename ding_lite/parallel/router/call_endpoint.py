@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from ding_lite.cancellation import Wait
 from ding_lite.clock import Clock, Deadline
@@ -16,15 +16,10 @@ from ding_lite.parallel.router.calls import Answers, Calls, EarlyCalls, Handler
 from ding_lite.parallel.wire.codec import Encoded
 from ding_lite.parallel.wire.messages import CallArrived, ReplyArrived, encode_call
 from ding_lite.runtime.concurrency import Workers
-from ding_lite.runtime.messaging.events import MessagePump
 from ding_lite.runtime.messaging.router import Router, use_router
 
 NUM_WORKERS = 2
 """Worker threads that answer the calls of other nodes."""
-
-
-class PumpedRouter(Router, MessagePump, Protocol):
-    """A router that lets a waiting thread read messages."""
 
 
 class CallEndpoint:
@@ -39,7 +34,7 @@ class CallEndpoint:
     """
 
     def __init__(
-        self, node_id: int, links: Links, traced: MessageTrace, clock: Clock, router: PumpedRouter
+        self, node_id: int, links: Links, traced: MessageTrace, clock: Clock, router: Router
     ) -> None:
         self._node_id = node_id
         self._links = links
@@ -75,8 +70,8 @@ class CallEndpoint:
         """
         answer = self.ask(node, name, args, kwargs)
         deadline = Deadline.after(timeout, self._clock)
-        answer.add_done_callback(lambda _: self._links.wake_pump())
-        with Wait(self._links.wake_pump) as wait:
+        answer.add_done_callback(lambda _: self._router.wake_pump())
+        with Wait(self._router.wake_pump) as wait:
             self._router.pump(lambda: answer.done() or wait.is_over, timeout)
         try:
             return deadline.result_of(answer)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -47,11 +48,11 @@ from ding_lite.parallel.wire.messages import (
     encode_event,
 )
 from ding_lite.runtime.interrupt import DeferredSigint, interruptible
-from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collectives
-from ding_lite.runtime.messaging.inbox import FINISH, Inbox, Listening, Receiver
+from ding_lite.runtime.messaging.base import Router
+from ding_lite.runtime.messaging.inbox import FINISH
 from ding_lite.runtime.messaging.labels import check_patterns, several
-from ding_lite.runtime.messaging.streams import Item, Until
-from ding_lite.runtime.messaging.subscription import Subscription, check_topic
+from ding_lite.runtime.messaging.streams import Until
+from ding_lite.runtime.messaging.subscription import check_topic
 from ding_lite.settings import check_all, whole
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ EMIT_TIMEOUT_S = 30.0
 """Seconds that `emit` waits for a slow peer."""
 
 
-class NodeRouter:
+class NodeRouter(Router):
     """The connection of a node to the other nodes of its job, which are other processes.
 
     Args:
@@ -72,6 +73,8 @@ class NodeRouter:
         on_peer: Called on the same thread with each node that connects (True) or disconnects.
     """
 
+    traced: MessageTrace
+
     def __init__(
         self,
         spec: NodeSpec,
@@ -81,17 +84,16 @@ class NodeRouter:
         services: Mapping[str, Handler] | None = None,
         on_peer: Callable[[int, bool], None] = lambda peer, is_there: None,
     ) -> None:
+        super().__init__()
         self._spec = spec
         self._clock = clock
         self._on_peer = on_peer
-        self._inbox = Inbox()
         self._missed: set[int] = set()
         self._newcomers: set[int] = set()
         self._lasting: list[Encoded] = []
         self.failure: Exception | None = None
         """The error that ends this node, if it is cut off from its job."""
         self.traced = MessageTrace(spec, self._incarnation_of)
-        """Records the messages of this node for a timeline."""
 
         self._transport = transport or ZeroMQTransport(
             spec.node_id, peers=spec.peers, key_file=spec.key_file
@@ -125,9 +127,7 @@ class NodeRouter:
             spec, self._links, self._endpoint, self.traced, clock, self._routing
         )
         self._streams = self._item_streams.streams
-        self.collectives = Collectives()
-        self.register(COLLECTIVE, self.collectives.contribute)
-        self.register(PAIRED, self.collectives.paired)
+        self._serve_collectives()
         self._reporter = Reporter(spec, self._links, self._inbox, self._loads, clock)
         self._state = StateExchange(
             self._links,
@@ -147,40 +147,30 @@ class NodeRouter:
 
     @property
     def node_id(self) -> int:
-        """This node's number in the job, from 0."""
         return self._spec.node_id
 
     @property
     def labels(self) -> frozenset[str]:
-        """The labels of this node."""
         return self._spec.labels
 
     @property
     def address(self) -> str | None:
-        """The address on which this node listens, if it does."""
         return self._links.address
 
     @property
     def host(self) -> str | None:
-        """The host by which other nodes reach this machine, for connections beside the router.
-
-        None where the router listens on all interfaces and dials no other machine.
-        """
         return self._job_view.host
 
     @property
     def is_active(self) -> bool:
-        """Whether any peer is connected."""
         return self._links.is_active
 
     @property
     def has_audience(self) -> bool:
-        """Whether any peer is connected, or was lost and may come back."""
         return self._links.has_audience
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The ids of the connected nodes; in a tree also of those behind them."""
         near = self._links.connected
         return tuple(sorted([*near, *self._routing.far])) if self._routing.passes_on else near
 
@@ -191,35 +181,20 @@ class NodeRouter:
 
     @property
     def world(self) -> tuple[frozenset[str], ...]:
-        """The labels of every node of the job; empty for a node unknown to this one."""
         return self._job_view.world
 
     @property
     def grows(self) -> bool:
-        """Whether the job is elastic; empty labels in `world` are then a free place."""
         return self._spec.growth is not None
 
     @property
     def may_leave(self) -> bool:
-        """Whether the end of this node's own run does not end the job."""
         return self._spec.has_joined
 
     def coordinator_of(self, members: Sequence[int]) -> int:
-        """Return a node that all these nodes can call, the same one on each of them.
-
-        Raises:
-            ConfigError: There is no such node.
-        """
         return self._job_view.coordinator_of(members)
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every peer is connected.
-
-        Raises:
-            DeadlineExceeded: A peer is missing; names it.
-            AuthenticationError: A peer has refused this node; gives the reason.
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-        """
         # An exception in the signal handler could leave a lock held that `close` needs.
         with interruptible(lambda _: self._links.stop_waiting(), announce=False) as interruption:
             self._links.wait_ready(self._spec.startup_timeout if timeout is None else timeout)
@@ -283,12 +258,6 @@ class NodeRouter:
     # -- events and the ctx ------------------------------------------------------------------
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
-        """Send an event to every connected node: exactly once, in order.
-
-        Raises:
-            CodecError: An argument cannot be encoded.
-            TransportError: A peer has been too slow for too long.
-        """
         if self.failure is not None:  # it ends this node, not the job
             return
         if event == FINISH:
@@ -309,69 +278,27 @@ class NodeRouter:
             self.traced.emitted(event, began_ns, sent)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
-        """Publish a value under a topic, for `subscribe` on other nodes; the newest value wins.
-
-        It never waits: a receiver that is slow skips values, and ends with the newest. Large
-        arrays go through shared memory to nodes of the same machine.
-
-        Args:
-            topic: The name of the topic, such as `actor/weights`.
-            tree: The value; a snapshot is sent, so it may change at once.
-            to: Patterns of the labels of the receivers; by default all connected nodes.
-
-        Raises:
-            ConfigError: The topic is no name.
-            CodecError: The value cannot be encoded.
-        """
         patterns = None if to is None else check_patterns(to)
         self._state.publish(check_topic(topic), tree, patterns)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Publish each key of a ctx under a topic of its own, `ctx/KEY`.
-
-        A value that cannot be encoded is not sent, with one warning for each key.
-        """
         self._state.publish_ctx(values, None if to is None else several(to))
 
     def published(self, topic: str) -> Any:
-        """Return the last value that this node has published under a topic, or None.
-
-        Tensors are copies. Arrays are read-only and do not change.
-        """
         return self._outbox.newest(topic)
 
-    def subscribe(self, *topics: str) -> Subscription:
-        """Subscribe to topics of all nodes; the newest value of each node is kept.
-
-        Values that have arrived before are included.
-        """
-        return self._inbox.subscribe(*topics)
-
-    def on(self, event: str, fn: Callable[..., object]) -> None:
-        """Call `fn` with the arguments of each such event, on the thread that reads messages."""
-        self.join(Listening(event, fn))
-
-    def join(self, receiver: Receiver) -> Callable[[], None]:
-        """Deliver arrivals to a receiver; the returned function removes it."""
-        return self._inbox.join(receiver)
-
     def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Read messages on this thread until `ready()`, where that is possible and saves time.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-        """
+        seconds = math.inf if timeout is None else timeout
         if self._links.is_calling:
             return
         if threading.current_thread() is not threading.main_thread():
-            self._links.pump(ready, timeout)
+            self._transport.pump(ready, seconds)
         elif self.deferred_sigint.is_installed:
             with self.deferred_sigint as deferred:
-                self._links.pump(lambda: deferred.is_pending or ready(), timeout)
+                self._transport.pump(lambda: deferred.is_pending or ready(), seconds)
 
     def wake_pump(self) -> None:
-        """Make the pumping thread check `ready` again."""
-        self._links.wake_pump()
+        self._transport.wake_pump()
 
     def _wait_for_room(self, session: Session, event: str) -> None:
         if self._links.is_calling:
@@ -390,47 +317,14 @@ class NodeRouter:
     # -- calls -------------------------------------------------------------------------------
 
     def register(self, name: str, fn: Handler, *, quick: bool = False) -> None:
-        """Answer calls of this name with `fn`, on a worker thread of the router.
-
-        A call that arrives up to 5 s before its handler is registered waits for it.
-
-        Args:
-            name: The name of the call.
-            fn: The handler; gets the arguments of the call.
-            quick: Run `fn` on the thread that reads messages, which saves two thread switches. It
-                must take less than a millisecond and never wait.
-
-        Raises:
-            ConfigError: The name is taken, or `fn` cannot be called.
-        """
         self._endpoint.register(name, fn, quick=quick)
 
     def call(
         self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
     ) -> Any:
-        """Call a handler of another node, and wait for the answer.
-
-        Args:
-            node: The id of the node; a call to this node is answered locally.
-            name: The name of the handler.
-            *args: Arguments of the handler.
-            timeout: Seconds; `None` waits for ever.
-            **kwargs: Keyword arguments of the handler.
-
-        Raises:
-            RemoteError: The handler has raised; has its traceback.
-            PeerLost: The node is not connected, or was lost before it answered.
-            DeadlineExceeded: No answer came in time.
-            CodecError: An argument cannot be encoded.
-        """
         return self._endpoint.call(node, name, args, kwargs, timeout)
 
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a handler of another node without waiting; return a future of the answer.
-
-        Raises:
-            CodecError: An argument cannot be encoded.
-        """
         return self._endpoint.ask(node, name, args, kwargs)
 
     # -- streams -----------------------------------------------------------------------------
@@ -445,58 +339,10 @@ class NodeRouter:
         timeout: float | None = 60.0,
         until: Until | None = None,
     ) -> bool:
-        """Send an item to exactly one of the nodes that label patterns match.
-
-        It waits until one of them has room. This node is a receiver too if its own labels match.
-
-        After a broken link the receiver keeps its items. If it comes back in a new incarnation,
-        leaves, loses its place in an elastic job, or is away for more than two minutes, other
-        nodes get the items that it has not acknowledged. Unless it has left, it may have taken
-        one of them just before: then that item is taken twice, with the same `Item.id`.
-
-        Args:
-            stream: The stream's name.
-            tree: The item; a snapshot is sent, so it may change at once.
-            to: Patterns of the labels of the receivers.
-            in_flight: Items of this stream that each receiver may have without taking them.
-                More hides more delay and costs more memory; 2 is usual.
-            timeout: Seconds to wait for room; `None` waits for ever.
-            until: Ends the wait when it returns True; called again at each `wake`.
-
-        Returns:
-            Whether the item was sent; False where `until` has ended the wait.
-
-        Raises:
-            DeadlineExceeded: No receiver had room in time.
-            CodecError: The item cannot be encoded.
-        """
         check_all(whole(1, in_flight=in_flight))
         return self._item_streams.send(
             stream, tree, check_patterns(to), in_flight=in_flight, timeout=timeout, until=until
         )
-
-    def receive(
-        self, stream: str, *, timeout: float | None = 60.0, until: Until | None = None
-    ) -> Item | None:
-        """Wait for the next item of a stream.
-
-        Args:
-            stream: The stream's name.
-            timeout: Seconds; `None` waits for ever.
-            until: Ends the wait when it returns True; called again at each `wake`.
-
-        Returns:
-            The item with its sender; None where `until` has ended the wait.
-
-        Raises:
-            DeadlineExceeded: No item arrived in time.
-        """
-        return self._streams.receive(stream, timeout=timeout, until=until)
-
-    def wake(self) -> None:
-        """Wake all blocked calls so that they check `until` again."""
-        self._streams.wake()
-        self._inbox.wake()
 
     # -- arrivals, on the thread that reads messages ------------------------------------------
 

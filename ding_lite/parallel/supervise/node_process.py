@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -45,7 +45,7 @@ CONNECTING: Stage = "connecting"
 RUNNING: Stage = "running `main`"
 
 
-class SupervisedRouter(Router, Protocol):
+class SupervisedRouter(Protocol):
     """The router of a supervised node."""
 
     @property
@@ -182,7 +182,7 @@ class NodeProcess(ForkProcess):
                     router.wait_ready(work.spec.startup_timeout)
                     _start("ding_lite-launcher", self._read_commands, router)
                     self._enter(RUNNING)
-                    with router.deferred_sigint.installed(), use_router(router):
+                    with router.deferred_sigint.installed(), use_router(cast(Router, router)):
                         result = _call(work)
                 self._hand_over(result)
         except BaseException:  # noqa: BLE001 - has been reported; the launcher raises it

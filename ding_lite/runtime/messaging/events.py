@@ -12,10 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from ding_lite.clock import SYSTEM_CLOCK, Clock, Deadline
 from ding_lite.errors import ConfigError, DeadlineExceeded, did_you_mean
+from ding_lite.runtime.messaging.base import Router
 from ding_lite.runtime.middleware import name_of, note_once, refuse_silent_exit
 from ding_lite.runtime.trace.messages import draw_listener, draw_wait
 
@@ -29,29 +30,6 @@ class Emission(NamedTuple):
     kwargs: dict[str, Any]
 
 
-@runtime_checkable
-class MessagePump(Protocol):
-    """A router that a waiting thread may read from directly."""
-
-    def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
-        """Read messages on this thread until `ready()`, where that saves time; may return early.
-
-        Another thread that makes `ready` true calls `wake_pump`.
-
-        Args:
-            ready: Asked after each message, and after `wake_pump`. It must not wait.
-            timeout: Seconds at most; None for ever.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-        """
-        ...
-
-    def wake_pump(self) -> None:
-        """Make the pumping thread check `ready` again; safe from any thread."""
-        ...
-
-
 class Events:
     """The listeners of one task, and the events that wait for them.
 
@@ -60,13 +38,13 @@ class Events:
         router: Where the events of other nodes come from, if there are any.
     """
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK, router: object = None) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, router: Router | None = None) -> None:
         self.pending: deque[tuple[str, Emission]] = deque()
         """Events not yet delivered; the pipeline looks at it between two middleware."""
         self.owner = threading.get_ident()
         """The thread on which the task runs, the only one that delivers."""
         self._clock = clock
-        self._pump = router if isinstance(router, MessagePump) else None
+        self._router = router
         self._listeners: dict[str, list[tuple[Listener, bool]]] = {}
         self._waiting: dict[str, list[list[tuple[Emission, str]]]] = {}
         self._notify: Callable[[], None] = lambda: None
@@ -113,8 +91,8 @@ class Events:
                 box.append((emission, event))
             self._posted.notify_all()
         self._notify()
-        if self._pump is not None:
-            self._pump.wake_pump()
+        if self._router is not None:
+            self._router.wake_pump()
 
     @contextmanager
     def notifies(self, notify: Callable[[], None]) -> Iterator[None]:
@@ -183,8 +161,8 @@ class Events:
             self._waiting.setdefault(event, []).append(box)
         try:
             while True:
-                if self._pump is not None:
-                    self._pump.pump(ready, deadline.remaining)
+                if self._router is not None:
+                    self._router.pump(ready, deadline.remaining)
                 awake = ready()
                 if not awake:
                     with self._posted:
@@ -210,5 +188,5 @@ class Events:
         """Wake all waits so that they check `stop` again."""
         with self._posted:
             self._posted.notify_all()
-        if self._pump is not None:
-            self._pump.wake_pump()
+        if self._router is not None:
+            self._router.wake_pump()

@@ -28,8 +28,7 @@ from ding_lite.errors import (
     did_you_mean,
 )
 from ding_lite.log import Throttle
-from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collectives
-from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver
+from ding_lite.runtime.messaging.base import Router
 from ding_lite.runtime.messaging.labels import (
     check_labels,
     check_patterns,
@@ -38,15 +37,15 @@ from ding_lite.runtime.messaging.labels import (
     node_labels,
     several,
 )
-from ding_lite.runtime.messaging.streams import Item, Parcel, Streams, Until
-from ding_lite.runtime.messaging.subscription import CTX, Subscription, check_topic
+from ding_lite.runtime.messaging.streams import Parcel, Streams, Until
+from ding_lite.runtime.messaging.subscription import CTX, check_topic
 from ding_lite.runtime.trace.messages import Traced, TracedEvent, arrow_key
 from ding_lite.settings import Settings, check_all, whole
 
 logger = logging.getLogger(__name__)
 
 
-class LocalRouter:
+class LocalRouter(Router):
     """The router of a node that shares its process with all the nodes it can reach.
 
     Made by itself it is the only node and never active. `LocalRouter.group` makes several
@@ -58,31 +57,24 @@ class LocalRouter:
             `DING_LITE_ROLES` by default.
     """
 
+    # No properties, since each step reads them.
+    is_active = has_audience = False
+    grows = may_leave = False
+    address: str | None = None
+    host: str | None = None
+
     def __init__(self, node_id: int = 0, *, labels: Iterable[str] | None = None) -> None:
+        super().__init__()
         self._node_id = node_id
         extra = labels_of_environment() if labels is None else check_labels(labels)
         self._labels = node_labels(node_id, distributed=False, extra=extra)
         self._group: tuple[LocalRouter, ...] = ()
-        self.is_active = False
-        """Whether another node is connected."""
-        self.has_audience = False
-        """The same, as no node here is ever lost; no property, since each step reads it."""
-        self.grows = self.may_leave = False
-        """Whether nodes may join the job, and leave it without ending it."""
-        self.address: str | None = None
-        """The address at which peers dial this node: there is none."""
-        self.host: str | None = None
-        """The host by which other machines reach this one: there is none."""
-        self._inbox = Inbox()
         self._published: dict[str, Any] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}
         self._streams = Streams(self._carry, self._withdraw, self._receivers, SYSTEM_CLOCK)
-        self.collectives = Collectives()
-        self.register(COLLECTIVE, self.collectives.contribute)
-        self.register(PAIRED, self.collectives.paired)
+        self._serve_collectives()
         self._throttle = Throttle(logger)
         self.traced = Traced()
-        """The trace of this node's messages."""
         self._arrows = itertools.count()
 
     @classmethod
@@ -113,25 +105,17 @@ class LocalRouter:
 
     @property
     def node_id(self) -> int:
-        """This node's number in the job, from 0."""
         return self._node_id
 
     @property
     def labels(self) -> frozenset[str]:
-        """The labels of this node."""
         return self._labels
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The ids of the nodes connected to this one."""
         return tuple(router._node_id for router in self._group)
 
     def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
-        """Send an event to every connected node; each gets a copy of the arguments.
-
-        Raises:
-            CodecError: An argument cannot be copied.
-        """
         tracer, began_ns, keys = self.traced.tracer, self.traced.now(), []
         for router in self._group:
             said, name = _copy_said(event, args, kwargs), event
@@ -146,20 +130,13 @@ class LocalRouter:
                 tracer.arrow("s", "event", key, where, began_ns)
 
     def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
-        """Publish a copy of a value under a topic; see `NodeRouter.publish`."""
         self._publish({check_topic(topic): tree}, to)
 
     def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
-        """Publish a copy of each key of a ctx under a topic of its own."""
         self._publish({CTX + key: value for key, value in values.items()}, to)
 
     def published(self, topic: str) -> Any:
-        """Return what this node has published last under a topic, as it was then; else None."""
         return copy.deepcopy(self._published.get(topic))
-
-    def subscribe(self, *topics: str) -> Subscription:
-        """Subscribe to topics of all nodes; the newest value of each node is kept."""
-        return self._inbox.subscribe(*topics)
 
     def _publish(self, values: Mapping[str, Any], to: str | Iterable[str] | None) -> None:
         patterns = None if to is None else several(to)
@@ -168,24 +145,12 @@ class LocalRouter:
                 router._inbox.put_state(self._node_id, self._copy(values))
         self._published |= self._copy(values)
 
-    def on(self, event: str, fn: Callable[..., object]) -> None:
-        """Call `fn` with the arguments of each such event, on the thread that emits it."""
-        self.join(Listening(event, fn))
-
     def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
-        """Answer calls of this name with `fn`, on the thread that calls."""
         self._handlers[name] = fn
 
     def call(
         self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
     ) -> Any:
-        """Ask a node, and wait for its answer; arguments and answer are copied.
-
-        Raises:
-            PeerLost: There is no such node.
-            RemoteError: Its handler has raised.
-            DeadlineExceeded: No answer came in time.
-        """
         answer = self.ask(node, name, *args, **kwargs)
         try:
             return Deadline.after(timeout).result_of(answer)
@@ -197,7 +162,6 @@ class LocalRouter:
             ) from error
 
     def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Ask a node without waiting; the future gets the answer, or why there is none."""
         answer: Future[Any] = Future()
         routers = {router._node_id: router for router in (self, *self._group)}
         if node not in routers:
@@ -246,16 +210,6 @@ class LocalRouter:
         timeout: float | None = 60.0,
         until: Until | None = None,
     ) -> bool:
-        """Send a copy of an item to exactly one of the nodes that label patterns match.
-
-        It waits until one of them has room. This node is a receiver too if its labels match.
-
-        Returns:
-            Whether the item was sent; False where `until` has ended the wait.
-
-        Raises:
-            DeadlineExceeded: No receiver had room in time.
-        """
         check_all(whole(1, in_flight=in_flight))
         return self._streams.send(
             stream,
@@ -265,24 +219,6 @@ class LocalRouter:
             timeout=timeout,
             until=until,
         )
-
-    def receive(
-        self, stream: str, *, timeout: float | None = 60.0, until: Until | None = None
-    ) -> Item | None:
-        """Wait for the next item of a stream that nodes have sent here.
-
-        Returns:
-            The item and its sender; None where `until` has ended the wait.
-
-        Raises:
-            DeadlineExceeded: None came in time.
-        """
-        return self._streams.receive(stream, timeout=timeout, until=until)
-
-    def wake(self) -> None:
-        """Wake all blocked calls so that they check `until` again."""
-        self._streams.wake()
-        self._inbox.wake()
 
     def _carry(self, node: int, parcel: Parcel) -> Future[Any]:
         [receiver] = [r for r in (self, *self._group) if r._node_id == node]
@@ -298,24 +234,15 @@ class LocalRouter:
         return [r._node_id for r in (self, *self._group) if matches(r._labels, patterns)]
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Return at once: all nodes are here."""
+        pass  # all nodes are here
 
     @property
     def world(self) -> tuple[frozenset[str], ...]:
-        """The labels of every node of the job."""
         routers = sorted((self, *self._group), key=lambda router: router._node_id)
         return tuple(router._labels for router in routers)
 
     def coordinator_of(self, members: Sequence[int]) -> int:
-        """Return the first of these nodes: each is connected to each."""
         return members[0]
-
-    def join(self, receiver: Receiver) -> Callable[[], None]:
-        """Deliver messages to a receiver from now on; the returned function ends that.
-
-        Messages that came while there was no receiver go to the first one.
-        """
-        return self._inbox.join(receiver)
 
     def _copy(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Copy what can be copied; the rest stays home, as on a wire."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ding_lite.log import speaking_as
 from ding_lite.parallel.memory.segments import remove_left_over
@@ -18,7 +18,7 @@ from ding_lite.parallel.network.interfaces import interface_towards
 from ding_lite.parallel.network.security import save_key
 from ding_lite.parallel.supervise.node_process import SupervisedRouter, Work
 from ding_lite.runtime.messaging.labels import describe_node
-from ding_lite.runtime.messaging.router import use_router
+from ding_lite.runtime.messaging.router import Router, use_router
 
 
 class RayNode:
@@ -70,7 +70,7 @@ class RayNode:
         try:
             self._apply_commands(router)
             router.wait_ready()
-            with router.deferred_sigint.installed(), use_router(router):
+            with router.deferred_sigint.installed(), use_router(cast(Router, router)):
                 result: Any = work.main(*work.args, **work.kwargs)
             good_bye = True
         finally:

@@ -1,0 +1,308 @@
+"""The base of all routers: a node's way to the other nodes of its job.
+
+The runtime owns it, so that it need not know about processes or sockets: `LocalRouter` connects
+nodes of one process, and the router of the parallel floor, which is set before `main()` runs, those
+of a job of several processes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from ding_lite.runtime.messaging.collectives import COLLECTIVE, PAIRED, Collectives
+from ding_lite.runtime.messaging.inbox import Inbox, Listening, Receiver
+from ding_lite.runtime.messaging.streams import Item, Streams, Until
+from ding_lite.runtime.messaging.subscription import Subscription
+from ding_lite.runtime.trace.messages import Traced
+
+
+class Router(ABC):
+    """A node's way to the other nodes."""
+
+    # More than 20 methods: all that a program does with other nodes is one object, which is the
+    # current router, `task.router` and `Parallel()`. It has four classes of messages, each with a
+    # verb for either side, and the properties of the job.
+
+    traced: Traced
+    """The trace of this node's messages."""
+    collectives: Collectives
+    """The collective operations and named values of this node."""
+    _streams: Streams
+
+    def __init__(self) -> None:
+        self._inbox = Inbox()
+        self.collectives = Collectives()
+
+    def _serve_collectives(self) -> None:
+        self.register(COLLECTIVE, self.collectives.contribute)
+        self.register(PAIRED, self.collectives.paired)
+
+    # -- the job ---------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def node_id(self) -> int:
+        """This node's number in the job, from 0."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> frozenset[str]:
+        """The labels of this node."""
+
+    @property
+    @abstractmethod
+    def peers(self) -> tuple[int, ...]:
+        """The ids of the connected nodes; in a tree also of those behind them."""
+
+    @property
+    @abstractmethod
+    def world(self) -> tuple[frozenset[str], ...]:
+        """The labels of every node of the job; empty for a node unknown to this one."""
+
+    @property
+    @abstractmethod
+    def is_active(self) -> bool:
+        """Whether another node is connected."""
+
+    @property
+    @abstractmethod
+    def has_audience(self) -> bool:
+        """Whether another node is connected, or was lost and may come back."""
+
+    @property
+    @abstractmethod
+    def grows(self) -> bool:
+        """Whether the job is elastic; empty labels in `world` are then a free place."""
+
+    @property
+    @abstractmethod
+    def may_leave(self) -> bool:
+        """Whether the end of this node's own run does not end the job."""
+
+    @property
+    @abstractmethod
+    def address(self) -> str | None:
+        """The address on which this node listens, if it does."""
+
+    @property
+    @abstractmethod
+    def host(self) -> str | None:
+        """The host by which other nodes reach this machine, for connections beside the router.
+
+        None where the router listens on all interfaces and dials no other machine.
+        """
+
+    @abstractmethod
+    def coordinator_of(self, members: Sequence[int]) -> int:
+        """Return a node that all these nodes can call, the same one on each of them.
+
+        Raises:
+            ConfigError: There is no such node.
+        """
+
+    @abstractmethod
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until every peer is connected.
+
+        Raises:
+            DeadlineExceeded: A peer is missing; names it.
+            AuthenticationError: A peer has refused this node; gives the reason.
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+        """
+
+    # -- events ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def emit(self, event: str, *args: Any, **kwargs: Any) -> None:
+        """Send an event to every connected node: exactly once, in order.
+
+        Raises:
+            CodecError: An argument cannot be sent.
+            TransportError: A peer has been too slow for too long.
+        """
+
+    def on(self, event: str, fn: Callable[..., object]) -> None:
+        """Call `fn` with the arguments of each such event, on the thread that reads messages.
+
+        A task's listeners (`task.on`) run on the task's time instead, and are the usual way.
+        """
+        self.join(Listening(event, fn))
+
+    def join(self, receiver: Receiver) -> Callable[[], None]:
+        """Deliver messages to a receiver from now on; the returned function ends that.
+
+        Messages that came while there was no receiver go to the first one.
+        """
+        return self._inbox.join(receiver)
+
+    # -- state -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def publish(self, topic: str, tree: Any, *, to: str | Iterable[str] | None = None) -> None:
+        """Publish a value under a topic, for `subscribe` on other nodes; the newest value wins.
+
+        It never waits: a receiver that is slow skips values, and ends with the newest. Large
+        arrays go through shared memory to nodes of the same machine.
+
+        Args:
+            topic: The name of the topic, such as `actor/weights`.
+            tree: The value; a snapshot is sent, so it may change at once.
+            to: Patterns of the labels of the receivers; by default all connected nodes.
+
+        Raises:
+            ConfigError: The topic is no name.
+            CodecError: The value cannot be encoded.
+        """
+
+    @abstractmethod
+    def publish_ctx(self, values: Mapping[str, Any], *, to: Iterable[str] | None = None) -> None:
+        """Publish each key of a ctx under a topic of its own, `ctx/KEY`.
+
+        A value that cannot be encoded is not sent, with one warning for each key.
+        """
+
+    @abstractmethod
+    def published(self, topic: str) -> Any:
+        """Return the last value that this node has published under a topic, or None.
+
+        Tensors are copies. Arrays do not change.
+        """
+
+    def subscribe(self, *topics: str) -> Subscription:
+        """Subscribe to topics of all nodes; the newest value of each node is kept.
+
+        Values that have arrived before are included.
+        """
+        return self._inbox.subscribe(*topics)
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def register(self, name: str, fn: Callable[..., Any], *, quick: bool = False) -> None:
+        """Answer calls of this name with `fn`, on a worker thread of the router.
+
+        A call that arrives up to 5 s before its handler is registered waits for it.
+
+        Args:
+            name: The name of the call.
+            fn: The handler; gets the arguments of the call. It may return a `Future` to answer
+                later.
+            quick: Run `fn` on the thread that reads messages, which saves two thread switches. It
+                must take less than a millisecond and never wait.
+
+        Raises:
+            ConfigError: The name is taken, or `fn` cannot be called.
+        """
+
+    @abstractmethod
+    def call(
+        self, node: int, name: str, *args: Any, timeout: float | None = 30.0, **kwargs: Any
+    ) -> Any:
+        """Call a handler of another node, and wait for the answer.
+
+        Args:
+            node: The id of the node; a call to this node is answered locally.
+            name: The name of the handler.
+            *args: Arguments of the handler.
+            timeout: Seconds; `None` waits for ever.
+            **kwargs: Keyword arguments of the handler.
+
+        Raises:
+            RemoteError: The handler has raised; has its traceback.
+            PeerLost: The node is not connected, or was lost before it answered.
+            DeadlineExceeded: No answer came in time.
+            CodecError: An argument cannot be encoded.
+        """
+
+    @abstractmethod
+    def ask(self, node: int, name: str, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a handler of another node without waiting; return a future of the answer.
+
+        Raises:
+            CodecError: An argument cannot be encoded.
+        """
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def send(
+        self,
+        stream: str,
+        tree: Any,
+        *,
+        to: str | Iterable[str],
+        in_flight: int = 2,
+        timeout: float | None = 60.0,
+        until: Until | None = None,
+    ) -> bool:
+        """Send an item to exactly one of the nodes that label patterns match.
+
+        It waits until one of them has room. This node is a receiver too if its own labels match.
+
+        After a broken link the receiver keeps its items. If it comes back in a new incarnation,
+        leaves, loses its place in an elastic job, or is away for more than two minutes, other
+        nodes get the items that it has not acknowledged. Unless it has left, it may have taken
+        one of them just before: then that item is taken twice, with the same `Item.id`.
+
+        Args:
+            stream: The stream's name.
+            tree: The item; a snapshot is sent, so it may change at once.
+            to: Patterns of the labels of the receivers.
+            in_flight: Items of this stream that each receiver may have without taking them.
+                More hides more delay and costs more memory; 2 is usual.
+            timeout: Seconds to wait for room; `None` waits for ever.
+            until: Ends the wait when it returns True; called again at each `wake`.
+
+        Returns:
+            Whether the item was sent; False where `until` has ended the wait.
+
+        Raises:
+            DeadlineExceeded: No receiver had room in time.
+            CodecError: The item cannot be encoded.
+        """
+
+    def receive(
+        self, stream: str, *, timeout: float | None = 60.0, until: Until | None = None
+    ) -> Item | None:
+        """Wait for the next item of a stream.
+
+        Args:
+            stream: The stream's name.
+            timeout: Seconds; `None` waits for ever.
+            until: Ends the wait when it returns True; called again at each `wake`.
+
+        Returns:
+            The item with its sender; None where `until` has ended the wait.
+
+        Raises:
+            DeadlineExceeded: No item arrived in time.
+        """
+        return self._streams.receive(stream, timeout=timeout, until=until)
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Wake all blocked calls so that they check `until` again."""
+        self._streams.wake()
+        self._inbox.wake()
+
+    def pump(self, ready: Callable[[], bool], timeout: float | None) -> None:
+        """Read messages on this thread until `ready()`, where that saves time; may return early.
+
+        Another thread that makes `ready` true calls `wake_pump`. By default it returns at once.
+
+        Args:
+            ready: Asked after each message, and after `wake_pump`. It must not wait.
+            timeout: Seconds at most; None for ever.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+        """
+        return  # nothing to read: messages are delivered by their senders
+
+    def wake_pump(self) -> None:
+        """Make the pumping thread check `ready` again; safe from any thread."""
+        return
