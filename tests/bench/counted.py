@@ -207,4 +207,4 @@ class CountedCluster(Cluster):
 
 def _has_more(router: NodeRouter) -> bool:
     sessions = router._links.sessions.values()
-    return any(session._changed or session._waiting or session._calls for session in sessions)
+    return any(not session.is_flushed for session in sessions)

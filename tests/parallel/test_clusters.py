@@ -429,10 +429,10 @@ def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
     peer.greet(first.greeting(Kind.HELLO), 0.0)
     first.greet(peer.greeting(Kind.WELCOME), 0.0)
     for number in range(3):
-        first.post(encode_event("said", (1, number), {}))
+        first.events.post(encode_event("said", (1, number), {}))
     for _, envelope in first.outgoing(0.0):
         peer.take(envelope, 0.0)
-    peer.offer({"key": 7})
+    peer.state.offer({"key": 7})
     late = [envelope for _, envelope in peer.outgoing(0.0) if envelope.kind is Kind.STATE]
 
     second = Session(new, 1)
@@ -440,10 +440,10 @@ def test_late_messages_to_an_earlier_incarnation_acknowledge_nothing() -> None:
         peer.greeting(Kind.HELLO), 0.0
     )  # the peer has yet to hear of the second incarnation
     for number in range(3):
-        second.post(encode_event("said", (2, number), {}))
+        second.events.post(encode_event("said", (2, number), {}))
     for envelope in late:
         second.take(envelope, 0.0)
-    second.offer({"key": 8})
+    second.state.offer({"key": 8})
     assert all(envelope.kind is not Kind.STATE for _, envelope in second.outgoing(0.0))
     peer.close_link()
     second.close_link()

@@ -73,7 +73,7 @@ def test_a_handshake_of_the_same_incarnation_cannot_skip_events() -> None:
 def test_an_acknowledgement_of_unsent_events_is_refused() -> None:
     here = session()
     here.greet(hello(), 0.0)
-    here.post(encode(["said", None]))
+    here.events.post(encode(["said", None]))
     ping = Envelope(kind=Kind.PING, src=2, dst=0, incarnation=2, ack=2)
     with pytest.raises(CodecError, match="acknowledges event 2 of 1"):
         here.take(ping, 0.0)

@@ -122,7 +122,7 @@ class Drain:
             )
 
     def _missing(self) -> dict[int, int]:
-        owed = {peer: session.num_unacknowledged for peer, session in self._sessions.items()}
+        owed = {peer: session.events.num_unacknowledged for peer, session in self._sessions.items()}
         return {peer: num for peer, num in owed.items() if num and self._is_missed(peer)}
 
     def _is_missed(self, peer: int) -> bool:
@@ -147,7 +147,7 @@ class Drain:
 
     def _is_ready(self, session: Session) -> bool:
         """Return whether a peer has all that it is owed, but for the good-bye."""
-        if session.num_unacknowledged:
+        if session.events.num_unacknowledged:
             return False
         is_late = self._clock.now() >= (self._began_at or 0.0) + FLUSH_TIMEOUT_S
         return is_late or (session.is_flushed and not self._has_more_to_send())
@@ -164,12 +164,13 @@ class Drain:
         if not session.is_open:
             self._since(session, "lost")
             is_over = not good_bye or self._has_ended(session)
-            limit_s = linger if session.num_unacknowledged else min(linger, FAREWELL_TIMEOUT_S)
+            owes = session.events.num_unacknowledged > 0
+            limit_s = linger if owes else min(linger, FAREWELL_TIMEOUT_S)
             return -math.inf if is_over else session.received_at + limit_s
         if self._is_ready(session):
             is_over = not good_bye
             return -math.inf if is_over else self._since(session, "ready") + FAREWELL_TIMEOUT_S
-        if session.num_unacknowledged and good_bye:
+        if session.events.num_unacknowledged and good_bye:
             return session.received_at + linger
         return began_at + FLUSH_TIMEOUT_S
 

@@ -197,7 +197,7 @@ class Links:
             is_sent = message is None or self._table.send(link, message)
         finally:
             if not is_sent:  # or it may be, if this is an interrupt
-                session.retransmit()
+                session.events.retransmit()
                 self.wake()
         if message is None and session.has_waiting:
             self.wake()
@@ -316,7 +316,7 @@ class Links:
                 self._parted.discard(peer)
                 self.sessions[peer] = session = Session(self._me, peer)
                 for event in lasting:
-                    session.post(event, lasting=True)
+                    session.events.post(event, lasting=True)
         self._transport.admit(peer)
         return is_new
 

@@ -1,42 +1,33 @@
-"""Reliable messages to one peer: handshake, order, acknowledgements, and the newest state.
+"""Reliable messages to one peer: handshake, events, state, calls, heartbeats and the good-bye.
 
-A session is one node's side of a link. Events arrive exactly once and in order; for each topic a
-slot holds the newest value. It takes envelopes and makes envelopes, and `Links` moves them: so a
-test can lose, delay and repeat messages at will.
-
-Events are numbered per sender and kept until the peer has acknowledged them. A transport loses
-messages only when a connection breaks, so unacknowledged events are sent again after the next
-handshake, and duplicates are dropped. At most one state message is under way; changes wait in the
-slots meanwhile.
+A session is one node's side of a link. It takes envelopes and makes envelopes, and `Links` moves
+them: so a test can lose, delay and repeat messages at will. `events` and `state` hold what outlives
+a link; calls do not.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.errors import CodecError
-from ding_lite.parallel.memory.segments import Announcement, Published
+from ding_lite.parallel.link.events import ReceivedEvents, SentEvents
+from ding_lite.parallel.link.state import ReceivedState, SentState
 from ding_lite.parallel.transport.base import Lane
-from ding_lite.parallel.wire.codec import MAX_META_BYTES, Encoded, decode, encode
-from ding_lite.parallel.wire.envelope import Envelope, Kind, pack_batch
+from ding_lite.parallel.wire.codec import Encoded, decode, encode
+from ding_lite.parallel.wire.envelope import Envelope, Kind
 from ding_lite.parallel.wire.messages import (
     Arrival,
     Dropped,
     Identity,
     Joined,
     Left,
-    StateArrived,
     read_call,
-    read_event,
-    read_events,
     read_greeting,
     read_reply,
-    read_state,
-    write_state,
 )
 
 HEARTBEAT_S = 1.0
@@ -45,15 +36,8 @@ SILENCE_S = 3.0
 """Seconds without a message after which a peer is lost."""
 ACK_S = 0.01
 """Seconds after which events are acknowledged, if no other message has done so."""
-MAX_EVENTS = 100_000
-"""Limit of the unacknowledged events of a peer."""
-MAX_EVENT_BYTES = 64 * 2**20
-"""Limit of their bytes."""
 BULK_BYTES = 64 * 2**10
 """Calls and answers from this size on go by the lane for bulk."""
-_BATCH = 512
-_BATCH_HEAD_BYTES = 5
-"""Bytes that msgpack puts before a batch, and before each event in it, at most."""
 _UNORDERED = (Kind.STATE, Kind.CALL, Kind.REPLY)
 """Kinds that may arrive late, from before a greeting: they acknowledge nothing."""
 
@@ -91,20 +75,18 @@ class Session:
         """Whether the peer has said good-bye."""
         self.awaits_ack = False
         """Whether it has, and may not have received the good-bye of this node yet."""
-        self.on_acknowledged: Callable[[int], object] = lambda number: None
-        """Called with the number of the last acknowledged event; of the last, if the peer left."""
         self._me = me
         self._former_incarnations: set[int] = set()
         self._received_at = 0.0
         self._sent_at = 0.0
 
-        self._last_posted = 0
-        self._waiting: deque[tuple[int, Encoded]] = deque()
-        self._unacked: deque[tuple[int, Encoded]] = deque()
-        self._lasting: list[Encoded] = []
-        self._event_bytes = 0
-        self._last_seen = 0
-        self._held_from = math.inf  # the first event that is not to be acknowledged yet
+        self.events = SentEvents()
+        """The events for the peer."""
+        self.received = ReceivedEvents()
+        """The events of the peer."""
+        self.state = SentState()
+        """The values of topics for the peer."""
+        self._received_state = ReceivedState()
         self._ack_at = math.inf  # at the latest; inf owes none
         self._is_urgent = False
 
@@ -113,40 +95,17 @@ class Session:
         self._num_calls_in = 0
         self._calls_at_bye: int | None = None
         self._peer_has_greeted = False
-        self._slots: dict[str, Any] = {}
-        self._changed: dict[str, None] = {}
-        self._under_way: tuple[int, dict[str, Published | None]] | None = None
-        self._num_states = 0
-        self._credit_due = 0
-        self._num_events_taken = 0
-        self._num_states_taken = 0
-        self._ctx_at: float | None = None
 
     # -- to be sent ------------------------------------------------------
 
     @property
-    def has_room(self) -> bool:
-        """Whether another event may be posted."""
-        return self.num_unacknowledged < MAX_EVENTS and self._event_bytes < MAX_EVENT_BYTES
-
-    @property
     def has_waiting(self) -> bool:
         """Whether events, calls or answers wait to be sent."""
-        return bool(self._waiting or self._calls)
+        return bool(self.events.waiting or self._calls)
 
     def was_replaced(self, incarnation: int) -> bool:
         """Return whether this incarnation of the peer was replaced by a later one."""
         return incarnation in self._former_incarnations
-
-    @property
-    def num_unacknowledged(self) -> int:
-        """How many events the peer has not acknowledged."""
-        return len(self._waiting) + len(self._unacked)
-
-    @property
-    def num_acknowledged(self) -> int:
-        """How many events it has acknowledged."""
-        return self._last_posted - self.num_unacknowledged
 
     @property
     def received_at(self) -> float:
@@ -158,56 +117,29 @@ class Session:
         """Whether all was sent and acknowledged, or the peer has left."""
         if self.has_left:
             return True
-        is_sent = not (self._waiting or self._unacked or self._calls)
-        return is_sent and not (self._changed or self._under_way)
+        is_sent = not (self.events.num_unacknowledged or self._calls)
+        return is_sent and self.state.is_flushed
 
     def traffic(self, now: float) -> Traffic:
         """Return counts of the messages so far."""
         return Traffic(
-            events_out=self._last_posted - len(self._waiting),
-            events_in=self._num_events_taken,
-            ctx_out=self._num_states,
-            ctx_in=self._num_states_taken,
-            unacknowledged=self.num_unacknowledged,
+            events_out=self.events.last_posted - len(self.events.waiting),
+            events_in=self.received.count,
+            ctx_out=self.state.count,
+            ctx_in=self._received_state.count,
+            unacknowledged=self.events.num_unacknowledged,
             heard_s=None if self.peer is None else now - self._received_at,
-            ctx_s=None if self._ctx_at is None else now - self._ctx_at,
+            ctx_s=None if (at := self._received_state.at) is None else now - at,
         )
 
-    def post(self, event: Encoded, *, lasting: bool = False) -> int:
-        """Queue an event, encoded by `encode_event`; return its number.
-
-        A lasting one is sent to every further incarnation of the peer too.
-        """
-        if lasting:
-            self._lasting.append(event)
-        self._last_posted += 1
-        self._waiting.append((self._last_posted, event))
-        self._event_bytes += event.nbytes
-        return self._last_posted
-
-    def hold_back(self, number: int) -> None:
-        """Acknowledge no event of the peer from this number on until `release`."""
-        self._held_from = min(self._held_from, number)
-
     def release(self, up_to: int | None) -> None:
-        """Acknowledge events that were held back, up to this number; None for all."""
-        held_from = math.inf if up_to is None else up_to
-        if held_from > self._held_from:
-            self._held_from, self._ack_at = held_from, 0.0
-
-    @property
-    def _acknowledged(self) -> int:
-        """The number up to which this node acknowledges the events of the peer."""
-        return int(min(self._last_seen, self._held_from - 1))
-
-    def offer(self, values: Mapping[str, Any]) -> None:
-        """Put values of topics into their slots: immutable ones as they are, the rest encoded."""
-        self._slots.update(values)
-        self._changed.update(dict.fromkeys(values))
+        """Acknowledge events that were held back, up to this number, soon; None for all."""
+        if self.received.release(up_to):
+            self._ack_at = 0.0
 
     def urge(self) -> None:
         """Ask the peer to acknowledge its events at once."""
-        self._is_urgent = bool(self._waiting or self._unacked)
+        self._is_urgent = self.events.num_unacknowledged > 0
 
     def call(self, number: int, request: Encoded) -> None:
         """Queue a call, encoded by `encode_call`; it is sent at most once."""
@@ -221,21 +153,17 @@ class Session:
 
     def greeting(self, kind: Kind) -> Envelope:
         """Make the greeting of this node: HELLO, or WELCOME in reply."""
-        first_kept = self._unacked[0][0] if self._unacked else self._next_waiting()
         seen_incarnation = self.peer.incarnation if self.peer is not None else 0
         body = {
             "num_nodes": self._me.num_nodes,
             "labels": sorted(self._me.labels),
-            "first_kept": first_kept,
+            "first_kept": self.events.first_kept,
             "seen_epoch": seen_incarnation,
-            "seen": self._acknowledged,
+            "seen": self.received.acknowledged,
             "memory": self._me.memory,
             "job": self._me.job,
         }
         return self._envelope(kind, body=encode(body))
-
-    def _next_waiting(self) -> int:
-        return self._waiting[0][0] if self._waiting else self._last_posted + 1
 
     def greet(self, envelope: Envelope, now: float) -> list[Arrival]:
         """Take the peer's HELLO or WELCOME, and open the session.
@@ -267,13 +195,12 @@ class Session:
         self._link_broke()
         if is_new and self.peer is not None:
             self._former_incarnations.add(self.peer.incarnation)
-            for event in self._lasting:
-                self.post(event)
+            self.events.post_lasting()
         if is_new:
-            self._last_seen, self._held_from = body["first_kept"] - 1, math.inf
-            self._changed.update(dict.fromkeys(self._slots))
+            self.received.begin(body["first_kept"])
+            self.state.renew()
         if body["seen_epoch"] == self._me.incarnation:
-            self._acknowledge(body["seen"])
+            self.events.acknowledge(body["seen"])
 
         self.peer, self.is_open, self.has_left = peer, True, False
         self._received_at = now
@@ -289,15 +216,15 @@ class Session:
             CodecError: Its counts contradict those of this node.
         """
         first_kept, seen = body["first_kept"], body["seen"]
-        if not is_new and first_kept > self._last_seen + 1:
+        if not is_new and first_kept > self.received.last_seen + 1:
             raise CodecError(
                 f"Node {self.peer_id} keeps its events from {first_kept} on, and this node has "
-                f"not got the {self._last_seen + 1}th yet."
+                f"not got the {self.received.last_seen + 1}th yet."
             )
-        if body["seen_epoch"] == self._me.incarnation and seen > self._last_posted:
+        if body["seen_epoch"] == self._me.incarnation and seen > self.events.last_posted:
             raise CodecError(
                 f"Node {self.peer_id} has seen event {seen} of this node, which has sent "
-                f"{self._last_posted}."
+                f"{self.events.last_posted}."
             )
 
     def close_link(self) -> None:
@@ -306,11 +233,9 @@ class Session:
         self._link_broke()
 
     def _link_broke(self) -> None:
-        self.retransmit()
-        if self._under_way is not None:
-            self._changed.update(dict.fromkeys(self._under_way[1]))
-            self._under_way = None
-        self._ack_at, self._credit_due = math.inf, 0
+        self.events.retransmit()
+        self.state.retransmit()
+        self._ack_at, self._received_state.credit_due = math.inf, 0
         self._calls.clear()
         self._num_calls_out = self._num_calls_in = 0
         self._calls_at_bye = None
@@ -326,25 +251,28 @@ class Session:
         """
         if self.peer is None or envelope.incarnation != self.peer.incarnation or not self.is_open:
             return self._take_late(envelope)
-        if envelope.ack > self._last_posted:
+        if envelope.ack > self.events.last_posted:
             raise CodecError(
-                f"Node {self.peer_id} acknowledges event {envelope.ack} of {self._last_posted}."
+                f"Node {self.peer_id} acknowledges event {envelope.ack} of "
+                f"{self.events.last_posted}."
             )
         self._received_at = now
         if envelope.kind not in _UNORDERED:
             self._peer_has_greeted = True
-            self._acknowledge(envelope.ack)
+            self.events.acknowledge(envelope.ack)
 
         if envelope.kind is Kind.EVENT:
-            return self._take_events(envelope, now)
+            self._ack_at = min(self._ack_at, now + ACK_S)
+            return self.received.take(envelope)
         if envelope.kind is Kind.STATE:
-            return [self._take_state(envelope, now)]
+            shared = self._shares_memory
+            return [self._received_state.take(envelope, now, shares_memory=shared)]
         if envelope.kind in (Kind.CALL, Kind.REPLY):
             self._num_calls_in += 1
             arrived = read_call(envelope) if envelope.kind is Kind.CALL else read_reply(envelope)
             return [arrived, *self._leave_if_complete()]
         if envelope.kind is Kind.CREDIT:
-            return self._take_credit(envelope.seq)
+            return [*self.state.take_credit(envelope)]
         elif envelope.kind is Kind.PING:
             if self._ack_at < math.inf:
                 self._ack_at = now  # the peer may be waiting for that
@@ -353,22 +281,13 @@ class Session:
             return self._leave_if_complete()
         return []
 
-    def _take_credit(self, number: int) -> list[Arrival]:
-        if self._under_way is not None and self._under_way[0] == number:
-            self._under_way = None
-            return []
-        # The credit for a message over an earlier link may come after the message was sent again.
-        is_late = 0 < number <= self._num_states
-        reason = f"Node {self.peer_id} gives credit {number}, not owed."
-        return [Dropped(reason, is_fault=not is_late)]
-
     def _leave_if_complete(self) -> list[Arrival]:
         """Close the session once all calls of the peer are here: some may follow its good-bye."""
         if self._calls_at_bye is None or self._num_calls_in < self._calls_at_bye:
             return []
         self.has_left, self.is_open = True, False
         self.awaits_ack = True
-        self.on_acknowledged(self._last_posted)
+        self.events.on_acknowledged(self.events.last_posted)
         return [Left()]
 
     def _take_late(self, envelope: Envelope) -> list[Arrival]:
@@ -379,49 +298,10 @@ class Session:
         reason = f"A message of node {self.peer_id} is of another incarnation or an earlier link."
         return [Dropped(reason, is_fault=False)]
 
-    def _take_events(self, envelope: Envelope, now: float) -> list[Arrival]:
-        arrivals: list[Arrival] = []
-        self._ack_at = min(self._ack_at, now + ACK_S)
-        for seq, (meta, buffers) in enumerate(read_events(envelope), start=envelope.seq):
-            if seq != self._last_seen + 1:
-                # A connection that broke and came back may lose events before either end has
-                # noticed; the greeting that follows makes the peer send them again.
-                reason = f"Event {seq} of node {self.peer_id} came after {self._last_seen}."
-                arrivals.append(Dropped(reason, is_fault=False))
-                continue
-            self._last_seen = seq
-            try:
-                arrivals.append(read_event(decode(meta, buffers), seq))
-                self._num_events_taken += 1
-            except CodecError as error:  # the others of its batch are still good
-                arrivals.append(Dropped(f"Event {seq} of node {self.peer_id}: {error}"))
-        return arrivals
-
-    def _take_state(self, envelope: Envelope, now: float) -> StateArrived:
-        self._credit_due = envelope.seq
-        values = read_state(envelope)
-        self._num_states_taken += 1
-        self._ctx_at = now
-        if not any(isinstance(value, Announcement) for value in values.values()):
-            return StateArrived(values, number=envelope.seq)
-        if not self._shares_memory:
-            raise CodecError("A state message announces what lies in memory that is not shared.")
-        self._credit_due = 0
-        return StateArrived(values, envelope.seq, envelope.seq)
-
-    def _acknowledge(self, seen: int) -> None:
-        before = self._event_bytes
-        while self._unacked and self._unacked[0][0] <= seen:
-            self._event_bytes -= self._unacked.popleft()[1].nbytes
-        while self._waiting and self._waiting[0][0] <= seen:  # seen before the link broke
-            self._event_bytes -= self._waiting.popleft()[1].nbytes
-        if self._event_bytes < before:
-            self.on_acknowledged(seen)
-
     def credit(self, number: int) -> None:
         """Let the peer send the next state message: the announced values have been read."""
         if self.is_open:
-            self._credit_due = number
+            self._received_state.credit_due = number
 
     def note_received(self, at: float) -> None:
         """Note that a part of a message was received."""
@@ -441,7 +321,7 @@ class Session:
         """
         if not self.is_open:
             return
-        while self._waiting:
+        while self.events.waiting:
             yield Lane.CONTROL, self._next_events(now)
         while self._calls:
             is_bulky = self._calls[0].payload_bytes >= BULK_BYTES
@@ -449,10 +329,11 @@ class Session:
                 break
             self._num_calls_out += 1
             yield (Lane.BULK if is_bulky else Lane.CONTROL), self._calls.popleft()
-        if self._changed and self._under_way is None and self._peer_has_greeted:
-            yield Lane.BULK, self._next_state(now)
-        if self._credit_due:
-            seq, self._credit_due = self._credit_due, 0
+        if self.state.is_due and self._peer_has_greeted:
+            seq, body = self.state.next_message(shares_memory=self._shares_memory)
+            yield Lane.BULK, self._envelope(Kind.STATE, seq=seq, body=body, now=now)
+        if seq := self._received_state.credit_due:
+            self._received_state.credit_due = 0
             yield Lane.CONTROL, self._envelope(Kind.CREDIT, seq=seq, now=now)
         if now >= self._ack_at and not self._is_urgent:
             yield Lane.CONTROL, self._envelope(Kind.ACK, now=now)
@@ -461,24 +342,15 @@ class Session:
             yield Lane.CONTROL, self._envelope(Kind.PING, now=now)
 
     def single_message(self, now: float) -> Envelope | None:
-        """Return the only waiting message, if it is small and may go at once; it counts as sent.
-
-        An event waits while earlier ones are under way: those that follow go in one batch with it.
-        """
-        if not self.is_open or len(self._waiting) + len(self._calls) != 1:
+        """Return the only waiting message, if it is small and may go at once; it counts as sent."""
+        if not self.is_open or len(self.events.waiting) + len(self._calls) != 1:
             return None
-        if self._waiting:
-            may_go = not self._unacked and not self._waiting[0][1].buffers
-            return self._next_events(now) if may_go else None
+        if self.events.waiting:
+            return self._next_events(now) if self.events.is_single else None
         if self._calls[0].payload_bytes >= BULK_BYTES:
             return None
         self._num_calls_out += 1
         return self._calls.popleft()
-
-    def retransmit(self) -> None:
-        """Queue unacknowledged events again; the peer drops duplicates."""
-        self._waiting.extendleft(reversed(self._unacked))
-        self._unacked.clear()
 
     def seconds_to_tick(self, now: float) -> float:
         """Return the seconds until this session has something to send, or its peer is silent."""
@@ -493,11 +365,11 @@ class Session:
     @property
     def _has_more(self) -> bool:
         """Whether something is to be sent at once."""
-        if self._waiting or self._credit_due or self._is_urgent:
+        if self.events.waiting or self._received_state.credit_due or self._is_urgent:
             return True
         if self._calls:
             return self._peer_has_greeted or self._calls[0].payload_bytes < BULK_BYTES
-        return bool(self._changed) and self._under_way is None and self._peer_has_greeted
+        return self.state.is_due and self._peer_has_greeted
 
     def ping(self) -> Envelope:
         """Make a heartbeat."""
@@ -512,43 +384,8 @@ class Session:
         return self._envelope(Kind.BYE, seq=self._num_calls_out)
 
     def _next_events(self, now: float) -> Envelope:
-        """Take a batch of small events from the queue, or one that has buffers of its own."""
-        batch: list[bytes] = []
-        first, encoded = self._waiting[0]
-        if encoded.buffers:
-            self._unacked.append(self._waiting.popleft())
-            meta, buffers = pack_batch([encoded.meta]), list(encoded.buffers)
-        else:
-            room = MAX_META_BYTES - _BATCH_HEAD_BYTES
-            while self._waiting and len(batch) < _BATCH and not self._waiting[0][1].buffers:
-                room -= len(self._waiting[0][1].meta) + _BATCH_HEAD_BYTES
-                if batch and room < 0:
-                    break
-                batch.append(self._waiting[0][1].meta)
-                self._unacked.append(self._waiting.popleft())
-            meta, buffers = pack_batch(batch), []
+        first, meta, buffers = self.events.next_batch()
         return self._envelope(Kind.EVENT, seq=first, meta=meta, buffers=buffers, now=now)
-
-    def _next_state(self, now: float) -> Envelope:
-        """Make a message of the changed slots: of all, if that is within the limits."""
-        keys, body = list(self._changed), None
-        while body is None:
-            slots = {key: self._slots[key] for key in keys}
-            try:
-                body = write_state(slots, shares_memory=self._shares_memory)
-            except CodecError:  # too much for one message: each value by itself is not
-                if len(keys) == 1:
-                    del self._changed[keys[0]]  # or each tick would raise, and send nothing
-                    raise
-                keys = keys[: len(keys) // 2]
-        for key in keys:
-            del self._changed[key]
-
-        self._num_states += 1
-        # Published memory may not be written over before the peer has read it.
-        published = {k: v if isinstance(v, Published) else None for k, v in slots.items()}
-        self._under_way = self._num_states, published
-        return self._envelope(Kind.STATE, seq=self._num_states, body=body, now=now)
 
     @property
     def _shares_memory(self) -> bool:
@@ -575,7 +412,8 @@ class Session:
             dst=self.peer_id,
             incarnation=self._me.incarnation,
             seq=seq,
-            ack=self._acknowledged if knows_peer else 0,  # else it may be of an earlier incarnation
+            # It may be of an earlier incarnation else.
+            ack=self.received.acknowledged if knows_peer else 0,
             meta=meta if body is None else body.meta,
             buffers=tuple(buffers if body is None else body.buffers),
         )

@@ -269,10 +269,11 @@ class NodeRouter(Router):
                 self._lasting.append(encoded)
             for peer, session in [*self._links.sessions.items()]:
                 if not session.has_left:
-                    if not session.has_room and event != FINISH:  # FINISH must not wait for one
+                    if event != FINISH and not session.events.has_room:  # FINISH waits for none
                         self._wait_for_room(session, event)
                     at_ns = began_ns and self.traced.now()
-                    sent.append((peer, session.post(encoded, lasting=event == FINISH), at_ns))
+                    number = session.events.post(encoded, lasting=event == FINISH)
+                    sent.append((peer, number, at_ns))
             self._links.flush()
         if began_ns:
             self.traced.emitted(event, began_ns, sent)
@@ -305,7 +306,9 @@ class NodeRouter(Router):
             return
         self._links.wake()
         deadline = Deadline.after(EMIT_TIMEOUT_S, self._clock)
-        if not deadline.wait(self._links.changed, lambda: session.has_room or session.has_left):
+        if not deadline.wait(
+            self._links.changed, lambda: session.events.has_room or session.has_left
+        ):
             hung = "that node, or one behind it," if self._routing.passes_on else "that node"
             raise TransportError(
                 f"Node {session.peer_id} has not acknowledged earlier events for "

@@ -70,7 +70,7 @@ class StateExchange:
                 self._offered |= {key: (patterns, slot) for key, slot in slots.items()}
             for peer, session in self._links.sessions.items():
                 if patterns is None or self._routing.leads_to(peer, patterns):
-                    session.offer(slots)
+                    session.state.offer(slots)
                     peers.append(peer)
             self._traced.published(began_ns, peers)
         self._links.wake()
@@ -81,7 +81,7 @@ class StateExchange:
             offered = self._offered.items()
             slots = {k: v for k, (to, v) in offered if to is None or matches(labels, to)}
             if (session := self._links.sessions.get(peer)) is not None:
-                session.offer(slots)
+                session.state.offer(slots)
         self._links.wake()
 
     def receive(self, peer: int, arrival: StateArrived) -> None:

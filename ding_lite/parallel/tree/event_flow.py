@@ -43,7 +43,7 @@ class EventFlow:
         self._under_way: defaultdict[tuple[int, int], deque[tuple[int, int]]] = defaultdict(deque)
         """Unacknowledged events by source and next hop, as pairs of outgoing and source number."""
         for hop, session in links.sessions.items():
-            session.on_acknowledged = partial(self._settle, hop)
+            session.events.on_acknowledged = partial(self._settle, hop)
 
     def is_new(self, origin: Origin) -> bool:
         """Record an event; return False for a duplicate."""
@@ -66,8 +66,8 @@ class EventFlow:
             for hop in hops:
                 session = self._links.sessions[hop]
                 if not session.has_left:
-                    self._under_way[source, hop].append((session.post(event), number))
-                    self._links.sessions[source].hold_back(number)
+                    self._under_way[source, hop].append((session.events.post(event), number))
+                    self._links.sessions[source].received.hold_back(number)
             self._links.flush()
 
     def forget(self, source: int) -> None:

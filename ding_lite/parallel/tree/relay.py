@@ -127,7 +127,7 @@ class Relay(DirectRouting):
         slots = self._outbox.fill({_LABELS: sorted(self._spec.labels)})
         with self._links.changed:
             for session in self._links.sessions.values():
-                session.offer(self.addressed(slots, ["*"]))
+                session.state.offer(self.addressed(slots, ["*"]))
 
     def _is_reached(self, node: int) -> bool:
         is_far = node not in self._spec.peers and node != self._spec.node_id
@@ -172,7 +172,7 @@ class Relay(DirectRouting):
             slots = self._outbox.fill(passed)
             with self._links.changed:
                 for hop in hops:
-                    self._links.sessions[hop].offer(slots)
+                    self._links.sessions[hop].state.offer(slots)
         if onward:
             self._links.wake()
         return own

@@ -11,11 +11,11 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from ding_lite.errors import CodecError
+from ding_lite.parallel.link.events import MAX_EVENTS
 from ding_lite.parallel.link.session import (
     ACK_S,
     BULK_BYTES,
     HEARTBEAT_S,
-    MAX_EVENTS,
     SILENCE_S,
     Session,
 )
@@ -107,7 +107,7 @@ class Pair:
 
 
 def emit(side: Side, number: int) -> None:
-    side.session.post(encode_event("n", (number,), {}))
+    side.session.events.post(encode_event("n", (number,), {}))
 
 
 def test_the_two_introduce_themselves_to_each_other() -> None:
@@ -123,8 +123,8 @@ def test_an_event_that_is_held_back_is_acknowledged_when_it_is_released_and_not_
     pair.settle()
     first, second = pair.sides
     acknowledged: list[int] = []
-    first.session.on_acknowledged = acknowledged.append
-    second.session.hold_back(2)
+    first.session.events.on_acknowledged = acknowledged.append
+    second.session.received.hold_back(2)
     for number in (1, 2, 3):
         emit(first, number)
     pair.settle()
@@ -198,7 +198,7 @@ def test_a_single_message_is_sent_at_once_if_nothing_waits() -> None:
     assert word_after(lambda: emit(pair.sides[0], 2)) == (2, False)
     # Until that one is acknowledged, there may be more to go together.
     assert word_after(lambda: emit(pair.sides[0], 3)) == (None, True)
-    first.retransmit()
+    first.events.retransmit()
     pair.settle()
     assert pair.sides[1].events == [1, 2, 3]
 
@@ -234,7 +234,7 @@ def test_events_arrive_once_and_in_order_over_links_that_break(
             emitted[index].append(number)
         elif op == "offer":
             values = {f"key{number % 3}": number}
-            side.session.offer(values)
+            side.session.state.offer(values)
             offered[index].update(values)
         elif op == "say":
             side.say()
@@ -254,7 +254,7 @@ def test_a_slow_peer_costs_one_slot_a_key_and_one_message_under_way() -> None:
     pair = Pair()
     pair.settle()
     for number in range(1_000):
-        pair.sides[0].session.offer({"weights": number, f"once{number % 2}": number})
+        pair.sides[0].session.state.offer({"weights": number, f"once{number % 2}": number})
         pair.sides[0].say()
     assert len(pair.sides[0].sent[Lane.BULK]) == 1
     pair.settle()
@@ -267,7 +267,7 @@ def test_values_with_and_without_buffers_arrive_together() -> None:
 
     pair = Pair()
     large = np.arange(10_000.0)
-    pair.sides[0].session.offer(
+    pair.sides[0].session.state.offer(
         {"a": encode({"w": large}), "n": 3, "b": encode([1, (2,)]), "c": encode(large)}
     )
     pair.settle()
@@ -281,7 +281,7 @@ def test_values_that_exceed_one_message_are_split_over_several() -> None:
     pair = Pair()
     pair.settle()
     values = {f"k{n}": list(range(40_000)) for n in range(12)}
-    pair.sides[0].session.offer({key: encode(value) for key, value in values.items()})
+    pair.sides[0].session.state.offer({key: encode(value) for key, value in values.items()})
     pair.settle()
     assert pair.sides[1].ctx == values
     assert len([a for a in pair.sides[1].heard if isinstance(a, StateArrived)]) > 1
@@ -293,7 +293,7 @@ def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_ha
     pair = Pair()
     pair.settle()
     emit(pair.sides[0], 1)
-    pair.sides[0].session.offer({"train_iter": 5})
+    pair.sides[0].session.state.offer({"train_iter": 5})
     pair.settle()
     pair.sides[1] = Side(1, incarnation=2)
     emit(pair.sides[0], 2)
@@ -309,7 +309,7 @@ def test_a_restarted_peer_gets_the_newest_ctx_and_what_its_former_incarnation_ha
 def test_lasting_events_are_sent_once_to_every_incarnation_of_a_peer() -> None:
     pair = Pair()
     finish = encode_event("finish", ("lasting",), {})
-    pair.sides[0].session.post(finish, lasting=True)
+    pair.sides[0].session.events.post(finish, lasting=True)
     pair.settle()
     assert pair.sides[1].events == ["lasting"]
     pair.cut()
@@ -446,7 +446,7 @@ def test_a_good_bye_takes_effect_after_the_calls_sent_before_it() -> None:
 def test_nothing_bulky_overtakes_a_greeting() -> None:
     pair = Pair()
     hub, leaf = pair.sides
-    hub.session.offer({"weights": encode(b"x" * 100_000)})
+    hub.session.state.offer({"weights": encode(b"x" * 100_000)})
     assert pair.carry(1, Lane.CONTROL)  # the leaf's HELLO
     hub.say()
     assert hub.session.is_open
@@ -470,6 +470,6 @@ def test_a_full_window_has_no_room() -> None:
     session = Side(0).session
     event = encode_event("n", (1,), {})
     for _ in range(MAX_EVENTS):
-        assert session.has_room
-        session.post(event)
-    assert not session.has_room
+        assert session.events.has_room
+        session.events.post(event)
+    assert not session.events.has_room

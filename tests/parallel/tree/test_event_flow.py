@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ding_lite.errors import TransportError
-from ding_lite.parallel.link import session as session_module
+from ding_lite.parallel.link import events as events_module
 from ding_lite.parallel.link.session import Session
 from ding_lite.parallel.router import node_router as router_module
 from ding_lite.parallel.router.node_router import NodeRouter
@@ -29,8 +29,8 @@ KILOBYTE = 1024
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "MAX_EVENTS", WINDOW)
-    monkeypatch.setattr(session_module, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
+    monkeypatch.setattr(events_module, "MAX_EVENTS", WINDOW)
+    monkeypatch.setattr(events_module, "MAX_EVENT_BYTES", WINDOW * KILOBYTE)
 
 
 class Ears:
@@ -92,7 +92,7 @@ class Job:
         """Wait until the windows of all nodes on a path are full."""
         for node, peer in reversed([*pairwise(path)]):
             wait_until(
-                lambda node=node, peer=peer: not self.session(node, peer).has_room,
+                lambda node=node, peer=peer: not self.session(node, peer).events.has_room,
                 f"node {node} still has room for node {peer}",
             )
 
