@@ -43,7 +43,7 @@ from ding_lite.rl.host_or_device import (
     usable_device,
 )
 from ding_lite.rl.networks.activations import Activation
-from ding_lite.rl.networks.conv import Conv, TorsoName, torso_for
+from ding_lite.rl.networks.conv import AnyTorso, Conv, TorsoName, torso_for
 from ding_lite.rl.networks.observation_norm import make_norm, read_norm, with_norm
 from ding_lite.rl.networks.q_nets import (
     QNetwork,
@@ -138,7 +138,7 @@ class DQNConfig:
     """Draws the initial weights and the random actions."""
 
     @property
-    def images(self) -> TorsoName | tuple[Conv, ...]:
+    def images(self) -> AnyTorso:
         """The convolutions of each image: `convs` if given, else the kind `torso`."""
         return self.torso if self.convs is None else self.convs
 
@@ -265,7 +265,7 @@ class DQN(OpenPolicy):
                     activation=config.activation,
                 )
             return RecordedQNetwork(FlatModule(module, device=self.device), see=spec.unpack)
-        convs = torso_for(config.torso, spec.input_shape, env_id=spec.env_id, convs=config.convs)
+        convs = torso_for(config.images, spec.input_shape, env_id=spec.env_id)
         return make_q_network(
             spec.input_shape,
             convs,

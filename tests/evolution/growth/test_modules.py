@@ -129,8 +129,9 @@ def test_a_module_that_does_not_say_how_it_grows_stays_as_it_is(spec: EnvSpec) -
     np.testing.assert_array_equal(values(agent), before)
     with pytest.raises(ConfigError, match="network of its user"):
         Mutation(**{**ONLY, "activation": 1.0}).check(agent.policy)
-    with pytest.raises(ConfigError, match="this R2D2 has networks that its `build` makes"):
-        Mutation(**{**ONLY, "activation": 1.0}).check(R2D2(spec))
+    with pytest.raises(ConfigError, match="this FrozenTorso has networks that its `build` makes"):
+        Mutation(**{**ONLY, "activation": 1.0}).check(FrozenTorso(spec))
+    Mutation(**{**ONLY, "activation": 1.0}).check(R2D2(spec))
 
 
 def test_a_module_that_returns_something_else_is_refused(spec: EnvSpec) -> None:

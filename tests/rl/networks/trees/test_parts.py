@@ -160,7 +160,7 @@ def test_hidden_layers_behind_a_tree_grow_and_shrink(kind):
         agent = Agent(kind(SPEC), place=0)
         mutation = Mutation(Search(), none=0.0, weights=0.0, hyperparameters=0.0, seed=seed)
         said = mutation.mutate(agent)
-        assert said.startswith("hidden (64, 64) -> ")
+        assert said.startswith(("hidden (64, 64) -> ", "convs 16@3/1 32@3/2 -> "))
         assert agent.policy.act(obs).shape == (3,)
         if kind is PPO:
             agent.policy.learn([draw_rollout(seed, SPEC)])
