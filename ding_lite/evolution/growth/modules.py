@@ -59,6 +59,18 @@ class Grown:
         return module
 
 
+@dataclass(frozen=True)
+class Growth:
+    """Lets the networks of a `TorchPolicy` grow."""
+
+    seed: int
+    """Of its random numbers."""
+
+    def __call__(self, module: nn.Module) -> nn.Module | None:
+        """Return a grown network; None for one that does not grow."""
+        return grown(copied(module), self.seed) if isinstance(module, Grows) else None
+
+
 def grown(module: nn.Module, seed: int) -> nn.Module | None:
     """Return a grown module; None for one that does not grow.
 
@@ -84,6 +96,8 @@ def has_own_network(policy: object) -> bool:
 
 def growth_seeds(policy: Policy) -> tuple[int, ...]:
     """Return the seeds with which the networks of a policy have grown."""
+    if isinstance(policy, TorchPolicy):
+        return tuple(change.seed for change in policy.changes if isinstance(change, Growth))
     parts = policy.parts.values() if isinstance(policy, OpenPolicy) else ()
     return next((part.seeds for part in parts if isinstance(part, Grown)), ())
 
@@ -91,6 +105,11 @@ def growth_seeds(policy: Policy) -> tuple[int, ...]:
 def with_growth(policy: Policy, config: object, seeds: tuple[int, ...]) -> Policy:
     """Make an untrained policy with own networks that have grown with these seeds."""
     own = cast(OpenPolicy, policy)
+    if isinstance(policy, TorchPolicy):
+        twin = OpenPolicy.like(policy, config)
+        for seed in seeds:
+            twin.change_networks(Growth(seed))
+        return twin
     parts = {name: part for name, part in own.parts.items() if name != "optimizer"}
     return cast(Policy, own.like(config, **{n: _with_seeds(p, seeds) for n, p in parts.items()}))
 
@@ -107,6 +126,8 @@ def grow_policy(policy: Policy, seed: int) -> Policy | None:
     tensors of the same name and shape; others begin with a mean of 0 and the mean square of what
     had their name, or of all. Another optimiser starts anew.
     """
+    if isinstance(policy, TorchPolicy):
+        return _grow_torch_policy(policy, seed)
     if not isinstance(policy, OpenPolicy):
         return None
     own = policy.own_modules
@@ -126,6 +147,19 @@ def grow_policy(policy: Policy, seed: int) -> Policy | None:
         elif key.endswith("adam"):
             state[key] = _carried(state[key], _learned_by(key, before), _learned_by(key, after))
     twin.load_state_dict(state)
+    return twin
+
+
+def _grow_torch_policy(policy: TorchPolicy[Any], seed: int) -> Policy | None:
+    twin = policy.clone()
+    if not twin.change_networks(Growth(seed)):
+        return None
+    state = twin.state_dict()
+    with policy.changing_weights() as before, twin.changing_weights() as after:
+        shapes = before.shapes, after.shapes
+    if "adam" in state:
+        state["adam"] = _carried(policy.state_dict()["adam"], *shapes)
+        twin.load_state_dict(state)
     return twin
 
 
