@@ -33,11 +33,10 @@ from ding_lite.evolution.growth.layers import (
     PolicyTensors,
     deepen,
     narrow,
-    shake,
     shorten,
     widen,
 )
-from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake_module
+from ding_lite.evolution.growth.modules import grow_policy, has_own_network, shake
 from ding_lite.evolution.growth.parameter_layout import ParameterLayout, layout_of
 from ding_lite.evolution.search import LEARN_EVERY, Search, Value
 from ding_lite.rl.networks.activations import Activation
@@ -271,14 +270,8 @@ class Mutation:
         return _reshape(agent, layout, tensors, state, tuple(hidden))
 
     def _mutate_weights(self, agent: Agent) -> str:
-        if has_own_network(agent.policy):
-            shaken = shake_module(agent.policy, spread=self._spread, rng=self._rng)
-            return f"weights {self._spread:g}" if shaken else "none"
-        layout, state = layout_of(agent.policy), agent.policy.state_dict()
-        tensors = layout.open(state)
-        shake(tensors, spread=self._spread, rng=self._rng)
-        agent.policy.load_state_dict(layout.close(tensors, state, state))
-        return f"weights {self._spread:g}"
+        shaken = shake(agent.policy, spread=self._spread, rng=self._rng)
+        return f"weights {self._spread:g}" if shaken else "none"
 
     def _mutate_activation(self, agent: Agent) -> str:
         _check_has_activation(agent.policy)

@@ -247,19 +247,6 @@ def shorten(
     _rename(tensors, before, after, places)
 
 
-def shake(tensors: PolicyTensors, *, spread: float, rng: np.random.Generator) -> None:
-    """Add normal noise to all weights, in proportion to the root mean square of their tensor.
-
-    Target weights get the same noise as the weights that they follow.
-    """
-    for name, tensor in tensors.values[0].items():
-        noise = torch.from_numpy(rng.standard_normal(tuple(tensor.shape), dtype=np.float32))
-        noise *= spread * float(tensor.square().mean().sqrt())
-        for values in tensors.values:
-            if name in values:
-                values[name] = values[name] + noise
-
-
 def _width(tensors: PolicyTensors, chain: Chain, layer: int) -> int:
     """Return the width of a hidden layer in the config."""
     rows = tensors.values[0][f"{chain.hidden[layer]}.weight"].shape[-2]

@@ -6,7 +6,7 @@ A module takes part with its architecture where it has a method `grow`, see `Gro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -19,6 +19,7 @@ from ding_lite.rl.policies.open_policy import OpenPolicy
 from ding_lite.rl.protocols import Policy
 from ding_lite.rl.spec import EnvSpec
 from ding_lite.rl.torch_policies.torch_policy import TorchPolicy
+from ding_lite.rl.weights.flat import FlatWeights
 from ding_lite.rl.weights.flat_module import MakeModule, copied
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -187,33 +188,39 @@ def _learned_by(key: str, shapes: Shapes) -> Shapes:
     return {n: s for n, s in shapes.items() if n.startswith("critics.") == of_critics}
 
 
-def shake_module(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
-    """Add normal noise to what an own network learns; return False without `flat_weights`.
+def shake(policy: Policy, *, spread: float, rng: np.random.Generator) -> bool:
+    """Add normal noise to what networks learn; return False for a policy without `flat_weights`.
 
-    Target weights get the same noise as the weights that they follow; buffers and frozen
-    parameters get none.
+    The noise is in proportion to the root mean square of a tensor. Target weights get that of the
+    weights that they follow; buffers and frozen parameters get none.
     """
     frozen = _frozen(policy)
     if isinstance(policy, TorchPolicy):
         with policy.changing_weights() as weights:
-            for name in weights.shapes:
-                if weights[name].data_ptr() in frozen:
-                    continue
-                weights[name].add_(_noise_for(weights[name], spread, rng))
+            for _, tensor, noise in _noises(weights, spread, rng, frozen):
+                tensor.add_(noise)
         return True
     pair = getattr(policy, "flat_weights", None)
     if pair is None:
         return False
     weights, target = pair
-    for name in weights.shapes:
-        tensor = weights[name]
-        if tensor.data_ptr() in frozen:
-            continue
-        noise = _noise_for(tensor, spread, rng)
-        tensor += noise
+    for name, tensor, noise in _noises(weights, spread, rng, frozen):
+        tensor.add_(noise)
         if name in target.shapes:
             target[name].add_(noise)
     return True
+
+
+def _noises(
+    weights: FlatWeights, spread: float, rng: np.random.Generator, frozen: set[int]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Draw noise for each tensor that learns."""
+    for name in weights.shapes:
+        tensor = weights[name]
+        if tensor.data_ptr() not in frozen:
+            noise = rng.standard_normal(tuple(tensor.shape), dtype=np.float32)
+            scale = spread * float(tensor.square().mean().sqrt())
+            yield name, tensor, torch.from_numpy(noise).to(tensor.device) * scale
 
 
 def _frozen(policy: Policy) -> set[int]:
@@ -223,13 +230,6 @@ def _frozen(policy: Policy) -> set[int]:
     own = [part for modules in policy.own_modules.values() for part in modules.values()]
     found = [p for module in (policy.module, *own) for p in module.parameters()]
     return {p.data_ptr() for p in found if not p.requires_grad}
-
-
-def _noise_for(tensor: Tensor, spread: float, rng: np.random.Generator) -> Tensor:
-    """Draw noise in proportion to the size of a parameter."""
-    noise = rng.standard_normal(tuple(tensor.shape), dtype=np.float32)
-    scale = spread * float(tensor.square().mean().sqrt())
-    return torch.from_numpy(noise).to(tensor.device) * scale
 
 
 def _carried(adam: Mapping[str, Tensor], before: Shapes, after: Shapes) -> dict[str, Tensor]:
