@@ -55,13 +55,9 @@ class DQNStack(Stack[DQN]):
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Return None for what has no written-out form here, and for shared gradients."""
+        """Return None for what has no written-out form here."""
         config = policy.config
-        if policy.spec.packing is not None:
-            return None
-        if policy.spec.is_image or config.dueling or config.normalize_obs or policy.reduce_gradient:
-            return None
-        if policy.has_own_network or policy.has_own_optimizer:
+        if policy.spec.is_image or config.dueling or policy.has_own_network:
             return None
         weights, _ = policy.flat_weights
         return (tuple(weights.shapes.items()), config.activation, config.loss, config.double)

@@ -45,11 +45,9 @@ class ModuleBoxStack(BoxStack[BoxT]):
 
     @classmethod
     def key(cls, policy: BoxT) -> Hashable | None:
-        """Return None unless `vmap` computes both actor and critics, and for shared gradients."""
+        """Return None unless `vmap` computes both actor and critics."""
         spec = policy.spec
-        if not {"actor", "critic"} <= policy.parts.keys() or policy.has_own_optimizer:
-            return None
-        if policy.config.normalize_obs or spec.packing is not None or policy.reduce_gradient:
+        if not {"actor", "critic"} <= policy.parts.keys():
             return None
         critics, actor = _modules_of(policy).values()
         form = architecture(nn.ModuleList([critics, actor]))

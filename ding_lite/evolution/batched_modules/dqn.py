@@ -41,11 +41,9 @@ class ModuleDQNStack(DQNStack):
 
     @classmethod
     def key(cls, policy: DQN) -> Hashable | None:
-        """Return None for modules that `vmap` cannot compute, and for shared gradients."""
+        """Return None for modules that `vmap` cannot compute."""
         config = policy.config
-        if not policy.has_own_network or policy.has_own_optimizer or policy.reduce_gradient:
-            return None
-        if config.normalize_obs or policy.spec.packing is not None:
+        if not policy.has_own_network:
             return None
         form = architecture(policy.module)
         obs = (policy.spec.obs_shape, policy.spec.obs_dtype)
